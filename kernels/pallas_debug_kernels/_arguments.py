@@ -1,0 +1,78 @@
+"""Checks of arguments, made before a kernel is traced.
+
+Every error is a ValueError that says which argument it is about, what it was, and what it must be.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+LANES = 128
+
+
+def sublanes(dtype: DTypeLike) -> int:
+    """Rows of a native tile: 8 for 32-bit dtypes, 16 for 16-bit, 32 for 8-bit."""
+    itemsize: int = jnp.dtype(dtype).itemsize
+    return 32 // itemsize
+
+
+def check_ndim(operation: str, name: str, array: jax.Array, dims: Sequence[str]) -> None:
+    """`array` has one non-empty dimension for each of `dims`."""
+    if array.ndim != len(dims):
+        raise ValueError(
+            f"{operation}: {name} has shape {array.shape}. "
+            f"It must have {len(dims)} dimension{'s' * (len(dims) > 1)}: [{', '.join(dims)}]."
+        )
+    if 0 in array.shape:
+        raise ValueError(
+            f"{operation}: {name} has shape {array.shape}. "
+            f"Each dimension of [{', '.join(dims)}] must be at least 1."
+        )
+
+
+def check_dtype(operation: str, name: str, array: jax.Array, dtypes: Sequence[str]) -> None:
+    """`array` has one of `dtypes`."""
+    if array.dtype.name not in dtypes:
+        raise ValueError(
+            f"{operation}: {name} has dtype {array.dtype.name}. It must be {either(dtypes)}."
+        )
+
+
+def check_same_dtype(
+    operation: str, name: str, array: jax.Array, like_name: str, like: jax.Array
+) -> None:
+    """`array` has the dtype of `like`."""
+    if array.dtype != like.dtype:
+        raise ValueError(
+            f"{operation}: {name} has dtype {array.dtype.name}. "
+            f"It must be {like.dtype.name}, the dtype of {like_name}."
+        )
+
+
+def checked_block(
+    operation: str, name: str, block: int, *, multiple: int, dim: str, size: int
+) -> int:
+    """The block size to use along a dimension called `dim` of `size` elements.
+
+    The TPU takes a block that is a multiple of the tile, or one that spans the dimension.
+    """
+    if isinstance(block, bool) or not isinstance(block, int):
+        raise ValueError(f"{operation}: {name} is {block!r}. It must be an int.")
+    if block >= size:
+        return size
+    if block < 1 or block % multiple:
+        near = max(multiple, block // multiple * multiple)
+        raise ValueError(
+            f"{operation}: {name} is {block}. "
+            f"It must be a positive multiple of {multiple}, or at least {dim}, which is {size}. "
+            f"Try {name}={near}."
+        )
+    return block
+
+
+def either(options: Sequence[str]) -> str:
+    """Join `options` as in "a, b or c"."""
+    *rest, last = options
+    return f"{', '.join(rest)} or {last}" if rest else last

@@ -1,0 +1,38 @@
+"""Argument sets for `matmul`."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from ...spec import Spec
+
+
+def _spec(
+    name: str, tag: str, mnk: tuple[int, int, int], dtype: DTypeLike, **kwargs: object
+) -> Spec:
+    m, n, k = mnk
+    x = jax.ShapeDtypeStruct((m, k), dtype)
+    y = jax.ShapeDtypeStruct((k, n), dtype)
+    return Spec(name=name, tags=(tag,), args=(x, y), kwargs=kwargs)
+
+
+_BLOCKS = {"block_m": 64, "block_n": 128, "block_k": 128}
+
+SPECS = (
+    _spec("f32", "small", (128, 256, 256), jnp.float32, **_BLOCKS),
+    _spec("bf16", "small", (128, 256, 256), jnp.bfloat16, **_BLOCKS),
+    _spec("int8", "small", (128, 256, 256), jnp.int8, **_BLOCKS),
+    _spec("f32_relu", "small", (64, 128, 256), jnp.float32, activation="relu", **_BLOCKS),
+    _spec("bf16_silu", "small", (64, 128, 256), jnp.bfloat16, activation="silu", **_BLOCKS),
+    _spec("f32_gelu", "small", (64, 128, 256), jnp.float32, activation="gelu", **_BLOCKS),
+    _spec("int8_relu", "small", (64, 128, 256), jnp.int8, activation="relu", **_BLOCKS),
+    _spec("one_element", "edge", (1, 1, 1), jnp.float32),
+    _spec("one_ragged_block", "edge", (5, 7, 3), jnp.bfloat16),
+    _spec("ragged_f32", "edge", (70, 200, 300), jnp.float32, **_BLOCKS),
+    _spec("ragged_bf16", "edge", (70, 200, 300), jnp.bfloat16, activation="gelu", **_BLOCKS),
+    _spec("ragged_int8", "edge", (70, 200, 300), jnp.int8, **_BLOCKS),
+    _spec("f32_2048", "bench", (2048, 2048, 2048), jnp.float32),
+    _spec("bf16_4096", "bench", (4096, 4096, 4096), jnp.bfloat16),
+    _spec("bf16_4096_silu", "bench", (4096, 4096, 4096), jnp.bfloat16, activation="silu"),
+    _spec("int8_4096", "bench", (4096, 4096, 4096), jnp.int8),
+)

@@ -1,0 +1,25 @@
+"""Argument sets for `vector_add`."""
+
+import jax
+import jax.numpy as jnp
+from jax.typing import DTypeLike
+
+from ...spec import Spec
+
+
+def _spec(name: str, tag: str, n: int, dtype: DTypeLike, **kwargs: object) -> Spec:
+    x = jax.ShapeDtypeStruct((n,), dtype)
+    return Spec(name=name, tags=(tag,), args=(x, x), kwargs=kwargs)
+
+
+SPECS = (
+    _spec("f32", "small", 4096, jnp.float32, block_size=1024),
+    _spec("bf16", "small", 4096, jnp.bfloat16, block_size=2048),
+    _spec("int32", "small", 2048, jnp.int32, block_size=1024),
+    _spec("one_element", "edge", 1, jnp.float32),
+    _spec("one_ragged_block", "edge", 1000, jnp.float32),
+    _spec("ragged_last_block", "edge", 2500, jnp.float32, block_size=1024),
+    _spec("ragged_last_block_bf16", "edge", 2049, jnp.bfloat16, block_size=2048),
+    _spec("f32_16m", "bench", 1 << 24, jnp.float32),
+    _spec("bf16_16m", "bench", 1 << 24, jnp.bfloat16),
+)

@@ -1,0 +1,37 @@
+"""See, check and understand Pallas TPU kernels, on any machine.
+
+Importing this package imports neither jax nor anything else that takes time: what it offers is
+loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from pallas_debug._version import __version__ as __version__
+
+if TYPE_CHECKING:
+    from pallas_debug.api import debug as debug
+    from pallas_debug.api import dump as dump
+    from pallas_debug.hooks import hookimpl as hookimpl
+    from pallas_debug.store import open_dumps as open_dumps
+
+_HOMES = {
+    "debug": "pallas_debug.api",
+    "dump": "pallas_debug.api",
+    "hookimpl": "pallas_debug.hooks",
+    "open_dumps": "pallas_debug.store",
+}
+
+__all__ = ["__version__", *_HOMES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

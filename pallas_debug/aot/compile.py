@@ -1,0 +1,144 @@
+"""One kernel for one target: from a lowered module to a `Compilation` and its files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pallas_debug.aot.pool import Outcome
+from pallas_debug.ir.locations import first_source_line, source_lines
+from pallas_debug.model import Compilation, Failure, Kernel, Pass, SourceLine, Target
+from pallas_debug.store import raw
+
+PASSES = "passes"
+LOG = "compiler.log"
+
+Files = dict[str, bytes | Path]
+
+
+def finished(
+    kernel: Kernel,
+    target: Target,
+    outcome: Outcome,
+    *,
+    key: str,
+    num_devices: int,
+    flags: tuple[str, ...],
+    versions: Mapping[str, str],
+    lowering_seconds: float,
+    timeout: float,
+) -> tuple[Compilation, Files]:
+    """What the worker's outcome amounts to, and the files to keep of it."""
+    compiles = raw.compiles(outcome.dumps)
+    raw_passes = compiles[-1].passes if compiles else ()
+    passes: list[Pass] = []
+    files: Files = {LOG: outcome.log}
+    for raw_pass, described in zip(
+        raw_passes, raw.describe(raw_passes, keep_unchanged=False), strict=True
+    ):
+        if described.file is not None:
+            name = f"{PASSES}/{described.number:02d}-{described.name}.mlir"
+            files[name] = raw_pass.path
+            described = _with_file(described, name)
+        passes.append(described)
+    failure = _failure(kernel, outcome, passes, files, timeout)
+    reply = outcome.reply
+    compilation = Compilation(
+        kernel=kernel.name,
+        target=target.name,
+        status="failed" if failure else "ok",
+        key=key,
+        passes=tuple(passes),
+        failure=failure,
+        memory=reply.memory if reply else None,
+        flags=flags,
+        seconds=round(reply.seconds, 6) if reply else None,
+        lowering_seconds=round(lowering_seconds, 6),
+        device_kind=(reply.device_kind if reply else None) or target.device_kind,
+        num_devices=num_devices,
+        versions={**versions, **({"build": reply.build} if reply and reply.build else {})},
+    )
+    return compilation, files
+
+
+def refused(
+    kernel: Kernel,
+    target: Target,
+    failure: Failure,
+    *,
+    key: str,
+    versions: Mapping[str, str],
+) -> Compilation:
+    """A kernel that never reached the compiler."""
+    return Compilation(
+        kernel=kernel.name,
+        target=target.name,
+        status="failed",
+        key=key,
+        failure=failure,
+        device_kind=target.device_kind,
+        versions=versions,
+    )
+
+
+def _with_file(described: Pass, name: str) -> Pass:
+    from dataclasses import replace
+
+    return replace(described, file=name)
+
+
+def _failure(
+    kernel: Kernel, outcome: Outcome, passes: list[Pass], files: Files, timeout: float
+) -> Failure | None:
+    reply = outcome.reply
+    last = passes[-1].name if passes else None
+    if reply is None:
+        stage: Literal["timeout", "crash"] = "timeout" if outcome.ended == "timeout" else "crash"
+        log = outcome.log.decode(errors="replace")
+        if stage == "timeout":
+            message = (
+                f"the compiler did not finish {kernel.name} within {timeout:g} s and was stopped; "
+                f"the last pass it wrote is {last or 'none'}. Give it longer with --timeout, or "
+                "make the kernel smaller."
+            )
+        else:
+            words = _last_words(log)
+            message = (
+                f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
+                f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
+            )
+        return Failure(
+            stage=stage,
+            type=outcome.ended or "unknown",
+            message=message,
+            last_pass=last,
+            source=first_source_line(log),
+        )
+    if reply.error is None:
+        return None
+    source = first_source_line(reply.error) or _failed_operation(passes, files)
+    return Failure(
+        stage="compile",
+        type=reply.error_type or "unknown",
+        message=reply.error,
+        last_pass=last,
+        source=source,
+    )
+
+
+def _last_words(log: str) -> str:
+    """The line of a failed internal check, or the last line that says something."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    checks = [line for line in lines if "Check failed" in line or line.startswith("F0")]
+    return (checks or lines or [""])[-1]
+
+
+def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
+    """None of the message's words name a line: where the failed pass holds one line alone, it."""
+    failed = next((p for p in passes if p.failed and p.file), None)
+    path = files.get(failed.file) if failed and failed.file else None
+    if not isinstance(path, Path):
+        return None
+    named = {(s.file, s.line): s for s in source_lines(path.read_text(errors="replace"))}
+    return next(iter(named.values())) if len(named) == 1 else None

@@ -1,0 +1,301 @@
+"""A pool of compiler processes.
+
+Requests are taken in turn by a few threads, each with a child of its own that has libtpu loaded
+and lives for many kernels. A child that aborts, hangs or is killed costs the kernel at hand its
+result and is replaced for the next.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import importlib.util
+import os
+import platform
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import pallas_debug
+from pallas_debug.aot.protocol import Reply, Request, read_reply, write_request
+from pallas_debug.errors import LibtpuError, WorkerError
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that one compilation may take."""
+
+MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
+"""Flags beside the dump directory that every child gets: locations on every operation."""
+
+_LINGER = 10.0
+"""Seconds that a child may take to die: an abort first prints where it was."""
+
+_QUIET = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu waits for a metadata server
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compile-only processes may run side by side
+    "TPU_LOG_DIR": "disabled",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one request, before anybody made sense of it.
+
+    Attributes:
+      reply: the worker's; None where it died or was stopped.
+      ended: `timeout`, or what ended the process (`SIGABRT`, `exit code 1`); None with a reply.
+      log: all that the compiler printed.
+      dumps: the files it wrote; they are deleted when the request's work is done.
+    """
+
+    reply: Reply | None
+    ended: str | None
+    log: bytes
+    dumps: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How children are started.
+
+    Attributes:
+      jobs: how many there are at most; each holds some 400 MB once it has compiled.
+      timeout: seconds for one compilation.
+      flags: for libtpu, beside ours; they are read once per process.
+    """
+
+    jobs: int = 2
+    timeout: float = DEFAULT_TIMEOUT
+    flags: tuple[str, ...] = ()
+
+
+def default_jobs() -> int:
+    """A child per core, four at most."""
+    return max(1, min(4, os.cpu_count() or 1))
+
+
+def check_machine() -> None:
+    """Say early, and in one sentence, why nothing can be compiled here.
+
+    Raises:
+      LibtpuError: the machine is not x86-64 Linux, or libtpu is not installed.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        raise LibtpuError(
+            f"libtpu runs on x86-64 Linux only and this is {platform.machine()} {sys.platform}. "
+            "Kernels are still captured; compile them on a Linux machine, or in a container."
+        )
+    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+        raise LibtpuError(
+            "libtpu is not installed, so nothing can be compiled for a TPU. "
+            "Install it with: pip install 'pallas-debug[tpu]'"
+        )
+
+
+class Pool:
+    """Compiler processes, started as they are needed.
+
+    Use as a context manager: on leaving, what is under way is finished; after an exception
+    (ctrl+c among them) it is stopped instead.
+    """
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings(jobs=default_jobs())
+        self._executor = concurrent.futures.ThreadPoolExecutor(
+            max_workers=self.settings.jobs,
+            thread_name_prefix="pallas-debug-compile",
+        )
+        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        self._lock = threading.Lock()
+        self._children: set[_Child] = set()
+        self._stopped = False
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(stop=kind is not None)
+
+    def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
+        """Run `work` in a thread of the pool; within it, `compile` has a child at hand."""
+        return self._executor.submit(work)
+
+    @contextlib.contextmanager
+    def compile(
+        self,
+        module: bytes,
+        *,
+        topology: str | None,
+        num_devices: int = 1,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator[Outcome]:
+        """Have a child compile a module, in the calling thread's time.
+
+        The outcome's dump files are there until the block is left.
+
+        Raises:
+          WorkerError: no child could be started, or it answered with nonsense.
+          LibtpuError: libtpu cannot be had here.
+        """
+        check_machine()
+        child = self._take()
+        log = child.folder / "compiler.log"
+        request = Request(
+            module=module,
+            topology=topology,
+            num_devices=num_devices,
+            options=dict(options or {}),
+            log=str(log),
+        )
+        alive = False
+        try:
+            reply, ended = child.ask(request, self.settings.timeout)
+            alive = reply is not None
+            text = log.read_bytes() if log.exists() else b""
+            dumps = tuple(p for p in child.dumps.iterdir() if p.is_file())
+            yield Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
+        finally:
+            if alive:
+                child.clear()
+                self._idle.put(child)
+            else:
+                self._drop(child)
+
+    def close(self, *, stop: bool = False) -> None:
+        """End the children: after what is under way, or at once."""
+        if stop:
+            self._stopped = True
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            with self._lock:
+                children = list(self._children)
+            for child in children:
+                child.kill()
+        self._executor.shutdown(wait=True)
+        with self._lock:
+            children = list(self._children)
+        for child in children:
+            self._drop(child)
+
+    def pids(self) -> list[int]:
+        """Of the children that are alive."""
+        with self._lock:
+            return [child.process.pid for child in self._children]
+
+    def _take(self) -> _Child:
+        if self._stopped:
+            raise WorkerError("the pool of compiler processes was stopped")
+        try:
+            return self._idle.get_nowait()
+        except queue.Empty:
+            child = _Child(self.settings)
+            with self._lock:
+                self._children.add(child)
+            return child
+
+    def _drop(self, child: _Child) -> None:
+        child.kill()
+        with self._lock:
+            self._children.discard(child)
+
+
+class _Child:
+    """One process with libtpu in it, and a folder for what it writes."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
+        self.dumps = self.folder / "mosaic"
+        self.dumps.mkdir()
+        self._startup = self.folder / "startup.log"
+        environment = dict(os.environ) | _QUIET
+        environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
+        environment["LIBTPU_INIT_ARGS"] = " ".join(
+            [*user_flags(), *settings.flags, *MOSAIC_FLAGS, f"--xla_mosaic_dump_to={self.dumps}"]
+        )
+        ours = str(Path(pallas_debug.__file__).parents[1])
+        environment["PYTHONPATH"] = os.pathsep.join(
+            [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+        )
+        try:
+            with self._startup.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "pallas_debug.aot.worker"],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,  # ctrl+c is for the parent to answer
+                )
+        except OSError as error:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise WorkerError(f"the compiler's process could not be started: {error}") from error
+
+    def ask(self, request: Request, timeout: float) -> tuple[Reply | None, str | None]:
+        """The reply, or what ended the process instead."""
+        overdue = threading.Event()
+
+        def stop() -> None:
+            overdue.set()
+            self._signal()
+
+        timer = threading.Timer(timeout, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                write_request(cast(BinaryIO, self.process.stdin), request)
+            reply = read_reply(cast(BinaryIO, self.process.stdout))
+        except ValueError:  # the pool was stopped and the pipes are closed
+            reply = None
+        finally:
+            timer.cancel()
+        if reply is not None:
+            return reply, None
+        code = self._wait()
+        if overdue.is_set():
+            return None, "timeout"
+        return None, signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def startup_log(self) -> bytes:
+        return self._startup.read_bytes() if self._startup.exists() else b""
+
+    def clear(self) -> None:
+        """Forget the request that was answered."""
+        for path in [*self.dumps.iterdir(), self.folder / "compiler.log"]:
+            path.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        self._signal()
+        self._wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _signal(self) -> None:
+        if self.process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _wait(self) -> int:
+        """The exit code of a process that closed its pipes; one that lingers is killed."""
+        try:
+            return self.process.wait(timeout=_LINGER)
+        except subprocess.TimeoutExpired:
+            self._signal()
+            return self.process.wait()
+
+
+def user_flags() -> list[str]:
+    """The flags for libtpu that the user's environment holds; a dump directory is ours to set."""
+    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split()
+    return [flag for flag in flags if not flag.startswith("--xla_mosaic_dump_to")]

@@ -1,0 +1,84 @@
+"""What parent and worker say to each other over their pipes.
+
+A message is one line of JSON, which counts the raw bytes that follow it. Nothing is executed or
+unpickled: both sides read data.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import BinaryIO
+
+from pallas_debug.errors import WorkerError
+from pallas_debug.model import Memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Compile a module.
+
+    Attributes:
+      log: file that takes all that the compiler prints meanwhile.
+    """
+
+    topology: str | None
+    num_devices: int
+    log: str
+    module: bytes = field(repr=False)
+    options: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reply:
+    """What came of it: `error` is None where there is an executable."""
+
+    seconds: float
+    device_kind: str | None = None
+    build: str | None = None
+    memory: Memory | None = None
+    error: str | None = None
+    error_type: str | None = None
+
+
+def write_request(pipe: BinaryIO, request: Request) -> None:
+    head = asdict(request)
+    head["module"] = len(request.module)
+    pipe.write(json.dumps(head).encode() + b"\n" + request.module)
+    pipe.flush()
+
+
+def read_request(pipe: BinaryIO) -> Request | None:
+    """The next request, or None at the end of the stream."""
+    line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
+    head = json.loads(line)
+    size = head.pop("module")
+    module = pipe.read(size)
+    return Request(module=module, **head) if len(module) == size else None
+
+
+def write_reply(pipe: BinaryIO, reply: Reply) -> None:
+    pipe.write(json.dumps(asdict(reply)).encode() + b"\n")
+    pipe.flush()
+
+
+def read_reply(pipe: BinaryIO) -> Reply | None:
+    """The next reply, or None at the end of the stream: the worker is no more.
+
+    Raises:
+      WorkerError: what came is no reply.
+    """
+    line = pipe.readline()
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        head = json.loads(line)
+        memory = head.pop("memory", None)
+        return Reply(memory=Memory(**memory) if memory else None, **head)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise WorkerError(
+            f"the compiler's process answered with what is no reply: {line[:200]!r} ({error})"
+        ) from error

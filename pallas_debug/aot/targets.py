@@ -1,0 +1,129 @@
+"""The chips that one can compile for.
+
+Topology names and device kinds were read off libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+
+from pallas_debug.errors import UnknownTargetError
+from pallas_debug.model import Target
+
+BUILTIN: tuple[Target, ...] = (
+    Target(
+        name="v4",
+        topology="v4:2x2x1",
+        device_kind="TPU v4",
+        summary="no int8 or fp8 matmul; 16 MiB of VMEM",
+    ),
+    Target(
+        name="v5e",
+        topology="v5e:2x2",
+        device_kind="TPU v5 lite",
+        summary="128 MiB of VMEM, 16 MiB of it scoped by default",
+    ),
+    Target(
+        name="v5p",
+        topology="v5p:2x2x1",
+        device_kind="TPU v5",
+        num_cores=2,
+        summary="64 MiB of VMEM, 16 MiB of it scoped by default; two cores to a device",
+    ),
+    Target(
+        name="v6e",
+        topology="v6e:2x2",
+        device_kind="TPU v6 lite",
+        summary="128 MiB of VMEM, 32 MiB of it scoped by default",
+    ),
+    Target(
+        name="tpu7x",
+        topology="tpu7x:2x2x1",
+        device_kind="TPU7x",
+        summary="64 MiB of VMEM, 32 MiB of it scoped by default",
+    ),
+)
+
+DEVICE = Target(
+    name="tpu", topology=None, device_kind=None, summary="the TPU of this host, where it has one"
+)
+"""What it is, the device alone can tell: `of_device` makes a target of it."""
+
+_TOPOLOGY = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d+(?:x\d+){1,2})")
+
+
+def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:
+    """All targets that have a name: ours, and those that plugins bring."""
+    return (*BUILTIN, *extra, DEVICE)
+
+
+def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
+    """The target of that name, or of that full topology name.
+
+    Raises:
+      UnknownTargetError: nobody knows it; the message lists the known ones.
+    """
+    named = {target.name: target for target in known(extra)}
+    wanted = name.strip()
+    if wanted in named:
+        return named[wanted]
+    match = _TOPOLOGY.fullmatch(wanted)
+    if match and match["chip"] in named:
+        return replace(
+            named[match["chip"]], name=wanted, topology=wanted, summary=f"topology {wanted}"
+        )
+    raise UnknownTargetError(name, list(named))
+
+
+def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:
+    """The targets of a list such as `v5e,v6e`; `all` is every generation.
+
+    Raises:
+      UnknownTargetError: one of them is unknown, or the list is empty.
+    """
+    listed = names.split(",") if isinstance(names, str) else list(names)
+    found: dict[str, Target] = {}
+    extra = tuple(extra)
+    for name in listed:
+        if name.strip() == "all":
+            found |= {t.name: t for t in BUILTIN}
+        elif name.strip():
+            target = resolve(name, extra)
+            found[target.name] = target
+    if not found:
+        raise UnknownTargetError("", [t.name for t in known(extra)])
+    return tuple(found.values())
+
+
+def of_device(device_kind: str) -> Target | None:
+    """The target `tpu` on a host whose jax devices are of that kind; None for no known TPU.
+
+    It is compiled for in a process that does not touch the device, like any other.
+    """
+    for target in BUILTIN:
+        if target.device_kind == device_kind:
+            return replace(target, name=DEVICE.name)
+    return None
+
+
+def for_devices(target: Target, num_devices: int) -> str | None:
+    """The topology for a kernel on so many devices: the target's own, or one large enough.
+
+    A target that names its whole topology keeps it.
+    """
+    if target.topology is None or target.name == target.topology:
+        return target.topology
+    chip, _, shape = target.topology.partition(":")
+    sides = [int(side) for side in shape.split("x")]
+    while _product(sides) < num_devices:
+        sides[sides.index(min(sides))] *= 2
+    return f"{chip}:{'x'.join(map(str, sorted(sides) if len(sides) == 2 else sides))}"
+
+
+def _product(sides: Iterable[int]) -> int:
+    product = 1
+    for side in sides:
+        product *= side
+    return product

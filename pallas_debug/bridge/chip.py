@@ -1,0 +1,106 @@
+"""A chip for code that asks for one while it is traced or lowered, on a machine that has none.
+
+`pltpu.get_tpu_info()`, integer division and rank-1 blocks ask jax for the device kind. Within
+`answering(...)` a question that would fail is answered with that of the target. A real TPU, and an
+abstract mesh that the user's code set up, go on answering for themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+from jax._src import mesh as mesh_lib
+from jax._src.pallas.mosaic import tpu_info
+
+from pallas_debug.model import Target
+
+_Answer = TypeVar("_Answer", str, int)
+
+
+class _Chip(threading.local):
+    target: Target | None = None
+    asked: bool = False
+
+
+_local = _Chip()
+_everywhere: Target | None = None
+"""The answer in threads that have none of their own; set for the length of a session."""
+
+
+@contextlib.contextmanager
+def answering(target: Target) -> Iterator[None]:
+    """In this thread, code that asks for its chip gets `target`'s."""
+    before, _local.target = _local.target, target
+    try:
+        with _patched():
+            yield
+    finally:
+        _local.target = before
+
+
+@contextlib.contextmanager
+def answering_everywhere(target: Target) -> Iterator[None]:
+    """In every thread, code that asks for its chip gets `target`'s."""
+    global _everywhere
+    before, _everywhere = _everywhere, target
+    try:
+        with _patched():
+            yield
+    finally:
+        _everywhere = before
+
+
+def was_asked() -> str | None:
+    """The device kind that was given out in this thread since `forget`; None if nobody asked."""
+    target = _local.target or _everywhere
+    return target.device_kind if _local.asked and target else None
+
+
+def forget() -> None:
+    """Start to watch anew whether anybody in this thread asks for a chip."""
+    _local.asked = False
+
+
+_lock = threading.Lock()
+_depth = 0
+_originals: tuple[Callable[[], str], Callable[[], int]] | None = None
+
+
+@contextlib.contextmanager
+def _patched() -> Iterator[None]:
+    """`tpu_info`'s two questions, replaced while anybody needs them answered."""
+    global _depth, _originals
+    with _lock:
+        if _depth == 0:
+            _originals = (tpu_info.get_device_kind, tpu_info.get_num_device_cores)
+            tpu_info.get_device_kind = _asking(_originals[0], lambda t: t.device_kind)
+            tpu_info.get_num_device_cores = _asking(_originals[1], lambda t: t.num_cores)
+        _depth += 1
+    try:
+        yield
+    finally:
+        with _lock:
+            _depth -= 1
+            if _depth == 0 and _originals is not None:
+                tpu_info.get_device_kind, tpu_info.get_num_device_cores = _originals
+
+
+def _asking(
+    original: Callable[[], _Answer], answer: Callable[[Target], _Answer | None]
+) -> Callable[[], _Answer]:
+    @functools.wraps(original)
+    def ask() -> _Answer:
+        target = _local.target or _everywhere
+        if target is None or mesh_lib.get_abstract_mesh().abstract_device is not None:
+            return original()
+        given = answer(target)
+        if given is None:
+            return original()
+        _local.asked = True
+        return given
+
+    return ask

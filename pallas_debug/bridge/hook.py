@@ -1,0 +1,222 @@
+"""Sees every kernel that jax lowers, in its final form, and every run of a program that holds one.
+
+The lowering rules of the Pallas primitives are replaced, for as long as somebody watches, by rules
+that first report the equation and then call jax's own. A lowering rule sees the kernel after vmap
+and grad, whatever name it was imported by, and changes nothing.
+
+A function that was jitted before the watch began would never be lowered again. The watch therefore
+sets a context that is part of the key of jax's caches (`jax.make_user_context`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
+
+import jax
+from jax._src import core as jax_core
+from jax._src import pjit, source_info_util
+from jax._src.interpreters import mlir
+from jax._src.pallas import mpmd, pallas_call
+
+PRIMITIVES: dict[str, jax_core.Primitive] = {
+    "pallas_call": pallas_call.pallas_call_p,
+    "mpmd_map": mpmd.mpmd_map_p,
+}
+"""What lowers to a kernel. `core_map` is discharged to one of these before it is lowered."""
+
+
+class Watcher(Protocol):
+    """Who is told. Called in the thread that lowers or runs, within jax: it must not raise."""
+
+    def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
+        """A kernel is being lowered; returns whatever `ran` is to be given when it runs."""
+
+    def ran(self, tokens: tuple[object, ...]) -> None:
+        """A program was run that holds the kernels of these tokens."""
+
+
+_epoch = jax.make_user_context(None)
+_epochs = itertools.count(1)
+_lock = threading.RLock()
+_watchers: tuple[Watcher, ...] = ()
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def watching(watcher: Watcher, *, epoch: object | None = None, runs: bool = False) -> Iterator[None]:
+    """Tell `watcher` of every kernel that any thread lowers meanwhile.
+
+    Args:
+      watcher: who is told.
+      epoch: programs that were jitted under an equal epoch are not traced again; a new one
+        unless given.
+      runs: whether the watcher is also told of every run of a program with kernels in it. Such
+        programs then go through jax's Python dispatch, some 50 microseconds a call.
+    """
+    global _watchers
+    with _lock:
+        if not _watchers:
+            _install()
+        _watchers = (*_watchers, watcher)
+        if runs:
+            _watch_runs()
+    before = _epoch.get_global()
+    _epoch.set_global(epoch if epoch is not None else ("pallas-debug", next(_epochs)))
+    try:
+        yield
+    finally:
+        _epoch.set_global(before)
+        with _lock:
+            _watchers = tuple(w for w in _watchers if w is not watcher)
+            if runs:
+                _unwatch_runs()
+            if not _watchers:
+                _uninstall()
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """In this thread, lowering is nobody's business: it is our own."""
+    before, _local.unwatched = getattr(_local, "unwatched", False), True
+    try:
+        yield
+    finally:
+        _local.unwatched = before
+
+
+def _tell(primitive: str, context: Any, params: dict[str, Any]) -> None:
+    if getattr(_local, "unwatched", False):
+        return
+    for watcher in _watchers:
+        token = watcher.lowered(primitive, context, params)
+        if token is not None:
+            collected: list[object] | None = getattr(_local, "collected", None)
+            if collected is not None:
+                collected.append(token)
+            else:  # lowered ahead of time, or by a transformation: there is no run to wait for
+                watcher.ran((token,))
+
+
+_original_rules: dict[str, Any] = {}
+_original_trace: Callable[..., Any] | None = None
+
+
+def _install() -> None:
+    global _original_trace
+    for name, primitive in PRIMITIVES.items():
+        entry = mlir._lowerings[primitive]
+        _original_rules[name] = entry
+        mlir._lowerings[primitive] = dataclasses.replace(
+            entry, rule=_reporting(name, entry.rule)
+        )
+    _original_trace = pallas_call._trace_kernel_to_jaxpr
+    pallas_call._trace_kernel_to_jaxpr = _with_own_lines(_original_trace)
+
+
+def _uninstall() -> None:
+    for name, entry in _original_rules.items():
+        mlir._lowerings[PRIMITIVES[name]] = entry
+    _original_rules.clear()
+    pallas_call._trace_kernel_to_jaxpr = _original_trace
+
+
+def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(rule)
+    def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
+        _tell(name, context, params)
+        return rule(context, *nodes, **params)
+
+    return report_and_lower
+
+
+def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a kernel's equations carry the lines of the kernel.
+
+    When a function with a custom derivative is traced for its gradient, jax replays it under the
+    traceback of the outer call and gives that one line to every equation inside.
+    """
+
+    @functools.wraps(trace)
+    def trace_kernel(*args: Any, **kwargs: Any) -> Any:
+        context = source_info_util._source_info_context
+        before = context.context
+        context.context = source_info_util.SourceInfo(None, before.name_stack)
+        try:
+            return trace(*args, **kwargs)
+        finally:
+            context.context = before
+
+    return trace_kernel
+
+
+_run_watches = 0
+_original_call: Callable[..., Any] | None = None
+_original_fastpath: Callable[..., Any] | None = None
+_kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKeyDictionary()
+
+
+def _watch_runs() -> None:
+    """Follow the runs of compiled programs: which were lowered with kernels in them.
+
+    jax's dispatch in C++ forgets Python once it knows a program. A program with kernels is never
+    made known to it, so each of its calls passes through here.
+    """
+    global _run_watches, _original_call, _original_fastpath
+    _run_watches += 1
+    if _run_watches > 1:
+        return
+    _original_call = pjit._pjit_call_impl_python
+    _original_fastpath = pjit._get_fastpath_data
+    pjit._pjit_call_impl_python = _following(_original_call)
+    pjit._get_fastpath_data = _refusing(_original_fastpath)
+
+
+def _unwatch_runs() -> None:
+    global _run_watches
+    _run_watches -= 1
+    if _run_watches == 0:
+        pjit._pjit_call_impl_python = _original_call
+        pjit._get_fastpath_data = _original_fastpath
+
+
+def _following(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def call_and_tell(*args: Any, **kwargs: Any) -> Any:
+        before = getattr(_local, "collected", None)
+        _local.collected = collected = []
+        try:
+            result = call(*args, **kwargs)
+        finally:
+            _local.collected = before
+            if collected:  # even of a program that failed: its kernels were lowered for it
+                _tell_ran(tuple(collected))
+        executable = result[1]
+        if collected:
+            _kernels_of[executable] = tuple(collected)
+        elif executable in _kernels_of:
+            _tell_ran(_kernels_of[executable])
+        return result
+
+    return call_and_tell
+
+
+def _refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fastpath)
+    def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:
+        if executable is not None and executable in _kernels_of:
+            return None
+        return fastpath(executable, *args, **kwargs)
+
+    return fastpath_unless_kernels
+
+
+def _tell_ran(tokens: tuple[object, ...]) -> None:
+    for watcher in _watchers:
+        watcher.ran(tokens)

@@ -1,0 +1,53 @@
+"""Who runs a kernel: the device, or one of jax's interpreters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import jax
+from jax._src import config
+from jax.experimental.pallas import tpu as pltpu
+
+Mode = Literal["hlo", "tpu"]
+
+MODES: tuple[Mode, ...] = ("hlo", "tpu")
+
+
+def mode_value(mode: Mode) -> Any:
+    """What jax takes for a mode: `True` is HLO interpret mode, `InterpretParams` the TPU's."""
+    return True if mode == "hlo" else pltpu.InterpretParams()
+
+
+@contextlib.contextmanager
+def interpreting(mode: Mode) -> Iterator[None]:
+    """Every kernel that is traced meanwhile, in any thread, runs in this mode.
+
+    jax offers a context manager for the thread at hand, and the state behind it is part of the
+    key of its jit caches; it is the state's global value that is set here.
+    """
+    state = config.pallas_tpu_interpret_mode_context_manager
+    before = state.get_global()
+    state.set_global(mode_value(mode))
+    try:
+        yield
+    finally:
+        state.set_global(before)
+        if mode == "tpu":
+            pltpu.reset_tpu_interpret_mode_state()
+
+
+def has_accelerator() -> bool:
+    """Whether jax's default backend is anything but the CPU. This initialises the backend."""
+    return jax.default_backend() != "cpu"
+
+
+def has_tpu() -> bool:
+    """Whether jax's default backend is a TPU. This initialises the backend."""
+    return jax.default_backend() == "tpu"
+
+
+def device_kind() -> str:
+    """What jax calls its first device. This initialises the backend."""
+    return str(jax.devices()[0].device_kind)

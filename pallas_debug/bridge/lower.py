@@ -1,0 +1,200 @@
+"""Lowers a captured kernel for a TPU target, in this process and without libtpu."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import math
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax._src import source_info_util
+from jax._src.interpreters import mlir
+from jax.experimental import mosaic
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
+
+from pallas_debug.bridge import chip, hook
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.model import Failure, SourceLine, Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A kernel as a module for a TPU.
+
+    Attributes:
+      module: StableHLO bytecode, what the compiler is given.
+      stablehlo: the same as text, with locations.
+      mosaic: the kernel's own module as text, with locations, before any pass.
+      num_devices: that the module is partitioned for.
+    """
+
+    module: bytes
+    stablehlo: str
+    mosaic: str
+    num_devices: int
+    seconds: float
+
+
+class LoweringFailed(Exception):  # noqa: N818 - it carries a result, it is no programming error
+    """jax refused to lower the kernel."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.headline)
+        self.failure = failure
+
+
+def lower(captured: Capture, target: Target) -> Lowered:
+    """Lower a kernel for a target.
+
+    Raises:
+      LoweringFailed: jax refuses; its failure has the message and the Python line.
+    """
+    start = time.perf_counter()
+    sink: list[str] = []
+    try:
+        with (
+            hook.unwatched(),
+            chip.answering(target),
+            jax.enable_x64(captured.enable_x64),
+            _collecting_mosaic(sink),
+        ):
+            traced = _traced(captured, target)
+            module = traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+            stablehlo = module.operation.get_asm(enable_debug_info=True)
+            bytecode = mlir.module_to_bytecode(module)
+    except Exception as error:  # noqa: BLE001 - whatever jax raises is the kernel's result
+        raise LoweringFailed(_failure(error)) from error
+    return Lowered(
+        module=bytecode,
+        stablehlo=stablehlo,
+        mosaic="\n".join(sink),
+        num_devices=1 if captured.mesh is None else math.prod(captured.mesh.shape.values()),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _traced(captured: Capture, target: Target) -> Any:
+    """The kernel alone as a traced program, under its mesh where it has one."""
+    primitive = hook.PRIMITIVES[captured.kernel.primitive]
+    params = {**captured.params, "interpret": False}
+    params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
+
+    def kernel(*args: Any) -> Any:
+        return primitive.bind(*args, **params)
+
+    if captured.mesh is None:
+        return jax.jit(kernel).trace(
+            *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in captured.avals)
+        )
+    # A kernel that talks to its neighbours has no meaning outside its mesh. Its operands are one
+    # device's share; every array here is as many of them, side by side along the first dimension.
+    old = captured.mesh
+    mesh = AbstractMesh(
+        tuple(old.shape.values()),
+        tuple(old.shape.keys()),
+        axis_types=old.axis_types,
+        abstract_device=AbstractDevice(
+            device_kind=target.device_kind, num_cores=target.num_cores, platform="tpu"
+        ),
+    )
+    whole = PartitionSpec(tuple(mesh.axis_names))
+    devices = math.prod(old.shape.values())
+    in_specs = tuple(whole if a.shape else PartitionSpec() for a in captured.avals)
+    out_specs = tuple(whole if a.shape else PartitionSpec() for a in params["out_avals"])
+    args = [
+        jax.ShapeDtypeStruct(
+            (a.shape[0] * devices, *a.shape[1:]) if a.shape else (),
+            a.dtype,
+            sharding=NamedSharding(mesh, spec),
+        )
+        for a, spec in zip(captured.avals, in_specs, strict=True)
+    ]
+    sharded = jax.shard_map(
+        lambda *a: tuple(kernel(*a)),
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,
+    )
+    return jax.jit(sharded).trace(*args)
+
+
+_local = threading.local()
+_patch_lock = threading.Lock()
+_original: Any = None
+
+
+@contextlib.contextmanager
+def _collecting_mosaic(sink: list[str]) -> Iterator[None]:
+    """Put the text of every Mosaic module that this thread lowers into `sink`.
+
+    The module that goes into the custom call is serialised, and from jax 0.12 on its locations
+    are kept apart from it; here it is still whole.
+    """
+    global _original
+    with _patch_lock:
+        if _original is None:
+            _original = mosaic.lower_module_to_custom_call
+            mosaic.lower_module_to_custom_call = _lower_and_collect
+    before, _local.sink = getattr(_local, "sink", None), sink
+    try:
+        yield
+    finally:
+        _local.sink = before
+
+
+def _lower_and_collect(*args: Any, **kwargs: Any) -> Any:
+    sink: list[str] | None = getattr(_local, "sink", None)
+    if sink is not None:
+        sink.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
+    return _original(*args, **kwargs)
+
+
+def _failure(error: BaseException) -> Failure:
+    return Failure(
+        stage="lowering",
+        type=type(error).__name__,
+        message=str(error),
+        source=_line(error),
+    )
+
+
+def _line(error: BaseException) -> SourceLine | None:
+    """The Python line that jax blames: that of the equation it could not lower.
+
+    jax leaves it in the exception's chain, as a traceback of the time when the equation was
+    traced. Failing that, it is the last frame of the error itself that is not jax's.
+    """
+    seen: set[int] = set()
+    chain: list[BaseException] = [error]
+    for link in chain:
+        if id(link) in seen:
+            continue
+        seen.add(id(link))
+        if type(link).__name__ == "JaxStackTraceBeforeTransformation":
+            frames = _user_frames(link)
+            if frames:
+                return frames[-1]
+        chain += [e for e in (link.__cause__, link.__context__) if e is not None]
+    return None
+
+
+def _user_frames(error: BaseException) -> list[SourceLine]:
+    frames = []
+    traceback = error.__traceback__
+    for _ in itertools.takewhile(lambda _: traceback is not None, itertools.count()):
+        assert traceback is not None
+        code = traceback.tb_frame.f_code
+        if source_info_util.is_user_filename(code.co_filename):
+            frames.append(
+                SourceLine(
+                    file=code.co_filename, line=traceback.tb_lineno, function=code.co_name
+                )
+            )
+        traceback = traceback.tb_next
+    return frames

@@ -1,0 +1,53 @@
+"""Every exception that pallas-debug raises on purpose.
+
+Floor 0. Each says what is wrong, where, with which values, the likely cause where one is known,
+and what to do next. The command line turns them into an exit code (`cli/exits.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class PallasDebugError(Exception):
+    """Whatever pallas-debug reports rather than crashes with."""
+
+
+class UsageError(PallasDebugError):
+    """What was asked for makes no sense: an unknown name, an argument that does not parse."""
+
+
+class CannotRunError(PallasDebugError):
+    """What was asked for makes sense, but cannot be done on this machine or in this process."""
+
+
+class DumpDirectoryError(CannotRunError):
+    """A dump directory cannot be used: missing, a file, not writable, full."""
+
+
+class DumpFormatError(PallasDebugError):
+    """A file of a dump directory is not what it should be: cut short, foreign, too new."""
+
+
+class UnknownTargetError(UsageError):
+    """A target that nobody knows."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        self.name = name
+        self.known = tuple(known)
+        super().__init__(
+            f"unknown target {name!r}; the known ones are {', '.join(known)}, "
+            "or a full topology name such as v5e:2x4"
+        )
+
+
+class LibtpuError(CannotRunError):
+    """The TPU compiler cannot be had here."""
+
+
+class WorkerError(PallasDebugError):
+    """The compiler's process could not be started, or answered with what is no answer."""
+
+
+class IncompatibleJaxError(CannotRunError):
+    """The installed jax does not have what `bridge/` hooks into."""

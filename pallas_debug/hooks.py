@@ -1,0 +1,115 @@
+"""What other distributions can add to and learn of a session, by pluggy.
+
+Register a plugin under the entry-point group `pallas_debug`; it may be a module or an object, and
+implements any of the hooks below with `hookimpl`. Our own store and pytest plugin are written
+against the same hooks.
+
+    # pyproject.toml
+    [project.entry-points.pallas_debug]
+    my_plugin = "my_package.my_plugin"
+
+    # my_package/my_plugin.py
+    from pallas_debug.hooks import hookimpl
+
+    @hookimpl
+    def pallas_debug_compilation_finished(kernel, compilation):
+        print(kernel.name, compilation.target, compilation.status)
+
+Floor 1 by its imports: `model` alone. Hooks are called in whatever thread the event happens in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, cast
+
+import pluggy
+
+from pallas_debug.model import (
+    Compilation,
+    Explanation,
+    Finding,
+    Kernel,
+    PrintRecord,
+    Target,
+)
+
+GROUP = "pallas_debug"
+"""The entry-point group, and pluggy's project name."""
+
+hookspec = pluggy.HookspecMarker(GROUP)
+hookimpl = pluggy.HookimplMarker(GROUP)
+
+
+class Specs:
+    """The hooks, their arguments and what they may return."""
+
+    @hookspec
+    def pallas_debug_targets(self) -> Sequence[Target]:  # type: ignore[empty-body]
+        """Targets to add to the built-in ones."""
+
+    @hookspec
+    def pallas_debug_explanations(self) -> Sequence[Explanation]:  # type: ignore[empty-body]
+        """Explanations to add to the catalogue."""
+
+    @hookspec
+    def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
+        """A kernel was lowered that this session had not seen.
+
+        Args:
+          kernel: what it is.
+          jaxpr: its jaxpr with source lines.
+          source: text of the file that holds the kernel function.
+        """
+
+    @hookspec
+    def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+        """A program that holds this kernel was run, or lowered ahead of time."""
+
+    @hookspec(firstresult=True)
+    def pallas_debug_claim_compilation(
+        self, kernel: Kernel, target: Target
+    ) -> AbstractContextManager[None] | None:
+        """A context within which nobody else compiles this kernel for this target."""
+
+    @hookspec(firstresult=True)
+    def pallas_debug_find_compilation(
+        self, kernel: Kernel, target: Target, key: str
+    ) -> Compilation | None:
+        """A compilation made earlier under the same key: nothing is then compiled."""
+
+    @hookspec
+    def pallas_debug_compilation_finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
+    ) -> None:
+        """A kernel was compiled, failed to, or was found to have been compiled before.
+
+        Args:
+          files: by their path below the target's folder, bytes or a `Path` that is there until
+            the hook returns; empty where `compilation.cached`.
+        """
+
+    @hookspec
+    def pallas_debug_finding(self, finding: Finding) -> None:
+        """Something wrong was found with a kernel."""
+
+    @hookspec
+    def pallas_debug_print(self, record: PrintRecord) -> None:
+        """A kernel printed a line."""
+
+
+def plugin_manager(*plugins: object) -> pluggy.PluginManager:
+    """A manager with our hooks, the plugins of installed distributions, and these."""
+    manager = pluggy.PluginManager(GROUP)
+    manager.add_hookspecs(Specs)
+    manager.load_setuptools_entrypoints(GROUP)
+    for plugin in plugins:
+        manager.register(plugin)
+    return manager
+
+
+def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:
+    """The targets that plugins add."""
+    lists = cast(list[Sequence[Target]], manager.hook.pallas_debug_targets())
+    return tuple(target for found in lists for target in found)

@@ -1,0 +1,296 @@
+"""What travels between the rooms: small frozen dataclasses, and nothing else.
+
+Floor 0. Imports the standard library alone. Every class here can be written as JSON and read back
+(`store/schema.py` does both); what cannot be (a live jaxpr, a process) does not belong here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
+Status = Literal["ok", "failed"]
+Stage = Literal["jaxpr", "source", "stablehlo", "mosaic"]
+
+STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic")
+"""The stages of a kernel before the compiler's own passes, in the order in which they arise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceLine:
+    """A line of somebody's Python source, with its text as it was when the kernel was traced."""
+
+    file: str
+    line: int
+    function: str | None = None
+    text: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """One operand of a kernel, in the order in which the kernel function receives it.
+
+    Attributes:
+      name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
+      shape: of the whole array; for scratch, of the buffer.
+      block_shape: of the block that one grid point sees; None for a dimension that is squeezed
+        away. None as a whole where there is no block (scratch, scalar prefetch).
+      index_map: jaxpr of the index map as text; None where there is no block.
+      memory_space: as the kernel asked for it, `default` where it left the choice to Pallas.
+      pipeline: what the kernel said of its buffering, as text; None for jax's default.
+    """
+
+    name: str
+    kind: OperandKind
+    shape: tuple[int, ...]
+    dtype: str
+    memory_space: str
+    block_shape: tuple[int | None, ...] | None = None
+    index_map: str | None = None
+    pipeline: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CostEstimate:
+    """What the kernel's author told XLA it costs: operations, transcendentals, bytes."""
+
+    flops: int
+    transcendentals: int
+    bytes_accessed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kernel:
+    """A kernel as jax lowered it: its final form, after vmap, grad and the like.
+
+    Attributes:
+      name: what jax calls the kernel (`name=` of the call, else the Python function's name).
+      digest: 64 hex digits over everything that makes the kernel what it is, but not over where
+        its lines are: two runs that trace the same kernel at the same shapes agree on it.
+      source: where the kernel function starts.
+      grid: None for a dimension whose size is known only at run time.
+      aliases: pairs of input and output position that share a buffer.
+      mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
+      chip: device kind that the Python code asked for while the kernel was traced, and got;
+        None where it never asked. Such a kernel is, strictly, one for that chip.
+    """
+
+    name: str
+    digest: str
+    primitive: str
+    source: SourceLine | None = None
+    grid: tuple[int | None, ...] = ()
+    grid_names: tuple[str, ...] = ()
+    dimension_semantics: tuple[str, ...] = ()
+    operands: tuple[Operand, ...] = ()
+    aliases: tuple[tuple[int, int], ...] = ()
+    compiler_params: Mapping[str, str] = field(default_factory=dict)
+    cost_estimate: CostEstimate | None = None
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    mesh: Mapping[str, int] = field(default_factory=dict)
+    chip: str | None = None
+    versions: Mapping[str, str] = field(default_factory=dict)
+
+    def of_kind(self, kind: OperandKind) -> tuple[Operand, ...]:
+        """The operands of one kind, in their order."""
+        return tuple(operand for operand in self.operands if operand.kind == kind)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A chip to compile for.
+
+    Attributes:
+      name: what the user writes, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
+      topology: the name libtpu knows it by; None for the device of this host.
+      device_kind: what jax calls the chip, `TPU v5 lite`; None where only the device can tell.
+      num_cores: TensorCores that one jax device has (2 for megacore).
+    """
+
+    name: str
+    topology: str | None
+    device_kind: str | None
+    num_cores: int = 1
+    summary: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pass:
+    """A pass of the Mosaic compiler, and what it left behind.
+
+    Attributes:
+      number: the compiler's own, counted from 0.
+      size: bytes of the text after the pass.
+      sha256: of that text.
+      seconds: from the end of the pass before to the end of this one, as the files' times tell.
+      changed: whether the text differs from that of the pass before.
+      failed: whether the compiler stopped in this pass.
+      file: below the target's folder; None where nothing changed and no text is kept.
+    """
+
+    number: int
+    name: str
+    size: int
+    sha256: str
+    seconds: float | None
+    changed: bool
+    failed: bool = False
+    file: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """Why a kernel has no executable.
+
+    Attributes:
+      stage: `lowering` (jax refused), `compile` (libtpu refused), `crash` (the compiler's process
+        died), `timeout` (it was stopped), `setup` (no compiler could be had).
+      type: the exception's class, or what ended the process (`SIGABRT`).
+      message: the compiler's own words, whole.
+      last_pass: name of the last pass that left a file.
+      source: the Python line that the failure names.
+    """
+
+    stage: Literal["lowering", "compile", "crash", "timeout", "setup"]
+    type: str
+    message: str
+    last_pass: str | None = None
+    source: SourceLine | None = None
+
+    @property
+    def headline(self) -> str:
+        """The first line that says something."""
+        lines = (line.strip() for line in self.message.splitlines())
+        return next((line for line in lines if line), self.type)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Memory:
+    """Bytes that the executable needs, by the compiler's own reckoning."""
+
+    generated_code: int
+    arguments: int
+    outputs: int
+    temporaries: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilation:
+    """A kernel for one target: what the compiler made of it.
+
+    Attributes:
+      key: 64 hex digits over kernel, source lines, target, versions and flags: the same key
+        means that compiling again would give the same.
+      flags: what libtpu was told, in its own spelling.
+      seconds: wall time of the compilation in the compiler's process.
+      versions: of jax, jaxlib and libtpu, and the compiler's build.
+    """
+
+    kernel: str
+    target: str
+    status: Status
+    key: str
+    passes: tuple[Pass, ...] = ()
+    failure: Failure | None = None
+    memory: Memory | None = None
+    flags: tuple[str, ...] = ()
+    seconds: float | None = None
+    lowering_seconds: float | None = None
+    device_kind: str | None = None
+    num_devices: int = 1
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cached: bool = False
+
+    @property
+    def ok(self) -> bool:
+        return self.status == "ok"
+
+    @property
+    def changed_passes(self) -> tuple[Pass, ...]:
+        return tuple(p for p in self.passes if p.changed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """Something wrong with a kernel, and what witnesses it."""
+
+    kind: str
+    kernel: str
+    message: str
+    source: SourceLine | None = None
+    grid_point: tuple[int, ...] | None = None
+    operand: str | None = None
+    cause: str | None = None
+    advice: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrintRecord:
+    """One line that a kernel printed."""
+
+    kernel: str
+    text: str
+    source: SourceLine | None = None
+    grid_point: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a failure means: a recogniser for its message, and words for a person."""
+
+    id: str
+    pattern: str
+    cause: str
+    advice: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunRecord:
+    """What one test or script used: written to `runs/<run id>/`.
+
+    Attributes:
+      name: the test's node id or the script's command.
+      kernels: folder names of the kernels that it lowered or ran.
+    """
+
+    run: str
+    name: str
+    kernels: tuple[str, ...] = ()
+    prints: tuple[PrintRecord, ...] = ()
+    findings: tuple[Finding, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dump:
+    """A kernel with its compilations, and the folder that holds both."""
+
+    kernel: Kernel
+    folder: Path
+    compilations: tuple[Compilation, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The folder's name: `<kernel name>-<8 hex>`."""
+        return self.folder.name
+
+    @property
+    def ok(self) -> bool:
+        return all(compilation.ok for compilation in self.compilations)
+
+    def compilation(self, target: str) -> Compilation:
+        """The compilation for `target`.
+
+        Raises:
+          KeyError: there is none; the message lists those there are.
+        """
+        for compilation in self.compilations:
+            if compilation.target == target:
+                return compilation
+        known = ", ".join(c.target for c in self.compilations) or "none"
+        raise KeyError(f"{self.name} was not compiled for {target!r}; it was for: {known}")

@@ -1,0 +1,345 @@
+"""One session: modes on, kernels captured, compiled in the background, handed to the plugins.
+
+Floor 3. `Session` ties the engines together and knows no face. Its plugins (`hooks.py`) are told
+of what happens; the store that keeps it all is one of them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import hashlib
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from pallas_debug.aot import compile as compile_
+from pallas_debug.aot import targets
+from pallas_debug.aot.pool import (
+    DEFAULT_TIMEOUT,
+    MOSAIC_FLAGS,
+    Pool,
+    Settings,
+    default_jobs,
+    user_flags,
+)
+from pallas_debug.bridge import capture, chip, hook, interpret, lower, selftest, versions
+from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.hooks import extra_targets, hookimpl, plugin_manager
+from pallas_debug.model import Compilation, Dump, Failure, Kernel, RunRecord, SourceLine, Target
+from pallas_debug.store.writer import Store
+
+Interpret = Literal["auto", "hlo", "tpu", "off"]
+"""Who runs kernels: `auto` is HLO interpret mode where there is no accelerator."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a session is to do.
+
+    Attributes:
+      dumps: directory to dump into; None to capture alone.
+      targets: names to compile for; empty to compile for none.
+      interpret: who runs kernels.
+      timeout: seconds for one compilation.
+      jobs: compiler processes at most.
+      epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
+    """
+
+    dumps: Path | None = None
+    targets: tuple[str, ...] = ()
+    interpret: Interpret = "auto"
+    timeout: float = DEFAULT_TIMEOUT
+    jobs: int = 0
+    epoch: object | None = None
+
+
+class StorePlugin:
+    """Keeps what a session sees in a dump directory."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @hookimpl
+    def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
+        self.store.put_kernel(kernel, jaxpr=jaxpr, source=source)
+
+    @hookimpl
+    def pallas_debug_claim_compilation(
+        self, kernel: Kernel, target: Target
+    ) -> AbstractContextManager[None]:
+        return self.store.claim(kernel, target.name)
+
+    @hookimpl
+    def pallas_debug_find_compilation(
+        self, kernel: Kernel, target: Target, key: str
+    ) -> Compilation | None:
+        return self.store.find_compilation(kernel, target.name, key)
+
+    @hookimpl
+    def pallas_debug_compilation_finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
+    ) -> None:
+        if not compilation.cached:
+            self.store.put_compilation(kernel, compilation, files)
+
+
+class Session:
+    """Kernels captured from entering to leaving, and compiled in the background.
+
+    Leaving waits for the compilations; leaving by an exception stops them. `kernels`, `dumps` and
+    `problems` hold what there is, during and after.
+
+    Raises:
+      UnknownTargetError, DumpDirectoryError, IncompatibleJaxError: on creation.
+    """
+
+    def __init__(self, options: Options, *plugins: object, runs: bool = False) -> None:
+        self.options = options
+        self.store = Store(options.dumps) if options.dumps is not None else None
+        ours = [StorePlugin(self.store)] if self.store else []
+        self.plugins = plugin_manager(*ours, *plugins)
+        self.targets = resolve_targets(options.targets, self.plugins)
+        self.problems: list[PallasDebugError] = []
+        self._runs = runs
+        self._lock = threading.Lock()
+        self._captures: dict[str, capture.Capture] = {}
+        self._compilations: dict[tuple[str, str], Compilation] = {}
+        self._futures: list[concurrent.futures.Future[object]] = []
+        self._flags = tuple(user_flags())
+        self._pool = Pool(
+            Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
+        )
+        self._stack = contextlib.ExitStack()
+        selftest.require()
+
+    def __enter__(self) -> Session:
+        with contextlib.ExitStack() as stack:
+            if self.targets and not interpret.has_tpu():
+                stack.enter_context(chip.answering_everywhere(self.targets[0]))
+            mode = self.interpret_mode
+            if mode is not None:
+                stack.enter_context(interpret.interpreting(mode))
+            stack.enter_context(
+                hook.watching(self, epoch=self._epoch(mode), runs=self._runs)
+            )
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._stack.close()
+        stop = kind is not None and not issubclass(kind, Exception) and kind is not SystemExit
+        if not stop:
+            self.wait()
+        self._pool.close(stop=stop)
+
+    @property
+    def interpret_mode(self) -> interpret.Mode | None:
+        """The interpret mode that this session forces, or None for whatever the code says."""
+        if self.options.interpret == "off":
+            return None
+        if self.options.interpret != "auto":
+            return self.options.interpret
+        return None if interpret.has_accelerator() else "hlo"
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The distinct kernels that were captured, in the order of their first lowering."""
+        return [c.kernel for c in self._captures.values()]
+
+    @property
+    def dumps(self) -> list[Dump]:
+        """The captured kernels with their finished compilations."""
+        found = []
+        for kernel in self.kernels:
+            compilations = tuple(
+                self._compilations[kernel.digest, target.name]
+                for target in self.targets
+                if (kernel.digest, target.name) in self._compilations
+            )
+            folder = self.store.folder(kernel) if self.store else Path()
+            found.append(Dump(kernel=kernel, folder=folder, compilations=compilations))
+        return found
+
+    @property
+    def pending(self) -> int:
+        """Compilations that are asked for and not finished."""
+        return sum(not f.done() for f in self._futures)
+
+    def wait(self, tick: Callable[[], None] | None = None) -> None:
+        """Until every compilation that was asked for is finished; `tick` is called meanwhile."""
+        while unfinished := [f for f in self._futures if not f.done()]:
+            concurrent.futures.wait(unfinished, timeout=0.1 if tick else None)
+            if tick:
+                tick()
+
+    def record(self, record: RunRecord) -> None:
+        """Keep what a test or script used."""
+        if self.store:
+            with self._collecting_problems():
+                self.store.put_run(record)
+
+    def worker_pids(self) -> list[int]:
+        """Of the compiler processes that are alive."""
+        return self._pool.pids()
+
+    # What the hook calls, within jax: nothing may escape.
+
+    def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
+        with self._collecting_problems():
+            captured = capture.capture(primitive, context, params)
+            kernel = captured.kernel
+            with self._lock:
+                known = kernel.digest in self._captures
+                self._captures.setdefault(kernel.digest, captured)
+            if not known:
+                self.plugins.hook.pallas_debug_kernel_captured(
+                    kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
+                )
+                for target in self.targets:
+                    self._request(captured, target)
+            return kernel.digest
+        return None
+
+    def ran(self, tokens: tuple[object, ...]) -> None:
+        with self._collecting_problems():
+            for token in tokens:
+                captured = self._captures.get(str(token))
+                if captured is not None:
+                    self.plugins.hook.pallas_debug_kernel_used(kernel=captured.kernel)
+
+    def _request(self, captured: capture.Capture, target: Target) -> None:
+        self._futures.append(self._pool.submit(lambda: self._compile(captured, target)))
+
+    def _compile(self, captured: capture.Capture, target: Target) -> None:
+        with self._collecting_problems():
+            kernel = captured.kernel
+            key = self._key(captured, target)
+            claim = self.plugins.hook.pallas_debug_claim_compilation(kernel=kernel, target=target)
+            with claim or contextlib.nullcontext():
+                compilation = self.plugins.hook.pallas_debug_find_compilation(
+                    kernel=kernel, target=target, key=key
+                )
+                if compilation is None:
+                    self._compile_anew(captured, target, key)
+                else:
+                    self._finished(kernel, compilation, {})
+
+    def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
+        kernel = captured.kernel
+        try:
+            lowered = lower.lower(captured, target)
+        except lower.LoweringFailed as error:
+            compilation = compile_.refused(
+                kernel, target, error.failure, key=key, versions=versions.installed()
+            )
+            log = error.failure.message.encode(errors="replace") + b"\n"
+            self._finished(kernel, compilation, {compile_.LOG: log})
+            return
+        try:
+            with self._pool.compile(
+                lowered.module,
+                topology=targets.for_devices(target, lowered.num_devices),
+                num_devices=lowered.num_devices,
+            ) as outcome:
+                compilation, files = compile_.finished(
+                    kernel,
+                    target,
+                    outcome,
+                    key=key,
+                    num_devices=lowered.num_devices,
+                    flags=(*self._flags, *MOSAIC_FLAGS),
+                    versions=versions.installed(),
+                    lowering_seconds=lowered.seconds,
+                    timeout=self.options.timeout,
+                )
+                files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
+                files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
+                self._finished(kernel, compilation, files)
+        except CannotRunError as error:
+            failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
+            self._compilations[kernel.digest, target.name] = compile_.refused(
+                kernel, target, failure, key=key, versions=versions.installed()
+            )
+            raise
+
+    def _finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
+    ) -> None:
+        self._compilations[kernel.digest, compilation.target] = compilation
+        self.plugins.hook.pallas_debug_compilation_finished(
+            kernel=kernel, compilation=compilation, files=files
+        )
+
+    def _key(self, captured: capture.Capture, target: Target) -> str:
+        """Under which compiling again would give the same: lines, versions and flags included."""
+        content = json.dumps(
+            [
+                captured.kernel.digest,
+                _place(captured.kernel.source),
+                captured.jaxpr,
+                captured.enable_x64,
+                target.topology,
+                versions.installed(),
+                self._flags,
+                MOSAIC_FLAGS,
+            ]
+        )
+        return hashlib.sha256(content.encode(errors="replace")).hexdigest()
+
+    def _epoch(self, mode: interpret.Mode | None) -> object | None:
+        if self.options.epoch is None:
+            return None
+        return (self.options.epoch, mode, self.targets[:1])
+
+    @contextlib.contextmanager
+    def _collecting_problems(self) -> Iterator[None]:
+        """A crash of ours is not the program's: it is kept, and reported when the session ends."""
+        try:
+            yield
+        except PallasDebugError as error:
+            self._add_problem(error)
+        except Exception as error:  # noqa: BLE001
+            wrapped = PallasDebugError(
+                f"pallas-debug failed on its own account: {type(error).__name__}: {error}. "
+                "Your program is not at fault; please report it."
+            )
+            wrapped.__cause__ = error
+            self._add_problem(wrapped)
+
+    def _add_problem(self, error: PallasDebugError) -> None:
+        with self._lock:
+            if str(error) not in {str(known) for known in self.problems}:
+                self.problems.append(error)
+
+
+def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
+    """The targets of these names; `tpu` becomes that of this host's device.
+
+    Raises:
+      UnknownTargetError: a name that nobody knows.
+      CannotRunError: `tpu` on a host without one.
+    """
+    if not names:
+        return ()
+    found = targets.resolve_all(names, extra_targets(plugins))
+    return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
+
+
+def _of_this_host() -> Target:
+    kind = interpret.device_kind()
+    target = targets.of_device(kind)
+    if target is None:
+        raise CannotRunError(
+            f"the target `tpu` is the TPU of this host, and jax's device here is {kind!r}. "
+            "Name a generation instead, such as v5e."
+        )
+    return target
+
+
+def _place(source: SourceLine | None) -> str:
+    return "" if source is None else str(replace(source, text=None))

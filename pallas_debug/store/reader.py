@@ -1,0 +1,255 @@
+"""Reading dump directories: ours, and plain ones of raw libtpu dumps, through one face.
+
+What cannot be read is a `problem` of the kernel or compilation that it belongs to; the rest of
+the directory stays readable.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord, Stage
+from pallas_debug.store import raw, schema
+from pallas_debug.store.writer import COMPILATION, KERNEL, RUNS
+
+RAW_TARGET = "raw"
+"""The target's name where libtpu's files do not say which chip they were made for."""
+
+_STAGE_FILES: dict[Stage, str] = {
+    "source": "source.py",
+    "jaxpr": "jaxpr.txt",
+    "stablehlo": "stablehlo.mlir",
+    "mosaic": "mosaic.mlir",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCompilation:
+    """A compilation in a dump directory, or what is wrong with it."""
+
+    folder: Path
+    target: str
+    compilation: Compilation | None = None
+    problem: str | None = None
+
+    def find_pass(self, wanted: str) -> Pass:
+        """The pass by its number (`13`), its name or a unique part of it.
+
+        Raises:
+          UsageError: none matches, or several do; the message lists them.
+        """
+        passes = self.compilation.passes if self.compilation else ()
+        exact = [p for p in passes if wanted in (str(p.number), f"{p.number:02d}", p.name)]
+        found = exact or [p for p in passes if wanted in p.name]
+        if len(found) == 1:
+            return found[0]
+        several = "; several match" if found else ""
+        listed = ", ".join(f"{p.number:02d} {p.name}" for p in found or passes) or "none"
+        raise UsageError(f"no pass {wanted!r} for {self.target}{several}: {listed}")
+
+    def text(self, wanted: Pass) -> str:
+        """The text after a pass. One that changed nothing has that of the pass before it."""
+        if self.compilation is None:
+            raise DumpFormatError(self.problem or f"{self.folder} cannot be read")
+        latest: str | None = None
+        for p in self.compilation.passes:
+            latest = p.file or latest
+            if p == wanted:
+                break
+        if latest is None:
+            raise DumpFormatError(f"{self.folder} keeps no text of the pass {wanted.name!r}")
+        return read_text(self.folder / latest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredKernel:
+    """A kernel in a dump directory, or what is wrong with its folder."""
+
+    name: str
+    folder: Path
+    kernel: Kernel | None = None
+    problem: str | None = None
+    compilations: tuple[StoredCompilation, ...] = field(default=())
+
+    def target(self, name: str | None) -> StoredCompilation:
+        """The compilation for a target, or the only one there is.
+
+        Raises:
+          UsageError: there is none, or several and none was named.
+        """
+        known = ", ".join(c.target for c in self.compilations) or "none"
+        if name is None:
+            if len(self.compilations) == 1:
+                return self.compilations[0]
+            raise UsageError(f"{self.name}: say which target; there are: {known}")
+        for compilation in self.compilations:
+            if compilation.target == name or compilation.folder.name == name:
+                return compilation
+        raise UsageError(f"{self.name} has no target {name!r}; there are: {known}")
+
+    def stage_text(self, stage: Stage, target: str | None = None) -> str:
+        """The text of a stage before the compiler's passes.
+
+        Raises:
+          UsageError: the stage was not dumped (a raw directory holds passes alone).
+        """
+        folder = self.folder
+        if stage in ("stablehlo", "mosaic"):
+            folder = self.target(target).folder
+        path = folder / _STAGE_FILES[stage]
+        if not path.is_file():
+            raise UsageError(f"{self.name} has no {stage}: there is no {path}")
+        return read_text(path)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpReader:
+    """A directory of dumps, ours or libtpu's."""
+
+    root: Path
+
+    def __iter__(self) -> Iterator[StoredKernel]:
+        yield from self.kernels()
+
+    def kernels(self) -> list[StoredKernel]:
+        """The kernels, by name."""
+        if (self.root / KERNEL).is_file():  # a single kernel's folder was named
+            return [_read_kernel(self.root)]
+        folders = sorted(p for p in self.root.iterdir() if p.is_dir() and _is_kernel(p))
+        return [_read_kernel(folder) for folder in folders] + self._raw_kernels()
+
+    def find(self, wanted: str) -> StoredKernel:
+        """The kernel by its folder's name, its own name, or a unique start of either.
+
+        Raises:
+          UsageError: none matches, or several do; the message lists them.
+        """
+        kernels = self.kernels()
+        names = [k.name for k in kernels]
+        by_name = [k for k in kernels if k.kernel and k.kernel.name == wanted]
+        found = [k for k in kernels if k.name == wanted] or by_name
+        found = found or [k for k in kernels if k.name.startswith(wanted)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            listed = ", ".join(k.name for k in found)
+            raise UsageError(f"{wanted!r} names several kernels in {self.root}: {listed}")
+        listed = ", ".join(names[:20]) or "none"
+        more = f", and {len(names) - 20} more" if len(names) > 20 else ""
+        raise UsageError(f"no kernel {wanted!r} in {self.root}; there are: {listed}{more}")
+
+    def runs(self) -> list[RunRecord]:
+        """What tests and scripts recorded, run by run; records that cannot be read are left out."""
+        records = []
+        for path in sorted((self.root / RUNS).glob("*/*.json")):
+            try:
+                records.append(schema.decode(path.read_bytes(), RunRecord, path))
+            except (OSError, DumpFormatError):
+                continue
+        return records
+
+    def _raw_kernels(self) -> list[StoredKernel]:
+        stored = []
+        counts: dict[str, int] = {}
+        for compile_ in raw.compiles(p for p in self.root.iterdir() if p.is_file()):
+            counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
+            name = compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"
+            stored.append(_raw_kernel(self.root, name, compile_))
+        return stored
+
+
+def open_dumps(root: Path) -> DumpReader:
+    """A reader of `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
+
+    Raises:
+      DumpDirectoryError: it does not exist, is a file, or cannot be listed.
+    """
+    if not root.exists():
+        raise DumpDirectoryError(
+            f"no such directory: {root}. `pallas-debug dump SCRIPT.py` makes one."
+        )
+    if not root.is_dir():
+        raise DumpDirectoryError(f"{root} is a file; name the directory that holds the dumps.")
+    try:
+        next(root.iterdir(), None)
+    except PermissionError as error:
+        raise DumpDirectoryError(f"{root} cannot be listed: permission denied.") from error
+    return DumpReader(root=root)
+
+
+def read_text(path: Path) -> str:
+    """A text whatever its bytes: what is no UTF-8 is shown as U+FFFD."""
+    return path.read_bytes().decode(errors="replace")
+
+
+def _is_kernel(folder: Path) -> bool:
+    return not folder.name.startswith(".") and folder.name != RUNS
+
+
+def _read_kernel(folder: Path) -> StoredKernel:
+    path = folder / KERNEL
+    kernel, problem = None, None
+    try:
+        kernel = schema.decode(path.read_bytes(), Kernel, path)
+    except FileNotFoundError:
+        problem = f"{folder} holds no {KERNEL}: it is no kernel's folder, or was cut short."
+    except OSError as error:
+        problem = f"{path} cannot be read: {error.strerror}."
+    except DumpFormatError as error:
+        problem = str(error)
+    compilations = tuple(
+        _read_compilation(sub)
+        for sub in sorted(p for p in folder.iterdir() if p.is_dir())
+        if (sub / COMPILATION).exists()
+    )
+    return StoredKernel(
+        name=folder.name,
+        folder=folder,
+        kernel=kernel,
+        problem=problem,
+        compilations=compilations,
+    )
+
+
+def _read_compilation(folder: Path) -> StoredCompilation:
+    path = folder / COMPILATION
+    try:
+        compilation = schema.decode(path.read_bytes(), Compilation, path)
+    except OSError as error:
+        problem = f"{path} cannot be read: {error.strerror}."
+    except DumpFormatError as error:
+        problem = str(error)
+    else:
+        return StoredCompilation(folder=folder, target=compilation.target, compilation=compilation)
+    return StoredCompilation(folder=folder, target=folder.name, problem=problem)
+
+
+def _raw_kernel(root: Path, name: str, compile_: raw.RawCompile) -> StoredKernel:
+    passes = tuple(raw.describe(compile_.passes, keep_unchanged=True))
+    failed = next((p for p in passes if p.failed), None)
+    digest = hashlib.sha256(passes[0].sha256.encode()).hexdigest()
+    compilation = Compilation(
+        kernel=name,
+        target=RAW_TARGET,
+        status="failed" if failed else "ok",
+        key=digest,
+        passes=passes,
+        failure=Failure(
+            stage="compile",
+            type="unknown",
+            message=f"the pass {failed.name} failed; raw dumps do not hold the message",
+            last_pass=failed.name,
+        )
+        if failed
+        else None,
+    )
+    return StoredKernel(
+        name=name,
+        folder=root,
+        kernel=Kernel(name=compile_.kernel, digest=digest, primitive="unknown"),
+        compilations=(StoredCompilation(folder=root, target=RAW_TARGET, compilation=compilation),),
+    )

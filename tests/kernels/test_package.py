@@ -1,0 +1,75 @@
+"""The lazy face of the package: what a name resolves to, and what an import costs."""
+
+import os
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pallas_debug_kernels
+import pytest
+
+ROOT = Path(pallas_debug_kernels.__file__).parent
+
+
+def run(code: str) -> str:
+    """What `code` writes in a fresh interpreter."""
+    paths = [str(ROOT.parent), os.environ.get("PYTHONPATH", "")]
+    child = subprocess.run(
+        [sys.executable, "-W", "error", "-c", code],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    return child.stdout.strip()
+
+
+def test_import_loads_neither_jax_nor_numpy() -> None:
+    heavy = run(
+        "import sys, pallas_debug_kernels\n"
+        "dir(pallas_debug_kernels)\n"
+        "print(sorted({'jax', 'jaxlib', 'numpy'} & set(sys.modules)))"
+    )
+    assert heavy == "[]"
+
+
+def test_every_public_name_loads_without_pallas_debug() -> None:
+    loaded = run(
+        "import sys\n"
+        "from pallas_debug_kernels import *\n"
+        "print('pallas_debug' in sys.modules, vector_add.__name__, matmul.__name__,"
+        " flash_attention.__name__, operation('matmul').name)"
+    )
+    assert loaded == "False vector_add matmul flash_attention matmul"
+
+
+@pytest.mark.parametrize("name", ["vector_add", "matmul", "flash_attention"])
+def test_an_operation_stays_callable_after_its_submodules_were_imported(name: str) -> None:
+    resolved = run(
+        f"import pallas_debug_kernels.ops.{name}.kernel, pallas_debug_kernels.registry, pkgutil\n"
+        f"f = pkgutil.resolve_name('pallas_debug_kernels:{name}')\n"
+        f"print(callable(f), f.__name__, f is pallas_debug_kernels.operation('{name}').function)"
+    )
+    assert resolved == f"True {name} True"
+
+
+def test_no_submodule_takes_the_name_of_a_public_object() -> None:
+    submodules = {module.name for module in pkgutil.iter_modules([str(ROOT)])}
+    assert submodules.isdisjoint(pallas_debug_kernels.__all__)
+
+
+def test_dir_lists_the_public_names() -> None:
+    assert set(pallas_debug_kernels.__all__) <= set(dir(pallas_debug_kernels))
+
+
+def test_unknown_attribute() -> None:
+    with pytest.raises(AttributeError) as error:
+        pallas_debug_kernels.conv  # noqa: B018
+    assert str(error.value) == "module 'pallas_debug_kernels' has no attribute 'conv'"
+
+
+def test_source_root_is_not_a_package_and_types_are_marked() -> None:
+    assert (ROOT / "py.typed").is_file()
+    assert not (ROOT.parent / "__init__.py").exists()

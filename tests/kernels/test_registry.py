@@ -1,0 +1,85 @@
+"""Lookups in the registry, and what a spec promises."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pallas_debug_kernels import OPERATIONS, Operation, Spec, operation, operations
+from pallas_debug_kernels.spec import TAGS
+
+
+def test_operations_are_found_by_name() -> None:
+    assert operations() is OPERATIONS
+    assert [op.name for op in operations()] == ["vector_add", "matmul", "flash_attention"]
+    for op in operations():
+        assert operation(op.name) is op
+
+
+def test_unknown_operation() -> None:
+    with pytest.raises(ValueError) as error:
+        operation("conv")
+    assert str(error.value) == (
+        "There is no operation 'conv'. The operations are: vector_add, matmul, flash_attention."
+    )
+
+
+def test_unknown_spec() -> None:
+    op = dataclasses.replace(OPERATIONS[0], specs=OPERATIONS[0].specs[:2])
+    with pytest.raises(ValueError) as error:
+        op.spec("f8")
+    assert str(error.value) == "vector_add has no spec 'f8'. Its specs are: f32, bf16."
+
+
+@pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
+def test_specs_of_an_operation(op: Operation) -> None:
+    names = [spec.name for spec in op.specs]
+    assert len(names) == len(set(names))
+    assert [op.spec(name) for name in names] == list(op.specs)
+    for tag in TAGS:
+        assert op.tagged(tag), f"{op.name} has no spec tagged {tag}"
+    assert op.tagged(*TAGS) == op.specs
+    assert op.tagged() == ()
+    assert op.summary.endswith(".")
+    assert op.function.__doc__
+
+
+@pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
+def test_specs_give_the_shape_and_dtype_of_the_reference(op: Operation) -> None:
+    for spec in op.specs:
+        actual, expected = (
+            jax.eval_shape(lambda *args, f=f, spec=spec: f(*args, **spec.kwargs), *spec.args)
+            for f in (op.function, op.reference)
+        )
+        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+
+
+def test_specs_and_operations_are_frozen_and_keyword_only() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        OPERATIONS[0].name = "other"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        OPERATIONS[0].specs[0].name = "other"
+    with pytest.raises(TypeError):
+        Spec("name", ("small",), ())
+    assert hash(OPERATIONS[0].specs[0]) == hash(dataclasses.replace(OPERATIONS[0].specs[0]))
+
+
+def test_make_args() -> None:
+    spec = Spec(
+        name="mixed",
+        tags=("small",),
+        args=(
+            jax.ShapeDtypeStruct((64, 32), jnp.float32),
+            jax.ShapeDtypeStruct((64, 32), jnp.bfloat16),
+            jax.ShapeDtypeStruct((64, 32), jnp.int8),
+        ),
+    )
+    args = spec.make_args(seed=1)
+    assert all(isinstance(arg, jax.Array) for arg in args)
+    assert [(arg.shape, arg.dtype) for arg in args] == [(s.shape, s.dtype) for s in spec.args]
+    for arg in args:
+        assert len(np.unique(np.asarray(arg, np.float32))) > 100
+    for same, other, arg in zip(spec.make_args(seed=1), spec.make_args(seed=2), args, strict=True):
+        np.testing.assert_array_equal(same, arg)
+        assert not np.array_equal(other, arg)
