@@ -9,11 +9,14 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import hashlib
+import itertools
 import json
+import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +30,7 @@ from pallas_debug.aot.pool import (
     default_jobs,
     user_flags,
 )
-from pallas_debug.bridge import capture, chip, hook, interpret, lower, selftest, versions
+from pallas_debug.bridge import capture, chip, hook, interpret, lower, platform, selftest, versions
 from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.hooks import extra_targets, hookimpl, plugin_manager
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, RunRecord, SourceLine, Target
@@ -106,7 +109,10 @@ class Session:
         self.targets = resolve_targets(options.targets, self.plugins)
         self.problems: list[PallasDebugError] = []
         self._runs = runs
+        self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._lock = threading.Lock()
+        self._local = threading.local()
+        self._requested: set[tuple[str, str]] = set()
         self._captures: dict[str, capture.Capture] = {}
         self._compilations: dict[tuple[str, str], Compilation] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
@@ -119,7 +125,7 @@ class Session:
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:
-            if self.targets and not interpret.has_tpu():
+            if self.targets and not platform.has_tpu():
                 stack.enter_context(chip.answering_everywhere(self.targets[0]))
             mode = self.interpret_mode
             if mode is not None:
@@ -144,7 +150,7 @@ class Session:
             return None
         if self.options.interpret != "auto":
             return self.options.interpret
-        return None if interpret.has_accelerator() else "hlo"
+        return None if platform.has_accelerator() else "hlo"
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -177,11 +183,37 @@ class Session:
             if tick:
                 tick()
 
-    def record(self, record: RunRecord) -> None:
-        """Keep what a test or script used."""
-        if self.store:
-            with self._collecting_problems():
-                self.store.put_run(record)
+    def record_run(self, name: str, kernels: Iterable[Kernel] | None = None) -> None:
+        """Keep which kernels a test or script used; all that were captured unless told."""
+        if self.store is None:
+            return
+        used = self.kernels if kernels is None else kernels
+        folders = tuple(self.store.folder(kernel).name for kernel in used)
+        with self._collecting_problems():
+            self.store.put_run(RunRecord(run=self.run_id, name=name, kernels=folders))
+
+    @contextlib.contextmanager
+    def collecting(self) -> Iterator[list[capture.Capture]]:
+        """Kernels that this thread lowers meanwhile are captured, and not compiled yet."""
+        before = getattr(self._local, "collected", None)
+        self._local.collected = collected = []
+        try:
+            yield collected
+        finally:
+            self._local.collected = before
+
+    def request(self, captures: Iterable[capture.Capture], wanted: Iterable[Target]) -> None:
+        """Have kernels compiled, in the background; each once for each target."""
+        for captured, target in itertools.product(list(captures), list(wanted)):
+            with self._lock:
+                asked = (captured.kernel.digest, target.name)
+                if asked in self._requested:
+                    continue
+                self._requested.add(asked)
+            self._futures.append(self._pool.submit(self._job(captured, target)))
+
+    def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
+        return lambda: self._compile(captured, target)
 
     def worker_pids(self) -> list[int]:
         """Of the compiler processes that are alive."""
@@ -200,8 +232,11 @@ class Session:
                 self.plugins.hook.pallas_debug_kernel_captured(
                     kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
                 )
-                for target in self.targets:
-                    self._request(captured, target)
+            collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
+            if collected is not None:
+                collected.append(captured)
+            else:
+                self.request([captured], self.targets)
             return kernel.digest
         return None
 
@@ -211,9 +246,6 @@ class Session:
                 captured = self._captures.get(str(token))
                 if captured is not None:
                     self.plugins.hook.pallas_debug_kernel_used(kernel=captured.kernel)
-
-    def _request(self, captured: capture.Capture, target: Target) -> None:
-        self._futures.append(self._pool.submit(lambda: self._compile(captured, target)))
 
     def _compile(self, captured: capture.Capture, target: Target) -> None:
         with self._collecting_problems():
@@ -331,7 +363,7 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
 
 
 def _of_this_host() -> Target:
-    kind = interpret.device_kind()
+    kind = platform.device_kind()
     target = targets.of_device(kind)
     if target is None:
         raise CannotRunError(

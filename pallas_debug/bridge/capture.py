@@ -93,11 +93,11 @@ def _jaxprs(params: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _digest(kernel: Kernel, jaxpr: str) -> str:
-    """Over what the kernel is, not where its lines are nor who lowered it.
+    """Over what the kernel is, not where its lines are, who lowered it, nor for which chip.
 
     The file's name and the function tell apart kernels that compute the same in two places.
     """
-    identity = asdict(replace(kernel, source=None, versions={}))
+    identity = asdict(replace(kernel, source=None, chip=None, versions={}))
     where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
     content = json.dumps([identity, where, jaxpr], sort_keys=True, default=str)
     return hashlib.sha256(content.encode(errors="replace")).hexdigest()

@@ -13,12 +13,20 @@ import threading
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+import jax
 from jax._src import mesh as mesh_lib
-from jax._src.pallas.mosaic import tpu_info
+
+try:
+    from jax._src import tpu_info  # from jax 0.11 on
+except ImportError:
+    from jax._src.pallas.mosaic import tpu_info
 
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int)
+
+_context = jax.make_user_context(None)
+"""The chip is part of the key of jax's caches, `get_tpu_info`'s own (from 0.12 on) among them."""
 
 
 class _Chip(threading.local):
@@ -36,7 +44,7 @@ def answering(target: Target) -> Iterator[None]:
     """In this thread, code that asks for its chip gets `target`'s."""
     before, _local.target = _local.target, target
     try:
-        with _patched():
+        with _patched(), _context(target.device_kind):
             yield
     finally:
         _local.target = before
@@ -46,12 +54,14 @@ def answering(target: Target) -> Iterator[None]:
 def answering_everywhere(target: Target) -> Iterator[None]:
     """In every thread, code that asks for its chip gets `target`'s."""
     global _everywhere
-    before, _everywhere = _everywhere, target
+    before, _everywhere = (_everywhere, _context.get_global()), target
+    _context.set_global(target.device_kind)
     try:
         with _patched():
             yield
     finally:
-        _everywhere = before
+        _everywhere = before[0]
+        _context.set_global(before[1])
 
 
 def was_asked() -> str | None:
@@ -63,6 +73,8 @@ def was_asked() -> str | None:
 def forget() -> None:
     """Start to watch anew whether anybody in this thread asks for a chip."""
     _local.asked = False
+    if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # an answer from a cache is not seen
+        tpu_info.get_tpu_info.cache_clear()
 
 
 _lock = threading.Lock()
@@ -77,8 +89,10 @@ def _patched() -> Iterator[None]:
     with _lock:
         if _depth == 0:
             _originals = (tpu_info.get_device_kind, tpu_info.get_num_device_cores)
-            tpu_info.get_device_kind = _asking(_originals[0], lambda t: t.device_kind)
-            tpu_info.get_num_device_cores = _asking(_originals[1], lambda t: t.num_cores)
+            _answer_with(
+                _asking(_originals[0], lambda t: t.device_kind),
+                _asking(_originals[1], lambda t: t.num_cores),
+            )
         _depth += 1
     try:
         yield
@@ -86,7 +100,11 @@ def _patched() -> Iterator[None]:
         with _lock:
             _depth -= 1
             if _depth == 0 and _originals is not None:
-                tpu_info.get_device_kind, tpu_info.get_num_device_cores = _originals
+                _answer_with(*_originals)
+
+
+def _answer_with(kind: Callable[[], str], cores: Callable[[], int]) -> None:
+    vars(tpu_info).update(get_device_kind=kind, get_num_device_cores=cores)
 
 
 def _asking(

@@ -17,9 +17,10 @@ import itertools
 import threading
 import weakref
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import jax
+import jax.numpy as jnp
 from jax._src import core as jax_core
 from jax._src import pjit, source_info_util
 from jax._src.interpreters import mlir
@@ -50,7 +51,9 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def watching(watcher: Watcher, *, epoch: object | None = None, runs: bool = False) -> Iterator[None]:
+def watching(
+    watcher: Watcher, *, epoch: object | None = None, runs: bool = False
+) -> Iterator[None]:
     """Tell `watcher` of every kernel that any thread lowers meanwhile.
 
     Args:
@@ -68,7 +71,7 @@ def watching(watcher: Watcher, *, epoch: object | None = None, runs: bool = Fals
         if runs:
             _watch_runs()
     before = _epoch.get_global()
-    _epoch.set_global(epoch if epoch is not None else ("pallas-debug", next(_epochs)))
+    _epoch.set_global(epoch if epoch is not None else _new_epoch())
     try:
         yield
     finally:
@@ -81,6 +84,15 @@ def watching(watcher: Watcher, *, epoch: object | None = None, runs: bool = Fals
                 _uninstall()
 
 
+def _new_epoch() -> object:
+    return ("pallas-debug", next(_epochs))
+
+
+def traced_anew() -> contextlib.AbstractContextManager[object]:
+    """In this thread, nothing that was jitted before is taken from jax's caches."""
+    return cast(contextlib.AbstractContextManager[object], _epoch(_new_epoch()))
+
+
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
     """In this thread, lowering is nobody's business: it is our own."""
@@ -89,6 +101,20 @@ def unwatched() -> Iterator[None]:
         yield
     finally:
         _local.unwatched = before
+
+
+@contextlib.contextmanager
+def stubbed() -> Iterator[None]:
+    """In this thread, a kernel is reported but not lowered: zeros stand for its outputs.
+
+    For programs that are traced to see their kernels and never run: what jax cannot lower in one
+    kernel would hide those that come after it.
+    """
+    before, _local.stubbed = getattr(_local, "stubbed", False), True
+    try:
+        yield
+    finally:
+        _local.stubbed = before
 
 
 def _tell(primitive: str, context: Any, params: dict[str, Any]) -> None:
@@ -131,9 +157,18 @@ def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         _tell(name, context, params)
+        if getattr(_local, "stubbed", False):
+            return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
         return rule(context, *nodes, **params)
 
     return report_and_lower
+
+
+def _zeros(avals: Any) -> Callable[..., Any]:
+    def zeros(*_: Any) -> Any:
+        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+
+    return zeros
 
 
 def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:

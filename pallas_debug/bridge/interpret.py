@@ -6,7 +6,6 @@ import contextlib
 from collections.abc import Iterator
 from typing import Any, Literal
 
-import jax
 from jax._src import config
 from jax.experimental.pallas import tpu as pltpu
 
@@ -36,18 +35,3 @@ def interpreting(mode: Mode) -> Iterator[None]:
         state.set_global(before)
         if mode == "tpu":
             pltpu.reset_tpu_interpret_mode_state()
-
-
-def has_accelerator() -> bool:
-    """Whether jax's default backend is anything but the CPU. This initialises the backend."""
-    return jax.default_backend() != "cpu"
-
-
-def has_tpu() -> bool:
-    """Whether jax's default backend is a TPU. This initialises the backend."""
-    return jax.default_backend() == "tpu"
-
-
-def device_kind() -> str:
-    """What jax calls its first device. This initialises the backend."""
-    return str(jax.devices()[0].device_kind)

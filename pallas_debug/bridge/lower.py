@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
+import linecache
 import math
 import threading
 import time
@@ -165,36 +165,23 @@ def _failure(error: BaseException) -> Failure:
 
 
 def _line(error: BaseException) -> SourceLine | None:
-    """The Python line that jax blames: that of the equation it could not lower.
+    """The Python line of the equation that jax could not lower.
 
-    jax leaves it in the exception's chain, as a traceback of the time when the equation was
-    traced. Failing that, it is the last frame of the error itself that is not jax's.
+    jax does not always put it into the message, but the equation stands in the frames that the
+    exception came through: the innermost one is the culprit.
     """
-    seen: set[int] = set()
-    chain: list[BaseException] = [error]
-    for link in chain:
-        if id(link) in seen:
-            continue
-        seen.add(id(link))
-        if type(link).__name__ == "JaxStackTraceBeforeTransformation":
-            frames = _user_frames(link)
-            if frames:
-                return frames[-1]
-        chain += [e for e in (link.__cause__, link.__context__) if e is not None]
-    return None
-
-
-def _user_frames(error: BaseException) -> list[SourceLine]:
-    frames = []
+    frame = None
     traceback = error.__traceback__
-    for _ in itertools.takewhile(lambda _: traceback is not None, itertools.count()):
-        assert traceback is not None
-        code = traceback.tb_frame.f_code
-        if source_info_util.is_user_filename(code.co_filename):
-            frames.append(
-                SourceLine(
-                    file=code.co_filename, line=traceback.tb_lineno, function=code.co_name
-                )
-            )
+    while traceback is not None:
+        info = getattr(traceback.tb_frame.f_locals.get("eqn"), "source_info", None)
+        if info is not None:
+            frame = source_info_util.user_frame(info.traceback) or frame
         traceback = traceback.tb_next
-    return frames
+    if frame is None:
+        return None
+    return SourceLine(
+        file=frame.file_name,
+        line=frame.start_line,
+        function=frame.function_name,
+        text=linecache.getline(frame.file_name, frame.start_line).strip() or None,
+    )

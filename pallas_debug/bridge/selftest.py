@@ -72,10 +72,10 @@ def _interpret() -> str | None:
 
 
 def _chip() -> str | None:
-    from jax._src.pallas.mosaic import tpu_info
+    from pallas_debug.bridge import chip
 
-    return _signature(lambda: tpu_info.get_device_kind) or _signature(
-        lambda: tpu_info.get_num_device_cores
+    return _signature(lambda: chip.tpu_info.get_device_kind) or _signature(
+        lambda: chip.tpu_info.get_num_device_cores
     )
 
 

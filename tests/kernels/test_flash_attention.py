@@ -23,7 +23,7 @@ def random_qkv(q_seq: int, kv_seq: int) -> tuple[jax.Array, ...]:
 
 
 @pytest.mark.parametrize(
-    ("q_shape", "k_shape", "v_shape", "message"),
+    "q_shape, k_shape, v_shape, message",
     [
         (
             (256, 64),
@@ -66,7 +66,7 @@ def test_shape(
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "message"),
+    "dtypes, message",
     [
         (["float16"] * 3, "q has dtype float16. It must be float32 or bfloat16."),
         (
@@ -85,7 +85,7 @@ def test_dtype(dtypes: list[str], message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name", "block", "message"),
+    "dtype, name, block, message",
     [
         (
             "float32",

@@ -14,7 +14,7 @@ def message_of(x: object, y: object, **kwargs: object) -> str:
 
 
 @pytest.mark.parametrize(
-    ("x_shape", "y_shape", "message"),
+    "x_shape, y_shape, message",
     [
         ((3,), (3, 4), "x has shape (3,). It must have 2 dimensions: [m, k]."),
         ((2, 3), (3,), "y has shape (3,). It must have 2 dimensions: [k, n]."),
@@ -32,7 +32,7 @@ def test_shape(x_shape: tuple[int, ...], y_shape: tuple[int, ...], message: str)
 
 
 @pytest.mark.parametrize(
-    ("x_dtype", "y_dtype", "message"),
+    "x_dtype, y_dtype, message",
     [
         ("int32", "int32", "x has dtype int32. It must be float32, bfloat16 or int8."),
         ("bfloat16", "float32", "y has dtype float32. It must be bfloat16, the dtype of x."),
@@ -44,7 +44,7 @@ def test_dtype(x_dtype: str, y_dtype: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "activation", "message"),
+    "dtype, activation, message",
     [
         (
             "float32",
@@ -60,7 +60,7 @@ def test_activation(dtype: str, activation: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "name", "block", "message"),
+    "dtype, name, block, message",
     [
         (
             "float32",

@@ -6,7 +6,7 @@ from pallas_debug_kernels import vector_add
 
 
 @pytest.mark.parametrize(
-    ("x_shape", "y_shape", "message"),
+    "x_shape, y_shape, message",
     [
         ((2, 3), (3,), "x has shape (2, 3). It must have 1 dimension: [n]."),
         ((3,), (), "y has shape (). It must have 1 dimension: [n]."),
@@ -21,7 +21,7 @@ def test_shape(x_shape: tuple[int, ...], y_shape: tuple[int, ...], message: str)
 
 
 @pytest.mark.parametrize(
-    ("x_dtype", "y_dtype", "message"),
+    "x_dtype, y_dtype, message",
     [
         ("float16", "float16", "x has dtype float16. It must be float32, bfloat16 or int32."),
         ("float32", "int32", "y has dtype int32. It must be float32, the dtype of x."),
@@ -34,7 +34,7 @@ def test_dtype(x_dtype: str, y_dtype: str, message: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtype", "block_size", "message"),
+    "dtype, block_size, message",
     [
         (
             "float32",

@@ -1,0 +1,40 @@
+"""Which device jax runs programs on, and that it does not go looking for a TPU in vain.
+
+With libtpu installed and no TPU in the machine, jax's first look at its devices loads libtpu, which
+takes half a second and prints a page of warnings, before jax falls back to the CPU.
+"""
+
+from __future__ import annotations
+
+import jax
+from jax._src import hardware_utils, xla_bridge
+
+
+def leave_out_absent_tpu() -> None:
+    """Where the machine has no TPU and nobody asked for one, let jax not try to load it.
+
+    What was said by `JAX_PLATFORMS` stands, and so does a backend that is there already.
+    """
+    if jax.config.jax_platforms or xla_bridge.backends_are_initialized():
+        return
+    chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
+    if chips == 0:
+        xla_bridge._backend_factories.pop("tpu", None)
+
+
+def has_accelerator() -> bool:
+    """Whether jax's default backend is anything but the CPU. This initialises the backend."""
+    leave_out_absent_tpu()
+    return jax.default_backend() != "cpu"
+
+
+def has_tpu() -> bool:
+    """Whether jax's default backend is a TPU. This initialises the backend."""
+    leave_out_absent_tpu()
+    return jax.default_backend() == "tpu"
+
+
+def device_kind() -> str:
+    """What jax calls its first device. This initialises the backend."""
+    leave_out_absent_tpu()
+    return str(jax.devices()[0].device_kind)
