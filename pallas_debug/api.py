@@ -141,7 +141,6 @@ class Debug:
         _report(session, quiet=self._quiet)
 
 
-
 def dump(
     function: Callable[..., Any],
     /,

@@ -117,9 +117,7 @@ class Session:
         self._compilations: dict[tuple[str, str], Compilation] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
         self._flags = tuple(user_flags())
-        self._pool = Pool(
-            Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
-        )
+        self._pool = Pool(Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout))
         self._stack = contextlib.ExitStack()
         selftest.require()
 
@@ -130,9 +128,7 @@ class Session:
             mode = self.interpret_mode
             if mode is not None:
                 stack.enter_context(interpret.interpreting(mode))
-            stack.enter_context(
-                hook.watching(self, epoch=self._epoch(mode), runs=self._runs)
-            )
+            stack.enter_context(hook.watching(self, epoch=self._epoch(mode), runs=self._runs))
             self._stack = stack.pop_all()
         return self
 

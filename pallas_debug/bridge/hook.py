@@ -139,9 +139,7 @@ def _install() -> None:
     for name, primitive in PRIMITIVES.items():
         entry = mlir._lowerings[primitive]
         _original_rules[name] = entry
-        mlir._lowerings[primitive] = dataclasses.replace(
-            entry, rule=_reporting(name, entry.rule)
-        )
+        mlir._lowerings[primitive] = dataclasses.replace(entry, rule=_reporting(name, entry.rule))
     _original_trace = pallas_call._trace_kernel_to_jaxpr
     pallas_call._trace_kernel_to_jaxpr = _with_own_lines(_original_trace)
 

@@ -40,7 +40,7 @@ class Lowered:
     seconds: float
 
 
-class LoweringFailed(Exception):  # noqa: N818 - it carries a result, it is no programming error
+class LoweringFailed(Exception):
     """jax refused to lower the kernel."""
 
     def __init__(self, failure: Failure) -> None:
@@ -67,7 +67,7 @@ def lower(captured: Capture, target: Target) -> Lowered:
             module = traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
             stablehlo = module.operation.get_asm(enable_debug_info=True)
             bytecode = mlir.module_to_bytecode(module)
-    except Exception as error:  # noqa: BLE001 - whatever jax raises is the kernel's result
+    except Exception as error:
         raise LoweringFailed(_failure(error)) from error
     return Lowered(
         module=bytecode,

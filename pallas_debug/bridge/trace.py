@@ -64,7 +64,9 @@ def _is_array(leaf: Any) -> bool:
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None) if _is_sharded(leaf) else None
+        leaf.shape,
+        leaf.dtype,
+        sharding=getattr(leaf, "sharding", None) if _is_sharded(leaf) else None,
     )
 
 

@@ -1,0 +1,46 @@
+"""`pallas-debug demo`: the first thing that a newcomer runs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from pallas_debug.cli.dump import command as dump
+
+
+@click.command("demo")
+@click.option(
+    "-o",
+    "--to",
+    "directory",
+    type=click.Path(path_type=Path),
+    default="dumps",
+    show_default=True,
+    help="The dump directory.",
+)
+def command(directory: Path) -> int:
+    """Dump the bundled flash attention for v5e and v6e, and say what there is to see.
+
+    The same as `pallas-debug dump pallas_debug_kernels:flash_attention` with its arguments.
+    """
+    arguments = [
+        f"--to={directory}",
+        "--target=v5e,v6e",
+        *(f"--arg={a}" for a in (*["bf16[1,2,512,128]"] * 3, "causal=True")),
+        "pallas_debug_kernels:flash_attention",
+    ]
+    click.echo("$ pallas-debug dump " + " ".join(_quoted(a) for a in arguments))
+    code: int = dump.main(arguments, standalone_mode=False)
+    from pallas_debug.cli.ls import command as ls
+
+    click.echo(f"$ pallas-debug ls {directory}")
+    ls.main([str(directory)], standalone_mode=False)
+    click.echo(f"\nnext: pallas-debug show {directory} mosaic -k flash_attention -t v5e")
+    return code
+
+
+def _quoted(text: str) -> str:
+    import shlex
+
+    return shlex.quote(text)

@@ -1,0 +1,270 @@
+"""`pallas-debug dump`: compile the kernels of a script, module or function."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+
+if TYPE_CHECKING:
+    from pallas_debug.model import Dump
+    from pallas_debug.session import Session
+
+_FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
+
+DIRECTORY = "dumps"
+TARGETS = "v5e"
+
+
+@click.command("dump", context_settings={"allow_interspersed_args": False})
+@click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
+@click.option(
+    "-o",
+    "--to",
+    "directory",
+    type=click.Path(path_type=Path),
+    default=DIRECTORY,
+    show_default=True,
+    help="The dump directory; it is made when it does not exist.",
+)
+@click.option(
+    "-t",
+    "--target",
+    "targets",
+    multiple=True,
+    default=[TARGETS],
+    show_default=True,
+    help="Chips, joined by commas or repeated; `all` for every generation. See `targets`.",
+)
+@click.option(
+    "-a", "--arg", "args", multiple=True, help="For a function: bf16[1,2,512,128], 128, causal=True"
+)
+@click.option(
+    "--interpret",
+    type=click.Choice(["auto", "hlo", "tpu", "off"]),
+    default="auto",
+    show_default=True,
+    help="Who runs the kernels of a script. `auto`: HLO interpret mode where there is no TPU.",
+)
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds that one compilation may take.",
+)
+@click.option(
+    "-j", "--jobs", type=click.IntRange(min=0), default=0, help="Compiler processes; 0: per core."
+)
+@click.option("--json", "as_json", is_flag=True, help="Report as JSON on standard output.")
+@click.argument("what")
+@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+@click.pass_context
+def command(
+    ctx: click.Context, what: str, rest: tuple[str, ...], args: tuple[str, ...], **options: Any
+) -> int:
+    """Compile the kernels of WHAT for TPU targets, and keep every stage as files.
+
+    \b
+    pallas-debug dump SCRIPT.py [ARGS]…
+    pallas-debug dump -m package.module [ARGS]…
+    pallas-debug dump package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
+
+    A script or module is run, with its own ARGS, and every kernel that it lowers is compiled in
+    the background; options of ours stand before WHAT. A function is not run: it is traced with
+    abstract arguments.
+    """
+    function = _FUNCTION.fullmatch(what)
+    if function and not options["module"] and not Path(what).exists():
+        if rest:  # options may also stand behind a function: it has no arguments of its own
+            given = ["--arg=" + text for text in args] + _spelled(ctx, options)
+            return command.main([*given, *rest, what], standalone_mode=False) or 0
+        return _finish(
+            _of_function(function["module"], function["function"], args, options), options
+        )
+    if args:
+        raise UsageError(
+            f"--arg is for package.module:function, and {what!r} is a script or module"
+        )
+    return _finish(_of_program(what, rest, options), options)
+
+
+def _spelled(ctx: click.Context, options: dict[str, Any]) -> list[str]:
+    """The options as they would be typed, for those that were given."""
+    spelled: list[str] = []
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        source = ctx.get_parameter_source(name)
+        if name not in options or source is None or source.name != "COMMANDLINE":
+            continue
+        value = options[name]
+        if isinstance(value, bool):
+            spelled.append(parameter.opts[-1])
+        else:
+            values = value if isinstance(value, tuple) else (value,)
+            spelled += [f"{parameter.opts[-1]}={v}" for v in values]
+    return spelled
+
+
+def _of_function(
+    module: str, name: str, args: tuple[str, ...], options: dict[str, Any]
+) -> tuple[list[Dump], Path]:
+    from pallas_debug.api import dump
+    from pallas_debug.cli import arguments
+
+    function = _import_function(module, name)
+    positional, keyword = arguments.parse(args)
+    sessions: list[Session] = []
+
+    with output.progress(
+        lambda: len(sessions[0].dumps) * len(sessions[0].targets) if sessions else 0,
+        lambda: sessions[0].pending if sessions else 0,
+    ) as tick:
+
+        def tock(session: Session) -> None:
+            sessions[:] = [session]
+            tick()
+
+        try:
+            dumps = dump(
+                function,
+                *positional,
+                targets=",".join(options["targets"]),
+                to=options["directory"],
+                timeout=options["timeout"],
+                jobs=options["jobs"],
+                tick=tock,
+                **keyword,
+            )
+        except PallasDebugError:
+            raise
+        except Exception as error:
+            traceback.print_exc()
+            raise CannotRunError(
+                f"{module}:{name} raised {type(error).__name__} when it was traced with "
+                f"{', '.join(args) or 'no arguments'}. Are shapes and dtypes what it expects?"
+            ) from error
+    return list(dumps), options["directory"].absolute()
+
+
+def _import_function(module: str, name: str) -> Callable[..., Any]:
+    sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"there is no module {error.name!r}: is it installed, or should you be in another "
+            "directory?"
+        ) from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise UsageError(f"{module} has no {name!r}") from error
+    if not callable(found):
+        raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def _of_program(
+    what: str, rest: tuple[str, ...], options: dict[str, Any]
+) -> tuple[list[Dump], Path]:
+    if not options["module"] and not Path(what).is_file():
+        raise UsageError(
+            f"no such script: {what}. Name a Python file, `-m` and a module, "
+            "or package.module:function."
+        )
+    from pallas_debug.api import INTERPRETED, split_targets
+    from pallas_debug.session import Options, Session
+
+    session = Session(
+        Options(
+            dumps=options["directory"],
+            targets=split_targets(",".join(options["targets"])),
+            interpret=options["interpret"],
+            timeout=options["timeout"],
+            jobs=options["jobs"],
+        )
+    )
+    if session.interpret_mode == "hlo" and options["interpret"] == "auto":
+        click.echo(INTERPRETED, err=True)
+    with session:
+        problem = _run(what, rest, module=options["module"])
+        session.record_run(" ".join(["-m", what] if options["module"] else [what]))
+        with output.progress(
+            lambda: len(session.dumps) * len(session.targets), lambda: session.pending
+        ) as tick:
+            session.wait(tick)
+    for error in session.problems:
+        output.say(str(error))
+    if problem is not None or session.problems:
+        for line in _lines(session.dumps, options):
+            output.say(line)
+        raise CannotRunError(problem or "not everything could be dumped; see above")
+    if not session.dumps:
+        raise CannotRunError(
+            f"{what} called no Pallas kernel: nothing was dumped. Does it take another path "
+            "off a TPU, or only define its kernels?"
+        )
+    return session.dumps, options["directory"].absolute()
+
+
+def _run(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
+    """Run a program as `python` would; what went wrong with it, in a sentence, or None."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [what, *rest]
+    try:
+        if module:
+            sys.path.insert(0, os.getcwd())
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(what).resolve().parent))
+            runpy.run_path(what, run_name="__main__")
+    except SystemExit as error:
+        if error.code in (None, 0):
+            return None
+        return f"{what} exited with {error.code!r}; the kernels that it had lowered were kept"
+    except Exception as error:  # noqa: BLE001 - whatever the user's program raises
+        _print_their_traceback(error)
+        return f"{what} raised {type(error).__name__}; the kernels that it had lowered were kept"
+    finally:
+        sys.argv, sys.path = argv, path
+    return None
+
+
+def _print_their_traceback(error: BaseException) -> None:
+    """The program's own frames: ours and runpy's come first, and are none of its concern."""
+    frames = error.__traceback__
+    while frames is not None and (
+        frames.tb_frame.f_code.co_filename == __file__
+        or frames.tb_frame.f_globals.get("__name__") == "runpy"
+    ):
+        frames = frames.tb_next
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _finish(result: tuple[list[Dump], Path], options: dict[str, Any]) -> int:
+    dumps, _ = result
+    if options["as_json"]:
+        output.print_json(dumps)
+    for line in _lines(dumps, options):
+        output.say(line)
+    return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
+
+
+def _lines(dumps: list[Dump], options: dict[str, Any]) -> list[str]:
+    from pallas_debug.report import summary
+
+    return summary(dumps, options["directory"].absolute())

@@ -1,0 +1,109 @@
+"""`pallas-debug ls`: the kernels of a dump directory, or the passes of one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug import report
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from pallas_debug.store import StoredCompilation, StoredKernel
+
+
+@click.command("ls")
+@click.argument("directory", type=click.Path(path_type=Path), default="dumps")
+@click.option("-k", "--kernel", help="List the passes of this kernel.")
+@click.option("-t", "--target", help="Only this target.")
+@click.option("-a", "--all", "show_all", is_flag=True, help="Passes that changed nothing, too.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(
+    directory: Path, kernel: str | None, target: str | None, show_all: bool, as_json: bool
+) -> int:
+    """List the kernels of DIRECTORY (`dumps` unless given), or the passes of one.
+
+    DIRECTORY is one of ours, a kernel's folder in one, or a plain directory of raw dumps as libtpu
+    writes them with --xla_mosaic_dump_to.
+    """
+    from pallas_debug.store import open_dumps
+
+    reader = open_dumps(directory)
+    if kernel is not None:
+        kernels = [reader.find(kernel)]
+    else:
+        kernels = reader.kernels()
+    chosen = [
+        (k, [c for c in k.compilations if target in (None, c.target, c.folder.name)])
+        for k in kernels
+    ]
+    if as_json:
+        output.print_json([_as_json(k, compilations) for k, compilations in chosen])
+    elif kernel is not None:
+        _print_passes(chosen, show_all=show_all)
+    else:
+        _print_kernels(chosen)
+        if not kernels:
+            output.say(f"no kernels in {directory}")
+    for k, compilations in chosen:
+        for problem in [k.problem, *(c.problem for c in compilations)]:
+            if problem:
+                output.say(problem)
+    return Exit.OK
+
+
+def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -> None:
+    rows = []
+    for kernel, compilations in chosen:
+        source = kernel.kernel.source if kernel.kernel else None
+        where = f"{Path(source.file).name}:{source.line}" if source else ""
+        if kernel.problem:
+            rows.append([kernel.name, where, "", "failed: cannot be read"])
+        for compilation in compilations:
+            rows.append([kernel.name, where, compilation.target, _status(compilation)])
+        if not compilations and not kernel.problem:
+            rows.append([kernel.name, where, "", "not compiled"])
+    output.print_table(["kernel", "source", "target", "status"], rows)
+
+
+def _print_passes(
+    chosen: list[tuple[StoredKernel, list[StoredCompilation]]], *, show_all: bool
+) -> None:
+    rows = []
+    for _, compilations in chosen:
+        for stored in compilations:
+            for p in stored.compilation.passes if stored.compilation else ():
+                if show_all or p.changed:
+                    state = "failed" if p.failed else "changed" if p.changed else "same"
+                    took = "" if p.seconds is None else f"{p.seconds * 1000:.1f} ms"
+                    rows.append(
+                        [stored.target, f"{p.number:02d}", p.name, state, f"{p.size:,} B", took]
+                    )
+    output.print_table(["target", "#", "pass", "text", "size", "time"], rows)
+
+
+def _status(stored: StoredCompilation) -> str:
+    if stored.compilation is None:
+        return "failed: cannot be read"
+    return report.status(stored.compilation)
+
+
+def _as_json(kernel: StoredKernel, compilations: list[StoredCompilation]) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "folder": str(kernel.folder),
+        "kernel": kernel.kernel,
+        "problem": kernel.problem,
+        "compilations": [
+            {
+                "target": c.target,
+                "folder": str(c.folder),
+                "problem": c.problem,
+                "compilation": c.compilation,
+            }
+            for c in compilations
+        ],
+    }

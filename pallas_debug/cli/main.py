@@ -1,0 +1,46 @@
+"""The group of commands, each imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+from pallas_debug._version import __version__
+
+COMMANDS: dict[str, str] = {
+    "dump": "Compile the kernels of a script, module or function for TPU targets.",
+    "ls": "List dumped kernels, or the passes of one.",
+    "show": "Print a stage or pass of a dumped kernel.",
+    "targets": "List the chips that one can compile for.",
+    "doctor": "Say what works on this machine and what does not, each with its remedy.",
+    "demo": "Dump the bundled flash attention for two targets.",
+}
+"""Name and first line of each command; its file in this folder bears its name."""
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and imports one when it is run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command = importlib.import_module(f"pallas_debug.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="pallas-debug")
+def cli() -> None:
+    """See, check and understand Pallas TPU kernels, on any machine.
+
+    Start with `pallas-debug demo`, or `pallas-debug dump SCRIPT.py`.
+    """

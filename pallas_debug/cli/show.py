@@ -1,0 +1,162 @@
+"""`pallas-debug show`: a stage or pass of a dumped kernel, on standard output."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallas_debug import report
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError
+from pallas_debug.model import STAGES, Kernel, Operand
+
+if TYPE_CHECKING:
+    from pallas_debug.store import StoredCompilation, StoredKernel
+
+COMPILED = ("log", "error")
+
+
+@click.command("show")
+@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("stage", default="summary")
+@click.option("-k", "--kernel", help="The kernel, where DIRECTORY holds several.")
+@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, with what it belongs to.")
+def command(
+    directory: Path, stage: str, kernel: str | None, target: str | None, as_json: bool
+) -> int:
+    """Print a STAGE of a kernel in DIRECTORY to standard output.
+
+    \b
+    STAGE is one of
+      summary     the kernel: source, grid, operands, targets (the default)
+      source      the Python file of the kernel
+      jaxpr       its jaxpr, with source lines
+      stablehlo   the module that jax hands to the compiler
+      mosaic      the kernel's own module, before any pass
+      log, error  what the compiler printed; why it failed
+      a pass      by number or name: 13, infer-vector-layout
+
+    DIRECTORY is a dump directory, a kernel's folder or a target's in one, or a directory of raw
+    dumps.
+    """
+    from pallas_debug.store import open_dumps
+    from pallas_debug.store.writer import COMPILATION
+
+    if (directory / COMPILATION).is_file() and target is None:  # a target's folder was named
+        directory, target = directory.absolute().parent, directory.absolute().name
+    reader = open_dumps(directory)
+    found = reader.find(kernel) if kernel else _only(reader.kernels(), directory)
+    text = _text(found, stage, target)
+    if as_json:
+        output.print_json({"kernel": found.name, "target": target, "stage": stage, "text": text})
+    else:
+        # To a terminal, a file's control characters are shown; to a pipe go the bytes as they are.
+        click.echo(output.visible(text) if sys.stdout.isatty() else text, nl=False)
+        if not text.endswith("\n"):
+            click.echo()
+    return Exit.OK
+
+
+def _only(kernels: list[StoredKernel], directory: Path) -> StoredKernel:
+    if len(kernels) == 1:
+        return kernels[0]
+    listed = ", ".join(k.name for k in kernels[:20]) or "none"
+    raise UsageError(f"say which kernel of {directory} with --kernel; there are: {listed}")
+
+
+def _text(kernel: StoredKernel, stage: str, target: str | None) -> str:
+    if stage == "summary":
+        return _summary(kernel)
+    for known in STAGES:
+        if stage == known:
+            return kernel.stage_text(known, target)
+    stored = kernel.target(target)
+    if stage == "log":
+        from pallas_debug.store.reader import read_text
+
+        path = stored.folder / "compiler.log"
+        if not path.is_file():
+            raise UsageError(f"{kernel.name} has no log: there is no {path}")
+        return read_text(path)
+    if stage == "error":
+        return _error(kernel, stored)
+    return stored.text(stored.find_pass(stage))
+
+
+def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
+    if stored.problem:
+        return stored.problem
+    failure = stored.compilation.failure if stored.compilation else None
+    if failure is None:
+        raise UsageError(f"{kernel.name} compiled for {stored.target}: there is no error to show")
+    lines = [f"{failure.type} in {kernel.name} for {stored.target}, at {failure.stage}"]
+    if failure.source is not None:
+        text = failure.source.text or _line_of(kernel, failure.source.file, failure.source.line)
+        lines.append(f"  {failure.source}" + (f"   {text}" if text else ""))
+    if failure.last_pass:
+        lines.append(f"  last pass: {failure.last_pass}")
+    return "\n".join([*lines, "", failure.message, ""])
+
+
+def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
+    """The line as the dump keeps it, where it is in the kernel's own file."""
+    if kernel.kernel is None or kernel.kernel.source is None or kernel.kernel.source.file != file:
+        return None
+    lines = kernel.stage_text("source").splitlines()
+    return lines[line - 1].strip() if line <= len(lines) else None
+
+
+def _summary(stored: StoredKernel) -> str:
+    if stored.kernel is None:
+        return stored.problem or f"{stored.folder} cannot be read"
+    kernel = stored.kernel
+    lines = [stored.name]
+    if kernel.source is not None:
+        lines.append(f"  source     {kernel.source}   {kernel.source.text or ''}".rstrip())
+    if kernel.grid:
+        lines.append(f"  grid       {_grid(kernel)}")
+    if kernel.mesh:
+        lines.append(f"  mesh       {', '.join(f'{n}={s}' for n, s in kernel.mesh.items())}")
+    for name, value in kernel.compiler_params.items():
+        if name != "dimension_semantics":
+            lines.append(f"  parameter  {name}={value}")
+    if kernel.cost_estimate is not None:
+        cost = kernel.cost_estimate
+        lines.append(
+            f"  cost       {cost.flops:,} flops, {cost.transcendentals:,} transcendentals, "
+            f"{cost.bytes_accessed:,} bytes"
+        )
+    if kernel.chip is not None:
+        lines.append(f"  chip       the code asked for its chip, and got {kernel.chip}")
+    width = max((len(o.name) for o in kernel.operands), default=0)
+    lines += [f"  {o.kind:15} {o.name:{width}}  {_operand(o)}" for o in kernel.operands]
+    for compilation in stored.compilations:
+        status = report.status(compilation.compilation) if compilation.compilation else "unreadable"
+        lines.append(f"  {compilation.target:15} {status}")
+    return "\n".join(lines) + "\n"
+
+
+def _grid(kernel: Kernel) -> str:
+    names = kernel.grid_names or ("",) * len(kernel.grid)
+    semantics = kernel.dimension_semantics or ("",) * len(kernel.grid)
+    sizes = ["dynamic" if size is None else str(size) for size in kernel.grid]
+    described = [
+        " ".join(filter(None, (name, size, kind)))
+        for name, size, kind in zip(names, sizes, semantics, strict=False)
+    ]
+    return ", ".join(described)
+
+
+def _operand(operand: Operand) -> str:
+    shape = ",".join(map(str, operand.shape))
+    text = f"{operand.dtype}[{shape}] in {operand.memory_space}"
+    if operand.block_shape is not None:
+        text += f", block ({', '.join('·' if b is None else str(b) for b in operand.block_shape)})"
+    if operand.pipeline:
+        text += f", {operand.pipeline}"
+    return text
