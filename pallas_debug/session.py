@@ -47,6 +47,7 @@ class Options:
     Attributes:
       dumps: directory to dump into; None to capture alone.
       targets: names to compile for; empty to compile for none.
+      chip: target whose chip is given to code that asks for one; the first target unless told.
       interpret: who runs kernels.
       timeout: seconds for one compilation.
       jobs: compiler processes at most.
@@ -55,6 +56,7 @@ class Options:
 
     dumps: Path | None = None
     targets: tuple[str, ...] = ()
+    chip: str | None = None
     interpret: Interpret = "auto"
     timeout: float = DEFAULT_TIMEOUT
     jobs: int = 0
@@ -107,6 +109,8 @@ class Session:
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = resolve_targets(options.targets, self.plugins)
+        chips = resolve_targets((options.chip,), self.plugins) if options.chip else self.targets
+        self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
         self._runs = runs
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -123,8 +127,9 @@ class Session:
 
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:
-            if self.targets and not platform.has_tpu():
-                stack.enter_context(chip.answering_everywhere(self.targets[0]))
+            platform.leave_out_absent_tpu()
+            if self._chip is not None and not platform.has_tpu():
+                stack.enter_context(chip.answering_everywhere(self._chip))
             mode = self.interpret_mode
             if mode is not None:
                 stack.enter_context(interpret.interpreting(mode))
@@ -192,7 +197,8 @@ class Session:
     def collecting(self) -> Iterator[list[capture.Capture]]:
         """Kernels that this thread lowers meanwhile are captured, and not compiled yet."""
         before = getattr(self._local, "collected", None)
-        self._local.collected = collected = []
+        collected: list[capture.Capture] = []
+        self._local.collected = collected
         try:
             yield collected
         finally:
@@ -210,6 +216,11 @@ class Session:
 
     def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
         return lambda: self._compile(captured, target)
+
+    def reset(self) -> None:
+        """After an exception in a kernel: TPU interpret mode keeps its state otherwise."""
+        if self.interpret_mode == "tpu":
+            interpret.reset()
 
     def worker_pids(self) -> list[int]:
         """Of the compiler processes that are alive."""
@@ -322,7 +333,7 @@ class Session:
     def _epoch(self, mode: interpret.Mode | None) -> object | None:
         if self.options.epoch is None:
             return None
-        return (self.options.epoch, mode, self.targets[:1])
+        return (self.options.epoch, mode)
 
     @contextlib.contextmanager
     def _collecting_problems(self) -> Iterator[None]:

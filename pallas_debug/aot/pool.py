@@ -24,7 +24,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import pallas_debug
 from pallas_debug.aot.protocol import Reply, Request, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
 
@@ -220,7 +219,7 @@ class _Child:
         environment["LIBTPU_INIT_ARGS"] = " ".join(
             [*user_flags(), *settings.flags, *MOSAIC_FLAGS, f"--xla_mosaic_dump_to={self.dumps}"]
         )
-        ours = str(Path(pallas_debug.__file__).parents[1])
+        ours = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
             [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
         )

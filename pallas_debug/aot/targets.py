@@ -1,6 +1,7 @@
 """The chips that one can compile for.
 
-Topology names and device kinds were read off libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
+Topology names and device kinds were read off libtpu 0.0.42 and 0.0.50, through
+`jax.experimental.topologies`.
 """
 
 from __future__ import annotations

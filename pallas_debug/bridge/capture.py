@@ -142,7 +142,9 @@ def _operands(
     if "grid_mapping" not in params:
         outputs = len(params["out_avals"])
         inputs = len(avals_in)
-        kinds: list[OperandKind] = ["input"] * inputs + ["output"] * outputs
+        kinds: list[OperandKind] = []
+        kinds += ["input"] * inputs
+        kinds += ["output"] * outputs
         kinds += ["scratch"] * (len(kernel_avals) - len(kinds))
         return tuple(
             _plain_operand(name, kind, aval)

@@ -17,9 +17,9 @@ import jax
 from jax._src import mesh as mesh_lib
 
 try:
-    from jax._src import tpu_info  # from jax 0.11 on
+    from jax._src import tpu_info as tpu_info  # from jax 0.11 on
 except ImportError:
-    from jax._src.pallas.mosaic import tpu_info
+    from jax._src.pallas.mosaic import tpu_info as tpu_info
 
 from pallas_debug.model import Target
 

@@ -223,7 +223,8 @@ def _following(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def call_and_tell(*args: Any, **kwargs: Any) -> Any:
         before = getattr(_local, "collected", None)
-        _local.collected = collected = []
+        collected: list[object] = []
+        _local.collected = collected
         try:
             result = call(*args, **kwargs)
         finally:

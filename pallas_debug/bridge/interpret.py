@@ -34,4 +34,9 @@ def interpreting(mode: Mode) -> Iterator[None]:
     finally:
         state.set_global(before)
         if mode == "tpu":
-            pltpu.reset_tpu_interpret_mode_state()
+            reset()
+
+
+def reset() -> None:
+    """Forget the state of TPU interpret mode; needed after an exception in a kernel."""
+    pltpu.reset_tpu_interpret_mode_state()

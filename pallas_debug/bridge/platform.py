@@ -6,6 +6,8 @@ takes half a second and prints a page of warnings, before jax falls back to the 
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import jax
 from jax._src import hardware_utils, xla_bridge
 
@@ -22,16 +24,32 @@ def leave_out_absent_tpu() -> None:
         xla_bridge._backend_factories.pop("tpu", None)
 
 
+def default_backend() -> str:
+    """The name of the backend that programs run on, without initialising it.
+
+    To initialise it would settle what the program may still want to set, such as the number of
+    CPU devices.
+    """
+    if xla_bridge.backends_are_initialized():
+        return str(jax.default_backend())
+    chosen = jax.config.jax_platforms
+    if chosen:
+        return str(chosen).partition(",")[0]
+    if hardware_utils.num_available_tpu_chips_and_device_id()[0]:
+        return "tpu"
+    if any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd")):
+        return str(jax.default_backend())  # only the plugins know whether they can drive it
+    return "cpu"
+
+
 def has_accelerator() -> bool:
-    """Whether jax's default backend is anything but the CPU. This initialises the backend."""
-    leave_out_absent_tpu()
-    return jax.default_backend() != "cpu"
+    """Whether programs run on anything but the CPU."""
+    return default_backend() != "cpu"
 
 
 def has_tpu() -> bool:
-    """Whether jax's default backend is a TPU. This initialises the backend."""
-    leave_out_absent_tpu()
-    return jax.default_backend() == "tpu"
+    """Whether programs run on a TPU."""
+    return default_backend() == "tpu"
 
 
 def device_kind() -> str:

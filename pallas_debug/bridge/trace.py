@@ -22,7 +22,8 @@ def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
         return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype))
     except TypeError as error:
         raise UsageError(
-            f"unknown dtype {dtype!r}; write it as jax does, such as bf16, f32, i32 or float8_e4m3fn"
+            f"unknown dtype {dtype!r}; "
+            "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn"
         ) from error
 
 

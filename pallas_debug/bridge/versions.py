@@ -1,10 +1,12 @@
 """Which jax is installed, and which shims it needs.
 
-| shim | from | to | where |
+| what jax does | from | to | shim in |
 |---|---|---|---|
-| `custom_vjp` puts one traceback on every equation of a kernel under grad | 0.10.2 | - | `hook` |
-| interpret mode is read from a config state that has no public global setter | 0.10.2 | - | `interpret` |
-| `core_map_p` exists beside `mpmd_map_p`, and is discharged before lowering | 0.10.2 | 0.11 | `hook` |
+| `custom_vjp` gives one line to every equation of a kernel under grad | 0.10.2 | - | `hook` |
+| the state of the interpret mode has no public setter for all threads | 0.10.2 | - | `interpret` |
+| `core_map_p` stands beside `mpmd_map_p`, discharged before lowering | 0.10.2 | 0.11 | `hook` |
+| `tpu_info` is a module of `pallas.mosaic` | 0.10.2 | 0.11 | `chip` |
+| a kernel's locations are kept apart from its serialised module | 0.11 | - | `lower` |
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 import re
 import runpy
 import sys
@@ -73,7 +72,7 @@ TARGETS = "v5e"
 @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
 @click.pass_context
 def command(
-    ctx: click.Context, what: str, rest: tuple[str, ...], args: tuple[str, ...], **options: Any
+    ctx: click.Context, /, what: str, rest: tuple[str, ...], args: tuple[str, ...], **options: Any
 ) -> int:
     """Compile the kernels of WHAT for TPU targets, and keep every stage as files.
 
@@ -160,7 +159,7 @@ def _of_function(
 
 
 def _import_function(module: str, name: str) -> Callable[..., Any]:
-    sys.path.insert(0, os.getcwd())
+    sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -227,7 +226,7 @@ def _run(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
     sys.argv = [what, *rest]
     try:
         if module:
-            sys.path.insert(0, os.getcwd())
+            sys.path.insert(0, str(Path.cwd()))
             runpy.run_module(what, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(what).resolve().parent))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import socket
@@ -127,7 +128,8 @@ class Store:
 
     def put_run(self, record: RunRecord) -> Path:
         """Write what one test or script used, under `runs/<run>/`."""
-        path = self.root / RUNS / clean(record.run) / f"{clean(record.name)}.json"
+        name = f"{clean(record.name)}-{_short(record.name)}.json"
+        path = self.root / RUNS / clean(record.run) / name
         with self._explaining():
             path.parent.mkdir(parents=True, exist_ok=True)
             self._replace_file(path, schema.encode(record))
@@ -214,3 +216,8 @@ def _explained(error: OSError, root: Path) -> DumpDirectoryError:
 
 def _host() -> str:
     return clean(socket.gethostname()).replace("-", "_")
+
+
+def _short(name: str) -> str:
+    """Tells apart names that are the same once they are cleaned, `t[a/b]` and `t[a b]`."""
+    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

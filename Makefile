@@ -1,0 +1,32 @@
+# Two commands: `make demo` and `make test`. Each makes the virtual environments that it needs, and
+# is quick the second time.
+
+PYTHON ?= python3
+VENV := .venv
+NEWEST_VENV := .venv-newest
+
+.PHONY: demo test check docs clean
+
+demo: $(VENV)/.installed
+	@$(VENV)/bin/pallas-debug demo
+
+test: $(VENV)/.installed
+	@PYTHON="$(PYTHON)" $(VENV)/bin/python tests/run.py $(ARGS)
+
+check: $(VENV)/.installed
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
+
+docs: $(VENV)/.installed
+	$(VENV)/bin/python docs/generate.py
+	$(VENV)/bin/mkdocs build --strict
+
+$(VENV)/.installed: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) $(NEWEST_VENV) dumps site

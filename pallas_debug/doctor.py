@@ -1,0 +1,237 @@
+"""What works on this machine and in this process, and what to do about what does not.
+
+Floor 3. Every check is really made: hooks are compared with the installed jax, and a kernel is
+compiled for every target.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from pallas_debug._version import __version__
+
+State = Literal["ok", "warning", "failed"]
+
+_OLD_DAYS = 180
+"""jax asks for a libtpu of the same months; half a year is when new kernels stop compiling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    state: State
+    detail: str
+    remedy: str | None = None
+
+
+def examine() -> Iterator[Check]:
+    """The checks, one after the other, as they are made."""
+
+    yield Check(
+        name="pallas-debug",
+        state="ok",
+        detail=f"{__version__} on Python {platform.python_version()}",
+    )
+    yield _machine()
+    yield from _guarded("jax", _jax)
+    yield from _guarded("hooks", _hooks)
+    yield from _guarded("libtpu", _libtpu)
+    yield from _flags()
+    yield from _guarded("device", _device)
+    yield from _guarded("compiler", _compiles)
+
+
+def _guarded(name: str, check: Callable[[], Iterator[Check]]) -> Iterator[Check]:
+    try:
+        yield from check()
+    except Exception as error:  # noqa: BLE001 - a doctor reports, whatever is wrong
+        yield Check(
+            name=name,
+            state="failed",
+            detail=f"{type(error).__name__}: {error}",
+        )
+
+
+def _machine() -> Check:
+    detail = f"{sys.platform} {platform.machine()}, {os.cpu_count()} cores"
+    if sys.platform == "linux" and platform.machine() in ("x86_64", "AMD64"):
+        return Check(name="machine", state="ok", detail=detail)
+    return Check(
+        name="machine",
+        state="failed",
+        detail=f"{detail}; libtpu runs on x86-64 Linux only",
+        remedy="dump on such a machine or in a container; dumps are read anywhere",
+    )
+
+
+def _jax() -> Iterator[Check]:
+    from pallas_debug.bridge import versions
+
+    installed = versions.installed()
+    yield Check(
+        name="jax",
+        state="ok",
+        detail=f"{installed.get('jax')}, jaxlib {installed.get('jaxlib')}",
+    )
+
+
+def _hooks() -> Iterator[Check]:
+    from pallas_debug.bridge import selftest
+
+    for name, problem in selftest.results().items():
+        yield Check(
+            name=name,
+            state="failed" if problem else "ok",
+            detail=problem or "as expected in this jax",
+            remedy="upgrade pallas-debug, or use a jax that it knows" if problem else None,
+        )
+
+
+def _libtpu() -> Iterator[Check]:
+    from pallas_debug.bridge import versions
+
+    installed = versions.installed().get("libtpu")
+    wanted = _pinned_libtpu()
+    if installed is None:
+        yield Check(
+            name="libtpu",
+            state="failed",
+            detail="not installed, so nothing can be compiled",
+            remedy="pip install 'pallas-debug[tpu]'",
+        )
+    elif wanted and not _fits(installed, wanted):
+        yield Check(
+            name="libtpu",
+            state="warning",
+            detail=f"{installed}, while this jax was made for {wanted}",
+            remedy=f"pip install 'jax[tpu]=={metadata.version('jax')}'",
+        )
+    else:
+        fit = ", which this jax was made for" if wanted else ""
+        yield Check(name="libtpu", state="ok", detail=f"{installed}{fit}")
+
+
+def _pinned_libtpu() -> str | None:
+    """What `jax[tpu]` requires, such as `==0.0.42.*`."""
+    for requirement in metadata.requires("jax") or []:
+        match = re.match(r"libtpu\s*([^;]+?)\s*;.*extra\s*==\s*[\"']tpu[\"']", requirement)
+        if match:
+            return match[1].strip("() ")
+    return None
+
+
+def _fits(installed: str, wanted: str) -> bool:
+    """Whether a version meets a requirement of the forms that jax uses: `==1.2.*`, `==1.2.3`."""
+    pin = wanted.removeprefix("==")
+    if pin.endswith(".*"):
+        return (installed + ".").startswith(pin[:-1])
+    return not wanted.startswith("==") or installed == pin
+
+
+def _flags() -> Iterator[Check]:
+    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split()
+    if any(flag.startswith("--xla_mosaic_dump_to") for flag in flags):
+        yield Check(
+            name="LIBTPU_INIT_ARGS",
+            state="warning",
+            detail="sets --xla_mosaic_dump_to; pallas-debug dumps with a directory of its own",
+            remedy="take it out, or dump without pallas-debug and read that directory with `ls`",
+        )
+    elif flags:
+        yield Check(
+            name="LIBTPU_INIT_ARGS",
+            state="ok",
+            detail=f"{' '.join(flags)}: given to every compilation, and part of the cache's key",
+        )
+    if os.environ.get("JAX_COMPILATION_CACHE_DIR"):
+        yield Check(
+            name="JAX_COMPILATION_CACHE_DIR",
+            state="ok",
+            detail="set; a cached program is still captured, and our compiler does not use it",
+        )
+    if flags != _flags_at_start() and "libtpu" in _loaded_libraries():
+        yield Check(
+            name="LIBTPU_INIT_ARGS",
+            state="warning",
+            detail="changed since this process began, and libtpu is loaded: it reads its flags "
+            "once, so it may not have seen them",
+            remedy="set LIBTPU_INIT_ARGS before the program starts, or before it imports jax",
+        )
+
+
+def _flags_at_start() -> list[str]:
+    """`LIBTPU_INIT_ARGS` as this process was given it."""
+    environ = Path("/proc/self/environ")
+    for line in environ.read_bytes().split(b"\0") if environ.exists() else []:
+        name, _, value = line.partition(b"=")
+        if name == b"LIBTPU_INIT_ARGS":
+            return value.decode(errors="replace").split()
+    return []
+
+
+def _loaded_libraries() -> str:
+    maps = Path("/proc/self/maps")
+    return maps.read_text(errors="replace") if maps.exists() else ""
+
+
+def _device() -> Iterator[Check]:
+    from pallas_debug.bridge import platform as jax_platform
+
+    backend = jax_platform.default_backend()
+    if backend == "cpu":
+        detail = "no accelerator: kernels run in HLO interpret mode while dumping"
+    else:
+        detail = f"programs run on {backend}: {jax_platform.device_kind()}"
+    yield Check(name="device", state="ok", detail=detail)
+
+
+def _compiles() -> Iterator[Check]:
+    """A kernel for every target, through all the rooms."""
+    from pallas_debug_kernels import vector_add
+
+    from pallas_debug.aot import targets
+    from pallas_debug.api import dump
+    from pallas_debug.bridge.trace import shape_dtype
+
+    x = shape_dtype((1024,), "float32")
+    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as scratch:
+        (dumped,) = dump(vector_add, x, x, targets=[t.name for t in targets.BUILTIN], to=scratch)
+    for compilation in dumped.compilations:
+        failure = compilation.failure
+        yield Check(
+            name=f"target {compilation.target}",
+            state="failed" if failure else "ok",
+            detail=failure.headline if failure else f"{len(compilation.passes)} passes",
+        )
+    build = next((c.versions["build"] for c in dumped.compilations if "build" in c.versions), None)
+    age = _age(build)
+    if build and age is not None:
+        yield Check(
+            name="libtpu's age",
+            state="warning" if age > _OLD_DAYS else "ok",
+            detail=f"built on {build}, {age} days ago",
+            remedy="upgrade jax and libtpu together: pip install -U 'jax[tpu]'"
+            if age > _OLD_DAYS
+            else None,
+        )
+
+
+def _age(build: str | None) -> int | None:
+    """Days since a date such as `Oct 22 2026 00:45:19`."""
+    try:
+        built = datetime.strptime(build or "", "%b %d %Y %H:%M:%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return (datetime.now(UTC) - built).days
