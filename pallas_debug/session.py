@@ -133,12 +133,16 @@ class Session:
             mode = self.interpret_mode
             if mode is not None:
                 stack.enter_context(interpret.interpreting(mode))
-            stack.enter_context(hook.watching(self, epoch=self._epoch(mode), runs=self._runs))
+            stack.enter_context(
+                hook.watching(
+                    self, epoch=self._epoch(mode), runs=self._runs, interpreted=mode == "hlo"
+                )
+            )
             self._stack = stack.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._stack.close()
+    def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        self._stack.__exit__(kind, *rest)
         stop = kind is not None and not issubclass(kind, Exception) and kind is not SystemExit
         if not stop:
             self.wait()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +15,9 @@ from pallas_debug.store import raw
 
 PASSES = "passes"
 LOG = "compiler.log"
+
+_FATAL = re.compile(r"F\d{4} ")
+"""A line of libtpu's log that is its last: level and date."""
 
 Files = dict[str, bytes | Path]
 
@@ -40,7 +45,7 @@ def finished(
         if described.file is not None:
             name = f"{PASSES}/{described.number:02d}-{described.name}.mlir"
             files[name] = raw_pass.path
-            described = _with_file(described, name)
+            described = replace(described, file=name)
         passes.append(described)
     failure = _failure(kernel, outcome, passes, files, timeout)
     reply = outcome.reply
@@ -82,12 +87,6 @@ def refused(
     )
 
 
-def _with_file(described: Pass, name: str) -> Pass:
-    from dataclasses import replace
-
-    return replace(described, file=name)
-
-
 def _failure(
     kernel: Kernel, outcome: Outcome, passes: list[Pass], files: Files, timeout: float
 ) -> Failure | None:
@@ -108,6 +107,8 @@ def _failure(
                 f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
             )
+            if outcome.ended == "SIGKILL":  # we send it for a timeout alone
+                message += "\nMost likely the system stopped it for want of memory: try --jobs 1."
         return Failure(
             stage=stage,
             type=outcome.ended or "unknown",
@@ -130,7 +131,7 @@ def _failure(
 def _last_words(log: str) -> str:
     """The line of a failed internal check, or the last line that says something."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    checks = [line for line in lines if "Check failed" in line or line.startswith("F0")]
+    checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
     return (checks or lines or [""])[-1]
 
 

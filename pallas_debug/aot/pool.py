@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from pallas_debug.aot.protocol import Reply, Request, read_reply, write_request
+from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
 
 DEFAULT_TIMEOUT = 120.0
@@ -32,6 +32,10 @@ DEFAULT_TIMEOUT = 120.0
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags beside the dump directory that every child gets: locations on every operation."""
+
+_DUMP_TO = "xla_mosaic_dump_to"
+
+_STOPPED = "the pool of compiler processes was stopped"
 
 _LINGER = 10.0
 """Seconds that a child may take to die: an abort first prints where it was."""
@@ -159,6 +163,8 @@ class Pool:
         try:
             reply, ended = child.ask(request, self.settings.timeout)
             alive = reply is not None
+            if self._stopped and not alive:  # the kernel is not to blame
+                raise WorkerError(_STOPPED)
             text = log.read_bytes() if log.exists() else b""
             dumps = tuple(p for p in child.dumps.iterdir() if p.is_file())
             yield Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
@@ -172,12 +178,12 @@ class Pool:
     def close(self, *, stop: bool = False) -> None:
         """End the children: after what is under way, or at once."""
         if stop:
-            self._stopped = True
             self._executor.shutdown(wait=False, cancel_futures=True)
             with self._lock:
+                self._stopped = True
                 children = list(self._children)
             for child in children:
-                child.kill()
+                child.stop()  # whose thread then drops it
         self._executor.shutdown(wait=True)
         with self._lock:
             children = list(self._children)
@@ -187,18 +193,26 @@ class Pool:
     def pids(self) -> list[int]:
         """Of the children that are alive."""
         with self._lock:
-            return [child.process.pid for child in self._children]
+            return [child.process.pid for child in self._children if child.alive()]
 
     def _take(self) -> _Child:
+        """An idle child that is still alive, or a new one."""
         if self._stopped:
-            raise WorkerError("the pool of compiler processes was stopped")
-        try:
-            return self._idle.get_nowait()
-        except queue.Empty:
-            child = _Child(self.settings)
-            with self._lock:
-                self._children.add(child)
-            return child
+            raise WorkerError(_STOPPED)
+        with contextlib.suppress(queue.Empty):
+            while True:
+                child = self._idle.get_nowait()
+                if child.alive():
+                    return child
+                self._drop(child)
+        child = _Child(self.settings)
+        with self._lock:
+            self._children.add(child)
+            stopped = self._stopped
+        if stopped:  # meanwhile, by somebody who did not yet see this child
+            self._drop(child)
+            raise WorkerError(_STOPPED)
+        return child
 
     def _drop(self, child: _Child) -> None:
         child.kill()
@@ -211,13 +225,13 @@ class _Child:
 
     def __init__(self, settings: Settings) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
-        self.dumps = self.folder / "mosaic"
+        self.dumps = self.folder / DUMPS
         self.dumps.mkdir()
         self._startup = self.folder / "startup.log"
         environment = dict(os.environ) | _QUIET
         environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
         environment["LIBTPU_INIT_ARGS"] = " ".join(
-            [*user_flags(), *settings.flags, *MOSAIC_FLAGS, f"--xla_mosaic_dump_to={self.dumps}"]
+            [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
         )
         ours = str(Path(__file__).parents[2])
         environment["PYTHONPATH"] = os.pathsep.join(
@@ -226,7 +240,7 @@ class _Child:
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "pallas_debug.aot.worker"],
+                    [sys.executable, "-P", "-m", "pallas_debug.aot.worker", str(self.folder)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -243,7 +257,7 @@ class _Child:
 
         def stop() -> None:
             overdue.set()
-            self._signal()
+            self.stop()
 
         timer = threading.Timer(timeout, stop)
         timer.daemon = True
@@ -256,7 +270,7 @@ class _Child:
             reply = None
         finally:
             timer.cancel()
-        if reply is not None:
+        if reply is not None and not overdue.is_set():
             return reply, None
         code = self._wait()
         if overdue.is_set():
@@ -272,7 +286,8 @@ class _Child:
             path.unlink(missing_ok=True)
 
     def kill(self) -> None:
-        self._signal()
+        """End the process and delete its folder."""
+        self.stop()
         self._wait()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
@@ -280,8 +295,12 @@ class _Child:
                     pipe.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def _signal(self) -> None:
-        if self.process.poll() is None:
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def stop(self) -> None:
+        """End the process; who waits for its answer is told."""
+        if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
@@ -290,11 +309,21 @@ class _Child:
         try:
             return self.process.wait(timeout=_LINGER)
         except subprocess.TimeoutExpired:
-            self._signal()
+            self.stop()
             return self.process.wait()
 
 
 def user_flags() -> list[str]:
-    """The flags for libtpu that the user's environment holds; a dump directory is ours to set."""
-    flags = os.environ.get("LIBTPU_INIT_ARGS", "").split()
-    return [flag for flag in flags if not flag.startswith("--xla_mosaic_dump_to")]
+    """The flags for libtpu that the user's environment holds; a dump directory is ours to set.
+
+    libtpu takes `--flag=value`, `--flag value` and one dash, splits at white space and knows no
+    quotes.
+    """
+    flags: list[str] = []
+    words = iter(os.environ.get("LIBTPU_INIT_ARGS", "").split())
+    for word in words:
+        if word.lstrip("-") == _DUMP_TO:
+            next(words, None)
+        elif word.lstrip("-").partition("=")[0] != _DUMP_TO:
+            flags.append(word)
+    return flags

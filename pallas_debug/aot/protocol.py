@@ -11,8 +11,13 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import BinaryIO
 
+import msgspec
+
 from pallas_debug.errors import WorkerError
 from pallas_debug.model import Memory
+
+DUMPS = "mosaic"
+"""Where libtpu writes its passes, below the folder that a worker is given on its command line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,10 +80,8 @@ def read_reply(pipe: BinaryIO) -> Reply | None:
     if not line.endswith(b"\n"):
         return None
     try:
-        head = json.loads(line)
-        memory = head.pop("memory", None)
-        return Reply(memory=Memory(**memory) if memory else None, **head)
-    except (ValueError, TypeError, AttributeError) as error:
+        return msgspec.convert(json.loads(line), Reply)
+    except (ValueError, RecursionError) as error:
         raise WorkerError(
             f"the compiler's process answered with what is no reply: {line[:200]!r} ({error})"
         ) from error

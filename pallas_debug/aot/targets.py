@@ -6,6 +6,7 @@ Topology names and device kinds were read off libtpu 0.0.42 and 0.0.50, through
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterable
 from dataclasses import replace
@@ -71,10 +72,9 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     if wanted in named:
         return named[wanted]
     match = _TOPOLOGY.fullmatch(wanted)
-    if match and match["chip"] in named:
-        return replace(
-            named[match["chip"]], name=wanted, topology=wanted, summary=f"topology {wanted}"
-        )
+    chip = named.get(match["chip"]) if match else None
+    if chip is not None and (chip.topology or "").startswith(f"{chip.name}:"):
+        return replace(chip, name=wanted, topology=wanted, summary=f"topology {wanted}")
     raise UnknownTargetError(name, list(named))
 
 
@@ -118,13 +118,8 @@ def for_devices(target: Target, num_devices: int) -> str | None:
         return target.topology
     chip, _, shape = target.topology.partition(":")
     sides = [int(side) for side in shape.split("x")]
-    while _product(sides) < num_devices:
+    while math.prod(sides) < num_devices:  # a chip of some generations is two devices
         sides[sides.index(min(sides))] *= 2
-    return f"{chip}:{'x'.join(map(str, sorted(sides) if len(sides) == 2 else sides))}"
-
-
-def _product(sides: Iterable[int]) -> int:
-    product = 1
-    for side in sides:
-        product *= side
-    return product
+    if len(sides) == 2:
+        sides.sort()
+    return f"{chip}:{'x'.join(map(str, sides))}"

@@ -2,7 +2,8 @@
 
 The pipes to the parent are moved out of the way first, so that whatever libtpu prints on standard
 output or error goes into the log of the request at hand. It ends when its parent does: a thread
-reads the requests, and leaves at the end of the stream even while a compilation hangs.
+reads the requests, and leaves at the end of the stream even while a compilation hangs. The folder
+named on its command line, where its files go, it then takes with it.
 """
 
 from __future__ import annotations
@@ -10,12 +11,15 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
+import shutil
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
 
-from pallas_debug.aot.protocol import Reply, Request, read_request, write_reply
+from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_request, write_reply
 
 
 def main() -> None:
@@ -24,6 +28,9 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
+    # By number and not by name: libtpu splits its flags at white space and knows no quotes.
+    dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
+    os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
     requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests_in, requests), daemon=True).start()
     while True:
@@ -33,10 +40,13 @@ def main() -> None:
         write_reply(replies_out, reply)
 
 
-def _read(pipe: object, requests: queue.SimpleQueue[Request]) -> None:
-    while (request := read_request(pipe)) is not None:  # type: ignore[arg-type]
-        requests.put(request)
-    os._exit(0)  # the parent has gone, or wants no more
+def _read(pipe: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+    try:
+        while (request := read_request(pipe)) is not None:
+            requests.put(request)
+    finally:  # the parent has gone, or wants no more
+        shutil.rmtree(sys.argv[1], ignore_errors=True)
+        os._exit(0)
 
 
 def _serve(request: Request) -> Reply:

@@ -21,6 +21,8 @@ from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, Sourc
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
+_DEFINITION = re.compile(r"^\s*def (\w+)", re.MULTILINE)
+_DECORATORS = 10
 _ALIGNED_COMMENT = re.compile(r" {2,}# (?=\S+:\d+)")
 _EMPTY_COMMENT = re.compile(r" +# *$", re.MULTILINE)
 
@@ -108,10 +110,14 @@ def _source(debug_info: Any) -> SourceLine | None:
     if match is None:
         return None
     file, line = match["file"], int(match["line"])
+    # jax puts the kernel's `name=` where the function's name was; the source still has it, at the
+    # line itself or below its decorators.
+    below = "".join(linecache.getline(file, line + i) for i in range(_DECORATORS))
+    defined = _DEFINITION.search(below)
     return SourceLine(
         file=file,
         line=line,
-        function=match["function"],
+        function=defined[1] if defined else match["function"],
         text=linecache.getline(file, line).strip() or None,
     )
 

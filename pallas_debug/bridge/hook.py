@@ -47,12 +47,17 @@ _epoch = jax.make_user_context(None)
 _epochs = itertools.count(1)
 _lock = threading.RLock()
 _watchers: tuple[Watcher, ...] = ()
+_interpreted = 0
 _local = threading.local()
 
 
 @contextlib.contextmanager
 def watching(
-    watcher: Watcher, *, epoch: object | None = None, runs: bool = False
+    watcher: Watcher,
+    *,
+    epoch: object | None = None,
+    runs: bool = False,
+    interpreted: bool = False,
 ) -> Iterator[None]:
     """Tell `watcher` of every kernel that any thread lowers meanwhile.
 
@@ -62,12 +67,15 @@ def watching(
         unless given.
       runs: whether the watcher is also told of every run of a program with kernels in it. Such
         programs then go through jax's Python dispatch, some 50 microseconds a call.
+      interpreted: kernels run in HLO interpret mode, those too whose `pallas_call` was made before
+        the watch began: jax reads the mode when the call is made, not when it is lowered.
     """
-    global _watchers
+    global _watchers, _interpreted
     with _lock:
         if not _watchers:
             _install()
         _watchers = (*_watchers, watcher)
+        _interpreted += interpreted
         if runs:
             _watch_runs()
     before = _epoch.get_global()
@@ -78,6 +86,7 @@ def watching(
         _epoch.set_global(before)
         with _lock:
             _watchers = tuple(w for w in _watchers if w is not watcher)
+            _interpreted -= interpreted
             if runs:
                 _unwatch_runs()
             if not _watchers:
@@ -157,6 +166,8 @@ def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
         _tell(name, context, params)
         if getattr(_local, "stubbed", False):
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
+        if _interpreted and not getattr(_local, "unwatched", False):
+            params["interpret"] = params.get("interpret") or True
         return rule(context, *nodes, **params)
 
     return report_and_lower

@@ -24,17 +24,21 @@ def interpreting(mode: Mode) -> Iterator[None]:
     """Every kernel that is traced meanwhile, in any thread, runs in this mode.
 
     jax offers a context manager for the thread at hand, and the state behind it is part of the
-    key of its jit caches; it is the state's global value that is set here.
+    key of its jit caches; it is the state's global value that is set here. What TPU interpret
+    mode keeps of a program is forgotten after an exception alone: after a normal end the program
+    may still be running, as jax dispatches it and goes on.
     """
     state = config.pallas_tpu_interpret_mode_context_manager
     before = state.get_global()
     state.set_global(mode_value(mode))
     try:
         yield
-    finally:
-        state.set_global(before)
+    except BaseException:
         if mode == "tpu":
             reset()
+        raise
+    finally:
+        state.set_global(before)
 
 
 def reset() -> None:

@@ -2,7 +2,8 @@
 
 Two spellings occur: inline (`loc("kernel"("rows.py":6:17 to :47))`, in error messages) and by
 alias (`#loc7 = loc("rows.py":6:17 to :47)` at the end of a module, `loc(#loc7)` on operations).
-Both nest: named locations around a callee, `callsite(callee at caller)`.
+Both nest: named locations around a callee, `callsite(callee at caller)`. Where the callee is an
+alias its name stands elsewhere, and the line has no function.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Iterator
 
 from pallas_debug.model import SourceLine
 
-_FILE_LINE = re.compile(r'"(?P<file>(?:[^"\\]|\\.)+)":(?P<line>\d+):\d+')
-_NAME_AROUND = re.compile(r'"(?P<name>(?:[^"\\]|\\.)*)"\(\s*$')
+_STRING = r'"(?P<{}>(?:[^"\\\n]|\\.)*)"'
+_LINE = re.compile(rf"(?:{_STRING.format('name')}\(\s*)?{_STRING.format('file')}:(?P<line>\d+):\d+")
 _AT_LOCATION = re.compile(r"\bloc\((?P<body>.*)\)")
+_ESCAPE = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
 def source_lines(text: str) -> Iterator[SourceLine]:
@@ -22,12 +24,12 @@ def source_lines(text: str) -> Iterator[SourceLine]:
 
     For a call chain that is the innermost function first, as MLIR prints callee before caller.
     """
-    for match in _FILE_LINE.finditer(text):
-        around = _NAME_AROUND.search(text, 0, match.start())
+    for match in _LINE.finditer(text):
+        name = match["name"]
         yield SourceLine(
-            file=_unescape(match["file"]),
+            file=unescape(match["file"]),
             line=int(match["line"]),
-            function=_unescape(around["name"]) if around else None,
+            function=None if name is None else unescape(name),
         )
 
 
@@ -39,5 +41,13 @@ def first_source_line(message: str) -> SourceLine | None:
     return None
 
 
-def _unescape(text: str) -> str:
-    return re.sub(r"\\(.)", r"\1", text)
+def unescape(text: str) -> str:
+    r"""A string as MLIR prints it between quotes: `\22` is a quote, `\C3\BC` is an ü in UTF-8.
+
+    Bytes that are no UTF-8 become surrogates, with which the path they stand for can be opened.
+    """
+    raw = _ESCAPE.sub(
+        lambda m: b"\\" if m[1] == b"\\" else bytes.fromhex(m[1].decode()),
+        text.encode(errors="replace"),
+    )
+    return raw.decode(errors="surrogateescape")

@@ -16,7 +16,8 @@ _UNSAFE = re.compile(r"[^\w.+=,@ -]")
 def clean(name: str) -> str:
     """`name` as one path component: no separators, no control characters, at most 200 bytes.
 
-    A name that is cut ends in a digest of the whole, so two long names stay two.
+    A name that is cut ends in a digest of the whole, so two long names stay two. Two short ones
+    may become one (`a/b`, `a_b`): what is named by them alone adds a digest of its own.
     """
     safe = _UNSAFE.sub("_", name).strip(". ") or "unnamed"
     encoded = safe.encode()

@@ -13,20 +13,23 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
+from pallas_debug.ir.locations import unescape
 from pallas_debug.model import Pass
 
 _FILE = re.compile(
-    r"(?P<stamp>\d{6,})-(?P<number>\d{4})-mosaic-dump-(?P<kernel>.+?)"
-    r"-(?P<name>original|post-.+?)(?P<failed>-failed)?\.txt"
+    r"(?P<stamp>\d{6,})-(?P<number>\d{4,})-mosaic-dump-(?P<words>.+-(?:original|post-.+?))"
+    r"(?P<failed>-failed)?\.txt",
+    re.DOTALL,
 )
-_BYTECODE = re.compile(r"\d{6,}-.*mosaic-dump-.*\.mlirbc")
-_FUNCTION = re.compile(rb"func\.func @(?:\"([^\"]+)\"|([\w.$-]+))")
+_FUNCTION = re.compile(r"func\.func @(?:\"((?:[^\"\\]|\\.)+)\"|([\w.$-]+))")
 _HEAD = 1 << 16
 
 ANONYMOUS = "anonymous"
+
+LAST = "finalize-llo"
+"""The pass that a compile ends with."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,46 +52,31 @@ class RawCompile:
     stamp: int
     passes: tuple[RawPass, ...]
 
-
-def parse(path: Path) -> RawPass | None:
-    """What the file's name says, or None for a file that is no pass in text."""
-    match = _FILE.fullmatch(path.name)
-    if match is None:
-        return None
-    return RawPass(
-        path=path,
-        stamp=int(match["stamp"]),
-        number=int(match["number"]),
-        kernel=match["kernel"],
-        name=match["name"].removeprefix("post-"),
-        failed=match["failed"] is not None,
-    )
-
-
-def is_raw(path: Path) -> bool:
-    """Whether a file's name is one that libtpu gives to a Mosaic dump, in text or bytecode."""
-    return _FILE.fullmatch(path.name) is not None or _BYTECODE.fullmatch(path.name) is not None
+    @property
+    def whole(self) -> bool:
+        """Whether the compiler came to its end, in success or failure."""
+        return any(p.failed or p.name == LAST for p in self.passes)
 
 
 def compiles(files: Iterable[Path]) -> list[RawCompile]:
     """The compiles that `files` hold, oldest first; names that are no dumps are passed over."""
-    by_stamp: dict[tuple[int, str], list[RawPass]] = {}
-    for raw in map(parse, files):
-        if raw is not None:
-            by_stamp.setdefault((raw.stamp, raw.kernel), []).append(raw)
+    by_compile: dict[tuple[int, str], list[RawPass]] = {}
+    for raw in _parse(files):
+        by_compile.setdefault((raw.stamp, raw.kernel), []).append(raw)
     found: list[RawCompile] = []
     early: dict[str, RawPass] = {}
-    for (stamp, kernel), group in sorted(by_stamp.items(), key=lambda item: item[0]):
+    for (stamp, written), group in sorted(by_compile.items(), key=lambda item: item[0]):
         passes = sorted(group, key=lambda p: p.number)
+        kernel = _name(written, passes[0].path)
         if len(passes) == 1 and passes[0].number == 0 and not passes[0].failed:
             early[kernel] = passes[0]  # the compile that it belongs to comes next, or never
             continue
         first = early.pop(kernel, None)
         if first is not None and passes[0].number != 0:
             passes.insert(0, first)
-        found.append(RawCompile(kernel=_name(kernel, passes), stamp=stamp, passes=tuple(passes)))
+        found.append(RawCompile(kernel=kernel, stamp=stamp, passes=tuple(passes)))
     for kernel, alone in early.items():  # the compiler died before its first pass
-        found.append(RawCompile(kernel=_name(kernel, [alone]), stamp=alone.stamp, passes=(alone,)))
+        found.append(RawCompile(kernel=kernel, stamp=alone.stamp, passes=(alone,)))
     return sorted(found, key=lambda c: c.stamp)
 
 
@@ -99,21 +87,23 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool) -> list[Pass]:
       passes: in their order.
       keep_unchanged: whether a pass that changed nothing names its file all the same.
     """
-    times = [None, *((b - a) / 1e9 for a, b in pairwise(p.path.stat().st_mtime_ns for p in passes))]
     described: list[Pass] = []
     before: str | None = None
-    for raw, seconds in zip(passes, times, strict=True):
+    began: int | None = None
+    for raw in passes:
         text = raw.path.read_bytes()
         digest = hashlib.sha256(text).hexdigest()
         changed = digest != before or raw.failed
-        before = digest
+        ended = raw.path.stat().st_mtime_ns
+        seconds = None if began is None else max(0.0, round((ended - began) / 1e9, 6))
+        before, began = digest, ended
         described.append(
             Pass(
                 number=raw.number,
                 name=raw.name,
                 size=len(text),
                 sha256=digest,
-                seconds=None if seconds is None else max(0.0, round(seconds, 6)),
+                seconds=seconds,
                 changed=changed,
                 failed=raw.failed,
                 file=raw.path.name if changed or keep_unchanged else None,
@@ -122,9 +112,60 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool) -> list[Pass]:
     return described
 
 
-def _name(kernel: str, passes: Sequence[RawPass]) -> str:
+def _parse(files: Iterable[Path]) -> list[RawPass]:
+    """What the names of the files say; one that is no pass in text is passed over."""
+    by_stamp: dict[int, list[tuple[Path, re.Match[str]]]] = {}
+    for path in files:
+        match = _FILE.fullmatch(path.name)
+        if match is not None:
+            by_stamp.setdefault(int(match["stamp"]), []).append((path, match))
+    return [
+        RawPass(
+            path=path,
+            stamp=stamp,
+            number=int(match["number"]),
+            kernel=kernel,
+            name=match["words"].removeprefix(f"{kernel}-").removeprefix("post-"),
+            failed=match["failed"] is not None,
+        )
+        for stamp, group in by_stamp.items()
+        for (path, match), kernel in zip(
+            group, _kernels([match["words"] for _, match in group]), strict=True
+        )
+    ]
+
+
+def _kernels(words: Sequence[str]) -> list[str]:
+    """The kernel in each `<kernel>-<pass>` of the files that share one stamp.
+
+    Either part may hold `-post-` or `-original`. Two passes have names that no other pass ends
+    in, and tell the kernel's; without them it is what could be the kernel's in every file.
+    """
+    told = {w.removesuffix(end) for w in words for end in _TELLING if w.endswith(end)}
+    untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]
+    shared = set[str]().union(*untold).intersection(*untold)
+    kernels = []
+    for w in words:
+        own = [k for k in told if w.startswith(f"{k}-")] or list(shared) or list(_candidates(w))
+        # `k-post-post-canon-optimization` is a pass of `k`, not of `k-post`.
+        kernels.append(max(own, key=lambda k: (k in told or not k.endswith("-post"), len(k))))
+    return kernels
+
+
+_TELLING = ("-original", "-post-deserialization")
+
+
+def _candidates(words: str) -> set[str]:
+    return {words[: m.start()] for m in re.finditer(r"(?<=.)(?=-post-.|-original$)", words, re.S)}
+
+
+def _name(kernel: str, path: Path) -> str:
     if kernel != ANONYMOUS:
         return kernel
-    with passes[0].path.open("rb") as file:
-        match = _FUNCTION.search(file.read(_HEAD))
-    return (match[1] or match[2]).decode(errors="replace") if match else kernel
+    try:
+        with path.open("rb") as file:
+            head = file.read(_HEAD).decode(errors="replace")
+    except OSError:  # whoever reads the pass is told
+        return kernel
+    match = _FUNCTION.search(head)
+    return unescape(match[1] or match[2]) if match else kernel

@@ -41,9 +41,11 @@ class StoredCompilation:
 
         Raises:
           UsageError: none matches, or several do; the message lists them.
+          DumpFormatError: the compilation cannot be read.
         """
-        passes = self.compilation.passes if self.compilation else ()
-        exact = [p for p in passes if wanted in (str(p.number), f"{p.number:02d}", p.name)]
+        passes = self._read().passes
+        number = int(wanted) if wanted.isdecimal() else None
+        exact = [p for p in passes if p.number == number or p.name == wanted]
         found = exact or [p for p in passes if wanted in p.name]
         if len(found) == 1:
             return found[0]
@@ -52,17 +54,24 @@ class StoredCompilation:
         raise UsageError(f"no pass {wanted!r} for {self.target}{several}: {listed}")
 
     def text(self, wanted: Pass) -> str:
-        """The text after a pass. One that changed nothing has that of the pass before it."""
-        if self.compilation is None:
-            raise DumpFormatError(self.problem or f"{self.folder} cannot be read")
-        latest: str | None = None
-        for p in self.compilation.passes:
-            latest = p.file or latest
-            if p == wanted:
-                break
+        """The text after a pass. One that changed nothing has that of the pass before it.
+
+        Raises:
+          DumpFormatError: the directory does not keep it, or no more.
+        """
+        passes = self._read().passes
+        if wanted not in passes:
+            raise DumpFormatError(f"{self.folder} has no pass {wanted.name!r}")
+        upto = passes[: passes.index(wanted) + 1]
+        latest = next((p.file for p in reversed(upto) if p.file), None)
         if latest is None:
             raise DumpFormatError(f"{self.folder} keeps no text of the pass {wanted.name!r}")
         return read_text(self.folder / latest)
+
+    def _read(self) -> Compilation:
+        if self.compilation is None:
+            raise DumpFormatError(self.problem or f"{self.folder} cannot be read")
+        return self.compilation
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,11 +125,17 @@ class DumpReader:
         yield from self.kernels()
 
     def kernels(self) -> list[StoredKernel]:
-        """The kernels, by name."""
+        """The kernels, by name; those of raw dumps by age.
+
+        Raises:
+          DumpDirectoryError: the directory can be listed no more.
+        """
         if (self.root / KERNEL).is_file():  # a single kernel's folder was named
             return [_read_kernel(self.root)]
-        folders = sorted(p for p in self.root.iterdir() if p.is_dir() and _is_kernel(p))
-        return [_read_kernel(folder) for folder in folders] + self._raw_kernels()
+        paths = _listed(self.root)
+        folders = [p for p in paths if _is_kernel(p) and p.is_dir()]
+        files = [p for p in paths if p.is_file()]
+        return [_read_kernel(folder) for folder in folders] + _raw_kernels(self.root, files)
 
     def find(self, wanted: str) -> StoredKernel:
         """The kernel by its folder's name, its own name, or a unique start of either.
@@ -132,7 +147,11 @@ class DumpReader:
         names = [k.name for k in kernels]
         by_name = [k for k in kernels if k.kernel and k.kernel.name == wanted]
         found = [k for k in kernels if k.name == wanted] or by_name
-        found = found or [k for k in kernels if k.name.startswith(wanted)]
+        found = found or [
+            k
+            for k in kernels
+            if k.name.startswith(wanted) or (k.kernel and k.kernel.name.startswith(wanted))
+        ]
         if len(found) == 1:
             return found[0]
         if found:
@@ -152,15 +171,6 @@ class DumpReader:
                 continue
         return records
 
-    def _raw_kernels(self) -> list[StoredKernel]:
-        stored = []
-        counts: dict[str, int] = {}
-        for compile_ in raw.compiles(p for p in self.root.iterdir() if p.is_file()):
-            counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
-            name = compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"
-            stored.append(_raw_kernel(self.root, name, compile_))
-        return stored
-
 
 def open_dumps(root: Path) -> DumpReader:
     """A reader of `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
@@ -168,22 +178,35 @@ def open_dumps(root: Path) -> DumpReader:
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
-    if not root.exists():
-        raise DumpDirectoryError(
-            f"no such directory: {root}. `pallas-debug dump SCRIPT.py` makes one."
-        )
-    if not root.is_dir():
-        raise DumpDirectoryError(f"{root} is a file; name the directory that holds the dumps.")
-    try:
-        next(root.iterdir(), None)
-    except PermissionError as error:
-        raise DumpDirectoryError(f"{root} cannot be listed: permission denied.") from error
+    _listed(root)
     return DumpReader(root=root)
 
 
 def read_text(path: Path) -> str:
-    """A text whatever its bytes: what is no UTF-8 is shown as U+FFFD."""
-    return path.read_bytes().decode(errors="replace")
+    """A text whatever its bytes: what is no UTF-8 is shown as U+FFFD.
+
+    Raises:
+      DumpFormatError: the file has gone, or cannot be read.
+    """
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError as error:
+        raise DumpFormatError(f"{path} cannot be read: {error.strerror}. Dump again.") from error
+
+
+def _listed(root: Path) -> list[Path]:
+    try:
+        return sorted(root.iterdir())
+    except FileNotFoundError as error:
+        raise DumpDirectoryError(
+            f"no such directory: {root}. `pallas-debug dump SCRIPT.py` makes one."
+        ) from error
+    except NotADirectoryError as error:
+        raise DumpDirectoryError(
+            f"{root} is a file, or lies below one; name the directory that holds the dumps."
+        ) from error
+    except OSError as error:
+        raise DumpDirectoryError(f"{root} cannot be listed: {error.strerror}.") from error
 
 
 def _is_kernel(folder: Path) -> bool:
@@ -201,13 +224,13 @@ def _read_kernel(folder: Path) -> StoredKernel:
         problem = f"{path} cannot be read: {error.strerror}."
     except DumpFormatError as error:
         problem = str(error)
-    compilations = tuple(
-        _read_compilation(sub)
-        for sub in sorted(p for p in folder.iterdir() if p.is_dir())
-        if (sub / COMPILATION).exists()
-    )
+    try:
+        targets = _listed(folder)
+    except DumpDirectoryError as error:
+        targets, problem = [], problem or str(error)
+    compilations = tuple(filter(None, map(_read_compilation, targets)))
     return StoredKernel(
-        name=folder.name,
+        name=folder.resolve().name,  # `.` has none of its own
         folder=folder,
         kernel=kernel,
         problem=problem,
@@ -215,10 +238,13 @@ def _read_kernel(folder: Path) -> StoredKernel:
     )
 
 
-def _read_compilation(folder: Path) -> StoredCompilation:
+def _read_compilation(folder: Path) -> StoredCompilation | None:
+    """None for what is no target's folder, or at this moment replaced by another process."""
     path = folder / COMPILATION
     try:
         compilation = schema.decode(path.read_bytes(), Compilation, path)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     except OSError as error:
         problem = f"{path} cannot be read: {error.strerror}."
     except DumpFormatError as error:
@@ -228,24 +254,31 @@ def _read_compilation(folder: Path) -> StoredCompilation:
     return StoredCompilation(folder=folder, target=folder.name, problem=problem)
 
 
+def _raw_kernels(root: Path, files: list[Path]) -> list[StoredKernel]:
+    stored = []
+    counts: dict[str, int] = {}
+    for compile_ in raw.compiles(files):
+        counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
+        name = compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"
+        try:
+            stored.append(_raw_kernel(root, name, compile_))
+        except OSError as error:
+            problem = f"{error.filename} cannot be read: {error.strerror}."
+            stored.append(StoredKernel(name=name, folder=root, problem=problem))
+    return stored
+
+
 def _raw_kernel(root: Path, name: str, compile_: raw.RawCompile) -> StoredKernel:
     passes = tuple(raw.describe(compile_.passes, keep_unchanged=True))
-    failed = next((p for p in passes if p.failed), None)
+    failure = _raw_failure(compile_)
     digest = hashlib.sha256(passes[0].sha256.encode()).hexdigest()
     compilation = Compilation(
         kernel=name,
         target=RAW_TARGET,
-        status="failed" if failed else "ok",
+        status="failed" if failure else "ok",
         key=digest,
         passes=passes,
-        failure=Failure(
-            stage="compile",
-            type="unknown",
-            message=f"the pass {failed.name} failed; raw dumps do not hold the message",
-            last_pass=failed.name,
-        )
-        if failed
-        else None,
+        failure=failure,
     )
     return StoredKernel(
         name=name,
@@ -253,3 +286,19 @@ def _raw_kernel(root: Path, name: str, compile_: raw.RawCompile) -> StoredKernel
         kernel=Kernel(name=compile_.kernel, digest=digest, primitive="unknown"),
         compilations=(StoredCompilation(folder=root, target=RAW_TARGET, compilation=compilation),),
     )
+
+
+def _raw_failure(compile_: raw.RawCompile) -> Failure | None:
+    """What the files tell of a failure: the message is not among it."""
+    failed = next((p for p in compile_.passes if p.failed), None)
+    if failed is not None:
+        message = f"the pass {failed.name} failed; raw dumps do not hold the message"
+        return Failure(stage="compile", type="unknown", message=message, last_pass=failed.name)
+    if compile_.whole:
+        return None
+    last = compile_.passes[-1].name
+    message = (
+        f"the last pass that libtpu wrote is {last}, and a compile ends with {raw.LAST}: "
+        "it died in the pass after that, was stopped, is still at it, or files are missing here"
+    )
+    return Failure(stage="crash", type="unknown", message=message, last_pass=last)

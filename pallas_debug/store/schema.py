@@ -6,6 +6,7 @@ dataclass as it is read. What does not fit is a `DumpFormatError` that says whic
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +27,9 @@ T = TypeVar("T", Kernel, Compilation, RunRecord)
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
     """The document as JSON that a person can read."""
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSION}
-    return msgspec.json.format(msgspec.json.encode(head | msgspec.to_builtins(document)), indent=1)
+    # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
+    text = json.dumps(head | msgspec.to_builtins(document), ensure_ascii=False, indent=1)
+    return text.encode(errors="replace")
 
 
 def decode(data: bytes, kind: type[T], path: Path) -> T:
@@ -42,23 +45,29 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
         )
     try:
         document: Any = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DumpFormatError(
             f"{path} is cut short or is no JSON: {error}. Delete its folder and dump again."
         ) from error
     expected = KINDS[kind]
     if not isinstance(document, dict) or document.get("tool") != TOOL:
-        found = document.get("tool") if isinstance(document, dict) else type(document).__name__
+        found = document.get("tool") if isinstance(document, dict) else None
         raise DumpFormatError(
             f"{path} was not written by {TOOL} (its `tool` is {found!r}). "
             "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote."
         )
     if document.get("kind") != expected:
         raise DumpFormatError(
-            f"{path} holds a document of kind {document.get('kind')!r} where {expected!r} belongs."
+            f"{path} holds a document of kind {document.get('kind')!r} where {expected!r} belongs: "
+            "it was copied or renamed. Delete its folder and dump again."
         )
     version = document.get("schema")
-    if not isinstance(version, int) or version > VERSION:
+    if type(version) is not int:
+        raise DumpFormatError(
+            f"{path} has no schema number (its `schema` is {version!r}): it was edited. "
+            "Delete its folder and dump again."
+        )
+    if version > VERSION:
         raise DumpFormatError(
             f"{path} has schema {version!r}, newer than the {VERSION} that this pallas-debug "
             "reads. Upgrade pallas-debug."

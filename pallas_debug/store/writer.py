@@ -31,6 +31,9 @@ _TMP = ".tmp"
 _LOCKS = ".locks"
 _STRIPES = 3  # hex digits: at most 4,096 lock files, however many kernels
 
+_FINAL = ("lowering", "compile")
+"""Stages whose failures compiling again would give again."""
+
 Content = bytes | Path
 """Of a file to be written: its bytes, or a file to be moved there."""
 
@@ -51,6 +54,10 @@ class Store:
             raise DumpDirectoryError(
                 f"cannot dump to {root}: it is a file, or lies below one. "
                 "Name a directory; it is made when it does not exist."
+            ) from error
+        except FileNotFoundError as error:  # as /proc answers; it has not gone, it never was
+            raise DumpDirectoryError(
+                f"cannot dump to {root}: no directory can be made there. Dump elsewhere."
             ) from error
         except OSError as error:
             raise _explained(error, self.root) from error
@@ -99,14 +106,15 @@ class Store:
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
         """The compilation that is here already under the same key, or None.
 
-        One that cannot be read is as good as none: it will be written anew.
+        One that cannot be read is as good as none: it will be written anew. So is one whose
+        compiler died or was stopped: that may be the machine's fault, and not the kernel's.
         """
         path = self.folder(kernel) / target_folder(target) / COMPILATION
         try:
             found = schema.decode(path.read_bytes(), Compilation, path)
-        except (FileNotFoundError, NotADirectoryError, DumpFormatError):
+        except (OSError, DumpFormatError):
             return None
-        if found.key != key:
+        if found.key != key or (found.failure and found.failure.stage not in _FINAL):
             return None
         if any(p.file and not (path.parent / p.file).is_file() for p in found.passes):
             return None
@@ -120,11 +128,14 @@ class Store:
         ends.
         """
         locks = self.root / _LOCKS
+        lock = FileLock(locks / f"{kernel.digest[:_STRIPES]}-{target_folder(target)}.lock")
         with self._explaining():
             locks.mkdir(exist_ok=True)
-        stripe = f"{kernel.digest[:_STRIPES]}-{target_folder(target)}.lock"
-        with FileLock(locks / stripe):
+            lock.acquire()
+        try:
             yield
+        finally:
+            lock.release()
 
     def put_run(self, record: RunRecord) -> Path:
         """Write what one test or script used, under `runs/<run>/`."""
@@ -144,9 +155,11 @@ class Store:
     def _publish(self, files: Mapping[str, Content], folder: Path) -> bool:
         """Make `folder` with `files` in it, at once; False when it is there already."""
         temporary = self._temporary()
+        whole = temporary / "new"  # with the modes that the umask gives; `temporary` is private
         try:
+            whole.mkdir()
             for name, content in files.items():
-                path = temporary / name
+                path = whole / name
                 path.parent.mkdir(parents=True, exist_ok=True)
                 if isinstance(content, Path):
                     shutil.copyfile(content, path)
@@ -154,7 +167,7 @@ class Store:
                     path.write_bytes(content)
             folder.parent.mkdir(parents=True, exist_ok=True)
             try:
-                temporary.rename(folder)
+                whole.rename(folder)
             except OSError as error:
                 if error.errno in (errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR):
                     return False
@@ -191,7 +204,7 @@ class Store:
         """Delete what processes of this host left behind when they were killed."""
         for left in (self.root / _TMP).glob(f"{_host()}-*-*"):
             pid = left.name.removeprefix(f"{_host()}-").partition("-")[0]
-            if pid.isdigit() and not Path("/proc", pid).exists():
+            if pid.isdigit() and not _alive(int(pid)):
                 shutil.rmtree(left, ignore_errors=True)
 
     @contextlib.contextmanager
@@ -210,8 +223,18 @@ def _explained(error: OSError, root: Path) -> DumpDirectoryError:
     elif not root.exists():
         cause = "it has gone. Was it deleted while the run went on?"
     else:
-        cause = f"{error.strerror or error}"
+        cause = f"{error}"
     return DumpDirectoryError(f"cannot dump to {root}: {cause}")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):  # another user's; no process id at all
+        pass
+    return True
 
 
 def _host() -> str:

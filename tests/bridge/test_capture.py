@@ -1,0 +1,424 @@
+"""Every way in which a program comes to a kernel is seen, and what is seen of it is right."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src.pallas import core as jax_core
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import pallas_call as renamed_import
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import PartitionSpec as P
+
+from pallas_debug.model import Kernel
+from pallas_debug.session import Options, Session
+
+X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+
+
+def double_kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 2
+
+
+def double(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(double_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def renamed(x: jax.Array) -> jax.Array:
+    return renamed_import(double_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+@jax.custom_vjp
+def doubled_with_gradient(x: jax.Array) -> jax.Array:
+    return double(x)
+
+
+def _forward(x: jax.Array) -> tuple[jax.Array, None]:
+    return double(x), None
+
+
+def _backward(_: None, g: jax.Array) -> tuple[jax.Array]:
+    return (tripled(g),)
+
+
+def triple_kernel(g_ref: Any, dx_ref: Any) -> None:
+    dx_ref[...] = g_ref[...] * 3
+
+
+def tripled(g: jax.Array) -> jax.Array:
+    return pl.pallas_call(triple_kernel, out_shape=jax.ShapeDtypeStruct(g.shape, g.dtype))(g)
+
+
+doubled_with_gradient.defvjp(_forward, _backward)
+
+
+def scanned(x: jax.Array) -> jax.Array:
+    return jax.lax.scan(lambda c, _: (double(c), None), x, None, length=3)[0]
+
+
+def sharded(x: jax.Array) -> jax.Array:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    body = jax.shard_map(double, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    return body(jnp.concatenate([x] * 4))
+
+
+def tensorcore_mesh() -> Any:
+    if hasattr(pltpu, "TensorCoreMesh"):
+        return pltpu.TensorCoreMesh(axis_name="core", num_cores=1)
+    return pltpu.create_tensorcore_mesh("core", num_cores=1)
+
+
+def through_core_map(x: jax.Array) -> jax.Array:
+    def run(refs: Any) -> None:
+        x_ref, o_ref = refs
+
+        @pl.core_map(tensorcore_mesh(), name="through_core_map")
+        def copy() -> None:
+            pltpu.sync_copy(x_ref, o_ref)
+
+    return pl.run_state(run)((x, jnp.zeros_like(x)))[1]
+
+
+def through_pl_kernel(x: jax.Array) -> jax.Array:
+    mesh = tensorcore_mesh()
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        pltpu.sync_copy(x_ref, o_ref)
+
+    return pl.kernel(body, out_shape_of(x), mesh=mesh, name="through_pl_kernel")(x)
+
+
+def out_shape_of(x: jax.Array) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(x.shape, x.dtype)
+
+
+GRADIENT = jax.grad(lambda x: (doubled_with_gradient(x) ** 2).sum())
+
+PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any, list[str]]] = {
+    "eager": (double, X, ["double_kernel"]),
+    "renamed": (renamed, X, ["double_kernel"]),
+    "jit": (jax.jit(double), X, ["double_kernel"]),
+    "nested_jit": (jax.jit(lambda x: jax.jit(double)(x) + 1), X, ["double_kernel"]),
+    "vmap": (jax.vmap(double), np.stack([X, X]), ["double_kernel"]),
+    "grad": (GRADIENT, X, ["double_kernel", "triple_kernel"]),
+    "jit_of_grad": (jax.jit(GRADIENT), X, ["double_kernel", "triple_kernel"]),
+    "scan": (jax.jit(scanned), X, ["double_kernel"]),
+    "shard_map": (jax.jit(sharded), X, ["double_kernel"]),
+    "checkpoint": (jax.grad(lambda x: (jax.checkpoint(doubled_with_gradient)(x) ** 2).sum()), X,
+                   ["double_kernel", "triple_kernel"]),
+    "cond": (jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, double, lambda y: y, x)), X,
+             ["double_kernel"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_kernel_is_seen_however_the_program_comes_to_it(name: str) -> None:
+    function, x, expected = PROGRAMS[name]
+    with Session(Options()) as session:
+        seen = jax.tree.map(np.asarray, function(x))
+    assert sorted(k.name for k in session.kernels) == expected
+    assert session.problems == []
+    with pltpu.force_tpu_interpret_mode(True):
+        unseen = jax.tree.map(np.asarray, function(x))
+    jax.tree.map(np.testing.assert_array_equal, seen, unseen)
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_program_that_was_jitted_and_run_before_is_seen(runs: bool) -> None:
+    function = jax.jit(double)
+    with pltpu.force_tpu_interpret_mode(True):
+        function(X)
+        with Session(Options(), runs=runs) as session:
+            function(X)
+    assert [k.name for k in session.kernels] == ["double_kernel"]
+
+
+def test_a_second_session_sees_what_the_first_one_saw() -> None:
+    function = jax.jit(double)
+    for _ in range(2):
+        with Session(Options()) as session:
+            function(X)
+        assert [k.name for k in session.kernels] == ["double_kernel"]
+
+
+def test_sessions_of_one_epoch_share_what_was_traced() -> None:
+    traced = []
+
+    @jax.jit
+    def function(x: jax.Array) -> jax.Array:
+        traced.append(x)
+        return double(x)
+
+    for _ in range(3):
+        with Session(Options(epoch="shared")):
+            function(X)
+    assert len(traced) == 1
+
+
+def test_pl_kernel_is_seen() -> None:
+    with Session(Options(interpret="tpu")) as session:
+        out = jax.jit(through_pl_kernel)(X)
+    np.testing.assert_array_equal(out, X)
+    (kernel,) = session.kernels
+    assert kernel.primitive == "mpmd_map"
+    assert kernel.grid_names == ("core",)
+    assert [(o.kind, o.shape) for o in kernel.operands] == [
+        ("input", (8, 128)),
+        ("output", (8, 128)),
+    ]
+
+
+@pytest.mark.skipif("core_map" not in dir(jax_core), reason="this jax has no core_map")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_core_map_is_seen() -> None:
+    with Session(Options(interpret="tpu")) as session:
+        out = jax.jit(through_core_map)(X)
+    np.testing.assert_array_equal(out, X)
+    (kernel,) = session.kernels
+    assert kernel.name == "through_core_map"
+
+
+def test_a_pallas_call_made_before_the_session_is_seen_and_interpreted() -> None:
+    call = pl.pallas_call(double_kernel, out_shape=out_shape_of(X))
+    with Session(Options()) as session:
+        np.testing.assert_array_equal(call(X), 2 * X)
+    assert [k.name for k in session.kernels] == ["double_kernel"]
+
+
+def test_kernels_lowered_by_other_threads_are_seen() -> None:
+    import threading
+
+    with Session(Options()) as session:
+        thread = threading.Thread(target=lambda: jax.jit(double)(X))
+        thread.start()
+        thread.join()
+    assert [k.name for k in session.kernels] == ["double_kernel"]
+
+
+def test_lowering_ahead_of_time_is_seen() -> None:
+    with Session(Options()) as session:
+        jax.jit(double).lower(X).compile()
+    assert [k.name for k in session.kernels] == ["double_kernel"]
+
+
+def test_nothing_is_left_of_the_hook() -> None:
+    from jax._src import pjit
+    from jax._src.interpreters import mlir
+    from jax._src.pallas import pallas_call
+
+    def state() -> tuple[object, ...]:
+        return (
+            mlir._lowerings[pallas_call.pallas_call_p],
+            pallas_call._trace_kernel_to_jaxpr,
+            pjit._get_fastpath_data,
+            pjit._pjit_call_impl_python,
+        )
+
+    before = state()
+    with Session(Options(), runs=True), Session(Options(), runs=True):
+        assert all(a is not b for a, b in zip(state(), before, strict=True))
+    assert state() == before
+
+
+def test_every_run_of_a_program_is_told_when_asked_for() -> None:
+    used: list[str] = []
+
+    class Plugin:
+        from pallas_debug.hooks import hookimpl
+
+        @hookimpl
+        def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+            used.append(kernel.name)
+
+    function, other = jax.jit(double), jax.jit(lambda x: x + 1)
+    with Session(Options(), Plugin(), runs=True):
+        for _ in range(3):
+            function(X)
+            other(X)
+    assert used == ["double_kernel"] * 3
+
+
+def everything_kernel(
+    table_ref: Any, x_ref: Any, w_ref: Any, o_ref: Any, acc_ref: Any, sem_ref: Any
+) -> None:
+    del table_ref, sem_ref
+    acc_ref[...] = x_ref[...] + w_ref[...]
+    o_ref[...] = acc_ref[...]
+
+
+@functools.cache
+def everything() -> Kernel:
+    call = pl.pallas_call(
+        everything_kernel,
+        out_shape=jax.ShapeDtypeStruct((4, 16, 256), jnp.float32),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(4, 2),
+            in_specs=[
+                pl.BlockSpec((None, 8, 256), lambda i, j, table: (table[i], j, 0)),
+                pl.BlockSpec((8, 256), lambda i, j, table: (0, 0), memory_space=pltpu.VMEM),
+            ],
+            out_specs=pl.BlockSpec((None, 8, 256), lambda i, j, table: (i, j, 0)),
+            scratch_shapes=[pltpu.VMEM((8, 256), jnp.float32), pltpu.SemaphoreType.DMA((2,))],
+        ),
+        input_output_aliases={1: 0},
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary"), vmem_limit_bytes=32 * 2**20
+        ),
+        cost_estimate=pl.CostEstimate(flops=7, transcendentals=8, bytes_accessed=9),
+        metadata={"team": "attention"},
+        name="everything",
+    )
+    with Session(Options()) as session:
+        jax.jit(call).lower(
+            jax.ShapeDtypeStruct((4,), jnp.int32),
+            jax.ShapeDtypeStruct((4, 16, 256), jnp.float32),
+            jax.ShapeDtypeStruct((8, 256), jnp.float32),
+        )
+    (kernel,) = session.kernels
+    return kernel
+
+
+def test_what_is_kept_of_a_kernel() -> None:
+    kernel = everything()
+    assert kernel.name == "everything"
+    assert kernel.primitive == "pallas_call"
+    assert kernel.grid == (4, 2)
+    assert kernel.dimension_semantics == ("parallel", "arbitrary")
+    assert kernel.aliases == ((1, 0),)
+    assert kernel.compiler_params["vmem_limit_bytes"] == str(32 * 2**20)
+    assert kernel.cost_estimate is not None
+    assert kernel.cost_estimate.flops == 7
+    assert kernel.cost_estimate.transcendentals == 8
+    assert kernel.cost_estimate.bytes_accessed == 9
+    assert kernel.metadata == {"team": "attention"}
+    assert kernel.versions["jax"] == jax.__version__
+
+
+def test_where_a_kernel_comes_from() -> None:
+    source = everything().source
+    assert source is not None
+    assert source.file == __file__
+    assert source.line == everything_kernel.__code__.co_firstlineno
+    assert source.function == "everything_kernel"
+    assert source.text == "def everything_kernel("
+
+
+@pytest.mark.parametrize(
+    "index,name,kind,shape,dtype,space,block",
+    [
+        (0, "table_ref", "scalar_prefetch", (4,), "int32", "smem", None),
+        (1, "x_ref", "input", (4, 16, 256), "float32", "default", (None, 8, 256)),
+        (2, "w_ref", "input", (8, 256), "float32", "vmem", (8, 256)),
+        (3, "o_ref", "output", (4, 16, 256), "float32", "default", (None, 8, 256)),
+        (4, "acc_ref", "scratch", (8, 256), "float32", "vmem", None),
+        (5, "sem_ref", "scratch", (2,), "dma_sem", "semaphore", None),
+    ],
+)
+def test_what_is_kept_of_an_operand(
+    index: int, name: str, kind: str, shape: Any, dtype: str, space: str, block: Any
+) -> None:
+    operand = everything().operands[index]
+    assert (operand.name, operand.kind, operand.shape) == (name, kind, shape)
+    assert operand.dtype == dtype
+    assert operand.memory_space.startswith(space)
+    assert operand.block_shape == block
+    assert (operand.index_map is None) == (block is None)
+
+
+def test_an_index_map_is_kept_as_text() -> None:
+    x, w = everything().operands[1:3]
+    assert x.index_map is not None
+    assert "c[a]" in x.index_map  # table[i]
+    assert w.index_map is not None
+    assert "(0:i32[], 0:i32[])" in w.index_map
+
+
+def test_a_dynamic_grid_is_kept() -> None:
+    def call(n: jax.Array, x: jax.Array) -> jax.Array:
+        spec = pl.BlockSpec((8, 128), lambda i: (0, 0))
+        return pl.pallas_call(
+            double_kernel, grid=(n,), in_specs=[spec], out_specs=spec, out_shape=out_shape_of(x)
+        )(x)
+
+    with Session(Options()) as session:
+        out = jax.jit(call)(2, X)
+    np.testing.assert_array_equal(out, 2 * X)
+    (kernel,) = session.kernels
+    assert kernel.grid == (None,)
+    assert [o.kind for o in kernel.operands] == ["dynamic_grid", "input", "output"]
+
+
+def test_the_mesh_is_kept() -> None:
+    with Session(Options()) as session:
+        jax.jit(sharded)(X)
+    (kernel,) = session.kernels
+    assert kernel.mesh == {"x": 4}
+    assert kernel.operands[0].shape == (8, 128)
+
+
+def test_vmap_shows_in_the_grid() -> None:
+    with Session(Options()) as session:
+        jax.vmap(double)(np.stack([X] * 5))
+    (kernel,) = session.kernels
+    assert kernel.grid == (5,)
+    assert kernel.operands[0].block_shape == (None, 8, 128)
+
+
+def test_equations_carry_the_kernels_own_lines_even_under_grad() -> None:
+    with Session(Options()) as session:
+        GRADIENT(X)
+    for captured in session._captures.values():
+        function = {"double_kernel": double_kernel, "triple_kernel": triple_kernel}
+        line = function[captured.kernel.name].__code__.co_firstlineno + 1
+        assert f"{__file__}:{line}:" in captured.jaxpr
+
+
+def test_the_source_is_the_whole_file_so_that_lines_agree() -> None:
+    with Session(Options()) as session:
+        double(X)
+    (captured,) = session._captures.values()
+    with open(__file__) as file:  # noqa: PTH123
+        assert captured.source == file.read()
+
+
+def test_a_kernel_has_the_same_digest_in_every_process(run_python: Any, tmp_path: Any) -> None:
+    code = """
+import jax, jax.numpy as jnp
+from pallas_debug_kernels import flash_attention
+from pallas_debug.session import Options, Session
+q = jax.ShapeDtypeStruct((1, 1, 128, 128), jnp.float32)
+with Session(Options()) as session:
+    jax.jit(flash_attention).lower(q, q, q)
+print(session.kernels[0].digest)
+"""
+    digests = {run_python("-c", code, PYTHONHASHSEED=seed).stdout for seed in ("1", "2")}
+    assert len(digests) == 1
+    assert len(digests.pop().strip()) == 64
+
+
+def test_other_shapes_make_another_kernel() -> None:
+    with Session(Options()) as session:
+        double(X)
+        double(np.concatenate([X, X]))
+    assert len({k.digest for k in session.kernels}) == 2
+
+
+def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pallas_debug.bridge import capture
+
+    def crash(*_: Any) -> None:
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(capture, "capture", crash)
+    with Session(Options()) as session:
+        np.testing.assert_array_equal(double(X), 2 * X)
+    (problem,) = session.problems
+    assert "pallas-debug failed on its own account: RuntimeError: a bug of ours." in str(problem)
+    assert "Your program is not at fault; please report it." in str(problem)

@@ -1,0 +1,530 @@
+"""From a captured kernel to what the real TPU compiler made of it, for every target."""
+
+from __future__ import annotations
+
+import linecache
+import os
+import re
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention as jax_flash_attention
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel,
+    splash_attention_mask,
+)
+from jax.sharding import PartitionSpec as P
+from pallas_debug_kernels import flash_attention, vector_add
+
+import pallas_debug
+from pallas_debug.aot import targets
+from pallas_debug.bridge import versions
+from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
+from pallas_debug.model import Compilation, Dump, Kernel, Target
+from pallas_debug.session import Options, Session
+from pallas_debug.store import open_dumps
+
+ALL = tuple(t.name for t in targets.BUILTIN)
+VECTOR = jax.ShapeDtypeStruct((1024,), jnp.float32)
+QUERY = jax.ShapeDtypeStruct((1, 2, 256, 128), jnp.bfloat16)
+
+LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
+PASSES = 20 if LIBTPU >= (0, 0, 50) else 19
+"""libtpu 0.0.42 has three passes fewer to begin with: 19 in all."""
+
+
+@pytest.fixture(scope="module")
+def flash(tmp_path_factory: pytest.TempPathFactory) -> Dump:
+    (dump,) = pallas_debug.dump(
+        flash_attention, QUERY, QUERY, QUERY, causal=True, block_q=128, block_k=128,
+        targets=ALL, to=tmp_path_factory.mktemp("flash") / "dumps",
+    )  # fmt: skip
+    return dump
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_flash_attention_compiles_for_every_target(flash: Dump, target: str) -> None:
+    compilation = flash.compilation(target)
+    assert compilation.failure is None
+    assert len(compilation.passes) >= PASSES
+    assert compilation.passes[-1].name == "finalize-llo"
+    assert [p.number for p in compilation.passes] == list(range(len(compilation.passes)))
+    assert 5 < len(compilation.changed_passes) < len(compilation.passes)
+    assert compilation.device_kind == targets.resolve(target).device_kind
+    assert compilation.memory is not None
+    assert compilation.memory.generated_code > 1000
+    assert compilation.versions["libtpu"] == versions.installed()["libtpu"]
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_the_last_pass_is_in_llo(flash: Dump, target: str) -> None:
+    stored = open_dumps(flash.folder).find(flash.name).target(target)
+    assert stored.compilation is not None
+    assert "llo." in stored.text(stored.compilation.passes[-1])
+    assert "llo." not in stored.text(stored.compilation.passes[0])
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_the_lines_of_the_mosaic_module_are_the_kernels(flash: Dump, target: str) -> None:
+    assert flash.kernel.source is not None
+    text = (flash.folder / target / "mosaic.mlir").read_text()
+    lines = [int(line) for line in re.findall(rf'"{flash.kernel.source.file}":(\d+)', text)]
+    source = Path(flash.kernel.source.file).read_text().splitlines()
+    assert len(set(lines)) > 10
+    assert any("dot_general" in source[line - 1] or "dot(" in source[line - 1] for line in lines)
+    assert min(lines) > flash.kernel.source.line
+
+
+@pytest.mark.parametrize("target", ALL)
+def test_every_pass_has_locations(flash: Dump, target: str) -> None:
+    assert flash.kernel.source is not None
+    stored = open_dumps(flash.folder).find(flash.name).target(target)
+    assert stored.compilation is not None
+    for p in stored.compilation.passes:
+        assert flash.kernel.source.file in stored.text(p), p.name
+
+
+def test_only_passes_that_changed_something_keep_their_text(flash: Dump) -> None:
+    compilation = flash.compilation("v5e")
+    kept = {p.name for p in (flash.folder / "v5e" / "passes").iterdir()}
+    assert kept == {Path(p.file).name for p in compilation.passes if p.file}
+    assert [p.file is not None for p in compilation.passes] == [
+        p.changed for p in compilation.passes
+    ]
+
+
+def test_all_that_libtpu_says_is_in_the_log(flash: Dump, capfd: pytest.CaptureFixture[str]) -> None:
+    assert "TPU_ACCELERATOR_TYPE" in (flash.folder / "v5e" / "compiler.log").read_text()
+    pallas_debug.dump(vector_add, VECTOR, VECTOR, to=flash.folder.parent)
+    printed = capfd.readouterr()
+    assert printed.out == printed.err == ""
+
+
+def splash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    mask = splash_attention_mask.MultiHeadMask([splash_attention_mask.CausalMask((512, 512))] * 2)
+    kernel = splash_attention_kernel.make_splash_mha(
+        mask=mask, head_shards=1, q_seq_shards=1,
+        block_sizes=splash_attention_kernel.BlockSizes(
+            block_q=256, block_kv=256, block_kv_compute=256, block_q_dkv=256, block_kv_dkv=256,
+            block_kv_dkv_compute=256, block_q_dq=256, block_kv_dq=256,
+        ),
+    )  # fmt: skip
+    return kernel(q, k, v)
+
+
+def jax_flash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+    return jax_flash_attention(q, k, v, causal=True)
+
+
+@pytest.mark.parametrize(
+    "function,shape,names",
+    [
+        (jax_flash, (1, 2, 256, 128), ["flash_attention", "attention_dkv", "attention_dq"]),
+        (splash, (2, 512, 128), ["splash_mha_fwd", "splash_mha_dkv", "splash_mha_dq"]),
+    ],
+)  # fmt: skip
+def test_jaxs_own_attention_is_dumped_forward_and_backward(
+    function: Callable[..., jax.Array], shape: Any, names: list[str], tmp_path: Path
+) -> None:
+    def loss(*operands: jax.Array) -> jax.Array:
+        return (function(*operands).astype(jnp.float32) ** 2).sum()
+
+    x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
+    dumps = pallas_debug.dump(
+        jax.grad(loss, argnums=(0, 1, 2)), x, x, x, targets="v5e", to=tmp_path
+    )
+    assert len(dumps) == len(names)
+    for name in names:
+        assert any(name in d.kernel.name for d in dumps), (name, [d.kernel.name for d in dumps])
+    assert [d.compilation("v5e").failure for d in dumps] == [None] * len(names)
+
+
+def unaligned_kernel(i_ref: Any, x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[:, pl.ds(i_ref[0], 128)]
+
+
+def unaligned(i: jax.Array, x: jax.Array) -> jax.Array:
+    specs = [pl.BlockSpec(memory_space=pltpu.SMEM), pl.BlockSpec(memory_space=pltpu.VMEM)]
+    out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    return pl.pallas_call(unaligned_kernel, out_shape=out, in_specs=specs)(i, x)
+
+
+UNALIGNED = (jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((8, 512), jnp.float32))
+
+
+def test_a_kernel_that_mosaic_rejects_is_recorded_with_its_line(tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(unaligned, *UNALIGNED, targets="v5e,v6e", to=tmp_path)
+    for compilation in dump.compilations:
+        failure = compilation.failure
+        assert failure is not None
+        assert failure.stage == "compile"
+        assert "E2003" in failure.message
+        assert failure.last_pass == "infer-vector-layout"
+        assert compilation.passes[-1].failed
+        assert failure.source is not None
+        assert failure.source.file == __file__
+        assert failure.source.line == unaligned_kernel.__code__.co_firstlineno + 1
+        folder = dump.folder / compilation.target
+        assert (folder / "mosaic.mlir").stat().st_size > 0
+        assert compilation.passes[-1].file is not None
+        assert (folder / compilation.passes[-1].file).stat().st_size > 0
+
+
+def cumsum_kernel(x_ref: Any, o_ref: Any) -> None:
+    x = x_ref[...]
+    o_ref[...] = jnp.cumsum(x, axis=0)
+
+
+def test_a_kernel_that_jax_cannot_lower_is_recorded_with_its_line(tmp_path: Path) -> None:
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    (dump,) = pallas_debug.dump(lambda x: pl.pallas_call(cumsum_kernel, out_shape=x)(x), x,
+                                to=tmp_path)  # fmt: skip
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    assert failure.stage == "lowering"
+    assert failure.type == "NotImplementedError"
+    assert "cumsum" in failure.message
+    assert failure.source is not None
+    assert failure.source.text == "o_ref[...] = jnp.cumsum(x, axis=0)"
+    assert failure.source.line == cumsum_kernel.__code__.co_firstlineno + 2
+    assert "cumsum" in (dump.folder / "v5e" / "compiler.log").read_text()
+
+
+def test_a_kernel_that_fails_does_not_hide_the_next(tmp_path: Path) -> None:
+    def both(x: jax.Array) -> jax.Array:
+        y = pl.pallas_call(cumsum_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+        return vector_add(y.reshape(-1), y.reshape(-1))
+
+    dumps = pallas_debug.dump(both, jax.ShapeDtypeStruct((8, 128), jnp.float32), to=tmp_path)
+    assert [d.ok for d in dumps] == [False, True]
+
+
+def bool_cast_kernel(x_ref: Any, o_ref: Any) -> None:
+    mask = x_ref[0, :] > 0
+    o_ref[...] = jnp.broadcast_to(jnp.where(mask[:, None], 1.0, 0.0), (32, 32))
+
+
+def test_a_compiler_that_dies_costs_one_kernel_its_result(tmp_path: Path) -> None:
+    """libtpu 0.0.50 aborts on this cast; 0.0.42 refuses it. Either is recorded with its pass."""
+
+    def both(x: jax.Array) -> jax.Array:
+        cast = pl.pallas_call(
+            bool_cast_kernel, out_shape=jax.ShapeDtypeStruct((32, 32), jnp.float32)
+        )(x)
+        return vector_add(cast.reshape(-1), cast.reshape(-1))
+
+    bad, good = pallas_debug.dump(both, jax.ShapeDtypeStruct((8, 32), jnp.float32), jobs=1,
+                                  to=tmp_path)  # fmt: skip
+    failure = bad.compilation("v5e").failure
+    assert failure is not None
+    assert failure.last_pass
+    if LIBTPU >= (0, 0, 50):
+        assert failure.stage == "crash"
+        assert failure.type == "SIGABRT"
+        assert "the compiler's process died of SIGABRT" in failure.message
+        assert f"the last pass it wrote is {failure.last_pass}." in failure.message
+        assert "Its last words: " in failure.message
+        assert "Check failed" in failure.message
+    else:
+        assert failure.stage == "compile"
+        assert "unsupported shape cast" in failure.message
+    assert good.ok
+
+
+def interfered(tmp_path: Path, signum: int, timeout: float) -> tuple[Dump, Dump]:
+    """Two kernels, one child; the child gets a signal as soon as it is there."""
+
+    def both(x: jax.Array) -> jax.Array:
+        y = vector_add(x, x)
+        return vector_add(y.reshape(8, -1)[0], y.reshape(8, -1)[0])
+
+    with Session(Options(dumps=tmp_path, targets=("v5e",), jobs=1, timeout=timeout)) as session:
+
+        def interfere() -> None:
+            while not (pids := session.worker_pids()):
+                time.sleep(0.005)
+            os.kill(pids[0], signum)
+
+        thread = threading.Thread(target=interfere)
+        thread.start()
+        jax.jit(both).lower(jax.ShapeDtypeStruct((8192,), jnp.float32))
+        thread.join()
+    first, second = session.dumps
+    assert session.problems == []
+    return first, second
+
+
+def test_a_child_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    first, second = interfered(tmp_path, signal.SIGKILL, timeout=120)
+    failure = first.compilation("v5e").failure
+    assert failure is not None
+    assert (failure.stage, failure.type) == ("crash", "SIGKILL")
+    assert second.ok
+
+
+def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
+    first, second = interfered(tmp_path, signal.SIGSTOP, timeout=6)
+    failure = first.compilation("v5e").failure
+    assert failure is not None
+    assert failure.stage == "timeout"
+    assert f"the compiler did not finish {first.kernel.name} within 6 s" in failure.message
+    assert "the last pass it wrote is none." in failure.message
+    assert "Give it longer with --timeout" in failure.message
+    assert "or make the kernel smaller." in failure.message
+    assert second.ok
+
+
+def test_a_failed_compilation_that_was_stopped_is_tried_again(tmp_path: Path) -> None:
+    first, _ = interfered(tmp_path, signal.SIGKILL, timeout=120)
+    assert not first.ok
+
+    def both(x: jax.Array) -> jax.Array:
+        return vector_add(x, x)
+
+    (again,) = pallas_debug.dump(both, jax.ShapeDtypeStruct((8192,), jnp.float32), to=tmp_path)
+    assert again.name == first.name
+    assert again.ok
+
+
+def remote_copy_kernel(x_ref: Any, o_ref: Any, send_sem: Any, recv_sem: Any) -> None:
+    me, n = jax.lax.axis_index("x"), jax.lax.axis_size("x")
+    copy = pltpu.make_async_remote_copy(
+        x_ref, o_ref, send_sem, recv_sem, device_id=(jax.lax.rem(me + 1, n),)
+    )
+    copy.start()
+    copy.wait()
+
+
+def permuted(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        remote_copy_kernel,
+        out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec(memory_space=pl.ANY),
+        scratch_shapes=[pltpu.SemaphoreType.DMA] * 2,
+    )(x)
+
+
+@pytest.mark.parametrize("target", ["v5e", "v6e", "v4", "v5e:2x4"])
+def test_a_kernel_under_shard_map_is_compiled_for_its_mesh(tmp_path: Path, target: str) -> None:
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharded = jax.shard_map(permuted, mesh=mesh, in_specs=P("x"), out_specs=P("x"), check_vma=False)
+    with Session(Options(dumps=tmp_path, targets=(target,), interpret="tpu")) as session:
+        out = jax.jit(sharded)(jnp.arange(32 * 128, dtype=jnp.float32).reshape(32, 128))
+    assert out[8, 0] == 0.0  # the first device's rows are the second's now
+    (dump,) = session.dumps
+    compilation = dump.compilation(target)
+    assert compilation.failure is None
+    assert compilation.num_devices == 4
+
+
+def chip_kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * pltpu.get_tpu_info().generation
+
+
+def for_this_chip(x: jax.Array) -> jax.Array:
+    return pl.pallas_call(chip_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+
+
+def test_a_kernel_that_asks_for_its_chip_gets_the_targets(tmp_path: Path) -> None:
+    dumps = pallas_debug.dump(
+        jax.jit(for_this_chip), jax.ShapeDtypeStruct((8, 128), jnp.float32),
+        targets="v5e,v6e", to=tmp_path,
+    )  # fmt: skip
+    five, six = dumps
+    assert (five.kernel.chip, six.kernel.chip) == ("TPU v5 lite", "TPU v6 lite")
+    assert "mul" in (five.folder / "jaxpr.txt").read_text()
+    assert "5.0:f32" in (five.folder / "jaxpr.txt").read_text()
+    assert "6.0:f32" in (six.folder / "jaxpr.txt").read_text()
+    assert five.compilation("v5e").ok
+    assert six.compilation("v6e").ok
+    with pytest.raises(KeyError, match="was not compiled for 'v6e'; it was for: v5e"):
+        five.compilation("v6e")
+
+
+def test_a_kernel_that_asks_for_its_chip_runs_without_one() -> None:
+    with Session(Options(chip="v6e")):
+        assert for_this_chip(jnp.ones((8, 128)))[0, 0] == 6.0
+
+
+def rank_one_kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] + 1
+
+
+def test_a_chip_is_there_while_lowering_too(tmp_path: Path) -> None:
+    x = jax.ShapeDtypeStruct((4096,), jnp.float32)
+    spec = pl.BlockSpec((1024,), lambda i: (i,))
+    call = pl.pallas_call(rank_one_kernel, out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec)
+    (dump,) = pallas_debug.dump(call, x, to=tmp_path, targets="v5e,v6e")
+    assert dump.ok
+
+
+def test_x64_is_that_of_the_program(tmp_path: Path) -> None:
+    with jax.enable_x64(True):
+        (dump,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
+    assert dump.ok
+
+
+def test_an_unknown_target_is_refused_with_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTargetError) as error:
+        pallas_debug.dump(vector_add, VECTOR, VECTOR, targets="v5e,v99", to=tmp_path)
+    assert "unknown target 'v99'" in str(error.value)
+    assert "the known ones are v4, v5e, v5p, v6e, tpu7x, tpu" in str(error.value)
+    assert "or a full topology name such as v5e:2x4" in str(error.value)
+
+
+def test_the_hosts_own_tpu_is_refused_where_there_is_none(tmp_path: Path) -> None:
+    with pytest.raises(CannotRunError) as error:
+        pallas_debug.dump(vector_add, VECTOR, VECTOR, targets="tpu", to=tmp_path)
+    assert "the target `tpu` is the TPU of this host, and jax's device here is 'cpu'." in str(
+        error.value
+    )
+    assert "Name a generation instead, such as v5e." in str(error.value)
+
+
+def test_the_hosts_own_tpu_is_compiled_for_like_its_generation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The device's answer is a stand-in: there is no TPU here. The compiler is the real one."""
+    from pallas_debug.bridge import platform
+
+    monkeypatch.setattr(platform, "device_kind", lambda: "TPU v6 lite")
+    (dump,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, targets="tpu", to=tmp_path)
+    assert dump.compilation("tpu").ok
+    assert dump.compilation("tpu").device_kind == "TPU v6 lite"
+    assert (dump.folder / "tpu" / "passes").is_dir()
+
+
+def test_a_function_without_kernels_is_told_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        pallas_debug.dump(jnp.sin, VECTOR, to=tmp_path)
+    assert "sin calls no Pallas kernel with these arguments: nothing to dump." in str(error.value)
+    assert "Does it take another path for them, or off a TPU?" in str(error.value)
+
+
+def test_nothing_is_compiled_twice(tmp_path: Path) -> None:
+    def dump() -> Compilation:
+        (found,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
+        return found.compilation("v5e")
+
+    first, second = dump(), dump()
+    assert (first.cached, second.cached) == (False, True)
+    assert first.key == second.key
+    assert first.passes == second.passes
+
+
+MODULE = """
+import jax
+from jax.experimental import pallas as pl
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+def copied(x):
+    return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
+"""
+
+
+@pytest.mark.parametrize("change", ["flags", "lines"])
+def test_what_makes_another_compilation_of_the_same_kernel(
+    change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "copied.py"
+
+    def dump(source: str) -> Compilation:
+        file.write_text(source)
+        linecache.checkcache()
+        module: dict[str, Any] = {}
+        exec(compile(source, file, "exec"), module)
+        x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+        (dump,) = pallas_debug.dump(module["copied"], x, to=tmp_path / "dumps")
+        return dump.compilation("v5e")
+
+    first = dump(MODULE)
+    if change == "flags":
+        monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_scoped_vmem_limit_kib=8192")
+        again = dump(MODULE)
+        assert "--xla_tpu_scoped_vmem_limit_kib=8192" in again.flags
+    else:
+        again = dump("\n\n" + MODULE)
+    assert not again.cached
+    assert again.key != first.key
+    (stored,) = open_dumps(tmp_path / "dumps").kernels()
+    assert stored.kernel is not None
+    assert stored.kernel.source is not None
+    assert stored.kernel.source.line == (5 if change == "flags" else 7)
+    assert dump(MODULE if change == "flags" else "\n\n" + MODULE).cached
+
+
+def test_without_libtpu_kernels_are_captured_and_the_lack_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """libtpu's absence is a stand-in: it is installed here."""
+    from pallas_debug.aot import pool
+
+    monkeypatch.setattr(pool.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)  # jax sets it where it finds libtpu
+    with Session(Options(dumps=tmp_path, targets=("v5e",))) as session:
+        assert vector_add(jnp.ones(1024), jnp.ones(1024))[0] == 2
+    (problem,) = session.problems
+    assert "libtpu is not installed, so nothing can be compiled for a TPU." in str(problem)
+    assert "Install it with: pip install 'pallas-debug[tpu]'" in str(problem)
+    (stored,) = open_dumps(tmp_path).kernels()
+    assert stored.kernel is not None
+    assert stored.compilations == ()
+
+
+def test_leaving_by_ctrl_c_stops_at_once_and_leaves_nothing_running(tmp_path: Path) -> None:
+    pids: list[int] = []
+
+    def stopped() -> None:
+        with Session(Options(dumps=tmp_path, targets=ALL, jobs=1)) as session:
+            jax.jit(vector_add).lower(VECTOR, VECTOR)
+            while not session.worker_pids():
+                time.sleep(0.005)
+            pids[:] = session.worker_pids()
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        stopped()
+    assert pids
+    assert not any(Path("/proc", str(pid)).exists() for pid in pids)
+    assert open_dumps(tmp_path).kernels()[0].kernel is not None
+
+
+def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
+    heard: list[tuple[str, str]] = []
+
+    class Plugin:
+        @pallas_debug.hookimpl
+        def pallas_debug_targets(self) -> list[Target]:
+            return [Target(name="mine", topology="v5e:2x2", device_kind="TPU v5 lite")]
+
+        @pallas_debug.hookimpl
+        def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str) -> None:
+            assert "let jaxpr" in jaxpr or "lambda" in jaxpr
+            heard.append(("captured", kernel.name))
+
+        @pallas_debug.hookimpl
+        def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+            heard.append(("used", kernel.name))
+
+        @pallas_debug.hookimpl
+        def pallas_debug_compilation_finished(
+            self, kernel: Kernel, compilation: Compilation, files: dict[str, Any]
+        ) -> None:
+            assert "mosaic.mlir" in files
+            heard.append((compilation.target, kernel.name))
+
+    with Session(Options(dumps=tmp_path, targets=("mine",)), Plugin()):
+        vector_add(jnp.ones(1024), jnp.ones(1024))
+    assert heard == [("captured", "vector_add"), ("used", "vector_add"), ("mine", "vector_add")]
