@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import hashlib
 import itertools
 import json
@@ -274,41 +275,43 @@ class Session:
 
     def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
         kernel = captured.kernel
+        refused = functools.partial(
+            compile_.refused, kernel, target, key=key, versions=versions.installed()
+        )
         try:
+            self._pool.warm()
             lowered = lower.lower(captured, target)
+            self._compile_lowered(captured, target, key, lowered)
         except lower.LoweringFailed as error:
-            compilation = compile_.refused(
-                kernel, target, error.failure, key=key, versions=versions.installed()
-            )
             log = error.failure.message.encode(errors="replace") + b"\n"
-            self._finished(kernel, compilation, {compile_.LOG: log})
-            return
-        try:
-            with self._pool.compile(
-                lowered.module,
-                topology=targets.for_devices(target, lowered.num_devices),
-                num_devices=lowered.num_devices,
-            ) as outcome:
-                compilation, files = compile_.finished(
-                    kernel,
-                    target,
-                    outcome,
-                    key=key,
-                    num_devices=lowered.num_devices,
-                    flags=(*self._flags, *MOSAIC_FLAGS),
-                    versions=versions.installed(),
-                    lowering_seconds=lowered.seconds,
-                    timeout=self.options.timeout,
-                )
-                files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
-                files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
-                self._finished(kernel, compilation, files)
+            self._finished(kernel, refused(error.failure), {compile_.LOG: log})
         except CannotRunError as error:
             failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
-            self._compilations[kernel.digest, target.name] = compile_.refused(
-                kernel, target, failure, key=key, versions=versions.installed()
-            )
+            self._compilations[kernel.digest, target.name] = refused(failure)
             raise
+
+    def _compile_lowered(
+        self, captured: capture.Capture, target: Target, key: str, lowered: lower.Lowered
+    ) -> None:
+        with self._pool.compile(
+            lowered.module,
+            topology=targets.for_devices(target, lowered.num_devices),
+            num_devices=lowered.num_devices,
+        ) as outcome:
+            compilation, files = compile_.finished(
+                captured.kernel,
+                target,
+                outcome,
+                key=key,
+                num_devices=lowered.num_devices,
+                flags=(*self._flags, *MOSAIC_FLAGS),
+                versions=versions.installed(),
+                lowering_seconds=lowered.seconds,
+                timeout=self.options.timeout,
+            )
+            files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
+            files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
+            self._finished(captured.kernel, compilation, files)
 
     def _finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]

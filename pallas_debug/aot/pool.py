@@ -114,9 +114,12 @@ class Pool:
     def __init__(self, settings: Settings | None = None) -> None:
         self.settings = settings or Settings(jobs=default_jobs())
         self._executor = concurrent.futures.ThreadPoolExecutor(
-            max_workers=self.settings.jobs,
+            # One more than there are children: a kernel is lowered, and another one's files are
+            # read, while every child compiles.
+            max_workers=self.settings.jobs + 1,
             thread_name_prefix="pallas-debug-compile",
         )
+        self._free = threading.Semaphore(self.settings.jobs)
         self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
         self._lock = threading.Lock()
         self._children: set[_Child] = set()
@@ -150,13 +153,37 @@ class Pool:
           LibtpuError: libtpu cannot be had here.
         """
         check_machine()
+        with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
+            with self._free:
+                outcome = self._compile(
+                    module, topology, num_devices, dict(options or {}), Path(folder)
+                )
+            yield outcome
+
+    def warm(self) -> None:
+        """Start a child that will be needed soon, if there is none, while others do their work."""
+        with self._lock:
+            needed = not self._children and not self._stopped
+        if needed:
+            check_machine()
+            self._idle.put(self._start())
+
+    def _compile(
+        self,
+        module: bytes,
+        topology: str | None,
+        num_devices: int,
+        options: Mapping[str, str],
+        folder: Path,
+    ) -> Outcome:
+        """Have a child compile, and take what it wrote to `folder`."""
         child = self._take()
         log = child.folder / "compiler.log"
         request = Request(
             module=module,
             topology=topology,
             num_devices=num_devices,
-            options=dict(options or {}),
+            options=options,
             log=str(log),
         )
         alive = False
@@ -166,8 +193,8 @@ class Pool:
             if self._stopped and not alive:  # the kernel is not to blame
                 raise WorkerError(_STOPPED)
             text = log.read_bytes() if log.exists() else b""
-            dumps = tuple(p for p in child.dumps.iterdir() if p.is_file())
-            yield Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
+            dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
+            return Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
         finally:
             if alive:
                 child.clear()
@@ -176,7 +203,7 @@ class Pool:
                 self._drop(child)
 
     def close(self, *, stop: bool = False) -> None:
-        """End the children: after what is under way, or at once."""
+        """End the children: after what is under way, or at once. Nothing compiles from then on."""
         if stop:
             self._executor.shutdown(wait=False, cancel_futures=True)
             with self._lock:
@@ -186,6 +213,7 @@ class Pool:
                 child.stop()  # whose thread then drops it
         self._executor.shutdown(wait=True)
         with self._lock:
+            self._stopped = True
             children = list(self._children)
         for child in children:
             self._drop(child)
@@ -205,6 +233,9 @@ class Pool:
                 if child.alive():
                     return child
                 self._drop(child)
+        return self._start()
+
+    def _start(self) -> _Child:
         child = _Child(self.settings)
         with self._lock:
             self._children.add(child)
@@ -224,11 +255,18 @@ class _Child:
     """One process with libtpu in it, and a folder for what it writes."""
 
     def __init__(self, settings: Settings) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
-        self.dumps = self.folder / DUMPS
-        self.dumps.mkdir()
+        try:
+            self.folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
+            self.dumps = self.folder / DUMPS
+            self.dumps.mkdir()
+        except OSError as error:
+            raise WorkerError(
+                f"the compiler's process has nowhere to write: {error}. "
+                "Set TMPDIR to a directory that is writable and has space."
+            ) from error
         self._startup = self.folder / "startup.log"
         environment = dict(os.environ) | _QUIET
+        environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, disabled or not
         environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
         environment["LIBTPU_INIT_ARGS"] = " ".join(
             [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
@@ -266,7 +304,7 @@ class _Child:
             with contextlib.suppress(BrokenPipeError):
                 write_request(cast(BinaryIO, self.process.stdin), request)
             reply = read_reply(cast(BinaryIO, self.process.stdout))
-        except ValueError:  # the pool was stopped and the pipes are closed
+        except ValueError:  # the pool was closed meanwhile, and the pipes with it
             reply = None
         finally:
             timer.cancel()

@@ -53,7 +53,8 @@ DEVICE = Target(
 )
 """What it is, the device alone can tell: `of_device` makes a target of it."""
 
-_TOPOLOGY = re.compile(r"(?P<chip>[a-z0-9]+):(?P<shape>\d+(?:x\d+){1,2})")
+_SIDE = r"[1-9][0-9]{0,2}"  # libtpu dies of a zero
+_TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
 
 def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:

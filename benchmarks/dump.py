@@ -1,0 +1,215 @@
+"""What dumping and capturing cost, as ratios within one run.
+
+    python benchmarks/dump.py [dump] [capture] [start] [flash]
+
+Every part runs in processes of its own and prints a table; nothing is asserted, as machines that
+are shared are noisy. The figures to reach stand beside the ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+PROGRAMS = """
+import time
+import jax, jax.numpy as jnp
+from pallas_debug_kernels import flash_attention
+
+def programs():
+    '''20 flash attentions, no two of them alike.'''
+    for i in range(20):
+        q = jax.ShapeDtypeStruct((1 + i % 4, 2, 512 + 128 * (i // 4), 128), jnp.bfloat16)
+        kwargs = dict(causal=bool(i % 2), block_q=128, block_k=128)
+        yield (lambda q, k, v, kwargs=kwargs: flash_attention(q, k, v, **kwargs)), q
+"""
+
+BARE = (
+    """
+import os, sys
+os.environ.update(
+    JAX_PLATFORMS="cpu", TPU_SKIP_MDS_QUERY="1", TPU_LOG_DIR="disabled",
+    LIBTPU_INIT_ARGS=f"--xla_mosaic_dump_to={sys.argv[1]} --xla_mosaic_enable_dump_debug_info=true",
+)
+"""
+    + PROGRAMS
+    + """
+from jax.experimental import topologies
+start = time.perf_counter()
+device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
+sharding = jax.sharding.SingleDeviceSharding(device)
+for function, q in programs():
+    q = jax.ShapeDtypeStruct(q.shape, q.dtype, sharding=sharding)
+    jax.jit(function).lower(q, q, q).compile()
+print(time.perf_counter() - start)
+"""
+)
+
+OURS = (
+    PROGRAMS
+    + """
+import sys
+from pathlib import Path
+from pallas_debug.bridge import hook
+from pallas_debug.session import Options, Session
+start = time.perf_counter()
+with Session(Options(dumps=Path(sys.argv[1]), targets=("v5e",), jobs=int(sys.argv[2]))) as session:
+    for function, q in programs():
+        with hook.stubbed():
+            jax.jit(function).trace(q, q, q).lower(lowering_platforms=("tpu",))
+assert len(session.dumps) == 20 and all(d.ok for d in session.dumps), session.problems
+print(time.perf_counter() - start)
+"""
+)
+
+TRACED = (
+    PROGRAMS
+    + """
+start = time.perf_counter()
+for function, q in programs():
+    jax.jit(function).trace(q, q, q)
+print(time.perf_counter() - start)
+"""
+)
+
+CAPTURE = """
+import contextlib, sys, time
+import jax, jax.numpy as jnp
+from pallas_debug.bridge import interpret
+from pallas_debug.session import Options, Session
+from pallas_debug_kernels import flash_attention
+
+q = jnp.ones((1, 2, 512, 128), jnp.float32)
+function = jax.jit(lambda q: flash_attention(q, q, q, causal=True, block_q=128, block_k=128))
+watched = sys.argv[1] == "watched"
+with Session(Options()) if watched else interpret.interpreting("hlo"):
+    function(q).block_until_ready()
+    times = []
+    for _ in range(300):
+        start = time.perf_counter()
+        function(q).block_until_ready()
+        times.append(time.perf_counter() - start)
+print(sorted(times)[len(times) // 2])
+"""
+
+PLUGIN = """
+import sys, time
+import pytest
+start = time.perf_counter()
+import pallas_debug_pytest
+print(time.perf_counter() - start)
+"""
+
+FLASH = """
+import sys, time
+start = time.perf_counter()
+import jax, jax.numpy as jnp
+from jax.experimental.pallas.ops.tpu.flash_attention import flash_attention
+import pallas_debug
+q = jax.ShapeDtypeStruct((1, 2, 512, 128), jnp.bfloat16)
+loss = lambda q, k, v: (flash_attention(q, k, v, causal=True).astype(jnp.float32) ** 2).sum()
+dumps = pallas_debug.dump(jax.grad(loss, argnums=(0, 1, 2)), q, q, q, targets="all", to=sys.argv[1])
+assert len(dumps) == 3 and all(d.ok for d in dumps)
+assert sum(len(d.compilations) for d in dumps) == 15
+print(time.perf_counter() - start)
+"""
+
+
+def timed(code: str, *arguments: str) -> float:
+    """Seconds that `code` prints as its last line, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        sys.exit(done.stderr)
+    return float(done.stdout.split()[-1])
+
+
+def best(measure: Callable[[], float], times: int = 3) -> float:
+    return min(measure() for _ in range(times))
+
+
+def fresh(code: str, *arguments: str) -> float:
+    with tempfile.TemporaryDirectory() as scratch:
+        return timed(code, scratch, *arguments)
+
+
+def dump() -> None:
+    """Twenty kernels for one target, against a bare loop that compiles the same modules."""
+    bare = best(lambda: fresh(BARE))
+    one = best(lambda: fresh(OURS, "1"))
+    ours = best(lambda: fresh(OURS, "0"))
+    traced = best(lambda: timed(TRACED))
+    with tempfile.TemporaryDirectory() as scratch:
+        timed(OURS, scratch, "0")
+        cached = best(lambda: timed(OURS, scratch, "0"))
+    rows = [
+        ("bare loop", bare, None),
+        ("dump, default processes", ours, 1.15),
+        ("dump, one process", one, None),
+        ("dump, all cached, with tracing", cached, None),
+        ("dump, all cached, tracing taken off", max(0.0, cached - traced), 0.05),
+        ("tracing alone, without us", traced, None),
+    ]
+    table("20 kernels for v5e", rows, bare)
+
+
+def capture() -> None:
+    """A program that runs under capture, against the same without it, after compilation."""
+    bare, watched = [], []
+    for _ in range(3):  # in turn, so that a noisy moment meets both
+        bare.append(timed(CAPTURE, "bare"))
+        watched.append(timed(CAPTURE, "watched"))
+    rows = [("without", min(bare), None), ("under capture", min(watched), 1.02)]
+    table("one call of a compiled flash attention", rows, min(bare))
+
+
+def start() -> None:
+    """Starting the command, and loading the plugin."""
+    script = str(Path(sys.executable).with_name("pallas-debug"))
+    nothing = best(lambda: wall([sys.executable, "-c", "pass"]), 15)
+    helped = best(lambda: wall([script, "--help"]), 15)
+    table(
+        "starting", [("python -c pass", nothing, None), ("pallas-debug --help", helped, None)], 1.0
+    )
+    print(f"  --help over (2 x `pass` + 60 ms): {helped / (2 * nothing + 0.06):.2f} (at most 1)\n")
+    loaded = statistics.median(timed(PLUGIN) for _ in range(9))
+    print(f"  loading the plugin: {loaded * 1000:.2f} ms (under 3 ms)\n")
+
+
+def wall(command: list[str]) -> float:
+    begin = time.perf_counter()
+    subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+    return time.perf_counter() - begin
+
+
+def flash() -> None:
+    """jax's own flash attention, forward and backward, for all targets, from nothing."""
+    seconds = fresh(FLASH)
+    print(f"jax's flash attention, three kernels for five targets: {seconds:.1f} s (under 20 s)\n")
+
+
+def table(title: str, rows: list[tuple[str, float, float | None]], unit: float) -> None:
+    print(title)
+    for name, seconds, limit in rows:
+        allowed = f"  (at most {limit:g})" if limit is not None else ""
+        print(f"  {name:38} {seconds * 1000:9.2f} ms  {seconds / unit:6.3f}{allowed}")
+    print()
+
+
+PARTS = {part.__name__: part for part in (dump, capture, start, flash)}
+
+if __name__ == "__main__":
+    print(json.dumps({"python": sys.version.split()[0]}))
+    for name in sys.argv[1:] or PARTS:
+        PARTS[name]()

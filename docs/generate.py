@@ -1,0 +1,542 @@
+"""Writes the pages of `docs/reference/` from the code.
+
+python docs/generate.py             writes them
+python docs/generate.py --check     names the pages that are stale, and then exits with 1
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import click
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+
+for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin"):
+    sys.path.insert(0, str(root))
+
+
+def cli() -> str:
+    """The commands, off click."""
+    from pallas_debug.cli.main import COMMANDS
+    from pallas_debug.cli.main import cli as group
+
+    context = click.Context(group, info_name="pallas-debug")
+    parts = [
+        "Standard output is data, standard error is talk. Every command that reports takes "
+        "`--json`. A table on a terminal is tab-separated lines elsewhere. "
+        "See also the [exit codes](exit-codes.md).",
+        table(
+            ["command", "what it does"],
+            [[f"[`{name}`](#{name})", text] for name, text in COMMANDS.items()],
+        ),
+    ]
+    for name in COMMANDS:
+        command = group.get_command(context, name)
+        assert command is not None
+        parts += _command(name, command, context)
+    return page("Commands", "pallas_debug/cli/", parts)
+
+
+def _command(name: str, command: click.Command, context: click.Context) -> list[str]:
+    child = click.Context(command, info_name=name, parent=context)
+    usage = " ".join(["pallas-debug", name, *command.collect_usage_pieces(child)])
+    parts = [f"## {name}", f"```text\n{usage}\n```", *_click_help(command.help or "")]
+    rows = []
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            value = "" if parameter.is_flag else f" {_value(parameter.type)}"
+            names = sorted(parameter.opts, key=len)
+            default = parameter.default if parameter.show_default else None
+            if isinstance(default, list | tuple):
+                default = ",".join(map(str, default))
+            rows.append(
+                [
+                    ", ".join(f"`{o}{value if o == names[-1] else ''}`" for o in names),
+                    parameter.help or "",
+                    "" if default is None else f"`{default}`",
+                ]
+            )
+    return [*parts, table(["option", "meaning", "default"], rows)] if rows else parts
+
+
+def _click_help(text: str) -> list[str]:
+    """Paragraphs; those that click is told to leave alone (`\\b`) become blocks."""
+    parts = []
+    for paragraph in re.split(r"\n\s*\n", inspect.cleandoc(text)):
+        if paragraph.startswith("\b\n"):
+            parts.append(f"```text\n{textwrap.dedent(paragraph[2:])}\n```")
+        else:
+            parts.append(_linked(" ".join(paragraph.split())))
+    return parts
+
+
+def _value(kind: click.ParamType) -> str:
+    if isinstance(kind, click.Choice):
+        return "|".join(map(str, kind.choices))
+    names = {"integer range": "N", "float range": "NUMBER"}
+    return names.get(kind.name, kind.name.upper())
+
+
+def exit_codes() -> str:
+    from pallas_debug.cli.exits import MEANING
+
+    rows = [[f"`{code.value}`", f"`{code.name}`", text] for code, text in MEANING.items()]
+    return page(
+        "Exit codes",
+        "pallas_debug/cli/exits.py",
+        ["What `pallas-debug` exits with.", table(["code", "name", "meaning"], rows)],
+    )
+
+
+def pytest_options() -> str:
+    from pallas_debug_pytest.options import OPTIONS
+
+    rows = []
+    for option in OPTIONS:
+        value = f"[={option.metavar}]" if option.const else f"={option.metavar}"
+        bare = f"`{option.const}`" if option.const else "a value is required"
+        rows.append(
+            [
+                f"`{option.flag}{value}`",
+                f"`{option.ini}`",
+                f"`{option.environment}`",
+                bare,
+                option.help,
+            ]
+        )
+    return page(
+        "pytest options",
+        "pytest_plugin/pallas_debug_pytest/options.py",
+        [
+            "Each option has three spellings. The command line comes before the environment, the "
+            "environment before the ini file. An empty value counts as none. "
+            "The [guide](../guides/pytest.md) shows them at work.",
+            table(["command line", "ini", "environment", "bare flag", "meaning"], rows),
+        ],
+    )
+
+
+def python() -> str:
+    """What `pallas_debug` exports."""
+    import pallas_debug
+
+    parts = [
+        "What `import pallas_debug` offers. The import loads neither jax nor anything else that "
+        "takes time; each name is loaded at its first use. The objects that these return are "
+        "described under [dump format](dump-format.md): they are what the files hold.",
+    ]
+    for name in ("debug", "dump", "open_dumps"):
+        parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
+    from pallas_debug.model import Dump
+    from pallas_debug.session import Options, Session
+    from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
+
+    parts += ["## Objects"]
+    for kind in (Dump, Session, Options, DumpReader, StoredKernel, StoredCompilation):
+        parts += _class(kind)
+    parts += ["## Exceptions", "All are in `pallas_debug.errors`."]
+    errors = importlib.import_module("pallas_debug.errors")
+    rows = [
+        [f"`{n}`", f"`{e.__bases__[0].__name__}`", _first_line(e)]
+        for n, e in vars(errors).items()
+        if isinstance(e, type) and issubclass(e, Exception)
+    ]
+    parts.append(table(["exception", "is a", "raised for"], rows))
+    return page("Python", "pallas_debug/__init__.py and what it exports", parts)
+
+
+def _class(kind: type) -> list[str]:
+    parts = [f"### {kind.__name__}", *docstring(kind)]
+    if dataclasses.is_dataclass(kind):
+        parts.append(_fields(kind))
+    rows = []
+    for name, member in vars(kind).items():
+        if name.startswith("_") or (dataclasses.is_dataclass(kind) and name in _field_names(kind)):
+            continue
+        if isinstance(member, property) and member.__doc__:
+            rows.append([f"`{name}`", f"`{_annotation(member.fget)}`", _first_line(member)])
+        elif inspect.isfunction(member) and member.__doc__:
+            signature = _call(member)
+            rows.append([f"`{name}{signature}`", f"`{_annotation(member)}`", _first_line(member)])
+    return [*parts, table(["member", "gives", "meaning"], rows)] if rows else parts
+
+
+def _annotation(function: Callable[..., object] | None) -> str:
+    return str(getattr(function, "__annotations__", {}).get("return", ""))
+
+
+def _call(function: Callable[..., object]) -> str:
+    names = [
+        f"{name}=" if p.default is not p.empty else name
+        for name, p in inspect.signature(function).parameters.items()
+        if name != "self"
+    ]
+    return f"({', '.join(names)})"
+
+
+def _function(name: str, function: Callable[..., object]) -> list[str]:
+    return [f"## {name}", f"```python\n{_signature(function)}\n```", *docstring(function)]
+
+
+def _signature(function: Callable[..., object]) -> str:
+    signature = inspect.signature(function)
+    rendered = [p.replace() for p in signature.parameters.values() if p.name != "self"]
+    lines = []
+    star = False
+    for p in rendered:
+        if (
+            p.kind is p.KEYWORD_ONLY
+            and not star
+            and not any(q.kind is q.VAR_POSITIONAL for q in rendered)
+        ):
+            lines.append("*")
+        star = star or p.kind in (p.KEYWORD_ONLY, p.VAR_POSITIONAL)
+        prefix = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+        default = "" if p.default is p.empty else f" = {p.default!r}"
+        lines.append(f"{prefix}{p.name}: {p.annotation}{default}")
+    returns = "" if signature.return_annotation == "Any" else f" -> {signature.return_annotation}"
+    one = f"{function.__name__}({', '.join(lines)}){returns}"
+    if len(one) <= 80:
+        return one
+    body = "".join(f"    {line},\n" for line in lines)
+    return f"{function.__name__}(\n{body}){returns}"
+
+
+def dump_format() -> str:
+    from pallas_debug import model
+    from pallas_debug.aot import compile as compile_
+    from pallas_debug.store import names, reader, schema, writer
+
+    files = reader._STAGE_FILES
+    tree = [
+        "dumps/",
+        "  <kernel>-<8 hex>/        a kernel at its shapes, whoever dumped it",
+        f"    {writer.KERNEL:23}what the kernel is: Kernel",
+        f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
+        f"    {files['source']:23}the file that holds the kernel function, as it was",
+        "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
+        f"      {writer.COMPILATION:21}what the compiler made of it: Compilation",
+        f"      {files['stablehlo']:21}the module that jax hands to the compiler",
+        f"      {files['mosaic']:21}the kernel's own module, before any pass",
+        f"      {compile_.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
+        f"      {compile_.LOG:21}all that the compiler printed",
+        f"  {writer.RUNS + '/<run>/<name>.json':25}which kernels a test or script used: RunRecord",
+    ]
+    parts = [
+        "A dump directory is made of plain files: it can be searched with `grep`, copied, and read "
+        "on a machine that has neither jax nor libtpu.",
+        "## Folders",
+        "```text\n" + "\n".join(tree) + "\n```",
+        f"- Names of kernels, targets and tests become file names without separators and control "
+        f"characters, of at most {names.MAX_BYTES} bytes; one that is cut ends in a digest.\n"
+        f"- `{compile_.PASSES}/` holds the passes that changed something. "
+        f"`{writer.COMPILATION}` lists all of them; one that changed nothing has the text of the "
+        "pass before it.\n"
+        f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent where jax refused to lower "
+        "the kernel. The passes of a failed compilation end with the one that failed.\n"
+        f"- A folder is made under `{writer._TMP}/` and renamed, so that no reader meets half of "
+        f"one. `{writer._LOCKS}/` holds the locks by which processes compile each kernel once. "
+        "Both may be deleted while nothing is running.",
+        "## Documents",
+        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. The "
+        f"schema is **{schema.VERSION}**; a document of a newer one is refused with an error that "
+        "says so, never guessed at.",
+        table(
+            ["kind", "file", "holds"],
+            [
+                [f"`{kind}`", f"`{file}`", f"[{cls.__name__}](#{cls.__name__.lower()})"]
+                for (cls, kind), file in zip(
+                    schema.KINDS.items(),
+                    (writer.KERNEL, writer.COMPILATION, f"{writer.RUNS}/…/*.json"),
+                    strict=True,
+                )
+            ],
+        ),
+    ]
+    for kind in _reachable(schema.KINDS, model):
+        parts += [f"### {kind.__name__}", *docstring(kind), _fields(kind)]
+    parts += [
+        "## Raw dumps",
+        *docstring(importlib.import_module("pallas_debug.store.raw")),
+        "Every command that reads takes such a directory. Its one target is called "
+        f"`{reader.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
+    ]
+    return page("Dump format", "pallas_debug/model.py and pallas_debug/store/", parts)
+
+
+def _reachable(kinds: Iterable[type], model: object) -> list[type]:
+    """The dataclasses that these are made of, each after the first that uses it."""
+    found: list[type] = []
+
+    def visit(kind: type) -> None:
+        if kind in found:
+            return
+        found.append(kind)
+        for f in dataclasses.fields(kind):
+            for name in re.findall(r"\w+", str(f.type)):
+                used = getattr(model, name, None)
+                if isinstance(used, type) and dataclasses.is_dataclass(used):
+                    visit(used)
+
+    for kind in kinds:
+        visit(kind)
+    return found
+
+
+def _field_names(kind: type) -> set[str]:
+    return {f.name for f in dataclasses.fields(kind)}
+
+
+def _fields(kind: type) -> str:
+    described = _attributes(kind)
+    rows = []
+    for f in dataclasses.fields(kind):
+        default = ""
+        if f.default is not dataclasses.MISSING:
+            default = f"`{f.default!r}`"
+        elif f.default_factory is not dataclasses.MISSING:
+            default = f"`{f.default_factory()!r}`"
+        rows.append([f"`{f.name}`", f"`{_type(str(f.type))}`", default, described.get(f.name, "")])
+    return table(["field", "type", "default", "meaning"], rows)
+
+
+def _type(text: str) -> str:
+    """A type as a reader of JSON sees it: the names of literals are spelled out."""
+    from pallas_debug import model
+
+    if text in ("OperandKind", "Status", "Stage"):
+        return str(getattr(model, text)).removeprefix("typing.")
+    return text
+
+
+def _attributes(kind: type) -> dict[str, str]:
+    section = re.search(r"^Attributes:\n((?:  .*\n?|\n)+)", inspect.getdoc(kind) or "", re.M)
+    return dict(_entries(section[1])) if section else {}
+
+
+def hooks() -> str:
+    from pallas_debug import hooks as module
+
+    parts = [
+        f"Hooks are [pluggy](https://pluggy.readthedocs.io)'s, under the project name "
+        f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
+        "same name. They are called in whatever thread the event happens in. An implementation may "
+        "take fewer arguments than the hook has. The [guide](../guides/extending.md) has a plugin "
+        "that runs."
+    ]
+    for name, function in vars(module.Specs).items():
+        if name.startswith("_"):
+            continue
+        opts = getattr(function, f"{module.GROUP}_spec")
+        first = "The first result that is not `None` counts." if opts["firstresult"] else None
+        parts += [
+            f"## {name}",
+            f"```python\n{_signature(function)}\n```",
+            *docstring(function),
+            *filter(None, [first]),
+        ]
+    return page("Hooks", "pallas_debug/hooks.py", parts)
+
+
+def targets() -> str:
+    from pallas_debug.aot import targets as module
+
+    rows = [
+        [
+            f"`{t.name}`",
+            f"`{t.topology}`" if t.topology else "",
+            t.device_kind or "",
+            str(t.num_cores) if t.topology else "",
+            t.summary,
+        ]
+        for t in module.known()
+    ]
+    return page(
+        "Targets",
+        "pallas_debug/aot/targets.py",
+        [
+            "What `--target`, `--pallas-target` and `targets=` take, joined by commas.",
+            table(["target", "topology", "device kind", "cores per device", ""], rows),
+            "`all` is every generation. A full topology name is a target too: a generation of the "
+            "table, a colon and its shape, such as `v5e:2x4` or `v5p:2x2x2`. A kernel under "
+            "`shard_map` gets a topology with as many devices as its mesh; a target that names its "
+            "whole topology keeps it.",
+        ],
+    )
+
+
+VARIABLES = {
+    "LIBTPU_INIT_ARGS": "Flags for libtpu. They are given to every compilation and are part of "
+    "the cache's key; `--xla_mosaic_dump_to` is left out, as each compilation has a directory of "
+    "its own.",
+    "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
+    "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
+    "PYTHONPATH": "Handed on to the compiler's process.",
+    "TERM": "`dumb` turns the progress line off.",
+}
+"""Variables that the code reads, besides those of the pytest plugin."""
+
+THEIRS = {
+    "NO_COLOR": "Tables have no colours (rich).",
+    "JAX_PLATFORMS": "As for any jax program. Where it is unset and the machine has no TPU, jax "
+    "is kept from looking for one.",
+}
+"""Variables that others read, and that matter here."""
+
+
+def environment() -> str:
+    from pallas_debug_pytest.options import OPTIONS
+
+    from pallas_debug.aot import pool
+
+    undescribed = _variables_read() - set(VARIABLES)
+    if undescribed:
+        raise SystemExit(
+            f"docs/generate.py: the code reads {', '.join(sorted(undescribed))}; "
+            "say in VARIABLES what for"
+        )
+    described = sorted((VARIABLES | THEIRS).items())
+    parts = [
+        "## Read",
+        table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
+        "## Of the pytest plugin",
+        "The twins of the [pytest options](pytest-options.md); nothing else reads them.",
+        table(
+            ["variable", "as"],
+            [[f"`{o.environment}`", f"`{o.flag}`"] for o in OPTIONS],
+        ),
+        "## Set in the compiler's process",
+        "It inherits the environment, but for `XLA_FLAGS`, with these on top. Your own process is "
+        "left as it is.",
+        table(
+            ["variable", "value"],
+            [[f"`{n}`", f"`{v}`"] for n, v in pool._QUIET.items()]
+            + [
+                [
+                    "`LIBTPU_INIT_ARGS`",
+                    f"yours, `{' '.join(pool.MOSAIC_FLAGS)}` and a dump directory",
+                ]
+            ],
+        ),
+    ]
+    return page("Environment", "pallas_debug/aot/pool.py and the plugin's options", parts)
+
+
+def _variables_read() -> set[str]:
+    read = re.compile(r"""os\.environ(?:\.get\(|\[)\s*["']([A-Z_]+)["']""")
+    sources = [*(ROOT / "pallas_debug").rglob("*.py"), *(ROOT / "pytest_plugin").rglob("*.py")]
+    return {name for source in sources for name in read.findall(source.read_text())}
+
+
+# Text.
+
+
+def page(title: str, source: str, parts: Sequence[str]) -> str:
+    head = f"<!-- Written by docs/generate.py from {source}: edit that. -->"
+    return "\n\n".join([head, f"# {title}", *parts]) + "\n"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table in Markdown; columns that are empty in every row are left out."""
+    listed = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows]
+    kept = [i for i in range(len(columns)) if any(row[i] for row in listed)]
+    lines = [[columns[i] for i in kept], ["---"] * len(kept)]
+    lines += [[row[i] for i in kept] for row in listed]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def docstring(thing: object) -> list[str]:
+    """A docstring as Markdown: paragraphs, examples, and a table for `Args:` and the like."""
+    parts: list[str] = []
+    for paragraph in re.split(r"\n\n(?=\S)", inspect.getdoc(thing) or ""):
+        head, _, rest = paragraph.partition("\n")
+        if head == "Attributes:":
+            continue  # stands in the table of the fields
+        if head in ("Args:", "Raises:"):
+            column = "argument" if head == "Args:" else "raises"
+            rows = [[f"`{name}`", text] for name, text in _entries(rest)]
+            parts.append(table([column, ""], rows))
+        elif head == "Returns:":
+            parts.append(f"Returns: {' '.join(rest.split())}")
+        elif "\n    " in "\n" + paragraph:
+            parts += _with_examples(paragraph)
+        else:
+            parts.append(" ".join(paragraph.split()))
+    return parts
+
+
+def _with_examples(text: str) -> list[str]:
+    parts = []
+    for chunk in re.split(r"\n\n(?=    )|\n\n(?=\S)", text):
+        if chunk.startswith("    "):
+            parts.append(f"```python\n{textwrap.dedent(chunk)}\n```")
+        else:
+            parts.append(" ".join(chunk.split()))
+    return parts
+
+
+def _entries(text: str) -> list[tuple[str, str]]:
+    """`name: text` entries of a section, which may go over several lines."""
+    entries: list[tuple[str, str]] = []
+    for line in inspect.cleandoc("\n" + text).splitlines():
+        if line.startswith(" ") and entries:
+            name, said = entries[-1]
+            entries[-1] = (name, f"{said} {line.strip()}")
+        elif line.strip():
+            name, _, said = line.partition(": ")
+            entries.append((name.lstrip("*").rstrip(":"), said))
+    return entries
+
+
+def _first_line(thing: object) -> str:
+    paragraph = (inspect.getdoc(thing) or "").split("\n\n")[0]
+    return " ".join(paragraph.split())
+
+
+def _linked(text: str) -> str:
+    """Words that Markdown would take for HTML or emphasis are left as they are."""
+    return text.replace("<", "&lt;")
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "cli.md": cli,
+    "exit-codes.md": exit_codes,
+    "pytest-options.md": pytest_options,
+    "python.md": python,
+    "dump-format.md": dump_format,
+    "hooks.md": hooks,
+    "targets.md": targets,
+    "environment.md": environment,
+}
+
+
+def main(arguments: Sequence[str]) -> int:
+    stale = []
+    for name, write in PAGES.items():
+        path = REFERENCE / name
+        text = write()
+        if path.is_file() and path.read_text() == text:
+            continue
+        stale.append(path)
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+    for path in stale:
+        print(f"{'stale' if '--check' in arguments else 'written'}: {path.relative_to(ROOT)}")
+    if stale and "--check" in arguments:
+        print("run: python docs/generate.py", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,227 @@
+"""`pallas-debug dump`, as installed: scripts, modules, functions, and what goes wrong with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import sys
+import jax, jax.numpy as jnp
+from pallas_debug_kernels import vector_add
+x = jnp.ones(1024)
+print("sum", float(vector_add(x, x).sum()), *sys.argv[1:])
+"""
+
+BROKEN = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+def broken_kernel(x_ref, o_ref):
+    o_ref[...] = jnp.cumsum(x_ref[...], axis=0)
+x = jnp.ones((8, 128))
+print(pl.pallas_call(broken_kernel, out_shape=x)(x)[-1, 0])
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_a_script_is_run_and_its_kernels_dumped(command: Any, script: Path, tmp_path: Path) -> None:
+    done = command("dump", "--target", "v5e,v6e", "script.py", "--its", "own arguments")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sum 2048.0 --its own arguments\n"
+    assert "there is no accelerator here, so kernels run in HLO interpret mode" in done.stderr
+    assert "pallas-debug: 1 kernel for v5e, v6e in dumps" in done.stderr
+    assert "pallas-debug: next: pallas-debug ls dumps" in done.stderr
+    (kernel,) = (tmp_path / "dumps").glob("vector_add-*")
+    assert (kernel / "v5e" / "passes").is_dir()
+    assert (kernel / "v6e" / "mosaic.mlir").is_file()
+    (run,) = (tmp_path / "dumps" / "runs").glob("*/*.json")
+    assert json.loads(run.read_text())["kernels"] == [kernel.name]
+
+
+def test_nothing_of_libtpu_reaches_the_terminal(command: Any, script: Path) -> None:
+    environment = {"JAX_PLATFORMS": ""}  # jax itself would look for a TPU
+    done = command("dump", script, **environment)
+    assert done.returncode == 0
+    assert [line for line in done.stderr.splitlines() if "pallas-debug" not in line] == []
+
+
+def test_a_module_is_run(command: Any, script: Path, tmp_path: Path) -> None:
+    done = command("dump", "-m", "script", "argument")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "sum 2048.0 argument\n"
+
+
+@pytest.mark.parametrize("behind", [True, False])
+def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> None:
+    shape = "--arg=bf16[1,1,128,128]"
+    options = [shape, shape, shape, "--arg", "causal=True", "--target=v6e", "--to=here"]
+    what = "pallas_debug_kernels:flash_attention"
+    done = command("dump", *([what, *options] if behind else [*options, what]))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "1 kernel for v6e in here" in done.stderr
+    assert next((tmp_path / "here").glob("flash_attention-*/v6e")).is_dir()
+
+
+def test_json_is_data_on_standard_output(command: Any) -> None:
+    done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
+                   "pallas_debug_kernels:vector_add")  # fmt: skip
+    (dump,) = json.loads(done.stdout)
+    assert dump["kernel"]["name"] == "vector_add"
+    assert dump["compilations"][0]["status"] == "ok"
+
+
+def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None:
+    command("dump", script)
+    again = command("dump", script)
+    assert "(1 of 1 compilation cached)" in again.stderr
+
+
+def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "broken.py").write_text(BROKEN)
+    done = command("dump", "broken.py")
+    assert done.returncode == 1
+    assert done.stdout == "8.0\n"
+    assert "broken.py:5: Unimplemented primitive in Pallas TPU lowering" in done.stderr
+    assert "(1 failed)" in done.stderr
+    following = done.stderr.rsplit("next: pallas-debug ", 1)[1].split()
+    shown = command(*following)
+    assert shown.returncode == 0
+    assert "NotImplementedError in broken_kernel-" in shown.stdout
+    assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    "source,code,said",
+    [
+        ("1 / 0", 3, "script.py raised ZeroDivisionError; the kernels that it had lowered were kept"),
+        ("raise SystemExit(7)", 3, "script.py exited with 7; the kernels that it had lowered were kept"),
+        ("raise SystemExit(0)", 0, "1 kernel for v5e in dumps"),
+        ("raise SystemExit", 0, "1 kernel for v5e in dumps"),
+        ("def f(:", 3, "script.py raised SyntaxError"),
+    ],
+)  # fmt: skip
+def test_a_script_that_ends_badly(
+    command: Any, script: Path, source: str, code: int, said: str, tmp_path: Path
+) -> None:
+    script.write_text(SCRIPT + source)
+    done = command("dump", "script.py")
+    assert done.returncode == code
+    assert said in done.stderr
+    if code == 3 and "(:" not in source:
+        assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e"))) == 1
+    if "1 / 0" in source:
+        assert "ZeroDivisionError: division by zero" in done.stderr
+        assert "runpy" not in done.stderr
+
+
+def test_a_script_without_kernels(command: Any, script: Path) -> None:
+    script.write_text("print('hello')")
+    done = command("dump", "script.py")
+    assert done.returncode == 3
+    assert "script.py called no Pallas kernel: nothing was dumped." in done.stderr
+    assert "Does it take another path off a TPU, or only define its kernels?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        (["dump", "missing.py"], "no such script: missing.py. Name a Python file, `-m` and a "
+         "module, or package.module:function."),
+        (["dump", "--target=v99", "script.py"], "unknown target 'v99'; the known ones are"),
+        (["dump", "--arg=3", "script.py"], "--arg is for package.module:function"),
+        (["dump", "nowhere:f"], "there is no module 'nowhere': is it installed, or should you be "
+         "in another directory?"),
+        (["dump", "json:nothing"], "json has no 'nothing'"),
+        (["dump", "json:__doc__"], "json:__doc__ is str, and not a function"),
+        (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[' is neither an abstract array such as "
+         "bf16[1,2,512,128] nor a Python value such as 128, True or 'relu'"),
+        (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33'; write it as jax does"),
+        (["dump", "--timeout=0", "script.py"], "Invalid value for '--timeout'"),
+        (["dump"], "Missing argument 'WHAT'"),
+        (["wat"], "No such command 'wat'"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_exits_with_2(
+    command: Any, script: Path, arguments: list[str], said: str
+) -> None:
+    done = command(*arguments)
+    assert done.returncode == 2
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
+    done = command("dump", "--arg=f32[3,3]", "--arg=f32[4,4]", "pallas_debug_kernels:matmul")
+    assert done.returncode == 3
+    assert "pallas_debug_kernels:matmul raised ValueError when it was traced with" in done.stderr
+    assert "Are shapes and dtypes what it expects?" in done.stderr
+
+
+@pytest.mark.parametrize("where", ["a_file", "a_file/below", "/proc/nowhere"])
+def test_a_directory_that_cannot_be(command: Any, script: Path, where: str) -> None:
+    (script.parent / "a_file").write_text("")
+    done = command("dump", "--to", where, script)
+    assert done.returncode == 3
+    assert f"cannot dump to {where}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
+    tool = Path(sys.executable).with_name("pallas-debug")
+    runs = [
+        subprocess.Popen(
+            [tool, "dump", "script.py"], cwd=tmp_path, stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE, text=True,
+        )
+        for _ in range(2)
+    ]  # fmt: skip
+    said = [run.communicate(timeout=120)[1] for run in runs]
+    assert [run.returncode for run in runs] == [0, 0], said
+    assert sum("cached" in text for text in said) == 1, said  # compiled once, found once
+    assert len(list((tmp_path / "dumps").glob("vector_add-*/v5e/compilation.json"))) == 1
+
+
+def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_path: Path) -> None:
+    script.write_text(SCRIPT + "import time; print('there', flush=True); time.sleep(60)")
+    tool = Path(sys.executable).with_name("pallas-debug")
+    run = subprocess.Popen(
+        [tool, "dump", "script.py"], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert run.stdout is not None
+    while run.stdout.readline() != "there\n":
+        pass
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.glob("dumps/*/v5e")) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    children = _children(run.pid)
+    assert children
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "pallas-debug: stopped; what was finished is in the dump directory" in said
+    assert "Traceback" not in said
+    assert not [pid for pid in children if Path("/proc", pid).exists()]
+    assert len(list(tmp_path.glob("dumps/vector_add-*/v5e/compilation.json"))) == 1
+    assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
+
+
+def _children(pid: int) -> list[str]:
+    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True,
+                           check=False, env={**os.environ})  # fmt: skip
+    return found.stdout.split()

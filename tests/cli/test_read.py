@@ -1,0 +1,257 @@
+"""`ls`, `show`, `targets`, `doctor`, `demo`: what a person reads, as installed."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import pallas_debug
+from pallas_debug.model import Dump
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
+    import jax
+    import jax.numpy as jnp
+    from pallas_debug_kernels import matmul
+
+    root = tmp_path_factory.mktemp("read") / "dumps"
+    x = jax.ShapeDtypeStruct((256, 256), jnp.float32)
+    (dump,) = pallas_debug.dump(matmul, x, x, activation="relu", targets="v5e,v6e", to=root)
+    return root, dump
+
+
+def test_ls_lists_a_line_per_kernel_and_target(command: Any, dumped: tuple[Path, Dump]) -> None:
+    root, dump = dumped
+    done = command("ls", root)
+    assert done.returncode == 0
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == [dump.name] * 2
+    assert [row[2] for row in rows] == ["v5e", "v6e"]
+    assert all("kernel.py:" in row[1] and row[3].startswith("ok, ") for row in rows)
+
+
+def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]) -> None:
+    root, dump = dumped
+    shown = command("ls", root, "-k", "matmul", "-t", "v5e").stdout.splitlines()
+    every = command("ls", root, "-k", "matmul", "-t", "v5e", "--all").stdout.splitlines()
+    compilation = dump.compilation("v5e")
+    assert len(shown) == len(compilation.changed_passes)
+    assert len(every) == len(compilation.passes)
+    assert every[-1].split("\t")[:3] == ["v5e", f"{len(every) - 1:02d}", "finalize-llo"]
+
+
+def test_ls_as_json(command: Any, dumped: tuple[Path, Dump]) -> None:
+    root, dump = dumped
+    (kernel,) = json.loads(command("ls", root, "--json").stdout)
+    assert kernel["name"] == dump.name
+    assert [c["target"] for c in kernel["compilations"]] == ["v5e", "v6e"]
+
+
+STAGES = {
+    "source": "def matmul_kernel(",
+    "jaxpr": "dot_general",
+    "stablehlo": "stablehlo.custom_call @tpu_custom_call",
+    "mosaic": "func.func @",
+    "log": "TPU",
+    "infer-vector-layout": "#tpu.vpad",
+    "finalize-llo": "llo.",
+    "0": "func.func",
+    "summary": "scratch",
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_show_prints_every_stage(command: Any, dumped: tuple[Path, Dump], stage: str) -> None:
+    root, _ = dumped
+    done = command("show", root, stage, "-t", "v5e")
+    assert done.returncode == 0, done.stderr
+    assert STAGES[stage] in done.stdout
+
+
+def test_show_of_a_kernels_and_of_a_targets_folder(command: Any, dumped: tuple[Path, Dump]) -> None:
+    root, dump = dumped
+    whole = command("show", root, "mosaic", "-t", "v6e").stdout
+    assert command("show", root / dump.name, "mosaic", "-t", "v6e").stdout == whole
+    assert command("show", root / dump.name / "v6e", "mosaic").stdout == whole
+
+
+def test_a_pass_that_changed_nothing_shows_the_text_before_it(
+    command: Any, dumped: tuple[Path, Dump]
+) -> None:
+    root, dump = dumped
+    passes = dump.compilation("v5e").passes
+    unchanged = next(p for p in passes if not p.changed)
+    before = passes[unchanged.number - 1]
+    texts = {command("show", root, str(p.number), "-t", "v5e").stdout for p in (unchanged, before)}
+    assert len(texts) == 1
+
+
+def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, Dump]) -> None:
+    root, dump = dumped
+    shown = command("show", root).stdout
+    for said in (
+        dump.name,
+        "kernel.py:",
+        "grid       1 parallel, 1 parallel, 1 arbitrary",
+        "input",
+        "x_ref",
+        "float32[256,256] in default, block (256, 256)",
+        "scratch",
+        "v5e",
+        "ok, ",
+    ):
+        assert said in shown
+
+
+@pytest.mark.parametrize(
+    "arguments,code,said",
+    [
+        (["ls", "nowhere"], 3, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
+        (["ls", "{root}/{name}/kernel.json"], 3, "is a file, or lies below one; name the directory that holds the dumps."),
+        (["show", "{root}", "wat", "-t", "v5e"], 2, "no pass 'wat' for v5e: 00 deserialization, 01"),
+        (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
+        (["show", "{root}", "mosaic"], 2, "say which target; there are: v5e, v6e"),
+        (["show", "{root}", "mosaic", "-t", "v4"], 2, "has no target 'v4'; there are: v5e, v6e"),
+        (["show", "{root}", "-k", "flash"], 2, "no kernel 'flash' in"),
+        (["show", "{root}", "error", "-t", "v5e"], 2, "compiled for v5e: there is no error to show"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_shown(
+    command: Any, dumped: tuple[Path, Dump], arguments: list[str], code: int, said: str
+) -> None:
+    root, dump = dumped
+    done = command(*(a.format(root=root, name=dump.name) for a in arguments))
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_kernel_does_not_hide_the_others(
+    command: Any, dumped: tuple[Path, Dump], tmp_path: Path
+) -> None:
+    root, dump = dumped
+    copy = tmp_path / "copy"
+    shutil.copytree(root, copy)
+    shutil.copytree(copy / dump.name, copy / "damaged-00000000")
+    (copy / "damaged-00000000" / "kernel.json").write_bytes(b'{"tool": "pall')
+    done = command("ls", copy)
+    assert done.returncode == 0
+    assert dump.name in done.stdout
+    assert "damaged-00000000\t\t\tfailed: cannot be read" in done.stdout
+    assert "kernel.json is cut short or is no JSON" in done.stderr
+    assert "Delete its folder and dump again." in done.stderr
+
+
+def test_a_closed_pipe_is_no_error(dumped: tuple[Path, Dump]) -> None:
+    root, _ = dumped
+    tool = Path(sys.executable).with_name("pallas-debug")
+    run = subprocess.run(
+        f"{tool} show {root} finalize-llo -t v5e | head -1", shell=True, text=True,
+        capture_output=True, check=False,
+    )  # fmt: skip
+    assert run.stderr == ""
+    assert run.stdout.count("\n") == 1
+
+
+def test_targets_are_listed(command: Any) -> None:
+    rows = [line.split("\t") for line in command("targets").stdout.splitlines()]
+    assert [row[0] for row in rows] == ["v4", "v5e", "v5p", "v6e", "tpu7x", "tpu"]
+    assert json.loads(command("targets", "--json").stdout)[1]["topology"] == "v5e:2x2"
+
+
+def test_doctor_finds_this_machine_well(command: Any) -> None:
+    done = command("doctor", JAX_PLATFORMS="")
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == ""
+    for said in ("jax: ", "capture: lowering rules: as expected", "which this jax was made for",
+                 "target v4: ", "target tpu7x: ", "libtpu's age: built on"):  # fmt: skip
+        assert said in done.stdout
+    assert "failed" not in done.stdout
+
+
+def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
+    done = command("doctor", "--json", LIBTPU_INIT_ARGS="--xla_mosaic_dump_to=elsewhere")
+    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    assert checks["LIBTPU_INIT_ARGS"]["state"] == "warning"
+    assert "take it out" in checks["LIBTPU_INIT_ARGS"]["remedy"]
+    assert checks["target v5e"]["state"] == "ok"
+
+
+def test_demo_shows_what_it_did_and_what_comes_next(command: Any) -> None:
+    done = command("demo")
+    assert done.returncode == 0, done.stderr
+    assert "$ pallas-debug dump" in done.stdout
+    assert "$ pallas-debug ls dumps" in done.stdout
+    assert done.stdout.count("flash_attention-") == 2
+    following = done.stdout.rsplit("next: pallas-debug ", 1)[1].split()
+    assert "func.func" in command(*following).stdout
+
+
+def test_help_imports_neither_jax_nor_textual(run_python: Any) -> None:
+    code = """
+import sys
+from pallas_debug.cli import cli
+cli.main(["--help"], standalone_mode=False)
+print(sorted({"jax", "jaxlib", "numpy", "textual", "rich", "msgspec"} & set(sys.modules)))
+"""
+    done = run_python("-c", code)
+    assert done.stdout.endswith("[]\n"), done.stdout + done.stderr
+
+
+def test_reading_a_dump_imports_no_jax(run_python: Any, dumped: tuple[Path, Dump]) -> None:
+    root, _ = dumped
+    code = f"""
+import sys
+from pallas_debug.cli import cli
+cli.main(["show", {str(root)!r}, "mosaic", "-t", "v5e"], standalone_mode=False)
+cli.main(["ls", {str(root)!r}], standalone_mode=False)
+print(sorted({{"jax", "jaxlib", "textual"}} & set(sys.modules)))
+"""
+    done = run_python("-c", code)
+    assert done.stdout.endswith("[]\n"), done.stdout[-300:] + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")
+def test_a_real_terminal_gets_a_table_and_no_escape_of_a_files(
+    dumped: tuple[Path, Dump], tmp_path: Path
+) -> None:
+    root, dump = dumped
+    copy = tmp_path / "dumps"
+    shutil.copytree(root, copy)
+    mosaic = copy / dump.name / "v5e" / "mosaic.mlir"
+    mosaic.write_text("\x1b[2Jevil\n" + "tail\n")
+    tool = Path(sys.executable).with_name("pallas-debug")
+    screen = _in_terminal(f"{tool} ls {copy}; {tool} show {copy} mosaic -t v5e; echo do''ne")
+    assert "kernel" in screen
+    assert "target" in screen
+    assert "status" in screen
+    assert "\\x1b[2Jevil" in screen
+
+
+def _in_terminal(line: str) -> str:
+    """What a terminal of 150 columns shows after a shell ran `line`; it prints `done` at last."""
+    import time
+
+    session = f"pallas-debug-{os.getpid()}"
+    tmux = ["tmux", "-L", session]
+    subprocess.run([*tmux, "new-session", "-d", "-x", "150", "-y", "50", "sh"], check=True)
+    try:
+        subprocess.run([*tmux, "send-keys", line, "Enter"], check=True)
+        for _ in range(200):
+            screen = subprocess.run(
+                [*tmux, "capture-pane", "-p"], check=True, capture_output=True, text=True
+            ).stdout
+            if "\ndone" in screen:
+                return screen
+            time.sleep(0.1)
+        pytest.fail(f"the command did not end: {screen}")
+    finally:
+        subprocess.run([*tmux, "kill-server"], check=False)

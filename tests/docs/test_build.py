@@ -1,0 +1,58 @@
+"""mkdocs builds the site strictly, and a page of it asks nobody on the network for anything."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+_LOADED = re.compile(
+    r"""<(?:script|img|iframe|source)[^>]*\ssrc=["']?(?P<src>[^"'\s>]+)"""
+    r"""|<link[^>]*\shref=["']?(?P<href>[^"'\s>]+)"""
+)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", folder],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    return folder
+
+
+def test_every_page_is_built(site: Path) -> None:
+    docs = ROOT / "docs"
+    for page in docs.rglob("*.md"):
+        built = page.relative_to(docs).with_suffix("")
+        folder = built.parent if built.name == "index" else built
+        assert (site / folder / "index.html").is_file()
+
+
+def test_the_scripts_are_no_part_of_the_site(site: Path) -> None:
+    assert not list(site.rglob("*.py"))
+
+
+def test_nothing_is_loaded_from_elsewhere(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        for match in _LOADED.finditer(page.read_text()):
+            address = match["src"] or match["href"]
+            assert not address.startswith(("http:", "https:", "//")), f"{page.name}: {address}"
+
+
+def test_the_links_of_the_readme_lead_somewhere() -> None:
+    for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md"):
+        for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
+            if not target.startswith("https:"):
+                assert (ROOT / target).is_file(), f"{name}: {target}"

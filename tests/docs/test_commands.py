@@ -1,0 +1,101 @@
+"""What the README and the pages show is what their commands print."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def load(path: Path) -> ModuleType:
+    """A script of `docs/`, which is no package."""
+    name = f"docs_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+commands = load(ROOT / "docs" / "commands.py")
+
+PAGES = {str(page.relative_to(ROOT)): page for page in commands.pages()}
+
+
+def test_there_are_pages_with_commands() -> None:
+    assert {"README.md", "docs/quickstart.md", "docs/guides/dumping.md"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_shows_what_its_commands_print(name: str) -> None:
+    with commands.scratch_directory() as scratch:
+        found = commands.differences(PAGES[name], scratch)
+    assert not found, "\n\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "shown, printed",
+    [
+        ("softmax-0123abcd ok", "softmax-ffffffff ok"),
+        ("ok, 11 of 19 passes changed something", "ok, 12 of 22 passes changed something"),
+        ("in 1.43s", "in 12.01s"),
+        ("4,095 B   0.4 ms", "12,345 B  10.1 ms"),
+        ("a … c", "a b c"),
+        ("first\n…\nlast", "first\nlast"),
+        ("first\n…\nlast", "first\n2\n3\nlast"),
+        ("===== 2 passed =====", "========== 2 passed =========="),
+    ],
+)
+def test_what_may_differ(shown: str, printed: str) -> None:
+    assert commands.agree(shown, printed)
+
+
+@pytest.mark.parametrize(
+    "shown, printed",
+    [
+        ("1 kernel for v5e", "2 kernels for v5e"),
+        ("failed (compile)", "failed (lowering)"),
+        ("first\nlast", "first\n2\nlast"),
+        ("first", "first\nlast"),
+        ("", "something"),
+        ("softmax.py:6", "softmax.py:7"),
+        ("a … c", "a\nc"),
+    ],
+)
+def test_what_may_not_differ(shown: str, printed: str) -> None:
+    assert not commands.agree(shown, printed)
+
+
+def test_a_difference_names_page_command_and_lines(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("<!-- run -->\n```console\n$ echo one\none\n$ echo two\nthree\n```\n")
+    with commands.scratch_directory() as scratch:
+        (found,) = commands.differences(page, scratch)
+    assert found.startswith("page.md: $ echo two\n")
+    assert "-three\n+two" in found
+
+
+def test_files_exit_codes_and_continued_lines(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- file: a/b.txt -->\n```text\nhello\n```\n\n"
+        "<!-- run -->\n```console\n$ cat \\\n    a/b.txt\nhello\n$ false\n$ echo $?\n1\n```\n\n"
+        "<!-- run one -->\n```console\n$ echo '$ x'; echo y\n$ x\ny\n```\n"
+    )
+    with commands.scratch_directory() as scratch:
+        assert commands.differences(page, scratch) == []
+
+
+def test_rewriting_keeps_what_agrees_and_replaces_the_rest(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("Text.\n\n<!-- run -->\n```console\n$ echo one\n…\n$ echo two\nthree\n```\n")
+    with commands.scratch_directory() as scratch:
+        text = commands.rewritten(page, scratch)
+    assert text == ("Text.\n\n<!-- run -->\n```console\n$ echo one\n…\n$ echo two\ntwo\n```\n")

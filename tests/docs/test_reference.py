@@ -1,0 +1,72 @@
+"""The reference pages are what `docs/generate.py` writes, and it says so when they are not."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def generate(root: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, root / "docs" / "generate.py", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what the generator reads and writes."""
+    for name in ("docs", "pallas_debug", "kernels", "pytest_plugin"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    return tmp_path
+
+
+def test_the_pages_are_fresh() -> None:
+    done = generate(ROOT, "--check")
+    assert done.returncode == 0, f"{done.stdout}{done.stderr}"
+    assert done.stdout == ""
+
+
+def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
+    page = copy / "docs" / "reference" / "exit-codes.md"
+    page.write_text("# Exit codes\n\nAll is well.\n")
+    done = generate(copy, "--check")
+    assert done.returncode == 1
+    assert done.stdout == "stale: docs/reference/exit-codes.md\n"
+    assert "python docs/generate.py" in done.stderr
+    assert page.read_text() == "# Exit codes\n\nAll is well.\n"
+
+
+def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> None:
+    page = copy / "docs" / "reference" / "hooks.md"
+    page.unlink()
+    done = generate(copy)
+    assert done.returncode == 0
+    assert done.stdout == "written: docs/reference/hooks.md\n"
+    assert page.read_text() == (ROOT / "docs" / "reference" / "hooks.md").read_text()
+    assert generate(copy).stdout == ""
+
+
+def test_an_environment_variable_that_nobody_described_is_named(copy: Path) -> None:
+    module = copy / "pallas_debug" / "cli" / "exits.py"
+    module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')
+    done = generate(copy, "--check")
+    assert done.returncode == 1
+    assert "SOME_SWITCH" in done.stderr
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text()
+    docs = ROOT / "docs"
+    for page in docs.rglob("*.md"):
+        assert f": {page.relative_to(docs)}\n" in navigation

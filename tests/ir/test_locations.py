@@ -1,0 +1,115 @@
+"""Locations in compiler text: which Python lines they name."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from pallas_debug.ir.locations import first_source_line, source_lines, unescape
+from pallas_debug.model import SourceLine
+
+E2003 = """\
+INTERNAL: Mosaic failed to compile TPU kernel: E2003: CompileTimeMosaicUnprovenMemoryAccessAlignment:
+cannot statically prove that index in dimension 1 is a multiple of 128
+
+at location: loc("get:"("get/get"(callsite("kernel"("/x/bad.py":6:17 to :47) at "f"("/x/bad.py":8:9 to :20)))))
+
+The MLIR operation involved:
+  %4 = "tpu.vector_load"(%1, %2, %3) : (memref<8x512xf32>, index, index) -> vector<8x128xf32>
+"""
+
+ALIASES = """\
+module attributes {stable_mosaic.version = 15 : i64} {
+  func.func @add(%x: i32 loc("x_ref")) {
+    %0 = vector.load %x[] : vector<8x128xf32> loc(#loc3)
+    return loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc1 = loc("rows.py":12:4 to :30)
+#loc2 = loc("kernel"(#loc1))
+#loc3 = loc(callsite(#loc2 at "f"("run.py":3:1)))
+"""
+
+
+@pytest.mark.parametrize(
+    "text, lines",
+    [
+        ("", []),
+        ("no location at all", []),
+        ("loc(unknown)", []),
+        ('loc("x_ref")', []),
+        ("loc(#loc7)", []),
+        ('loc("rows.py":12:4)', [("rows.py", 12, None)]),
+        ('#loc7 = loc("rows.py":12:4 to :30)', [("rows.py", 12, None)]),
+        ('loc("rows.py":12:4 to 14:30)', [("rows.py", 12, None)]),
+        ('loc("kernel"("rows.py":12:4))', [("rows.py", 12, "kernel")]),
+        ('loc("kernel"( "rows.py":12:4))', [("rows.py", 12, "kernel")]),
+        ('loc(""("rows.py":12:4))', [("rows.py", 12, "")]),
+        ('loc("get:"("get/get"("rows.py":1:2)))', [("rows.py", 1, "get/get")]),
+        ('loc("a b/c d.py":1:2)', [("a b/c d.py", 1, None)]),
+        ('loc("<string>":1:2)', [("<string>", 1, None)]),
+        ('loc("<lambda>"("a.py":1:2))', [("a.py", 1, "<lambda>")]),
+        (
+            'loc(callsite("g"("a.py":1:2) at callsite("f"("b.py":3:4) at "m"("c.py":5:6))))',
+            [("a.py", 1, "g"), ("b.py", 3, "f"), ("c.py", 5, "m")],
+        ),
+        ('loc(fused["a.py":1:2, "b.py":3:4])', [("a.py", 1, None), ("b.py", 3, None)]),
+        (
+            r'loc("k \22q\22 \\ \C3\BC"("/h \C3\BC\22\\y.py":3:4))',
+            [('/h ü"\\y.py', 3, 'k "q" \\ ü')],
+        ),
+        ('"quoted" words : "f"("a.py":1:2)', [("a.py", 1, "f")]),
+        ('an "unbalanced quote\n"f"("a.py":1:2)', [("a.py", 1, "f")]),
+        ('%0 = "tpu.load"(%1) {s = "(x"} : i32 loc("f"("a.py":1:2))', [("a.py", 1, "f")]),
+        (ALIASES, [("rows.py", 12, None), ("run.py", 3, "f")]),
+        (E2003, [("/x/bad.py", 6, "kernel"), ("/x/bad.py", 8, "f")]),
+    ],
+)
+def test_source_lines(text: str, lines: list[tuple[str, int, str | None]]) -> None:
+    expected = [SourceLine(file=file, line=line, function=f) for file, line, f in lines]
+    assert list(source_lines(text)) == expected
+
+
+@pytest.mark.parametrize(
+    "message, line",
+    [
+        ("", None),
+        ("Check failed: rem == 0 (1024 vs. 0)", None),
+        ('File "a.py":1:2 that is no location', None),
+        ("at location: loc(unknown)", None),
+        (E2003, SourceLine(file="/x/bad.py", line=6, function="kernel")),
+        (
+            'loc(unknown)\nloc("a.py":1:2)\nloc("b.py":3:4)',
+            SourceLine(file="a.py", line=1),
+        ),
+        ('loc(unknown) and loc("a.py":1:2)', SourceLine(file="a.py", line=1)),
+    ],
+)
+def test_first_source_line(message: str, line: SourceLine | None) -> None:
+    assert first_source_line(message) == line
+
+
+@pytest.mark.parametrize(
+    "printed, text",
+    [
+        ("plain", "plain"),
+        (r"\22", '"'),
+        (r"\\", "\\"),
+        (r"\\22", r"\22"),
+        (r"a\0Ab", "a\nb"),
+        (r"\F0\9F\A6\80", "🦀"),
+        ("ü", "ü"),
+        (r"\FF", "\udcff"),
+    ],
+)
+def test_unescape(printed: str, text: str) -> None:
+    assert unescape(printed) == text
+
+
+def test_a_large_pass_takes_no_time() -> None:
+    text = '    %4 = "a.b"(%1) {c = "d"} : i32 loc("kernel"("x/y.py":1:2 to :3))\n' * 20_000
+    start = time.process_time()
+    assert sum(1 for _ in source_lines(text)) == 20_000
+    assert time.process_time() - start < 5  # it takes 0.1 s; a quadratic search took minutes

@@ -1,0 +1,336 @@
+"""The pytest plugin, in real child runs: its options in three spellings, with and without xdist."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from pallas_debug_pytest.options import OPTIONS
+
+from pallas_debug.store import open_dumps
+
+TESTS = """
+import jax, jax.numpy as jnp, pytest
+from pallas_debug_kernels import vector_add, matmul
+
+@jax.jit
+def add(x):
+    return vector_add(x, x)
+
+@pytest.mark.parametrize("i", range(3))
+def test_add(i):
+    assert add(jnp.ones(512))[0] == 2
+
+def test_matmul():
+    x = jnp.ones((128, 128))
+    assert matmul(x, x)[0, 0] == 128
+
+def test_without_kernels():
+    pass
+"""
+
+
+@pytest.fixture(autouse=True)
+def tests(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(test_kernels=TESTS)
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*arguments, timeout=240)
+
+
+def used(directory: Path) -> dict[str, set[str]]:
+    """Which kernels, by their own names, each test used."""
+    return {
+        record.name: {kernel.rpartition("-")[0] for kernel in record.kernels}
+        for record in open_dumps(directory).runs()
+    }
+
+
+EXPECTED = {
+    "test_kernels.py::test_add[0]": {"vector_add"},
+    "test_kernels.py::test_add[1]": {"vector_add"},
+    "test_kernels.py::test_add[2]": {"vector_add"},
+    "test_kernels.py::test_matmul": {"matmul"},
+}
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
+    pytester: pytest.Pytester, workers: list[str]
+) -> None:
+    result = run(pytester, "--pallas-dump", "--pallas-target=v5e,v6e", *workers)
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines(
+        [
+            "pallas-debug *: dumping to dumps for v5e, v6e; kernels run in HLO interpret mode, as there is no accelerator",
+            "*- pallas-debug -*",
+            "2 kernels for v5e, v6e in dumps*, used by 4 tests",
+            "next: pallas-debug ls dumps",
+        ]
+    )
+    assert used(pytester.path / "dumps") == EXPECTED
+    assert {record.run for record in open_dumps(pytester.path / "dumps").runs()} != set()
+    assert len({record.run for record in open_dumps(pytester.path / "dumps").runs()}) == 1
+    for kernel in open_dumps(pytester.path / "dumps").kernels():
+        assert [c.target for c in kernel.compilations] == ["v5e", "v6e"]
+        assert all(c.compilation and c.compilation.ok for c in kernel.compilations)
+
+
+def test_under_xdist_each_kernel_is_compiled_once(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax.numpy as jnp, pytest
+        from pallas_debug_kernels import vector_add
+        @pytest.mark.parametrize("i", range(8))
+        def test_add(i):
+            vector_add(jnp.ones(512), jnp.ones(512))
+        """,
+        conftest="""
+        import os, pathlib
+        from pallas_debug.aot import pool
+        original = pool.Pool.compile
+        def compile(self, *args, **kwargs):
+            path = pathlib.Path("compiled.txt")
+            with path.open("a") as file:
+                file.write(f"{os.getpid()}\\n")
+            return original(self, *args, **kwargs)
+        pool.Pool.compile = compile
+        """,
+    )
+    run(pytester, "--pallas-dump", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
+    assert len((pytester.path / "compiled.txt").read_text().splitlines()) == 1
+
+
+def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax.numpy as jnp
+        from jax.experimental import pallas as pl
+        def broken_kernel(x_ref, o_ref):
+            o_ref[...] = jnp.cumsum(x_ref[...], axis=0)
+        def test_broken():
+            x = jnp.ones((8, 128))
+            assert pl.pallas_call(broken_kernel, out_shape=x)(x)[-1, 0] == 8
+        """
+    )
+    result = run(pytester, "--pallas-dump")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "broken_kernel-* v5e: failed (lowering): *test_kernels.py:4: Unimplemented primitive*",
+            "1 kernel for v5e in dumps (1 failed), used by 1 test",
+            "next: pallas-debug show dumps/broken_kernel-* error -t v5e",
+        ]
+    )
+
+
+def test_a_test_that_fails_names_its_kernels(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax.numpy as jnp
+        from pallas_debug_kernels import vector_add
+        def test_wrong():
+            assert vector_add(jnp.ones(512), jnp.ones(512))[0] == 3
+        """
+    )
+    result = run(pytester, "--pallas-dump")
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    section = re.search(r"-+ pallas-debug -+\n(.*?)\n-+ pallas-debug", text, re.DOTALL)
+    assert section is not None
+    lines = section[1].splitlines()
+    assert len(lines) <= 15
+    assert lines[0] == "1 kernel used by this test:"
+    assert lines[1].startswith("  dumps/vector_add-")
+    assert lines[2].startswith("show one: pallas-debug show dumps/vector_add-")
+
+
+@pytest.mark.parametrize("place", ["command line", "ini", "environment"])
+def test_an_option_may_stand_in_three_places(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    arguments: list[str] = []
+    if place == "command line":
+        arguments = ["--pallas-dump=there", "--pallas-target=v6e"]
+    elif place == "ini":
+        pytester.makeini("[pytest]\npallas_dump = there\npallas_target = v6e\n")
+    else:
+        monkeypatch.setenv("PALLAS_DEBUG_DUMP", "there")
+        monkeypatch.setenv("PALLAS_DEBUG_TARGET", "v6e")
+    run(pytester, *arguments).assert_outcomes(passed=5)
+    kernels = open_dumps(pytester.path / "there").kernels()
+    assert [c.target for k in kernels for c in k.compilations] == ["v6e", "v6e"]
+
+
+def test_the_command_line_beats_the_environment_and_that_the_ini(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\npallas_dump = ini\npallas_target = v4\n")
+    monkeypatch.setenv("PALLAS_DEBUG_TARGET", "v6e")
+    result = run(pytester, "--pallas-dump=line", "-k", "matmul")
+    result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
+
+
+@pytest.mark.parametrize("mode,header", [("hlo", "HLO"), ("tpu", "TPU")])
+def test_kernels_run_in_the_mode_that_was_asked_for(
+    pytester: pytest.Pytester, mode: str, header: str
+) -> None:
+    pytester.makepyfile(
+        test_mode=f"""
+        from jax._src import config
+        def test_mode():
+            value = config.pallas_tpu_interpret_mode_context_manager.value
+            assert (value is True) == ({mode!r} == "hlo"), value
+        """
+    )
+    result = run(pytester, f"--pallas-interpret={mode}")
+    result.assert_outcomes(passed=6)
+    result.stdout.fnmatch_lines(
+        [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
+    )
+    assert not (pytester.path / "dumps").exists()
+
+
+def test_the_bare_flag_is_hlo(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "-k", "matmul", "--pallas-interpret")
+    result.stdout.fnmatch_lines(["pallas-debug *: kernels run in HLO interpret mode"])
+
+
+def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax, jax.numpy as jnp, pytest
+        from jax.experimental import pallas as pl
+        def beyond(i_ref, x_ref, o_ref):
+            o_ref[...] = x_ref[pl.ds(i_ref[0], 8), :]
+        def call(start):
+            return pl.pallas_call(beyond, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32))(
+                jnp.array([start]), jnp.ones((16, 128)))
+        def test_beyond():
+            call(12).block_until_ready()
+        def test_within():
+            assert call(8)[0, 0] == 1
+        """
+    )
+    run(pytester, "--pallas-interpret=tpu").assert_outcomes(failed=1, passed=1)
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
+        (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is no list of targets; write it as v5e,v6e"),
+        (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: hlo, tpu"),
+        (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is no number of seconds greater than 0"),
+        (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
+        (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
+        (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
+        (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
+    ],
+)  # fmt: skip
+def test_what_makes_no_sense_is_refused_before_any_test(
+    pytester: pytest.Pytester, arguments: list[str], said: str
+) -> None:
+    result = run(pytester, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert said in result.stderr.str()
+    assert "Traceback" not in result.stderr.str()
+
+
+def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makeini("[pytest]\npallas_interpret = fast\n")
+    assert "the ini option pallas_interpret: 'fast' is no" in run(pytester).stderr.str()
+    monkeypatch.setenv("PALLAS_DEBUG_INTERPRET", "slow")
+    said = run(pytester).stderr.str()
+    assert "the environment variable PALLAS_DEBUG_INTERPRET: 'slow' is no" in said
+
+
+def test_help_tells_of_every_option_in_its_three_spellings(pytester: pytest.Pytester) -> None:
+    text = " ".join(run(pytester, "--help").stdout.str().split())
+    for option in OPTIONS:
+        assert option.flag in text
+        assert f"ini: {option.ini}" in text
+        assert option.environment in text
+
+
+def test_a_run_without_our_options_is_as_if_we_were_not_there(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_kernels="def test_nothing(): pass",
+        conftest="""
+        import atexit, json, pathlib, sys
+        def look():
+            found = sorted({"jax", "numpy", "pallas_debug", "pallas_debug_pytest.run"} & set(sys.modules))
+            pathlib.Path("modules.json").write_text(json.dumps(found))
+        atexit.register(look)
+        """,
+    )
+    with_us = run(pytester)
+    assert json.loads((pytester.path / "modules.json").read_text()) == []
+    without_us = run(pytester, "-p", "no:pallas_debug_pytest")
+    assert "pallas" not in with_us.stdout.str().replace("pallas-debug-0", "")
+
+    def plain(result: pytest.RunResult) -> list[str]:
+        # The header lists the plugins, and the last line has the time.
+        lines = result.stdout.lines
+        return [re.sub(r"in [\d.]+s", "", l) for l in lines if not l.startswith("plugins:")]  # noqa: E741
+
+    assert plain(with_us) == plain(without_us)
+
+
+def test_a_run_with_our_options_and_no_kernels_is_silent_at_the_end(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_kernels="def test_nothing(): pass")
+    result = run(pytester, "--pallas-dump")
+    assert result.stdout.str().count("pallas-debug") == 2  # the header's line and the plugins'
+
+
+def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax
+        jax.config.update("jax_num_cpu_devices", 3)
+        def test_devices():
+            assert jax.device_count() == 3
+        """
+    )
+    import os
+
+    environment = os.environ.pop("XLA_FLAGS", None)
+    try:
+        run(pytester, "--pallas-dump").assert_outcomes(passed=1)
+    finally:
+        if environment is not None:
+            os.environ["XLA_FLAGS"] = environment
+
+
+def test_our_own_failure_is_said_and_fails_no_test(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        conftest="""
+        from pallas_debug.bridge import capture
+        def crash(*args):
+            raise RuntimeError("a bug of ours")
+        capture.capture = crash
+        """
+    )
+    for workers in ([], ["-n", "2"]):
+        result = run(pytester, "--pallas-dump", *workers)
+        result.assert_outcomes(passed=5)
+        result.stdout.fnmatch_lines(
+            ["problem: pallas-debug failed on its own account: RuntimeError: a bug of ours.*"]
+        )

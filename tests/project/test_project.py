@@ -1,0 +1,103 @@
+"""The distribution: what a wheel installs, what an import costs in modules, what is in the tree."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = {"pallas_debug", "pallas_debug_kernels", "pallas_debug_pytest"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    out = tmp_path_factory.mktemp("wheel")
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = out.glob("*.whl")
+    return zipfile.ZipFile(path)
+
+
+def test_the_wheel_installs_three_packages_and_nothing_beside(wheel: zipfile.ZipFile) -> None:
+    top = {name.split("/")[0] for name in wheel.namelist()}
+    assert {name for name in top if not name.endswith(".dist-info")} == PACKAGES
+
+
+@pytest.mark.parametrize("package", sorted(PACKAGES))
+def test_the_wheel_says_that_it_is_typed(wheel: zipfile.ZipFile, package: str) -> None:
+    assert f"{package}/py.typed" in wheel.namelist()
+
+
+def test_the_wheel_holds_all_of_the_source(wheel: zipfile.ZipFile) -> None:
+    expected = {
+        str(path.relative_to(root))
+        for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin")
+        for package in PACKAGES
+        for path in (root / package).rglob("*.py")
+    }
+    assert expected <= set(wheel.namelist())
+
+
+def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
+    (name,) = (n for n in wheel.namelist() if n.endswith("dist-info/METADATA"))
+    metadata = wheel.read(name).decode()
+    assert "Requires-Python: >=3.11" in metadata
+    assert "Requires-Dist: jax>=0.10.2\n" in metadata
+    assert "License-Expression: Apache-2.0" in metadata
+    for extra in ("tpu", "pytest", "all", "dev"):
+        assert f"Provides-Extra: {extra}\n" in metadata
+    (name,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
+    points = wheel.read(name).decode()
+    assert "pallas-debug = pallas_debug.cli:main" in points
+    assert "pallas_debug_pytest = pallas_debug_pytest" in points
+
+
+@pytest.mark.parametrize(
+    "code,absent",
+    [
+        ("import pallas_debug", {"jax", "numpy", "click", "rich", "pluggy", "msgspec", "textual"}),
+        ("import pallas_debug.store", {"jax", "numpy", "click", "textual"}),
+        ("import pallas_debug.hooks", {"jax", "numpy", "textual"}),
+        ("import pallas_debug.aot.pool, pallas_debug.aot.targets", {"jax", "numpy", "textual"}),
+        ("import pallas_debug.cli.main", {"jax", "numpy", "rich", "msgspec", "textual"}),
+        ("import pallas_debug_kernels", {"jax", "numpy", "pallas_debug"}),
+        ("import pallas_debug_pytest", {"jax", "numpy", "pallas_debug", "click", "pluggy_"}),
+    ],
+)
+def test_what_an_import_does_not_import(run_python: Any, code: str, absent: set[str]) -> None:
+    done = run_python("-c", f"{code}\nimport sys; print(sorted({absent!r} & set(sys.modules)))")
+    assert done.stdout == "[]\n", done.stdout + done.stderr
+
+
+def test_the_public_names_are_there(run_python: Any) -> None:
+    code = """
+import pallas_debug
+for name in pallas_debug.__all__:
+    assert getattr(pallas_debug, name) is not None, name
+assert set(pallas_debug.__all__) == set(dir(pallas_debug))
+try:
+    pallas_debug.nothing
+except AttributeError as error:
+    print(error)
+"""
+    done = run_python("-c", code)
+    assert done.stdout == "module 'pallas_debug' has no attribute 'nothing'\n", done.stderr
+
+
+def test_only_the_bridge_names_jaxs_internals() -> None:
+    sources = [p for p in (ROOT / "pallas_debug").rglob("*.py") if "bridge" not in p.parts]
+    sources += (ROOT / "pytest_plugin").rglob("*.py")
+    sources += (ROOT / "kernels").rglob("*.py")
+    assert len(sources) > 30
+    for path in sources:
+        assert "jax._src" not in path.read_text(), path
+
+
+def test_no_file_has_grown_over_600_lines() -> None:
+    for path in (*ROOT.glob("pallas_debug/**/*.py"), *ROOT.glob("pytest_plugin/**/*.py")):
+        assert len(path.read_text().splitlines()) <= 600, path

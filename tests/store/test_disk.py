@@ -1,0 +1,205 @@
+"""Directories that cannot be written: files, full and read-only disks, ones that go away.
+
+Disks are small ones of their own, mounted in the mount namespace of a child process.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.model import Kernel, RunRecord
+from pallas_debug.store import Store, open_dumps
+
+CANNOT_MOUNT = 97
+
+PRELUDE = """
+import subprocess, sys
+from pathlib import Path
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.model import Compilation, Kernel, RunRecord
+from pallas_debug.store import Store, open_dumps
+root = Path(sys.argv[1])
+kernel = Kernel(name="add", digest="0" * 64, primitive="p")
+ok = Compilation(kernel="add", target="v5e", status="ok", key="k")
+def refusal(work):
+    try:
+        work()
+    except DumpDirectoryError as error:
+        return str(error)
+    raise SystemExit("it was not refused")
+"""
+
+FULL = f"""{PRELUDE}
+store = Store(root)
+store.put_kernel(kernel, jaxpr="j", source=None)
+store.put_compilation(kernel, ok, {{"small": b"x"}})
+for work in (
+    lambda: store.put_compilation(kernel, ok, {{"large": b"x" * 1_000_000}}),
+    lambda: store.put_kernel(kernel, jaxpr="j" * 1_000_000, source=None),
+    lambda: store.put_kernel(Kernel(name="b", digest="1" * 64, primitive="p"),
+                             jaxpr="j" * 1_000_000, source=None),
+    lambda: store.put_run(RunRecord(run="r", name="n", kernels=("k" * 1_000_000,))),
+):
+    print(refusal(work))
+(stored,) = open_dumps(root)
+assert stored.problem is None and stored.target("v5e").compilation == ok
+assert stored.stage_text("jaxpr") == "j"
+assert (stored.folder / "v5e" / "small").read_bytes() == b"x"
+assert list((root / ".tmp").iterdir()) == []
+"""
+
+READ_ONLY = f"""{PRELUDE}
+store = Store(root)
+store.put_kernel(kernel, jaxpr="j", source=None)
+subprocess.run(["mount", "-o", "remount,ro", root], check=True)
+def claim():
+    with store.claim(kernel, "v5e"):
+        pass
+for work in (
+    lambda: Store(root),
+    lambda: Store(root / "new"),
+    lambda: store.put_kernel(kernel, jaxpr="other", source=None),
+    lambda: store.put_compilation(kernel, ok, {{}}),
+    claim,
+):
+    print(refusal(work))
+assert store.put_kernel(kernel, jaxpr="j", source=None).exists()  # it is there: nothing to write
+(stored,) = open_dumps(root)
+assert stored.problem is None
+"""
+
+
+def test_full_disk(tmp_path: Path) -> None:
+    said = on_disk_of_its_own(FULL, tmp_path, "size=128k")
+    assert (
+        said
+        == [
+            f"cannot dump to {tmp_path}: the disk is full. Free some space, or dump elsewhere; "
+            "what was written is whole"
+        ]
+        * 4
+    )
+
+
+def test_read_only_disk(tmp_path: Path) -> None:
+    said = on_disk_of_its_own(READ_ONLY, tmp_path, "size=1m")
+    roots = [tmp_path, tmp_path / "new", tmp_path, tmp_path, tmp_path]
+    assert said == [
+        f"cannot dump to {root}: it is not writable. Dump elsewhere, or change its permissions"
+        for root in roots
+    ]
+
+
+@pytest.mark.parametrize(
+    "number, cause",
+    [
+        (
+            errno.ENOSPC,
+            "the disk is full. Free some space, or dump elsewhere; what was written is whole",
+        ),
+        (
+            errno.EDQUOT,
+            "the disk is full. Free some space, or dump elsewhere; what was written is whole",
+        ),
+        (errno.EACCES, "it is not writable. Dump elsewhere, or change its permissions"),
+        (errno.EIO, f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}: 'x'"),
+    ],
+)
+def test_errors_that_a_patched_write_raises(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, number: int, cause: str
+) -> None:
+    store = Store(tmp_path)
+
+    def refuse(path: Path, data: bytes) -> NoReturn:
+        raise OSError(number, os.strerror(number), "x")
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    with pytest.raises(DumpDirectoryError) as error:
+        store.put_kernel(kernel, jaxpr="j", source=None)
+    assert str(error.value) == f"cannot dump to {tmp_path}: {cause}"
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert list(open_dumps(tmp_path)) == []
+
+
+@pytest.mark.parametrize("below", [(), ("a",), ("a", "b")])
+def test_a_file(tmp_path: Path, below: tuple[str, ...]) -> None:
+    (tmp_path / "file").write_text("precious")
+    root = tmp_path.joinpath("file", *below)
+    with pytest.raises(DumpDirectoryError) as error:
+        Store(root)
+    assert str(error.value) == (
+        f"cannot dump to {root}: it is a file, or lies below one. "
+        "Name a directory; it is made when it does not exist."
+    )
+    assert (tmp_path / "file").read_text() == "precious"
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="there is no /proc here")
+def test_where_no_directory_can_be_made() -> None:
+    with pytest.raises(DumpDirectoryError) as error:
+        Store(Path("/proc/dumps"))
+    assert str(error.value) == (
+        "cannot dump to /proc/dumps: no directory can be made there. Dump elsewhere."
+    )
+
+
+def test_it_goes_while_the_run_goes_on(tmp_path: Path, kernel: Kernel) -> None:
+    root = tmp_path / "dumps"
+    store = Store(root)
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    shutil.rmtree(root)
+    message = f"cannot dump to {root}: it has gone. Was it deleted while the run went on?"
+    with pytest.raises(DumpDirectoryError) as error:
+        store.put_kernel(kernel, jaxpr="j", source=None)
+    assert str(error.value) == message
+    with pytest.raises(DumpDirectoryError) as error, store.claim(kernel, "v5e"):
+        pass
+    assert str(error.value) == message
+    assert store.find_compilation(kernel, "v5e", "k") is None
+
+
+def test_a_relative_directory_stays_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Kernel
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = Store(Path("dumps"))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    assert (tmp_path / "dumps" / "add-01234567" / "kernel.json").exists()
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+def test_a_run_is_refused_like_a_kernel(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(DumpDirectoryError, match=f"cannot dump to {tmp_path}: "):
+        store.put_run(RunRecord(run="r", name="n"))
+
+
+def on_disk_of_its_own(code: str, root: Path, options: str) -> list[str]:
+    """What `code` prints, run with a tmpfs at `root` that no other process sees."""
+    unshare = shutil.which("unshare")
+    if unshare is None:
+        pytest.skip("no disk can be mounted for this test: there is no `unshare`")
+    own = [unshare, "--mount"] if os.geteuid() == 0 else [unshare, "--mount", "--map-root-user"]
+    mount = f'mount -t tmpfs -o "$1" tmpfs "$2" || exit {CANNOT_MOUNT}; exec "$3" -c "$4" "$2"'
+    done = subprocess.run(
+        [*own, "sh", "-c", mount, "sh", options, str(root), sys.executable, code],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode == CANNOT_MOUNT or done.stderr.startswith("unshare:"):
+        pytest.skip(f"no disk can be mounted for this test: {done.stderr.strip()}")
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()

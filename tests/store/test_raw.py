@@ -1,0 +1,380 @@
+"""Raw Mosaic dumps: what the names of libtpu's files say, on real ones and on odd ones."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.store import open_dumps, raw
+
+VERSIONS = ["libtpu-0.0.42", "libtpu-0.0.50"]
+DIED = (
+    ", and a compile ends with finalize-llo: it died in the pass after that, was stopped, "
+    "is still at it, or files are missing here"
+)
+
+
+# Written by the real compiler.
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_compiled(data: Path, version: str) -> None:
+    (found,) = raw.compiles((data / version / "add").iterdir())
+    assert found.kernel == "add"
+    assert found.whole
+    assert [p.number for p in found.passes] == list(range(len(found.passes)))
+    names = [p.name for p in found.passes]
+    assert names[:2] == ["deserialization", "original"]
+    assert names[-1] == "finalize-llo"
+    assert "infer-vector-layout" in names
+    assert ("post-canon-optimization" in names) == (version == "libtpu-0.0.50")
+    assert not any(p.failed for p in found.passes)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_deserialization_just_before_the_passes_is_theirs(data: Path, version: str) -> None:
+    (found,) = raw.compiles((data / version / "add").iterdir())
+    first, second, *_ = found.passes
+    files = sorted(p.name for p in (data / version / "add").iterdir())
+    assert sum("post-deserialization" in name for name in files) == 3
+    assert first.path.name == files[2]
+    assert first.stamp < second.stamp == found.stamp
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_refused(data: Path, version: str) -> None:
+    (found,) = raw.compiles((data / version / "misaligned").iterdir())
+    assert found.kernel == "misaligned"
+    assert found.whole
+    assert [p.name for p in found.passes if p.failed] == ["infer-vector-layout"]
+    assert found.passes[-1].failed
+
+
+def test_aborted(data: Path) -> None:
+    (found,) = raw.compiles((data / "libtpu-0.0.50" / "aborting").iterdir())
+    assert found.kernel == "aborting"
+    assert found.passes[-1].name == "infer-vector-layout"
+    assert not found.whole
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_described(data: Path, version: str) -> None:
+    (found,) = raw.compiles((data / version / "add").iterdir())
+    passes = raw.describe(found.passes, keep_unchanged=False)
+    texts = [p.path.read_bytes() for p in found.passes]
+    changed = [i == 0 or texts[i] != texts[i - 1] for i in range(len(texts))]
+    assert [p.changed for p in passes] == changed
+    assert 5 < sum(changed) < len(passes)
+    assert [p.file is not None for p in passes] == changed
+    assert [p.size for p in passes] == list(map(len, texts))
+    assert passes[0].seconds is None
+    assert all(p.seconds is not None and p.seconds >= 0 for p in passes[1:])
+    kept = raw.describe(found.passes, keep_unchanged=True)
+    assert [p.file for p in kept] == [p.path.name for p in found.passes]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(
+    "name, status, stage, last, message",
+    [
+        ("add", "ok", None, None, None),
+        (
+            "misaligned",
+            "failed",
+            "compile",
+            "infer-vector-layout",
+            "the pass infer-vector-layout failed; raw dumps do not hold the message",
+        ),
+        (
+            "aborting",
+            "failed",
+            "crash",
+            "infer-vector-layout",
+            "the last pass that libtpu wrote is infer-vector-layout" + DIED,
+        ),
+    ],
+)
+def test_read(
+    data: Path,
+    version: str,
+    name: str,
+    status: str,
+    stage: str | None,
+    last: str | None,
+    message: str | None,
+) -> None:
+    folder = data / version / name
+    if not folder.exists():
+        return  # 0.0.42 does not abort
+    (stored,) = open_dumps(folder).kernels()
+    assert stored.name == name
+    assert stored.problem is None
+    compilation = stored.target(None).compilation
+    assert compilation is not None
+    assert (compilation.status, compilation.target) == (status, "raw")
+    failure = compilation.failure
+    assert (failure and failure.stage) == stage
+    assert (failure and failure.last_pass) == last
+    assert (failure and failure.message) == message
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_text_of_every_pass(data: Path, version: str) -> None:
+    (stored,) = open_dumps(data / version / "add").kernels()
+    target = stored.target("raw")
+    assert target.compilation is not None
+    assert "func.func @add" in target.text(target.find_pass("original"))
+    assert "llo.vadd.f32" in target.text(target.find_pass("finalize-llo"))
+    before = None
+    for p in target.compilation.passes:
+        text = target.text(p)
+        assert p.changed == (text != before)
+        before = text
+
+
+# A directory of one's own, made as a TPU job makes it.
+
+
+@pytest.mark.parametrize("name", ["add", "misaligned"])
+def test_own_directory(
+    data: Path, tmp_path: Path, run_python: Callable[..., object], name: str
+) -> None:
+    dumps = tmp_path / "raw"
+    dumps.mkdir()
+    run_python(
+        str(data / "make.py"),
+        name,
+        LIBTPU_INIT_ARGS=f"--xla_mosaic_dump_to={dumps} --xla_mosaic_enable_dump_debug_info=true",
+        TPU_SKIP_MDS_QUERY="1",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+        TMPDIR=str(tmp_path),  # libtpu leaves logs there
+    )
+    assert list(dumps.iterdir()), "libtpu wrote nothing"
+    (stored,) = open_dumps(dumps).kernels()
+    assert stored.name == name
+    compilation = stored.target(None).compilation
+    assert compilation is not None
+    assert compilation.ok == (name == "add")
+    text = stored.target(None).text(compilation.passes[1])
+    assert f"func.func @{name}" in text
+    assert 'make.py":' in text
+
+
+# Odd names.
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        "add",
+        "a-post-b",
+        "a-post-original-b",
+        "post-original",
+        "original",
+        "x-original",
+        "x-post",
+        "post-post",
+        "x-failed",
+        "mosaic-dump-x",
+        "0001-mosaic-dump-x",
+        "größe",
+        "a b\nc",
+        "x-post-deserialization",
+    ],
+)
+def test_kernel_names(data: Path, tmp_path: Path, kernel: str) -> None:
+    for path in (data / "libtpu-0.0.50" / "add").iterdir():
+        shutil.copy(path, tmp_path / path.name.replace("-add-", f"-{kernel}-"))
+    (renamed,) = raw.compiles(tmp_path.iterdir())
+    (plain,) = raw.compiles((data / "libtpu-0.0.50" / "add").iterdir())
+    assert renamed.kernel == kernel
+    assert [p.name for p in renamed.passes] == [p.name for p in plain.passes]
+    assert [p.failed for p in renamed.passes] == [False] * len(plain.passes)
+
+
+@pytest.mark.parametrize("kernel", ["add", "a-post-b"])
+def test_without_the_passes_that_tell_the_name(data: Path, tmp_path: Path, kernel: str) -> None:
+    for path in (data / "libtpu-0.0.50" / "add").iterdir():
+        if "-original" not in path.name and "-post-deserialization" not in path.name:
+            shutil.copy(path, tmp_path / path.name.replace("-add-", f"-{kernel}-"))
+    (found,) = raw.compiles(tmp_path.iterdir())
+    assert found.kernel == kernel
+    assert found.passes[0].name == "specialize-any-memory-space"
+    assert "post-canon-optimization" in [p.name for p in found.passes]
+
+
+@pytest.mark.parametrize(
+    "file, kernel, name, failed",
+    [
+        ("k-original", "k", "original", False),
+        ("k-post-lower-to-llo", "k", "lower-to-llo", False),
+        ("k-post-lower-to-llo-failed", "k", "lower-to-llo", True),
+        ("k-original-failed", "k", "original", True),
+        ("k-post-post-canon-optimization", "k", "post-canon-optimization", False),
+        ("k-post-canonicalize-mosaic-2", "k", "canonicalize-mosaic-2", False),
+    ],
+)
+def test_one_file(tmp_path: Path, file: str, kernel: str, name: str, failed: bool) -> None:
+    path = tmp_path / f"1795185118477198487-0007-mosaic-dump-{file}.txt"
+    path.write_text("module {}")
+    (found,) = raw.compiles([path])
+    (only,) = found.passes
+    assert (found.kernel, only.kernel, only.name) == (kernel, kernel, name)
+    assert (only.number, only.failed, found.stamp) == (7, failed, 1795185118477198487)
+
+
+@pytest.mark.parametrize(
+    "head, kernel",
+    [
+        ("module {\n  func.func @add(%arg0: i32) {", "add"),
+        ('module {\n  func.func @"\\C3\\BC \\22q\\22"(%arg0: i32) {', 'ü "q"'),
+        ("module {\n  func.func @a.b$c-d(%arg0: i32) {", "a.b$c-d"),
+        ("module {\n}", "anonymous"),
+        ("", "anonymous"),
+        ("\x00\xff\xfe", "anonymous"),
+        (" " * 70_000 + "func.func @late(", "anonymous"),
+    ],
+)
+def test_anonymous(tmp_path: Path, head: str, kernel: str) -> None:
+    path = tmp_path / "1795185118477198487-0001-mosaic-dump-anonymous-original.txt"
+    path.write_text(head, encoding="latin-1")
+    (found,) = raw.compiles([path])
+    assert found.kernel == kernel
+
+
+# Several compiles, foreign files, and compiles that came to nothing.
+
+
+def test_foreign_files_are_passed_over(data: Path, tmp_path: Path) -> None:
+    copy(data / "libtpu-0.0.50" / "add", tmp_path)
+    alone = raw.compiles(tmp_path.iterdir())
+    for name in (
+        "README.md",
+        "notes.txt",
+        ".hidden",
+        "1795185118477198487-0001-mosaic-dump-add-original.mlirbc",
+        "1795185118477198487-0001-mosaic-dump-add.txt",
+        "1795185118477198487-0001-mosaic-dump-original.txt",
+        "1795185118477198487-0001-mosaic-dump-add-post-.txt",
+        "12-0001-mosaic-dump-add-original.txt",
+        "x-0001-mosaic-dump-add-original.txt",
+        "1795185118477198487-0001-mosaic-dump-add-original.txt~",
+        "1795185118477198487-0001-mosaic-dump-add-original.txt.gz",
+        "module_0001.jit_add.hlo.txt",
+    ):
+        (tmp_path / name).write_bytes(b"\x00foreign")
+    (tmp_path / "1795185118477198488-0001-mosaic-dump-b-original.txt").mkdir()
+    assert raw.compiles(p for p in tmp_path.iterdir() if p.is_file()) == alone
+    names = [k.name for k in open_dumps(tmp_path).kernels() if k.kernel is not None]
+    assert names == ["add"]
+
+
+def test_several_compiles_of_one_kernel(data: Path, tmp_path: Path) -> None:
+    for version, later in (("libtpu-0.0.42", 0), ("libtpu-0.0.50", 0), ("libtpu-0.0.50", 10**9)):
+        copy(data / version / "add", tmp_path, later=later)
+    found = raw.compiles(tmp_path.iterdir())
+    assert [c.kernel for c in found] == ["add"] * 3
+    assert sorted(found, key=lambda c: c.stamp) == found
+    assert [c.passes[0].name for c in found] == ["deserialization"] * 3
+    assert [c.whole for c in found] == [True] * 3
+    assert [len(c.passes) for c in found] == [19, 22, 22]
+    reader = open_dumps(tmp_path)
+    assert [k.name for k in reader.kernels()] == ["add", "add#2", "add#3"]
+    assert reader.find("add#2").name == "add#2"
+
+
+def test_the_order_of_the_files_does_not_matter(data: Path, tmp_path: Path) -> None:
+    for kernel in ("add", "misaligned"):  # both files say `anonymous`
+        copy(data / "libtpu-0.0.42" / kernel, tmp_path)
+    files = list(tmp_path.iterdir())
+    expected = raw.compiles(files)
+    assert [c.kernel for c in expected] == ["add", "misaligned"]
+    for seed in range(3):
+        random.Random(seed).shuffle(files)
+        assert raw.compiles(files) == expected
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_kernels_deserialized_in_turn(data: Path, tmp_path: Path, version: str) -> None:
+    """Two kernels of one program: their files before the first pass are mixed."""
+    copy(data / version / "add", tmp_path)
+    early = sorted((data / version / "misaligned").glob("*-0000-*"))[-1]
+    add = min(int(p.name.partition("-")[0]) for p in tmp_path.glob("*-0001-*"))
+    _, _, rest = early.name.partition("-")
+    shutil.copy(early, tmp_path / f"{add - 1}-{rest}")
+    found = raw.compiles(tmp_path.iterdir())
+    assert [(c.kernel, len(c.passes) > 1) for c in found] == [("misaligned", False), ("add", True)]
+    for compile_ in found:
+        text = compile_.passes[0].path.read_text()
+        assert f"func.func @{compile_.kernel}(" in text
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_died_before_its_first_pass(data: Path, tmp_path: Path, version: str) -> None:
+    for path in (data / version / "add").glob("*-0000-*"):
+        shutil.copy(path, tmp_path)
+    (found,) = raw.compiles(tmp_path.iterdir())
+    assert (found.kernel, found.whole) == ("add", False)
+    assert [p.name for p in found.passes] == ["deserialization"]
+    (stored,) = open_dumps(tmp_path).kernels()
+    failure = stored.compilations[0].compilation.failure  # type: ignore[union-attr]
+    assert failure is not None
+    assert failure.stage == "crash"
+    assert failure.message == "the last pass that libtpu wrote is deserialization" + DIED
+
+
+def test_one_died_and_the_next_did_not(data: Path, tmp_path: Path) -> None:
+    for path in (data / "libtpu-0.0.42" / "misaligned").glob("*-0000-*"):
+        stamp, _, rest = path.name.partition("-")
+        shutil.copy(path, tmp_path / f"{int(stamp) - 10**12}-{rest}")
+    copy(data / "libtpu-0.0.42" / "add", tmp_path)
+    found = raw.compiles(tmp_path.iterdir())
+    assert [(c.kernel, c.whole) for c in found] == [("misaligned", False), ("add", True)]
+    assert "func.func @add" in found[1].passes[0].path.read_text()
+
+
+def test_empty_and_binary_files(data: Path, tmp_path: Path) -> None:
+    copy(data / "libtpu-0.0.50" / "add", tmp_path)
+    files = sorted(tmp_path.glob("*-00*-mosaic*"))
+    files[-1].write_bytes(b"")
+    files[-2].write_bytes(bytes(range(256)))
+    (stored,) = open_dumps(tmp_path).kernels()
+    target = stored.target(None)
+    assert target.text(target.find_pass("finalize-llo")) == ""
+    assert "\ufffd" in target.text(target.find_pass("eliminate-llo-extensions"))
+
+
+def test_unreadable_file(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a patch: the superuser, who may run the tests, can read whatever there is."""
+    copy(data / "libtpu-0.0.50" / "add", tmp_path)
+    copy(data / "libtpu-0.0.50" / "misaligned", tmp_path)
+    read_bytes = Path.read_bytes
+
+    def refuse(path: Path) -> bytes:
+        if "-add-post-lower-to-llo" in path.name:
+            raise PermissionError(13, os.strerror(13), str(path))
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    add, misaligned = open_dumps(tmp_path).kernels()
+    assert add.problem is not None
+    assert add.problem.endswith("-add-post-lower-to-llo.txt cannot be read: Permission denied.")
+    assert (add.kernel, add.compilations) == (None, ())
+    assert misaligned.problem is None
+
+
+def test_nothing() -> None:
+    assert raw.compiles([]) == []
+    assert raw.describe([], keep_unchanged=True) == []
+
+
+def copy(source: Path, to: Path, later: int = 0) -> None:
+    """Copy raw dumps, as if written so many nanoseconds later."""
+    for path in source.iterdir():
+        stamp, _, rest = path.name.partition("-")
+        shutil.copy(path, to / f"{int(stamp) + later}-{rest}")

@@ -1,0 +1,396 @@
+"""Reading dump directories: ours and libtpu's, whole and damaged."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.model import Compilation, Kernel, Pass, RunRecord
+from pallas_debug.store import DumpReader, Store, StoredCompilation, open_dumps
+
+Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> Path:
+    """One kernel, compiled for v5e and v6e."""
+    store = Store(tmp_path / "dumps")
+    folder = store.put_kernel(kernel, jaxpr="the jaxpr", source="the source")
+    for target in ("v5e", "v6e"):
+        compilation, files = compiled(target=target)
+        files["stablehlo.mlir"] = f"StableHLO for {target}".encode()
+        store.put_compilation(kernel, compilation, files)
+    return folder
+
+
+def test_whole(folder: Path, kernel: Kernel) -> None:
+    for root in (folder.parent, folder):  # a directory of kernels, or one kernel's folder
+        (stored,) = open_dumps(root)
+        assert (stored.name, stored.kernel, stored.problem) == ("add-01234567", kernel, None)
+        assert [c.target for c in stored.compilations] == ["v5e", "v6e"]
+        assert stored.stage_text("jaxpr") == "the jaxpr"
+        assert stored.stage_text("source") == "the source"
+        assert stored.stage_text("stablehlo", "v6e") == "StableHLO for v6e"
+
+
+def test_the_folder_in_which_one_stands(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    (stored,) = open_dumps(Path())
+    assert stored.name == "add-01234567"
+
+
+def test_empty_directory(tmp_path: Path) -> None:
+    assert open_dumps(tmp_path).kernels() == []
+    assert open_dumps(tmp_path).runs() == []
+
+
+def test_what_is_hidden_and_the_runs_are_no_kernels(folder: Path) -> None:
+    store = Store(folder.parent)
+    store.put_run(RunRecord(run="r", name="n"))
+    (folder.parent / ".git").mkdir()
+    (folder.parent / "README.md").write_text("x")
+    assert [k.name for k in open_dumps(folder.parent)] == ["add-01234567"]
+
+
+# Directories that are none.
+
+
+@pytest.mark.parametrize("root", ["nowhere", "nowhere/below"])
+def test_no_such_directory(tmp_path: Path, root: str) -> None:
+    with pytest.raises(DumpDirectoryError) as error:
+        open_dumps(tmp_path / root)
+    assert str(error.value) == (
+        f"no such directory: {tmp_path / root}. `pallas-debug dump SCRIPT.py` makes one."
+    )
+
+
+@pytest.mark.parametrize("root", ["file", "file/below"])
+def test_a_file(tmp_path: Path, root: str) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(DumpDirectoryError) as error:
+        open_dumps(tmp_path / root)
+    assert str(error.value) == (
+        f"{tmp_path / root} is a file, or lies below one; name the directory that holds the dumps."
+    )
+
+
+def test_cannot_be_listed_because_of_a_patch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a patch: the superuser, who may run the tests, can list whatever there is."""
+
+    def refuse(path: Path) -> list[Path]:
+        raise PermissionError(13, os.strerror(13), str(path))
+
+    monkeypatch.setattr(Path, "iterdir", refuse)
+    with pytest.raises(DumpDirectoryError) as error:
+        open_dumps(tmp_path)
+    assert str(error.value) == f"{tmp_path} cannot be listed: Permission denied."
+
+
+def test_a_name_too_long_for_the_file_system(tmp_path: Path) -> None:
+    with pytest.raises(DumpDirectoryError, match=r"cannot be listed: File name too long\.$"):
+        open_dumps(tmp_path / ("x" * 300))
+
+
+def test_it_goes_after_it_was_opened(folder: Path) -> None:
+    reader = open_dumps(folder.parent)
+    folder.parent.rename(folder.parent.with_name("moved"))
+    with pytest.raises(DumpDirectoryError, match="no such directory: "):
+        reader.kernels()
+
+
+# Damage. The rest of the directory stays readable.
+
+
+@pytest.mark.parametrize(
+    "content, problem",
+    [
+        (b"", "{path} is empty: whoever wrote it was stopped. Delete its folder and dump again."),
+        (
+            b'{"tool": "tritonparse"}',
+            "{path} was not written by pallas-debug (its `tool` is 'tritonparse'). "
+            "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote.",
+        ),
+        (
+            b'{"tool": "pallas-debug", "kind": "kernel", "schema": 99}',
+            "{path} has schema 99, newer than the 1 that this pallas-debug reads. "
+            "Upgrade pallas-debug.",
+        ),
+        (
+            None,
+            "{folder} holds no kernel.json: it is no kernel's folder, or was cut short.",
+        ),
+    ],
+)
+def test_damaged_kernel(folder: Path, kernel: Kernel, content: bytes | None, problem: str) -> None:
+    Store(folder.parent).put_kernel(
+        replace(kernel, name="zoom", digest="f" * 64), jaxpr="j", source=None
+    )
+    path = folder / "kernel.json"
+    if content is None:
+        path.unlink()
+    else:
+        path.write_bytes(content)
+    add, zoom = open_dumps(folder.parent)
+    assert add.problem == problem.format(path=path, folder=folder)
+    assert (add.name, add.kernel) == ("add-01234567", None)
+    assert [c.target for c in add.compilations] == ["v5e", "v6e"]
+    assert add.stage_text("jaxpr") == "the jaxpr"
+    assert (zoom.problem, zoom.name) == (None, "zoom-ffffffff")
+    assert open_dumps(folder.parent).find("add").problem == add.problem
+
+
+def test_kernel_json_is_a_directory(folder: Path) -> None:
+    (folder / "kernel.json").unlink()
+    (folder / "kernel.json").mkdir()
+    (stored,) = open_dumps(folder.parent)
+    assert stored.problem == f"{folder / 'kernel.json'} cannot be read: Is a directory."
+
+
+@pytest.mark.parametrize("length", [0, 1, 40, 200])
+def test_damaged_compilation(folder: Path, length: int) -> None:
+    path = folder / "v5e" / "compilation.json"
+    path.write_bytes(path.read_bytes()[:length])
+    (stored,) = open_dumps(folder.parent)
+    assert stored.problem is None
+    v5e, v6e = stored.compilations
+    assert (v5e.target, v5e.compilation) == ("v5e", None)
+    assert v5e.problem is not None
+    assert v5e.problem.startswith(f"{path} is {'cut short or' if length else 'empty'}")
+    assert v5e.problem.endswith(" Delete its folder and dump again.")
+    assert v6e.problem is None
+    assert stored.stage_text("stablehlo", "v5e") == "StableHLO for v5e"
+    for ask in (lambda: v5e.find_pass("original"), lambda: v5e.text(one_pass())):
+        with pytest.raises(DumpFormatError) as error:
+            ask()
+        assert str(error.value) == v5e.problem
+
+
+def test_a_folder_that_is_no_targets_is_passed_over(folder: Path) -> None:
+    (folder / "notes").mkdir()
+    (folder / "notes" / "a.txt").write_text("x")
+    (stored,) = open_dumps(folder.parent)
+    assert [c.target for c in stored.compilations] == ["v5e", "v6e"]
+
+
+@pytest.mark.parametrize(
+    "content, text",
+    [
+        (b"", ""),
+        (b"fir", "fir"),
+        (b"\x00\x01\x7f", "\x00\x01\x7f"),
+        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
+    ],
+)
+def test_damaged_pass(folder: Path, content: bytes, text: str) -> None:
+    (folder / "v5e" / "passes" / "00-original.mlir").write_bytes(content)
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    assert v5e.text(v5e.find_pass("original")) == text
+    assert v5e.text(v5e.find_pass("finalize-llo")) == "last of first\n"
+
+
+def test_missing_pass(folder: Path) -> None:
+    path = folder / "v5e" / "passes" / "00-original.mlir"
+    path.unlink()
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    with pytest.raises(DumpFormatError) as error:
+        v5e.text(v5e.find_pass("original"))
+    assert str(error.value) == f"{path} cannot be read: No such file or directory. Dump again."
+
+
+def test_a_pass_of_no_text(folder: Path) -> None:
+    path = folder / "v5e" / "compilation.json"
+    document = json.loads(path.read_text())
+    document["passes"][0]["file"] = None
+    path.write_text(json.dumps(document))
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    with pytest.raises(DumpFormatError) as error:
+        v5e.text(v5e.find_pass("idle"))
+    assert str(error.value) == f"{folder / 'v5e'} keeps no text of the pass 'idle'"
+
+
+def test_a_pass_of_another_compilation(folder: Path) -> None:
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    with pytest.raises(DumpFormatError) as error:
+        v5e.text(one_pass())
+    assert str(error.value) == f"{folder / 'v5e'} has no pass 'other'"
+
+
+def test_runs_that_cannot_be_read_are_left_out(folder: Path) -> None:
+    store = Store(folder.parent)
+    good = RunRecord(run="r", name="good")
+    store.put_run(good)
+    store.put_run(RunRecord(run="r", name="bad")).write_bytes(b"{")
+    assert open_dumps(folder.parent).runs() == [good]
+
+
+# Finding.
+
+
+@pytest.fixture
+def several(tmp_path: Path) -> DumpReader:
+    """Kernels `add` at two shapes, `add_one`, `mul`, and `a/b`, whose folder is `a_b-…`."""
+    store = Store(tmp_path)
+    for name, digest in (("add", "1"), ("add", "2"), ("add_one", "3"), ("mul", "4"), ("a/b", "5")):
+        kernel = Kernel(name=name, digest=digest * 64, primitive="p")
+        store.put_kernel(kernel, jaxpr="j", source=None)
+    return open_dumps(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "wanted, name",
+    [
+        ("add-11111111", "add-11111111"),
+        ("add-1", "add-11111111"),
+        ("add_one", "add_one-33333333"),
+        ("add_", "add_one-33333333"),
+        ("mul", "mul-44444444"),
+        ("m", "mul-44444444"),
+        ("a/b", "a_b-55555555"),
+        ("a/", "a_b-55555555"),
+        ("a_b", "a_b-55555555"),
+    ],
+)
+def test_find(several: DumpReader, wanted: str, name: str) -> None:
+    assert several.find(wanted).name == name
+
+
+@pytest.mark.parametrize(
+    "wanted, names",
+    [
+        ("add", "add-11111111, add-22222222"),
+        ("add-", "add-11111111, add-22222222"),
+        ("ad", "add-11111111, add-22222222, add_one-33333333"),
+    ],
+)
+def test_find_several(several: DumpReader, wanted: str, names: str) -> None:
+    with pytest.raises(UsageError) as error:
+        several.find(wanted)
+    assert str(error.value) == f"{wanted!r} names several kernels in {several.root}: {names}"
+
+
+def test_find_none(several: DumpReader) -> None:
+    with pytest.raises(UsageError) as error:
+        several.find("dd")
+    assert str(error.value) == (
+        f"no kernel 'dd' in {several.root}; there are: "
+        "a_b-55555555, add-11111111, add-22222222, add_one-33333333, mul-44444444"
+    )
+
+
+def test_find_none_of_many(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for i in range(23):
+        kernel = Kernel(name=f"k{i:02d}", digest="0" * 64, primitive="p")
+        store.put_kernel(kernel, jaxpr="j", source=None)
+    with pytest.raises(UsageError, match=r"k19-00000000, and 3 more$"):
+        open_dumps(tmp_path).find("x")
+
+
+def test_find_in_nothing(tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as error:
+        open_dumps(tmp_path).find("x")
+    assert str(error.value) == f"no kernel 'x' in {tmp_path}; there are: none"
+
+
+def test_target(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
+    store = Store(tmp_path)
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    (stored,) = open_dumps(tmp_path)
+    with pytest.raises(UsageError) as error:
+        stored.target(None)
+    assert str(error.value) == "add-01234567: say which target; there are: none"
+    store.put_compilation(kernel, *compiled(target="v5e:2x4"))
+    (stored,) = open_dumps(tmp_path)
+    for name in (None, "v5e:2x4", "v5e-2x4"):
+        assert stored.target(name).target == "v5e:2x4"
+    with pytest.raises(UsageError) as error:
+        stored.target("v4")
+    assert str(error.value) == "add-01234567 has no target 'v4'; there are: v5e:2x4"
+    store.put_compilation(kernel, *compiled(target="v6e"))
+    (stored,) = open_dumps(tmp_path)
+    with pytest.raises(UsageError) as error:
+        stored.target(None)
+    assert str(error.value) == "add-01234567: say which target; there are: v5e:2x4, v6e"
+
+
+def test_a_stage_that_was_not_dumped(folder: Path) -> None:
+    (stored,) = open_dumps(folder)
+    path = folder / "v5e" / "mosaic.mlir"
+    with pytest.raises(UsageError) as error:
+        stored.stage_text("mosaic", "v5e")
+    assert str(error.value) == f"add-01234567 has no mosaic: there is no {path}"
+
+
+# Passes.
+
+
+@pytest.mark.parametrize(
+    "wanted, name",
+    [
+        ("0", "original"),
+        ("00", "original"),
+        ("0000", "original"),
+        ("2", "finalize-llo"),
+        ("finalize-llo", "finalize-llo"),
+        ("final", "finalize-llo"),
+        ("idle", "idle"),
+        ("rig", "original"),
+    ],
+)
+def test_find_pass(folder: Path, wanted: str, name: str) -> None:
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    assert v5e.find_pass(wanted).name == name
+
+
+@pytest.mark.parametrize(
+    "wanted, answer",
+    [
+        ("3", ": 00 original, 01 idle, 02 finalize-llo"),
+        ("relayout", ": 00 original, 01 idle, 02 finalize-llo"),
+        ("al", "; several match: 00 original, 02 finalize-llo"),
+        ("", "; several match: 00 original, 01 idle, 02 finalize-llo"),
+        ("²", ": 00 original, 01 idle, 02 finalize-llo"),
+    ],
+)
+def test_find_no_pass(folder: Path, wanted: str, answer: str) -> None:
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    with pytest.raises(UsageError) as error:
+        v5e.find_pass(wanted)
+    assert str(error.value) == f"no pass {wanted!r} for v5e{answer}"
+
+
+def test_a_whole_name_comes_before_a_part_of_one(tmp_path: Path) -> None:
+    passes = tuple(
+        replace(one_pass(), number=i, name=name)
+        for i, name in enumerate(("canonicalize", "canonicalize-simplify"))
+    )
+    compilation = Compilation(kernel="k", target="v5e", status="ok", key="", passes=passes)
+    stored = StoredCompilation(folder=tmp_path, target="v5e", compilation=compilation)
+    assert stored.find_pass("canonicalize").number == 0
+
+
+def test_no_passes_at_all(tmp_path: Path) -> None:
+    compilation = Compilation(kernel="k", target="v5e", status="failed", key="")
+    stored = StoredCompilation(folder=tmp_path, target="v5e", compilation=compilation)
+    with pytest.raises(UsageError) as error:
+        stored.find_pass("0")
+    assert str(error.value) == "no pass '0' for v5e: none"
+
+
+def test_an_unchanged_pass_has_the_text_of_the_one_before(folder: Path) -> None:
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    idle = v5e.find_pass("idle")
+    assert (idle.changed, idle.file) == (False, None)
+    assert v5e.text(idle) == v5e.text(v5e.find_pass("original")) == "first\n"
+
+
+def one_pass() -> Pass:
+    return Pass(number=7, name="other", size=0, sha256="", seconds=None, changed=True)

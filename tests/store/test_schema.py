@@ -1,0 +1,242 @@
+"""JSON documents: what is written is read back; what is no document says so in whole sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_debug.errors import DumpFormatError
+from pallas_debug.model import (
+    Compilation,
+    CostEstimate,
+    Failure,
+    Finding,
+    Kernel,
+    Memory,
+    Operand,
+    Pass,
+    PrintRecord,
+    RunRecord,
+    SourceLine,
+)
+from pallas_debug.store import schema
+
+PATH = Path("dumps/add-01234567/kernel.json")
+
+SOURCE = SourceLine(file="rows.py", line=12, function="kernel", text="o_ref[...] = x_ref[...]")
+
+FULL_KERNEL = Kernel(
+    name="größe 🦀",
+    digest="d" * 64,
+    primitive="pallas_call",
+    source=SOURCE,
+    grid=(4, None),
+    grid_names=("i", "j"),
+    dimension_semantics=("parallel", "arbitrary"),
+    operands=(
+        Operand(
+            name="x_ref",
+            kind="input",
+            shape=(16, 128),
+            dtype="float32",
+            memory_space="vmem",
+            block_shape=(None, 128),
+            index_map="{ lambda ; i. let  in (i, 0) }",
+            pipeline="Buffered(1)",
+        ),
+        Operand(name="s", kind="scratch", shape=(), dtype="int32", memory_space="smem"),
+    ),
+    aliases=((0, 1),),
+    compiler_params={"vmem_limit_bytes": "1024"},
+    cost_estimate=CostEstimate(flops=2**70, transcendentals=0, bytes_accessed=1),
+    metadata={"who": 'a "quoted" \\ \n word'},
+    mesh={"x": 4},
+    chip="TPU v5 lite",
+    versions={"jax": "0.10.2"},
+)
+
+FULL_COMPILATION = Compilation(
+    kernel="add",
+    target="v5e",
+    status="failed",
+    key="k" * 64,
+    passes=(
+        Pass(number=0, name="original", size=3, sha256="a" * 64, seconds=None, changed=True),
+        Pass(
+            number=1,
+            name="infer-vector-layout",
+            size=0,
+            sha256="b" * 64,
+            seconds=0.25,
+            changed=True,
+            failed=True,
+            file="passes/01-infer-vector-layout.mlir",
+        ),
+    ),
+    failure=Failure(stage="compile", type="X", message="a\nb", last_pass="p", source=SOURCE),
+    memory=Memory(generated_code=1, arguments=2, outputs=3, temporaries=4),
+    flags=("--a=b",),
+    seconds=1.5,
+    lowering_seconds=0.5,
+    device_kind="TPU v5 lite",
+    num_devices=4,
+    versions={"libtpu": "0.0.42"},
+)
+
+FULL_RUN = RunRecord(
+    run="20260101-000000-1",
+    name="tests/test_a.py::test[x]",
+    kernels=("add-01234567",),
+    prints=(PrintRecord(kernel="add", text="hi", source=SOURCE, grid_point=(0, 1)),),
+    findings=(Finding(kind="OutOfBoundsRead", kernel="add", message="m", grid_point=(1,)),),
+)
+
+DOCUMENTS = [
+    FULL_KERNEL,
+    Kernel(name="", digest="", primitive=""),
+    FULL_COMPILATION,
+    Compilation(kernel="k", target="t", status="ok", key=""),
+    FULL_RUN,
+    RunRecord(run="r", name="n"),
+]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_round_trip(document: Kernel | Compilation | RunRecord) -> None:
+    assert schema.decode(schema.encode(document), type(document), PATH) == document
+
+
+def test_a_person_can_read_it() -> None:
+    lines = schema.encode(FULL_KERNEL).decode().splitlines()
+    assert lines[1:4] == [' "tool": "pallas-debug",', ' "kind": "kernel",', ' "schema": 1,']
+    assert ' "name": "größe 🦀",' in lines
+
+
+def test_surrogates_of_a_path_that_is_no_utf8_do_not_break_a_document() -> None:
+    kernel = Kernel(
+        name="k", digest="d", primitive="p", source=SourceLine(file="/x/\udcff.py", line=1)
+    )
+    read = schema.decode(schema.encode(kernel), Kernel, PATH)
+    assert read.source == SourceLine(file="/x/?.py", line=1)
+
+
+@pytest.mark.parametrize("data", [b"", b" \n\t"])
+def test_empty(data: bytes) -> None:
+    assert refusal(data) == (
+        f"{PATH} is empty: whoever wrote it was stopped. Delete its folder and dump again."
+    )
+
+
+def test_cut_short_anywhere() -> None:
+    whole = schema.encode(FULL_KERNEL)
+    for length in range(1, len(whole.rstrip())):
+        message = refusal(whole[:length])
+        assert message.startswith(f"{PATH} is cut short or is no JSON: ")
+        assert message.endswith(" Delete its folder and dump again.")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x01\x02\x7fELF",
+        b"\xff\xfe{\x00}\x00",
+        b'{"tool": "\xff\xfe"}',
+        b"not json",
+        b"{} {}",
+        b"[" * 100_000,
+        b'{"tool": NaN}',
+    ],
+)
+def test_no_json(data: bytes) -> None:
+    message = refusal(data)
+    assert message.startswith(f"{PATH} is cut short or is no JSON: ")
+    assert message.endswith(". Delete its folder and dump again.")
+
+
+@pytest.mark.parametrize(
+    "data, tool",
+    [
+        (b'{"tool": "tritonparse", "kind": "kernel", "schema": 1}', "'tritonparse'"),
+        (b'{"name": "left-pad", "version": "1.0"}', "None"),
+        (b"[1, 2]", "None"),
+        (b"17", "None"),
+        (b"null", "None"),
+    ],
+)
+def test_another_tool(data: bytes, tool: str) -> None:
+    assert refusal(data) == (
+        f"{PATH} was not written by pallas-debug (its `tool` is {tool}). "
+        "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote."
+    )
+
+
+@pytest.mark.parametrize("document", [FULL_COMPILATION, FULL_RUN])
+def test_wrong_kind(document: Compilation | RunRecord) -> None:
+    kind = schema.KINDS[type(document)]
+    assert refusal(schema.encode(document)) == (
+        f"{PATH} holds a document of kind {kind!r} where 'kernel' belongs: it was copied or "
+        "renamed. Delete its folder and dump again."
+    )
+
+
+@pytest.mark.parametrize("version", [2, 10**20])
+def test_newer_schema(version: int) -> None:
+    assert refusal(changed(schema=version)) == (
+        f"{PATH} has schema {version}, newer than the 1 that this pallas-debug reads. "
+        "Upgrade pallas-debug."
+    )
+
+
+@pytest.mark.parametrize("version", [None, "1", 1.5, True, []])
+def test_no_schema_number(version: object) -> None:
+    assert refusal(changed(schema=version)) == (
+        f"{PATH} has no schema number (its `schema` is {version!r}): it was edited. "
+        "Delete its folder and dump again."
+    )
+
+
+def test_a_newer_schema_is_told_before_its_unknown_fields() -> None:
+    assert "newer than the 1" in refusal(changed(schema=2, grid={"shape": 3}))
+
+
+def test_missing_field() -> None:
+    document = json.loads(schema.encode(FULL_KERNEL))
+    del document["digest"]
+    assert refusal(json.dumps(document).encode()) == (
+        f"{PATH} is not a valid kernel document: Object missing required field `digest`. "
+        "Delete its folder and dump again."
+    )
+
+
+@pytest.mark.parametrize(
+    "field, value, cause",
+    [
+        ("name", 3, "Expected `str`, got `int` - at `$.name`"),
+        ("grid", "4", "Expected `array`, got `str` - at `$.grid`"),
+        ("grid", [4, "x"], "Expected `int | null`, got `str` - at `$.grid["),
+        ("source", {"file": "a"}, "Object missing required field `line` - at `$.source`"),
+        ("operands", [None], "Expected `object`, got `null` - at `$.operands["),
+    ],
+)
+def test_wrong_type(field: str, value: object, cause: str) -> None:
+    message = refusal(changed(**{field: value}))
+    assert message.startswith(f"{PATH} is not a valid kernel document: {cause}")
+    assert message.endswith(". Delete its folder and dump again.")
+
+
+def test_fields_that_a_later_version_adds_are_passed_over() -> None:
+    assert schema.decode(changed(colour="blue"), Kernel, PATH) == FULL_KERNEL
+
+
+def changed(**fields: Any) -> bytes:
+    """The full kernel's document with other fields."""
+    return json.dumps(json.loads(schema.encode(FULL_KERNEL)) | fields).encode()
+
+
+def refusal(data: bytes) -> str:
+    with pytest.raises(DumpFormatError) as error:
+        schema.decode(data, Kernel, PATH)
+    return str(error.value)

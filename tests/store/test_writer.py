@@ -1,0 +1,383 @@
+"""Writing a dump directory: whole folders at once, whoever else writes and however a run ends."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.model import Compilation, Failure, Kernel, RunRecord, SourceLine
+from pallas_debug.store import Store, open_dumps
+
+Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
+
+WRITER = """
+import sys
+from pathlib import Path
+from pallas_debug.model import Compilation, Kernel, Pass
+from pallas_debug.store import Store
+KERNELS = [Kernel(name=f"k{i}", digest=f"{i:x}" * 64, primitive="p") for i in range(3)]
+def compiled(key):
+    one = Pass(number=0, name="original", size=9, sha256="", seconds=None, changed=True, file="p.mlir")
+    return Compilation(kernel="k", target="v5e", status="ok", key=key, passes=(one,))
+"""
+
+HALF_WAY = f"""{WRITER}
+import shutil, time
+def hang(source, target):
+    print("half way", flush=True)
+    time.sleep(600)
+shutil.copyfile = hang  # the second file of the folder never comes
+store = Store(Path(sys.argv[1]))
+store.put_kernel(KERNELS[0], jaxpr="j", source=None)
+store.put_compilation(KERNELS[0], compiled("k"), {{"p.mlir": b"x" * 9, "late": Path(sys.executable)}})
+"""
+
+MANY_TIMES = f"""{WRITER}
+me = sys.argv[2]
+store = Store(Path(sys.argv[1]))
+for _ in range(60):
+    for kernel in KERNELS:
+        store.put_kernel(kernel, jaxpr="the jaxpr", source="the source")
+        store.put_compilation(kernel, compiled(me * 64), {{"p.mlir": me.encode() * 9}})
+"""
+
+HOLDER = f"""{WRITER}
+import time
+with Store(Path(sys.argv[1])).claim(KERNELS[0], "v5e"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+def test_kernel(tmp_path: Path, kernel: Kernel) -> None:
+    folder = Store(tmp_path / "a" / "dumps").put_kernel(kernel, jaxpr="jü", source="x = 1\n")
+    assert folder == tmp_path / "a" / "dumps" / "add-01234567"
+    assert sorted(p.name for p in folder.iterdir()) == ["jaxpr.txt", "kernel.json", "source.py"]
+    assert (folder / "jaxpr.txt").read_text(encoding="utf-8") == "jü"
+    assert (folder / "source.py").read_text() == "x = 1\n"
+    (stored,) = open_dumps(tmp_path / "a" / "dumps")
+    assert stored.kernel == kernel
+
+
+def test_kernel_without_source(tmp_path: Path, kernel: Kernel) -> None:
+    folder = Store(tmp_path).put_kernel(kernel, jaxpr="j", source=None)
+    assert sorted(p.name for p in folder.iterdir()) == ["jaxpr.txt", "kernel.json"]
+
+
+def test_texts_with_surrogates(tmp_path: Path) -> None:
+    odd = Kernel(
+        name="k\udcff", digest="0" * 64, primitive="p", source=SourceLine(file="\udcff", line=1)
+    )
+    folder = Store(tmp_path).put_kernel(odd, jaxpr="\ud800", source="\udcff")
+    assert (folder / "jaxpr.txt").read_bytes() == b"?"
+    (stored,) = open_dumps(tmp_path)
+    assert stored.problem is None
+
+
+def test_a_kernel_written_again_keeps_its_compilations(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    store = Store(tmp_path)
+    store.put_kernel(kernel, jaxpr="j", source="s")
+    compilation, files = compiled()
+    store.put_compilation(kernel, compilation, files)
+    moved = replace(kernel, source=SourceLine(file="moved.py", line=2))
+    store.put_kernel(moved, jaxpr="j", source="new s")
+    (stored,) = open_dumps(tmp_path)
+    assert stored.kernel == moved
+    assert stored.stage_text("source") == "new s"
+    assert [c.compilation for c in stored.compilations] == [compilation]
+
+
+def test_a_kernel_that_is_there_already_is_not_touched(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path)
+    folder = store.put_kernel(kernel, jaxpr="j", source="s")
+    before = {p.name: p.stat().st_ino for p in folder.iterdir()}
+    store.put_kernel(kernel, jaxpr="j", source="s")
+    assert {p.name: p.stat().st_ino for p in folder.iterdir()} == before
+
+
+def test_compilation(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
+    store = Store(tmp_path / "dumps")
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    compilation, files = compiled(target="v5e:2x4")
+    log = tmp_path / "compiler.log"
+    log.write_bytes(b"words")
+    folder = store.put_compilation(kernel, compilation, {**files, "compiler.log": log})
+    assert folder == tmp_path / "dumps" / "add-01234567" / "v5e-2x4"
+    assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == [
+        "compilation.json",
+        "compiler.log",
+        "passes/00-original.mlir",
+        "passes/02-finalize-llo.mlir",
+    ]
+    assert (folder / "compiler.log").read_bytes() == b"words"
+    assert log.exists()
+
+
+def test_another_key_replaces_all_that_was_there(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    store = Store(tmp_path)
+    old, files = compiled(key="a" * 64)
+    store.put_compilation(kernel, old, {**files, "compiler.log": b"old"})
+    new, files = compiled(key="b" * 64, first=b"new\n")
+    folder = store.put_compilation(kernel, new, files)
+    assert not (folder / "compiler.log").exists()
+    assert (folder / "passes" / "00-original.mlir").read_bytes() == b"new\n"
+    assert store.find_compilation(kernel, "v5e", "a" * 64) is None
+    assert store.find_compilation(kernel, "v5e", "b" * 64) == replace(new, cached=True)
+
+
+def test_a_file_where_the_targets_folder_belongs_is_replaced(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    store = Store(tmp_path)
+    store.put_kernel(kernel, jaxpr="j", source=None)
+    (store.folder(kernel) / "v5e").write_text("a file")
+    compilation, files = compiled()
+    assert store.put_compilation(kernel, compilation, files).is_dir()
+
+
+def test_folders_have_the_modes_that_the_umask_gives(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    before = os.umask(0o022)
+    try:
+        store = Store(tmp_path / "dumps")
+        store.put_kernel(kernel, jaxpr="j", source=None)
+        folder = store.put_compilation(kernel, *compiled())
+    finally:
+        os.umask(before)
+    for path in (folder.parent, folder, folder / "passes"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o755
+    assert stat.S_IMODE((folder / "compilation.json").stat().st_mode) == 0o644
+
+
+# Finding what is there.
+
+
+def test_find_hit(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
+    store = Store(tmp_path)
+    compilation, files = compiled()
+    store.put_compilation(kernel, replace(compilation, cached=True), files)
+    found = store.find_compilation(kernel, "v5e", compilation.key)
+    assert found == replace(compilation, cached=True)
+    (stored,) = open_dumps(tmp_path).kernels()
+    assert stored.target("v5e").compilation == compilation  # how it was found is not kept
+
+
+def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
+    store = Store(tmp_path)
+    compilation, files = compiled()
+    assert store.find_compilation(kernel, "v5e", compilation.key) is None
+    store.put_compilation(kernel, compilation, files)
+    assert store.find_compilation(kernel, "v5e", "b" * 64) is None
+    assert store.find_compilation(kernel, "v6e", compilation.key) is None
+    other = replace(kernel, digest="f" * 64)
+    assert store.find_compilation(other, "v5e", compilation.key) is None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda folder: (folder / "passes" / "00-original.mlir").unlink(),
+        lambda folder: (folder / "compilation.json").unlink(),
+        lambda folder: (folder / "compilation.json").write_bytes(b""),
+        lambda folder: (folder / "compilation.json").write_bytes(b'{"tool": "pallas-debug", "ki'),
+        lambda folder: (folder / "compilation.json").write_bytes(b"\xff\x00"),
+        lambda folder: (folder / "passes" / "00-original.mlir").replace(
+            folder / "compilation.json"
+        ),
+        lambda folder: (
+            (folder / "compilation.json").unlink(),
+            (folder / "compilation.json").mkdir(),
+        ),
+    ],
+)
+def test_what_is_damaged_is_not_found_and_written_anew(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled, damage: Callable[[Path], object]
+) -> None:
+    store = Store(tmp_path)
+    compilation, files = compiled()
+    damage(store.put_compilation(kernel, compilation, files))
+    assert store.find_compilation(kernel, "v5e", compilation.key) is None
+    store.put_compilation(kernel, compilation, files)
+    assert store.find_compilation(kernel, "v5e", compilation.key) is not None
+
+
+@pytest.mark.parametrize(
+    "stage, found",
+    [("compile", True), ("lowering", True), ("timeout", False), ("crash", False)],
+)
+def test_a_failure_that_may_be_the_machines_is_not_found(
+    tmp_path: Path, kernel: Kernel, stage: str, found: bool
+) -> None:
+    store = Store(tmp_path)
+    failure = Failure(stage=stage, type="X", message="m")  # type: ignore[arg-type]
+    failed = Compilation(kernel="add", target="v5e", status="failed", key="k", failure=failure)
+    store.put_compilation(kernel, failed, {})
+    assert (store.find_compilation(kernel, "v5e", "k") is not None) == found
+
+
+# Runs.
+
+
+def test_run(tmp_path: Path) -> None:
+    record = RunRecord(run="20260101-1", name="tests/test_a.py::test[x]", kernels=("add-0",))
+    path = Store(tmp_path).put_run(record)
+    assert path.parent == tmp_path / "runs" / "20260101-1"
+    assert path.suffix == ".json"
+    assert open_dumps(tmp_path).runs() == [record]
+
+
+def test_runs_whose_names_are_cleaned_to_one_stay_two(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    names = {"test[<]", "test[>]", "test[/]", "x" * 5000 + "1", "x" * 5000 + "2", "", "\udcff"}
+    for name in names:
+        store.put_run(RunRecord(run="../r", name=name))
+    assert {r.name for r in open_dumps(tmp_path).runs()} == names - {"\udcff"} | {"?"}
+    assert [p.name for p in tmp_path.glob("runs/*")] == ["_r"]
+
+
+# Other processes, and ones that are killed.
+
+
+def test_a_writer_that_is_killed_half_way(tmp_path: Path) -> None:
+    with child(HALF_WAY, tmp_path) as process:
+        assert read_line(process) == "half way"
+        Store(tmp_path)  # it is at work: its files are left alone
+        (half,) = (tmp_path / ".tmp").iterdir()
+        assert [p.name for p in half.rglob("*") if p.is_file()] == ["p.mlir"]
+        (seen,) = open_dumps(tmp_path)
+        assert (seen.problem, seen.compilations) == (None, ())
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    (seen,) = open_dumps(tmp_path)
+    assert (seen.problem, seen.compilations) == (None, ())
+    assert half.exists()
+    Store(tmp_path)
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def test_what_others_left_is_swept_only_if_they_were_of_this_host(tmp_path: Path) -> None:
+    tmp = tmp_path / ".tmp"
+    for name in ("elsewhere-1-abc", "notes", "elsewhere-x-y"):
+        (tmp / name).mkdir(parents=True)
+    Store(tmp_path)
+    assert len(list(tmp.iterdir())) == 3
+
+
+def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
+    with child(MANY_TIMES, tmp_path, "a") as one, child(MANY_TIMES, tmp_path, "b") as other:
+        while one.poll() is None or other.poll() is None:
+            if not tmp_path.joinpath("k0-00000000").exists():
+                continue
+            for stored in open_dumps(tmp_path):
+                assert stored.problem is None
+                for found in stored.compilations:  # none at all while one replaces another
+                    assert found.problem is None
+            time.sleep(0.005)
+        assert (one.returncode, other.returncode) == (0, 0)
+    kernels = open_dumps(tmp_path).kernels()
+    assert [k.name for k in kernels] == ["k0-00000000", "k1-11111111", "k2-22222222"]
+    for stored in kernels:
+        target = stored.target("v5e")
+        assert target.compilation is not None
+        assert target.text(target.compilation.passes[0]) == target.compilation.key[0] * 9
+        assert stored.stage_text("jaxpr") == "the jaxpr"
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def test_a_claim_ends_with_the_process_that_holds_it(tmp_path: Path) -> None:
+    kernel = Kernel(name="k0", digest="0" * 64, primitive="p")
+    store = Store(tmp_path)
+    taken = threading.Event()
+
+    def take() -> None:
+        with store.claim(kernel, "v5e"):
+            taken.set()
+
+    with child(HOLDER, tmp_path) as process:
+        assert read_line(process) == "held"
+        with store.claim(kernel, "v6e"), store.claim(replace(kernel, digest="1" * 64), "v5e"):
+            pass  # neither is held by anybody
+        thread = threading.Thread(target=take)
+        thread.start()
+        assert not taken.wait(0.3)
+        process.send_signal(signal.SIGKILL)
+        assert taken.wait(10)
+        thread.join()
+
+
+def test_a_claim_holds_between_the_threads_of_a_process(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path)
+    inside = 0
+    most = 0
+
+    def work() -> None:
+        nonlocal inside, most
+        for _ in range(5):
+            with store.claim(kernel, "v5e"):
+                inside += 1
+                most = max(most, inside)
+                time.sleep(0.001)
+                inside -= 1
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == 1
+
+
+def test_what_is_raised_under_a_claim_is_not_explained_away(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(FileNotFoundError, match="mine"), store.claim(kernel, "v5e"):
+        raise FileNotFoundError("mine")
+    with store.claim(kernel, "v5e"):
+        pass
+
+
+def test_a_file_that_was_to_be_copied_and_is_not_there(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    store = Store(tmp_path)
+    compilation, files = compiled()
+    with pytest.raises(DumpDirectoryError) as error:
+        store.put_compilation(kernel, compilation, {**files, "x": tmp_path / "missing"})
+    assert str(error.value) == (
+        f"cannot dump to {tmp_path}: [Errno 2] No such file or directory: '{tmp_path / 'missing'}'"
+    )
+    assert not store.folder(kernel).exists()
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+@contextlib.contextmanager
+def child(code: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that runs `code`; killed at the end if it is not done."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def read_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
