@@ -12,13 +12,13 @@ import contextlib
 import importlib.util
 import os
 import platform
-import queue
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,11 @@ _STOPPED = "the pool of compiler processes was stopped"
 
 _LINGER = 10.0
 """Seconds that a child may take to die: an abort first prints where it was."""
+
+_WORTH_A_CHILD = 3.0
+"""Seconds of waiting work that justify another child."""
+
+_LOOK_AGAIN = 0.25
 
 _QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -119,9 +124,12 @@ class Pool:
             max_workers=self.settings.jobs + 1,
             thread_name_prefix="pallas-debug-compile",
         )
-        self._free = threading.Semaphore(self.settings.jobs)
-        self._idle: queue.LifoQueue[_Child] = queue.LifoQueue()
+        self._idle: list[_Child] = []
+        self._pending = 0
+        self._finished = 0
+        self._busy_seconds = 0.0
         self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._children: set[_Child] = set()
         self._stopped = False
 
@@ -133,7 +141,18 @@ class Pool:
 
     def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
         """Run `work` in a thread of the pool; within it, `compile` has a child at hand."""
-        return self._executor.submit(work)
+        with self._lock:
+            self._pending += 1
+
+        def counted() -> object:
+            try:
+                return work()
+            finally:
+                with self._changed:
+                    self._pending -= 1
+                    self._changed.notify_all()
+
+        return self._executor.submit(counted)
 
     @contextlib.contextmanager
     def compile(
@@ -154,11 +173,7 @@ class Pool:
         """
         check_machine()
         with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-            with self._free:
-                outcome = self._compile(
-                    module, topology, num_devices, dict(options or {}), Path(folder)
-                )
-            yield outcome
+            yield self._compile(module, topology, num_devices, dict(options or {}), Path(folder))
 
     def warm(self) -> None:
         """Start a child that will be needed soon, if there is none, while others do their work."""
@@ -166,7 +181,7 @@ class Pool:
             needed = not self._children and not self._stopped
         if needed:
             check_machine()
-            self._idle.put(self._start())
+            self._give_back(self._start())
 
     def _compile(
         self,
@@ -198,7 +213,7 @@ class Pool:
         finally:
             if alive:
                 child.clear()
-                self._idle.put(child)
+                self._give_back(child)
             else:
                 self._drop(child)
 
@@ -224,16 +239,44 @@ class Pool:
             return [child.process.pid for child in self._children if child.alive()]
 
     def _take(self) -> _Child:
-        """An idle child that is still alive, or a new one."""
-        if self._stopped:
-            raise WorkerError(_STOPPED)
-        with contextlib.suppress(queue.Empty):
-            while True:
-                child = self._idle.get_nowait()
-                if child.alive():
-                    return child
-                self._drop(child)
-        return self._start()
+        """An idle child that is still alive, a new one, or the first that is given back."""
+        while True:
+            with self._changed:
+                if self._stopped:
+                    raise WorkerError(_STOPPED)
+                child = self._idle.pop() if self._idle else None
+                if child is None and not self._worth_another():
+                    self._changed.wait(timeout=_LOOK_AGAIN)
+                    continue
+            if child is None:
+                child = self._start()
+            if child.alive():
+                child.taken = time.monotonic()
+                return child
+            self._drop(child)
+
+    def _worth_another(self) -> bool:
+        """Whether to start another child rather than wait for one.
+
+        A child costs a second or two of a core before it compiles anything: worth it only where
+        the kernels that wait will keep those that there are busy for longer.
+        """
+        if len(self._children) >= self.settings.jobs:
+            return False
+        if not self._children:
+            return True
+        waiting = self._pending - len(self._children)
+        each = self._busy_seconds / self._finished if self._finished else 0.0
+        longest = max(time.monotonic() - child.taken for child in self._children)
+        return waiting * each > _WORTH_A_CHILD or (waiting > 0 and longest > _WORTH_A_CHILD)
+
+    def _give_back(self, child: _Child) -> None:
+        with self._changed:
+            if child.taken:
+                self._finished += 1
+                self._busy_seconds += time.monotonic() - child.taken
+            self._idle.append(child)
+            self._changed.notify_all()
 
     def _start(self) -> _Child:
         child = _Child(self.settings)
@@ -247,12 +290,18 @@ class Pool:
 
     def _drop(self, child: _Child) -> None:
         child.kill()
-        with self._lock:
+        with self._changed:
             self._children.discard(child)
+            self._changed.notify_all()
 
 
 class _Child:
-    """One process with libtpu in it, and a folder for what it writes."""
+    """One process with libtpu in it, and a folder for what it writes.
+
+    `taken` is when it was last given something to do; 0 before the first time.
+    """
+
+    taken = 0.0
 
     def __init__(self, settings: Settings) -> None:
         try:

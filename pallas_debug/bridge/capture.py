@@ -24,6 +24,7 @@ _FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)"
 _DEFINITION = re.compile(r"^\s*def (\w+)", re.MULTILINE)
 _DECORATORS = 10
 _ALIGNED_COMMENT = re.compile(r" {2,}# (?=\S+:\d+)")
+_LINE_COMMENT = re.compile(r"  # \S+:\d+.*$", re.MULTILINE)
 _EMPTY_COMMENT = re.compile(r" +# *$", re.MULTILINE)
 
 
@@ -61,7 +62,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     mesh = None if mesh is None or mesh.empty else mesh
     source = _source(jaxprs[0].debug_info)
-    plain = "\n\n".join(_scrub(j.pretty_print(use_color=False)) for j in jaxprs)
+    jaxpr = "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
     kernel = Kernel(
         name=params.get("name") or jaxprs[0].debug_info.func_name,
         digest="",
@@ -80,8 +81,8 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         versions=versions.installed(),
     )
     return Capture(
-        kernel=replace(kernel, digest=_digest(kernel, plain)),
-        jaxpr="\n\n".join(_with_lines(j) for j in jaxprs) + "\n",
+        kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr))),
+        jaxpr=jaxpr,
         source="".join(linecache.getlines(source.file)) or None if source else None,
         params=params,
         avals=tuple(context.avals_in),

@@ -21,6 +21,8 @@ from pallas_debug.bridge import chip, hook
 from pallas_debug.bridge.capture import Capture
 from pallas_debug.model import Failure, SourceLine, Target
 
+_LONGEST_NAME = 100
+
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
@@ -83,6 +85,8 @@ def _traced(captured: Capture, target: Target) -> Any:
     primitive = hook.PRIMITIVES[captured.kernel.primitive]
     params = {**captured.params, "interpret": False}
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
+    if len(captured.kernel.name) > _LONGEST_NAME:  # libtpu puts it into the names of its dumps
+        params["name"] = captured.kernel.name[:_LONGEST_NAME]
 
     def kernel(*args: Any) -> Any:
         return primitive.bind(*args, **params)
