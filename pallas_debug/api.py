@@ -16,8 +16,9 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import report
 from pallas_debug.aot.pool import DEFAULT_TIMEOUT
-from pallas_debug.bridge import trace
+from pallas_debug.bridge import platform, trace
 from pallas_debug.errors import UsageError
+from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Dump
 from pallas_debug.session import Interpret, Options, Session
 
@@ -105,6 +106,15 @@ def debug(
     return made if function is None else made(function)
 
 
+class Notice:
+    """Says once, when the first kernel is seen, that it is interpreted."""
+
+    @hookimpl
+    def pallas_debug_kernel_captured(self) -> None:
+        if platform.default_backend() == "cpu":
+            say_once(INTERPRETED)
+
+
 class Debug:
     """What `debug(...)` returns: a decorator and a context manager."""
 
@@ -126,9 +136,8 @@ class Debug:
         return debugged
 
     def __enter__(self) -> Session:
-        session = Session(self._options)
-        if session.interpret_mode == "hlo" and self._options.interpret == "auto":
-            say_once(INTERPRETED)
+        notices = [] if self._quiet or self._options.interpret != "auto" else [Notice()]
+        session = Session(self._options, *notices)
         self._session = session.__enter__()
         return session
 

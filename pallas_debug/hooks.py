@@ -15,7 +15,8 @@ against the same hooks.
     def pallas_debug_compilation_finished(kernel, compilation):
         print(kernel.name, compilation.target, compilation.status)
 
-Floor 1 by its imports: `model` alone. Hooks are called in whatever thread the event happens in.
+Floor 1 by its imports: `model` and `errors`. Hooks are called in whatever thread the event
+happens in.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any, cast
 
 import pluggy
 
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import (
     Compilation,
     Explanation,
@@ -107,6 +109,28 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
     for plugin in plugins:
         manager.register(plugin)
     return manager
+
+
+def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:
+    """Tell every plugin of an event, whatever the others make of it.
+
+    Returns:
+      What failed, plugin by plugin: a plugin that raises costs nobody else the news.
+    """
+    problems: list[PallasDebugError] = []
+    for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
+        try:
+            implementation.function(**{name: kwargs[name] for name in implementation.argnames})
+        except PallasDebugError as error:
+            problems.append(error)
+        except Exception as error:  # noqa: BLE001 - a plugin's failure is its own
+            problem = PallasDebugError(
+                f"the plugin {implementation.plugin_name} raised {type(error).__name__} in {hook}: "
+                f"{error}. pallas-debug went on without it; report it to the plugin's authors."
+            )
+            problem.__cause__ = error
+            problems.append(problem)
+    return problems
 
 
 def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:

@@ -33,7 +33,7 @@ from pallas_debug.aot.pool import (
 )
 from pallas_debug.bridge import capture, chip, hook, interpret, lower, platform, selftest, versions
 from pallas_debug.errors import CannotRunError, PallasDebugError
-from pallas_debug.hooks import extra_targets, hookimpl, plugin_manager
+from pallas_debug.hooks import extra_targets, hookimpl, notify, plugin_manager
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, RunRecord, SourceLine, Target
 from pallas_debug.store.writer import Store
 
@@ -241,8 +241,8 @@ class Session:
                 known = kernel.digest in self._captures
                 self._captures.setdefault(kernel.digest, captured)
             if not known:
-                self.plugins.hook.pallas_debug_kernel_captured(
-                    kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
+                self._tell(
+                    "kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
                 )
             collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
             if collected is not None:
@@ -257,7 +257,7 @@ class Session:
             for token in tokens:
                 captured = self._captures.get(str(token))
                 if captured is not None:
-                    self.plugins.hook.pallas_debug_kernel_used(kernel=captured.kernel)
+                    self._tell("kernel_used", kernel=captured.kernel)
 
     def _compile(self, captured: capture.Capture, target: Target) -> None:
         with self._collecting_problems():
@@ -317,9 +317,11 @@ class Session:
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
     ) -> None:
         self._compilations[kernel.digest, compilation.target] = compilation
-        self.plugins.hook.pallas_debug_compilation_finished(
-            kernel=kernel, compilation=compilation, files=files
-        )
+        self._tell("compilation_finished", kernel=kernel, compilation=compilation, files=files)
+
+    def _tell(self, event: str, **kwargs: Any) -> None:
+        for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
+            self._add_problem(problem)
 
     def _key(self, captured: capture.Capture, target: Target) -> str:
         """Under which compiling again would give the same: lines, versions and flags included."""

@@ -98,8 +98,8 @@ def _failure(
         if stage == "timeout":
             message = (
                 f"the compiler did not finish {kernel.name} within {timeout:g} s and was stopped; "
-                f"the last pass it wrote is {last or 'none'}. Give it longer with --timeout, or "
-                "make the kernel smaller."
+                f"the last pass it wrote is {last or 'none'}. Give it longer with --timeout "
+                "(--pallas-timeout in pytest), or make the kernel smaller."
             )
         else:
             words = _last_words(log)

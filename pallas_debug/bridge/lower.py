@@ -7,7 +7,7 @@ import linecache
 import math
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,7 @@ from pallas_debug.bridge.capture import Capture
 from pallas_debug.model import Failure, SourceLine, Target
 
 _LONGEST_NAME = 100
+"""libtpu names its dumps for the kernel, and dies of a file name that is too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +86,8 @@ def _traced(captured: Capture, target: Target) -> Any:
     primitive = hook.PRIMITIVES[captured.kernel.primitive]
     params = {**captured.params, "interpret": False}
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
-    if len(captured.kernel.name) > _LONGEST_NAME:  # libtpu puts it into the names of its dumps
-        params["name"] = captured.kernel.name[:_LONGEST_NAME]
+    if len(captured.kernel.name) > _LONGEST_NAME:
+        params |= _with_short_name(params, captured.kernel.name[:_LONGEST_NAME])
 
     def kernel(*args: Any) -> Any:
         return primitive.bind(*args, **params)
@@ -126,6 +127,15 @@ def _traced(captured: Capture, target: Target) -> Any:
         check_vma=False,
     )
     return jax.jit(sharded).trace(*args)
+
+
+def _with_short_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def shortened(jaxpr: Any) -> Any:
+        return jaxpr.replace(debug_info=jaxpr.debug_info.replace_func_name(name))
+
+    if "jaxpr" in params:
+        return {"name": name, "jaxpr": shortened(params["jaxpr"])}
+    return {"name": name, "jaxprs": type(params["jaxprs"])(map(shortened, params["jaxprs"]))}
 
 
 _local = threading.local()

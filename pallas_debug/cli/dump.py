@@ -150,7 +150,7 @@ def _of_function(
         except PallasDebugError:
             raise
         except Exception as error:
-            traceback.print_exc()
+            _print_their_traceback(error)
             raise CannotRunError(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
                 f"{', '.join(args) or 'no arguments'}. Are shapes and dtypes what it expects?"
@@ -185,20 +185,19 @@ def _of_program(
             f"no such script: {what}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
-    from pallas_debug.api import INTERPRETED, split_targets
+    from pallas_debug.api import Notice, split_targets
     from pallas_debug.session import Options, Session
 
     session = Session(
         Options(
             dumps=options["directory"],
-            targets=split_targets(",".join(options["targets"])),
+            targets=split_targets(",".join(options["targets"])) or ("",),
             interpret=options["interpret"],
             timeout=options["timeout"],
             jobs=options["jobs"],
-        )
+        ),
+        *([Notice()] if options["interpret"] == "auto" else []),
     )
-    if session.interpret_mode == "hlo" and options["interpret"] == "auto":
-        click.echo(INTERPRETED, err=True)
     with session:
         problem = _run(what, rest, module=options["module"])
         session.record_run(" ".join(["-m", what] if options["module"] else [what]))
@@ -230,7 +229,7 @@ def _run(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
             runpy.run_module(what, run_name="__main__", alter_sys=True)
         else:
             sys.path.insert(0, str(Path(what).resolve().parent))
-            runpy.run_path(what, run_name="__main__")
+            runpy.run_path(str(Path(what).resolve()), run_name="__main__")
     except SystemExit as error:
         if error.code in (None, 0):
             return None
@@ -244,14 +243,16 @@ def _run(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
 
 
 def _print_their_traceback(error: BaseException) -> None:
-    """The program's own frames: ours and runpy's come first, and are none of its concern."""
+    """The program's own frames: ours, runpy's and jax's come first, and are none of its concern."""
     frames = error.__traceback__
-    while frames is not None and (
-        frames.tb_frame.f_code.co_filename == __file__
-        or frames.tb_frame.f_globals.get("__name__") == "runpy"
-    ):
+    while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
         frames = frames.tb_next
+    error.__cause__ = error.__context__ = None  # jax's note that it removed its own frames
     traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _is_outside(module: str) -> bool:
+    return module.split(".")[0] in ("runpy", "jax", "pallas_debug")
 
 
 def _finish(result: tuple[list[Dump], Path], options: dict[str, Any]) -> int:

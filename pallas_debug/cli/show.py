@@ -17,7 +17,8 @@ from pallas_debug.model import STAGES, Kernel, Operand
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
 
-COMPILED = ("log", "error")
+ANY_TARGET = ("summary", "source", "jaxpr")
+"""Stages that are the same for every target."""
 
 
 @click.command("show")
@@ -53,6 +54,8 @@ def command(
     found = reader.find(kernel) if kernel else _only(reader.kernels(), directory)
     text = _text(found, stage, target)
     if as_json:
+        if target is None and len(found.compilations) == 1 and stage not in ANY_TARGET:
+            target = found.compilations[0].target
         output.print_json({"kernel": found.name, "target": target, "stage": stage, "text": text})
     else:
         # To a terminal, a file's control characters are shown; to a pipe go the bytes as they are.
@@ -65,7 +68,9 @@ def command(
 def _only(kernels: list[StoredKernel], directory: Path) -> StoredKernel:
     if len(kernels) == 1:
         return kernels[0]
-    listed = ", ".join(k.name for k in kernels[:20]) or "none"
+    if not kernels:
+        raise UsageError(f"no kernels in {directory}")
+    listed = ", ".join(k.name for k in kernels[:20])
     raise UsageError(f"say which kernel of {directory} with --kernel; there are: {listed}")
 
 
@@ -134,10 +139,19 @@ def _summary(stored: StoredKernel) -> str:
     if kernel.chip is not None:
         lines.append(f"  chip       the code asked for its chip, and got {kernel.chip}")
     width = max((len(o.name) for o in kernel.operands), default=0)
-    lines += [f"  {o.kind:15} {o.name:{width}}  {_operand(o)}" for o in kernel.operands]
+    for operand in kernel.operands:
+        lines.append(f"  {operand.kind:15} {operand.name:{width}}  {_operand(operand)}")
+        if operand.index_map:
+            lines.append(f"  {'':15} {'':{width}}    index map {_one_line(operand.index_map)}")
+    aliases = ", ".join(f"input {i} is output {o}" for i, o in kernel.aliases)
+    if aliases:
+        lines.append(f"  {'aliases':15} {aliases}")
     for compilation in stored.compilations:
         status = report.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
+        memory = compilation.compilation.memory if compilation.compilation else None
+        if memory is not None:
+            lines.append(f"  {'':15} {memory.generated_code:,} bytes of generated code")
     return "\n".join(lines) + "\n"
 
 
@@ -160,3 +174,8 @@ def _operand(operand: Operand) -> str:
     if operand.pipeline:
         text += f", {operand.pipeline}"
     return text
+
+
+def _one_line(jaxpr: str) -> str:
+    """`{ lambda ; i:i32[] j:i32[]. let  in (i, 0:i32[]) }` on one line, however long."""
+    return " ".join(jaxpr.split())

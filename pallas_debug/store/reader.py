@@ -172,12 +172,13 @@ class DumpReader:
         return records
 
 
-def open_dumps(root: Path) -> DumpReader:
+def open_dumps(root: str | Path) -> DumpReader:
     """A reader of `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
 
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
+    root = Path(root)
     _listed(root)
     return DumpReader(root=root)
 

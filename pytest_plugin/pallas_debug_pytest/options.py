@@ -138,6 +138,11 @@ def resolve(config: pytest.Config) -> Settings | None:
     """
     found = {option.name: _value(config, option) for option in OPTIONS}
     if found["dump"] is None and found["interpret"] is None:
+        for option in OPTIONS:
+            if config.getoption(option.flag) is not None:
+                raise pytest.UsageError(
+                    f"{option.flag} does nothing by itself; give --pallas-dump as well"
+                )
         return None
     dump = found["dump"]
     targets = found["target"] or "v5e"

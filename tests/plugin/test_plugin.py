@@ -234,6 +234,7 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
         (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
         (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
         (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
+        (["--pallas-target=v5e"], "--pallas-target does nothing by itself; give --pallas-dump as well"),
         (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
     ],
 )  # fmt: skip

@@ -279,7 +279,7 @@ def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
     assert f"the compiler did not finish {first.kernel.name} within 6 s" in failure.message
     assert "the last pass it wrote is none." in failure.message
     assert "Give it longer with --timeout" in failure.message
-    assert "or make the kernel smaller." in failure.message
+    assert "(--pallas-timeout in pytest), or make the kernel smaller." in failure.message
     assert second.ok
 
 
@@ -528,3 +528,33 @@ def test_plugins_hear_of_everything_and_bring_targets(tmp_path: Path) -> None:
     with Session(Options(dumps=tmp_path, targets=("mine",)), Plugin()):
         vector_add(jnp.ones(1024), jnp.ones(1024))
     assert heard == [("captured", "vector_add"), ("used", "vector_add"), ("mine", "vector_add")]
+
+
+def test_a_plugin_that_raises_costs_nobody_else_the_news(tmp_path: Path) -> None:
+    class Bad:
+        @pallas_debug.hookimpl
+        def pallas_debug_kernel_captured(self, kernel: Kernel) -> None:
+            raise RuntimeError(f"no {kernel.name} for me")
+
+    with Session(Options(dumps=tmp_path, targets=("v5e",)), Bad()) as session:
+        vector_add(jnp.ones(1024), jnp.ones(1024))
+    assert session.dumps[0].compilation("v5e").ok
+    assert open_dumps(str(tmp_path)).kernels()[0].kernel is not None
+    (problem,) = session.problems
+    assert "raised RuntimeError in pallas_debug_kernel_captured: no vector_add for me." in str(
+        problem
+    )
+    assert "pallas-debug went on without it; report it to the plugin's authors." in str(problem)
+
+
+@pytest.mark.parametrize("name", ["a" * 5000, "a/../b\x1b[2J", "ü" * 300])
+def test_a_kernel_of_any_name_is_dumped(tmp_path: Path, name: str) -> None:
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    call = pl.pallas_call(rank_one_kernel, out_shape=x, name=name)
+    (dump,) = pallas_debug.dump(call, x, to=tmp_path)
+    compilation = dump.compilation("v5e")
+    assert compilation.failure is None
+    assert len(compilation.passes) >= 19
+    assert dump.folder.parent == tmp_path
+    assert "\x1b" not in dump.folder.name
+    assert open_dumps(tmp_path).kernels()[0].kernel == dump.kernel
