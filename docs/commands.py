@@ -50,7 +50,7 @@ _TOLERANT = (
     (re.compile(r"\b\d{8}-\d{6}-\d+\b"), "RUN"),
     (re.compile(r"\b\d+ of \d+ passes"), "N of N passes"),
     (re.compile(r"\b\d+ passes"), "N passes"),
-    (re.compile(r"\b[\d,]+ B\b"), "N B"),
+    (re.compile(r"\b[\d,]+ (B|bytes of generated code)\b"), r"N \1"),
     (re.compile(r"\b[\d.]+ ?m?s\b"), "T"),
     (re.compile(r"\b\d+(?:\.\d+){2,}\b"), "VERSION"),
     (re.compile(r"\b\d+ cores"), "N cores"),

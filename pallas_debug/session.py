@@ -228,8 +228,8 @@ class Session:
             interpret.reset()
 
     def worker_pids(self) -> list[int]:
-        """Of the compiler processes that are alive."""
-        return self._pool.pids()
+        """Of the compiler processes that compile at the moment."""
+        return self._pool.pids(at_work=True)
 
     # What the hook calls, within jax: nothing may escape.
 

@@ -125,6 +125,7 @@ class Pool:
             thread_name_prefix="pallas-debug-compile",
         )
         self._idle: list[_Child] = []
+        self._starting = 0
         self._pending = 0
         self._finished = 0
         self._busy_seconds = 0.0
@@ -172,16 +173,19 @@ class Pool:
           LibtpuError: libtpu cannot be had here.
         """
         check_machine()
-        with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-            yield self._compile(module, topology, num_devices, dict(options or {}), Path(folder))
+        with contextlib.ExitStack() as stack:
+            folder = _scratch()
+            stack.callback(shutil.rmtree, folder, ignore_errors=True)
+            yield self._compile(module, topology, num_devices, dict(options or {}), folder)
 
     def warm(self) -> None:
         """Start a child that will be needed soon, if there is none, while others do their work."""
+        check_machine()
         with self._lock:
-            needed = not self._children and not self._stopped
-        if needed:
-            check_machine()
-            self._give_back(self._start())
+            if self._children or self._starting or self._stopped:
+                return
+            self._starting += 1
+        self._give_back(self._start())
 
     def _compile(
         self,
@@ -233,10 +237,11 @@ class Pool:
         for child in children:
             self._drop(child)
 
-    def pids(self) -> list[int]:
-        """Of the children that are alive."""
+    def pids(self, *, at_work: bool = False) -> list[int]:
+        """Of the children that are alive, or of those alone that compile at the moment."""
         with self._lock:
-            return [child.process.pid for child in self._children if child.alive()]
+            idle = self._idle if at_work else []
+            return [c.process.pid for c in self._children if c.alive() and c not in idle]
 
     def _take(self) -> _Child:
         """An idle child that is still alive, a new one, or the first that is given back."""
@@ -248,10 +253,12 @@ class Pool:
                 if child is None and not self._worth_another():
                     self._changed.wait(timeout=_LOOK_AGAIN)
                     continue
+                self._starting += child is None
             if child is None:
                 child = self._start()
             if child.alive():
                 child.taken = time.monotonic()
+                child.served += 1
                 return child
             self._drop(child)
 
@@ -261,25 +268,31 @@ class Pool:
         A child costs a second or two of a core before it compiles anything: worth it only where
         the kernels that wait will keep those that there are busy for longer.
         """
-        if len(self._children) >= self.settings.jobs:
+        if len(self._children) + self._starting >= self.settings.jobs:
             return False
         if not self._children:
-            return True
+            return not self._starting
         waiting = self._pending - len(self._children)
         each = self._busy_seconds / self._finished if self._finished else 0.0
-        longest = max(time.monotonic() - child.taken for child in self._children)
+        longest = max(time.monotonic() - c.taken if c.served > 1 else 0.0 for c in self._children)
         return waiting * each > _WORTH_A_CHILD or (waiting > 0 and longest > _WORTH_A_CHILD)
 
     def _give_back(self, child: _Child) -> None:
         with self._changed:
-            if child.taken:
+            if child.served > 1:  # the first one waits for libtpu to be loaded
                 self._finished += 1
                 self._busy_seconds += time.monotonic() - child.taken
             self._idle.append(child)
             self._changed.notify_all()
 
     def _start(self) -> _Child:
-        child = _Child(self.settings)
+        """A new child, for which `_starting` was counted up."""
+        try:
+            child = _Child(self.settings)
+        finally:
+            with self._changed:
+                self._starting -= 1
+                self._changed.notify_all()
         with self._lock:
             self._children.add(child)
             stopped = self._stopped
@@ -298,21 +311,15 @@ class Pool:
 class _Child:
     """One process with libtpu in it, and a folder for what it writes.
 
-    `taken` is when it was last given something to do; 0 before the first time.
+    `taken` is when it was last given something to do, `served` how often it was.
     """
 
     taken = 0.0
+    served = 0
 
     def __init__(self, settings: Settings) -> None:
-        try:
-            self.folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
-            self.dumps = self.folder / DUMPS
-            self.dumps.mkdir()
-        except OSError as error:
-            raise WorkerError(
-                f"the compiler's process has nowhere to write: {error}. "
-                "Set TMPDIR to a directory that is writable and has space."
-            ) from error
+        self.folder = _scratch(DUMPS)
+        self.dumps = self.folder / DUMPS
         self._startup = self.folder / "startup.log"
         environment = dict(os.environ) | _QUIET
         environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, disabled or not
@@ -398,6 +405,20 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.stop()
             return self.process.wait()
+
+
+def _scratch(*folders: str) -> Path:
+    """A new folder for what a compilation writes, with these in it."""
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
+        for folder in folders:
+            (scratch / folder).mkdir()
+    except OSError as error:
+        raise WorkerError(
+            f"the compiler's process has nowhere to write: {error}. "
+            "Set TMPDIR to a directory that is writable and has space."
+        ) from error
+    return scratch
 
 
 def user_flags() -> list[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_request, write_reply
+from pallas_debug.aot.targets import BUILTIN
 
 
 def main() -> None:
@@ -33,6 +34,7 @@ def main() -> None:
     os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
     requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests_in, requests), daemon=True).start()
+    _load()
     while True:
         request = requests.get()
         with _logged(request.log):
@@ -49,8 +51,19 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
         os._exit(0)
 
 
+def _load() -> None:
+    """Load libtpu while the parent lowers the first kernel; what it says goes to the start's log.
+
+    What is wrong with it, the first request will be told.
+    """
+    with contextlib.suppress(Exception):
+        from pallas_debug.bridge import compiler
+
+        compiler.describe(BUILTIN[0].topology)
+
+
 def _serve(request: Request) -> Reply:
-    from pallas_debug.bridge import compiler  # its chatter belongs into the first request's log
+    from pallas_debug.bridge import compiler
 
     start = time.perf_counter()
     try:

@@ -22,7 +22,8 @@ from pallas_debug.bridge.capture import Capture
 from pallas_debug.model import Failure, SourceLine, Target
 
 _LONGEST_NAME = 100
-"""libtpu names its dumps for the kernel, and dies of a file name that is too long."""
+"""libtpu names its dumps for the kernel, spells every byte that is not ASCII with three, and dies
+of a file name that is too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,8 +87,9 @@ def _traced(captured: Capture, target: Target) -> Any:
     primitive = hook.PRIMITIVES[captured.kernel.primitive]
     params = {**captured.params, "interpret": False}
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
-    if len(captured.kernel.name) > _LONGEST_NAME:
-        params |= _with_short_name(params, captured.kernel.name[:_LONGEST_NAME])
+    name = captured.kernel.name
+    if len(name) > _LONGEST_NAME or not name.isascii():
+        params |= _with_name(params, name.encode("ascii", "replace").decode()[:_LONGEST_NAME])
 
     def kernel(*args: Any) -> Any:
         return primitive.bind(*args, **params)
@@ -129,13 +131,13 @@ def _traced(captured: Capture, target: Target) -> Any:
     return jax.jit(sharded).trace(*args)
 
 
-def _with_short_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
-    def shortened(jaxpr: Any) -> Any:
+def _with_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def renamed(jaxpr: Any) -> Any:
         return jaxpr.replace(debug_info=jaxpr.debug_info.replace_func_name(name))
 
     if "jaxpr" in params:
-        return {"name": name, "jaxpr": shortened(params["jaxpr"])}
-    return {"name": name, "jaxprs": type(params["jaxprs"])(map(shortened, params["jaxprs"]))}
+        return {"name": name, "jaxpr": renamed(params["jaxpr"])}
+    return {"name": name, "jaxprs": type(params["jaxprs"])(map(renamed, params["jaxprs"]))}
 
 
 _local = threading.local()

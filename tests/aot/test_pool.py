@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 
+from pallas_debug.aot import pool as pool_module
 from pallas_debug.aot.pool import Outcome, Pool, Settings
 from pallas_debug.errors import WorkerError
 from pallas_debug.store import raw
@@ -262,8 +263,10 @@ def test_nothing_is_left(
     module: Module,
     is_running: IsRunning,
     capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two at once, in a folder whose name libtpu would split, and not a word of libtpu's."""
+    monkeypatch.setattr(pool_module, "_WORTH_A_CHILD", -1.0)
     with Pool(Settings(jobs=2)) as pool:
         barrier = threading.Barrier(2)
         outcomes = []
@@ -289,6 +292,24 @@ def test_nothing_is_left(
     with pytest.raises(WorkerError, match="was stopped"), pool.compile(b"x", topology=V5E):
         pass
     assert list(temporary.iterdir()) == []
+
+
+def test_a_second_child_is_started_only_where_it_pays(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def children(requests: int) -> int:
+        def work() -> None:
+            with pool.compile(module("add"), topology=V5E):
+                pass
+
+        with Pool(Settings(jobs=2)) as pool:
+            for future in [pool.submit(work) for _ in range(requests)]:
+                future.result()
+            return len(pool.pids())
+
+    assert children(4) == 1
+    monkeypatch.setattr(pool_module, "_WORTH_A_CHILD", 0.0)
+    assert children(4) == 2
 
 
 def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) -> None:
@@ -331,8 +352,8 @@ def test_an_exception_stops_it(
         os.kill(pid, signal.SIGSTOP)
         raise kind
     assert time.monotonic() - start < 10
-    assert problems == ["the pool of compiler processes was stopped"]
-    assert [f.cancelled() for f in futures] == [False, True, True]
+    assert problems == ["the pool of compiler processes was stopped"] * 2  # one more than children
+    assert [f.cancelled() for f in futures] == [False, False, True]
     assert not is_running(pid)
     assert list(temporary.iterdir()) == []
 
@@ -412,7 +433,7 @@ def stopped_at_work(pool: Pool, module: Module, wait_until: Wait) -> Callable[[]
     (pid,) = pool.pids()
     os.kill(pid, signal.SIGSTOP)
     future = pool.submit(work)
-    wait_until(lambda: pool._idle.empty())
+    wait_until(lambda: not pool._idle)
 
     def outcomes() -> list[Outcome]:
         future.result()

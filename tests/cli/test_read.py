@@ -61,7 +61,7 @@ STAGES = {
     "stablehlo": "stablehlo.custom_call @tpu_custom_call",
     "mosaic": "func.func @",
     "log": "TPU",
-    "infer-vector-layout": "#tpu.vpad",
+    "infer-vector-layout": "layout",
     "finalize-llo": "llo.",
     "0": "func.func",
     "summary": "scratch",
