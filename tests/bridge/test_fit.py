@@ -1,0 +1,155 @@
+"""The bridge against the installed jax: the self-test, a chip that is not there, the backend."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import pytest
+from jax._src import xla_bridge
+from jax._src.interpreters import mlir
+from jax._src.pallas import pallas_call
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractDevice, AbstractMesh
+
+from pallas_debug.aot import targets
+from pallas_debug.bridge import chip, interpret, platform, selftest
+from pallas_debug.errors import IncompatibleJaxError
+from pallas_debug.session import Options, Session
+
+
+@pytest.fixture
+def anew() -> Any:
+    """The self-test looks again, before and after."""
+    selftest.results.cache_clear()
+    yield
+    selftest.results.cache_clear()
+
+
+def test_the_installed_jax_fits() -> None:
+    assert selftest.results() == dict.fromkeys(selftest.CHECKS)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "capture: lines of kernels under grad": (pallas_call, "_trace_kernel_to_jaxpr"),
+}
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(mlir._lowerings, pallas_call.pallas_call_p)
+    monkeypatch.delattr(pallas_call, "_trace_kernel_to_jaxpr")
+    with pytest.raises(IncompatibleJaxError) as error:
+        Session(Options())
+    said = str(error.value)
+    assert f"jax {jax.__version__} is not one that this pallas-debug can hook into: " in said
+    assert "(the lowering rule of pallas_call is not where it was)" in said
+    assert "capture: lines of kernels under grad (AttributeError: " in said
+    assert "Upgrade pallas-debug, or use a jax from 0.10.2 on that it knows." in said
+
+
+@pytest.mark.usefixtures("anew")
+def test_a_function_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src import pjit
+
+    monkeypatch.setattr(pjit, "_get_fastpath_data", lambda other: None)
+    problem = selftest.results()["capture: runs of jitted programs"]
+    assert problem is not None
+    assert "has no parameter executable" in problem
+
+
+@pytest.mark.parametrize("target", targets.BUILTIN, ids=lambda t: t.name)
+def test_a_chip_is_there_where_there_is_none(target: Any) -> None:
+    with chip.answering(target):
+        info = pltpu.get_tpu_info()
+        assert target.name.removeprefix("tpu").strip("v")[:1] == str(info.generation)
+    with pytest.raises(ValueError, match="Unsupported TPU device kind: cpu"):
+        pltpu.get_tpu_info()
+
+
+def test_whether_a_chip_was_asked_for_is_known() -> None:
+    with chip.answering(targets.resolve("v6e")):
+        chip.forget()
+        assert chip.was_asked() is None
+        pltpu.get_tpu_info()
+        assert chip.was_asked() == "TPU v6 lite"
+        chip.forget()
+        pltpu.get_tpu_info()  # perhaps from a cache of jax's
+        assert chip.was_asked() == "TPU v6 lite"
+
+
+def test_another_thread_gets_the_sessions_chip_and_this_one_its_own() -> None:
+    found: list[int] = []
+    with chip.answering_everywhere(targets.resolve("v6e")), chip.answering(targets.resolve("v4")):
+        thread = threading.Thread(target=lambda: found.append(pltpu.get_tpu_info().generation))
+        thread.start()
+        thread.join()
+        found.append(pltpu.get_tpu_info().generation)
+    assert found == [6, 4]
+
+
+def test_an_abstract_mesh_of_the_users_own_answers_for_itself() -> None:
+    device = AbstractDevice(device_kind="TPU v4", num_cores=1, platform="tpu")
+    mesh = AbstractMesh((), (), abstract_device=device)
+    with chip.answering(targets.resolve("v6e")), jax.sharding.use_abstract_mesh(mesh):
+        assert pltpu.get_tpu_info().generation == 4
+
+
+@pytest.mark.parametrize("mode", interpret.MODES)
+def test_a_mode_is_there_for_every_thread_and_gone_afterwards(mode: interpret.Mode) -> None:
+    from jax._src import config
+
+    state = config.pallas_tpu_interpret_mode_context_manager
+    found: list[object] = []
+    before = state.value
+    with interpret.interpreting(mode):
+        thread = threading.Thread(target=lambda: found.append(state.value))
+        thread.start()
+        thread.join()
+    assert (found[0] is True) == (mode == "hlo")
+    assert found[0]
+    assert state.value == before
+
+
+DEFAULT: list[tuple[str, str, str]] = [
+    ("", "default_backend()", "cpu"),
+    ("cpu", "default_backend()", "cpu"),
+    ("tpu,cpu", "default_backend()", "tpu"),
+]
+
+
+@pytest.mark.parametrize("chosen,call,expected", DEFAULT)
+def test_the_backend_is_known_without_being_initialised(
+    run_python: Callable[..., Any], chosen: str, call: str, expected: str
+) -> None:
+    code = f"""
+from pallas_debug.bridge import platform
+print(platform.{call}, platform.xla_bridge.backends_are_initialized())
+"""
+    done = run_python("-c", code, JAX_PLATFORMS=chosen)
+    assert done.stdout == f"{expected} False\n", done.stderr
+
+
+def test_jax_does_not_look_for_a_tpu_that_is_not_there(run_python: Callable[..., Any]) -> None:
+    code = """
+import jax
+from pallas_debug.bridge import platform
+platform.leave_out_absent_tpu()
+print(jax.devices())
+print("libtpu" in open("/proc/self/maps").read())
+"""
+    done = run_python("-c", code, JAX_PLATFORMS="")
+    assert done.stdout.endswith("False\n"), done.stdout
+    assert done.stderr == ""
+
+
+def test_an_initialised_backend_is_asked() -> None:
+    assert xla_bridge.backends_are_initialized() or jax.devices()
+    assert platform.default_backend() == "cpu"
+    assert not platform.has_tpu()
+    assert not platform.has_accelerator()
+    assert platform.device_kind() == "cpu"
+    assert os.environ["JAX_PLATFORMS"] == "cpu"

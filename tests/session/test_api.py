@@ -1,0 +1,151 @@
+"""`pallas_debug.debug` as decorator and context manager, as a program uses it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pallas_debug_kernels import vector_add
+
+import pallas_debug
+from pallas_debug import api
+from pallas_debug.errors import DumpDirectoryError, UnknownTargetError
+from pallas_debug.store import open_dumps
+
+X = np.ones(1024, np.float32)
+
+
+@pytest.fixture(autouse=True)
+def unsaid(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(api, "_said", set())
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_bare_decorator(capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    @pallas_debug.debug
+    def added(x: Any) -> Any:
+        """Adds."""
+        return vector_add(x, x)
+
+    assert added.__name__ == "added"
+    assert added.__doc__ == "Adds."
+    np.testing.assert_array_equal(added(X), 2 * X)
+    (kernel,) = open_dumps(tmp_path / "dumps").kernels()
+    assert [c.target for c in kernel.compilations] == ["v5e"]
+    printed = capfd.readouterr()
+    assert printed.out == ""
+    assert printed.err.splitlines() == [
+        api.INTERPRETED,
+        "pallas-debug: 1 kernel for v5e in dumps",
+        "pallas-debug: next: pallas-debug ls dumps",
+    ]
+    added(X)  # the same again: nothing is compiled, and there is nothing to say
+    assert capfd.readouterr().err == ""
+
+
+def test_a_decorator_with_options(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    @pallas_debug.debug(targets=["v6e", "v5p"], to=tmp_path / "there", quiet=True)
+    def added(x: Any) -> Any:
+        return vector_add(x, x)
+
+    added(X)
+    (kernel,) = open_dumps(tmp_path / "there").kernels()
+    assert {c.target for c in kernel.compilations} == {"v6e", "v5p"}
+    assert capfd.readouterr().err == ""
+
+
+def test_a_function_that_is_called_again_is_not_traced_again() -> None:
+    traced = []
+
+    @jax.jit
+    def inner(x: Any) -> Any:
+        traced.append(1)
+        return vector_add(x, x)
+
+    added = pallas_debug.debug(targets="", quiet=True)(inner)
+    for _ in range(3):
+        added(X)
+    assert len(traced) == 1
+
+
+def test_a_with_block_gives_the_session(tmp_path: Path) -> None:
+    with pallas_debug.debug(to=tmp_path / "d", targets="v6e", quiet=True) as session:
+        vector_add(X, X)
+    (dump,) = session.dumps
+    assert dump.compilation("v6e").ok
+    assert dump.kernel.name == "vector_add"
+    assert dump.folder.parent == tmp_path / "d"
+
+
+def test_capture_alone_compiles_nothing(tmp_path: Path) -> None:
+    with pallas_debug.debug(to=tmp_path / "d", targets="", quiet=True) as session:
+        vector_add(X, X)
+    (dump,) = session.dumps
+    assert dump.compilations == ()
+    assert open_dumps(tmp_path / "d").kernels()[0].kernel == dump.kernel
+
+
+def test_blocks_nest(tmp_path: Path) -> None:
+    with (
+        pallas_debug.debug(to=tmp_path / "outer", targets="", quiet=True),
+        pallas_debug.debug(to=tmp_path / "inner", targets="", quiet=True),
+    ):
+        vector_add(X, X)
+    for name in ("outer", "inner"):
+        assert len(open_dumps(tmp_path / name).kernels()) == 1
+
+
+def test_an_exception_of_the_program_is_its_own_and_its_kernels_are_kept(tmp_path: Path) -> None:
+    @pallas_debug.debug(to=tmp_path / "d", quiet=True)
+    def fails(x: Any) -> Any:
+        vector_add(x, x)
+        raise ZeroDivisionError("theirs")
+
+    with pytest.raises(ZeroDivisionError, match="theirs"):
+        fails(X)
+    assert open_dumps(tmp_path / "d").kernels()[0].compilations[0].compilation is not None
+
+
+def test_a_failing_kernel_is_reported_and_raises_nothing(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    from jax.experimental import pallas as pl
+
+    def sums(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.cumsum(x_ref[...], axis=0)
+
+    with pallas_debug.debug(to=tmp_path / "d"):
+        out = pl.pallas_call(sums, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32))(
+            jnp.ones((8, 128))
+        )
+    assert out[-1, 0] == 8
+    said = capfd.readouterr().err
+    assert "v5e: failed (lowering): " in said
+    assert f"{Path(__file__).name}:" in said
+    assert "next: pallas-debug show d/sums-" in said
+
+
+def test_wrong_options_are_refused_on_entering(tmp_path: Path) -> None:
+    with pytest.raises(UnknownTargetError), pallas_debug.debug(targets="v99"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(DumpDirectoryError), pallas_debug.debug(to=tmp_path / "file"):
+        pass
+
+
+def test_a_dump_with_arguments_of_every_sort(tmp_path: Path) -> None:
+    def scaled(operands: dict[str, Any], scale: float, *, name: str) -> Any:
+        assert isinstance(scale, float)
+        assert name == "static"
+        return vector_add(operands["x"] * scale, operands["y"])
+
+    x = jax.ShapeDtypeStruct((1024,), jnp.float32)
+    (dump,) = pallas_debug.dump(scaled, {"x": x, "y": X}, 2.0, name="static", to=tmp_path / "d")
+    assert dump.ok
+    (run,) = open_dumps(tmp_path / "d").runs()
+    assert run.kernels == (dump.name,)
+    assert "scaled" in run.name
