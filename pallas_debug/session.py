@@ -97,8 +97,8 @@ class StorePlugin:
 class Session:
     """Kernels captured from entering to leaving, and compiled in the background.
 
-    Leaving waits for the compilations; leaving by an exception stops them. `kernels`, `dumps` and
-    `problems` hold what there is, during and after.
+    Leaving waits for the compilations; leaving by ctrl+c, then or while it waits, stops them.
+    `kernels`, `dumps` and `problems` hold what there is, during and after.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError: on creation.
@@ -145,9 +145,14 @@ class Session:
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
         self._stack.__exit__(kind, *rest)
         stop = kind is not None and not issubclass(kind, Exception) and kind is not SystemExit
-        if not stop:
-            self.wait()
-        self._pool.close(stop=stop)
+        try:
+            if not stop:
+                self.wait()
+        except BaseException:
+            stop = True
+            raise
+        finally:
+            self._pool.close(stop=stop)
 
     @property
     def interpret_mode(self) -> interpret.Mode | None:

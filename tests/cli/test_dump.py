@@ -221,6 +221,28 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     assert list((tmp_path / "dumps" / ".tmp").iterdir()) == []
 
 
+def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
+    script.write_text(SCRIPT + "print('there', flush=True)")
+    tool = Path(sys.executable).with_name("pallas-debug")
+    run = subprocess.Popen(
+        [tool, "dump", "script.py"], cwd=tmp_path, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (children := _children(run.pid)):
+        time.sleep(0.01)
+    os.kill(int(children[0]), signal.SIGSTOP)
+    assert run.stdout is not None
+    while run.stdout.readline() != "there\n":
+        pass
+    time.sleep(0.5)  # the script is over: what remains is to wait
+    run.send_signal(signal.SIGINT)
+    _, said = run.communicate(timeout=30)
+    assert run.returncode == 130
+    assert "pallas-debug: stopped; what was finished is in the dump directory" in said
+    assert "Traceback" not in said
+    assert not [pid for pid in children if Path("/proc", pid).exists()]
+
+
 def _children(pid: int) -> list[str]:
     found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True,
                            check=False, env={**os.environ})  # fmt: skip
