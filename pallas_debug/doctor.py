@@ -23,7 +23,8 @@ from pallas_debug._version import __version__
 State = Literal["ok", "warning", "failed"]
 
 _OLD_DAYS = 180
-"""jax asks for a libtpu of the same months; half a year is when new kernels stop compiling."""
+"""Of a libtpu that is not the one its jax was made for: jax and libtpu are kept compatible for
+some weeks, and after half a year new kernels stop compiling."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -218,13 +219,13 @@ def _compiles() -> Iterator[Check]:
     build = next((c.versions["build"] for c in dumped.compilations if "build" in c.versions), None)
     age = _age(build)
     if build and age is not None:
+        wanted = _pinned_libtpu()
+        old = age > _OLD_DAYS and not (wanted and _fits(metadata.version("libtpu"), wanted))
         yield Check(
             name="libtpu's age",
-            state="warning" if age > _OLD_DAYS else "ok",
+            state="warning" if old else "ok",
             detail=f"built on {build}, {age} days ago",
-            remedy="upgrade jax and libtpu together: pip install -U 'jax[tpu]'"
-            if age > _OLD_DAYS
-            else None,
+            remedy="upgrade jax and libtpu together: pip install -U 'jax[tpu]'" if old else None,
         )
 
 
