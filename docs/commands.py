@@ -181,8 +181,8 @@ def _environment(scratch: Path) -> dict[str, str]:
     kept = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PALLAS_", "PYTEST_", "COV_", "LIBTPU_", "JAX_", "XLA_"))
-        and name not in ("NO_COLOR", "FORCE_COLOR")
+        if not name.startswith(("PALLAS_", "PYTEST_", "COV_", "LIBTPU_", "JAX_", "XLA_", "MAKE"))
+        and name not in ("NO_COLOR", "FORCE_COLOR", "MFLAGS")
     }
     return kept | {
         "PATH": f"{scratch / '.venv' / 'bin'}:{os.environ['PATH']}",
