@@ -21,6 +21,7 @@ happens in.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
@@ -131,6 +132,12 @@ def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[Pall
             problem.__cause__ = error
             problems.append(problem)
     return problems
+
+
+def explanations(manager: pluggy.PluginManager, message: str) -> list[Explanation]:
+    """The explanations that plugins have for a failure's message; patterns are searched for."""
+    lists = cast(list[Sequence[Explanation]], manager.hook.pallas_debug_explanations())
+    return [e for found in lists for e in found if re.search(e.pattern, message)]
 
 
 def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:

@@ -102,7 +102,8 @@ def check_machine() -> None:
             f"libtpu runs on x86-64 Linux only and this is {platform.machine()} {sys.platform}. "
             "Kernels are still captured; compile them on a Linux machine, or in a container."
         )
-    if importlib.util.find_spec("libtpu") is None and not os.environ.get("TPU_LIBRARY_PATH"):
+    library = os.environ.get("TPU_LIBRARY_PATH")
+    if importlib.util.find_spec("libtpu") is None and not (library and Path(library).exists()):
         raise LibtpuError(
             "libtpu is not installed, so nothing can be compiled for a TPU. "
             "Install it with: pip install 'pallas-debug[tpu]'"

@@ -105,7 +105,12 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
         lines.append(f"  {failure.source}" + (f"   {text}" if text else ""))
     if failure.last_pass:
         lines.append(f"  last pass: {failure.last_pass}")
-    return "\n".join([*lines, "", failure.message, ""])
+    lines += ["", failure.message, ""]
+    from pallas_debug.hooks import explanations, plugin_manager
+
+    for explanation in explanations(plugin_manager(), failure.message):
+        lines += [f"{explanation.id}: {explanation.cause}", f"  try: {explanation.advice}", ""]
+    return "\n".join(lines)
 
 
 def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:

@@ -14,11 +14,18 @@ from pallas_debug import hooks
 PLUGIN = """
 import json, pathlib
 from pallas_debug.hooks import hookimpl
-from pallas_debug.model import Target
+from pallas_debug.model import Explanation, Target
 
 @hookimpl
 def pallas_debug_targets():
     return [Target(name="lab", topology="v6e:2x2", device_kind="TPU v6 lite", summary="ours")]
+
+@hookimpl
+def pallas_debug_explanations():
+    return [
+        Explanation(id="LAB1", pattern="cumsum", cause="no cumsum here", advice="multiply"),
+        Explanation(id="LAB2", pattern="never", cause="?", advice="?"),
+    ]
 
 @hookimpl
 def pallas_debug_compilation_finished(kernel, compilation):
@@ -55,6 +62,23 @@ def test_a_plugin_of_another_distribution_is_loaded_and_told(
 def test_its_targets_are_listed(command: Any, installed: dict[str, str]) -> None:
     listed = command("targets", **installed).stdout
     assert "lab\tv6e:2x2\tTPU v6 lite\tours\n" in listed
+
+
+def test_its_explanations_stand_below_the_error(
+    command: Any, installed: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "broken.py").write_text(
+        "import jax.numpy as jnp\n"
+        "from jax.experimental import pallas as pl\n"
+        "def k(x_ref, o_ref): o_ref[...] = jnp.cumsum(x_ref[...], axis=0)\n"
+        "x = jnp.ones((8, 128))\n"
+        "pl.pallas_call(k, out_shape=x)(x)\n"
+    )
+    command("dump", "broken.py", **installed)
+    shown = command("show", "dumps", "error", **installed).stdout
+    assert "LAB1: no cumsum here\n  try: multiply\n" in shown
+    assert "LAB2" not in shown
+    assert "LAB1" not in command("show", "dumps", "error").stdout
 
 
 def test_every_hook_has_a_docstring_and_our_prefix() -> None:
