@@ -6,6 +6,7 @@ import importlib.util
 import platform
 import sys
 from importlib.machinery import ModuleSpec
+from pathlib import Path
 
 import pytest
 
@@ -56,9 +57,13 @@ def test_without_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pool.pids() == []
 
 
-def test_a_libtpu_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_libtpu_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     hide_libtpu(monkeypatch)
-    monkeypatch.setenv("TPU_LIBRARY_PATH", "/opt/libtpu.so")
+    library = tmp_path / "libtpu.so"
+    monkeypatch.setenv("TPU_LIBRARY_PATH", str(library))
+    with pytest.raises(LibtpuError):
+        check_machine()
+    library.touch()
     check_machine()
 
 
