@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import linecache
 import math
+import re
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -20,6 +21,9 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 from pallas_debug.bridge import chip, hook
 from pallas_debug.bridge.capture import Capture
 from pallas_debug.model import Failure, SourceLine, Target
+
+_CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
+"""How jax names the kernel in an error about no equation: `in pallas_call k at FILE:LINE`."""
 
 _LONGEST_NAME = 100
 """libtpu names its dumps for the kernel, spells every byte that is not ASCII with three, and dies
@@ -191,13 +195,15 @@ def _line(error: BaseException) -> SourceLine | None:
     while traceback is not None:
         info = getattr(traceback.tb_frame.f_locals.get("eqn"), "source_info", None)
         if info is not None:
-            frame = source_info_util.user_frame(info.traceback) or frame
+            frames = source_info_util.user_frames(info.traceback)
+            frame = next((f for f in frames if f.file_name != __file__), None) or frame
         traceback = traceback.tb_next
-    if frame is None:
-        return None
-    return SourceLine(
-        file=frame.file_name,
-        line=frame.start_line,
-        function=frame.function_name,
-        text=linecache.getline(frame.file_name, frame.start_line).strip() or None,
-    )
+    if frame is not None:
+        return _source_line(frame.file_name, frame.start_line, frame.function_name)
+    named = _CALL_AT.search(str(error))
+    return _source_line(named["file"], int(named["line"]), None) if named else None
+
+
+def _source_line(file: str, line: int, function: str | None) -> SourceLine:
+    text = linecache.getline(file, line).strip() or None
+    return SourceLine(file=file, line=line, function=function, text=text)

@@ -200,6 +200,23 @@ def test_a_kernel_that_jax_cannot_lower_is_recorded_with_its_line(tmp_path: Path
     assert "cumsum" in (dump.folder / "v5e" / "compiler.log").read_text()
 
 
+def copy_kernel(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def test_a_block_shape_that_jax_refuses_is_recorded_with_the_kernels_line(tmp_path: Path) -> None:
+    x = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    spec = pl.BlockSpec((4, 128), lambda i: (i, 0))
+    call = pl.pallas_call(copy_kernel, out_shape=x, grid=(2,), in_specs=[spec], out_specs=spec)
+    (dump,) = pallas_debug.dump(call, x, to=tmp_path)
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    assert "divisible by 8 and 128" in failure.message
+    assert failure.source is not None
+    assert failure.source.file == __file__
+    assert failure.source.line == copy_kernel.__code__.co_firstlineno
+
+
 def test_a_kernel_that_fails_does_not_hide_the_next(tmp_path: Path) -> None:
     def both(x: jax.Array) -> jax.Array:
         y = pl.pallas_call(cumsum_kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype))(x)
