@@ -11,8 +11,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .ops.collectives import all_gather as all_gather
+    from .ops.collectives import right_permute as right_permute
     from .ops.flash_attention import flash_attention as flash_attention
+    from .ops.layer_norm import layer_norm as layer_norm
     from .ops.matmul import matmul as matmul
+    from .ops.paged_attention import paged_attention as paged_attention
+    from .ops.pipelined import dma_copy as dma_copy
+    from .ops.pipelined import dma_matmul as dma_matmul
+    from .ops.pipelined import pipelined_copy as pipelined_copy
+    from .ops.pipelined import pipelined_matmul as pipelined_matmul
+    from .ops.reduction import reduction as reduction
+    from .ops.softmax import softmax as softmax
+    from .ops.splash_attention import make_splash_attention as make_splash_attention
+    from .ops.splash_attention import splash_attention as splash_attention
     from .ops.vector_add import vector_add as vector_add
     from .registry import OPERATIONS as OPERATIONS
     from .registry import Operation as Operation
@@ -24,10 +36,22 @@ _HOMES = {
     "OPERATIONS": "registry",
     "Operation": "registry",
     "Spec": "registry",
+    "all_gather": "ops.collectives",
+    "dma_copy": "ops.pipelined",
+    "dma_matmul": "ops.pipelined",
     "flash_attention": "ops.flash_attention",
+    "layer_norm": "ops.layer_norm",
+    "make_splash_attention": "ops.splash_attention",
     "matmul": "ops.matmul",
     "operation": "registry",
     "operations": "registry",
+    "paged_attention": "ops.paged_attention",
+    "pipelined_copy": "ops.pipelined",
+    "pipelined_matmul": "ops.pipelined",
+    "reduction": "ops.reduction",
+    "right_permute": "ops.collectives",
+    "softmax": "ops.softmax",
+    "splash_attention": "ops.splash_attention",
     "vector_add": "ops.vector_add",
 }
 
@@ -35,10 +59,22 @@ __all__ = [
     "OPERATIONS",
     "Operation",
     "Spec",
+    "all_gather",
+    "dma_copy",
+    "dma_matmul",
     "flash_attention",
+    "layer_norm",
+    "make_splash_attention",
     "matmul",
     "operation",
     "operations",
+    "paged_attention",
+    "pipelined_copy",
+    "pipelined_matmul",
+    "reduction",
+    "right_permute",
+    "softmax",
+    "splash_attention",
     "vector_add",
 ]
 

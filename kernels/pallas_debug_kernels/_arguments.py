@@ -25,6 +25,16 @@ def check_ndim(operation: str, name: str, array: jax.Array, dims: Sequence[str])
             f"{operation}: {name} has shape {array.shape}. "
             f"It must have {len(dims)} dimension{'s' * (len(dims) > 1)}: [{', '.join(dims)}]."
         )
+    check_not_empty(operation, name, array, dims)
+
+
+def check_not_empty(operation: str, name: str, array: jax.Array, dims: Sequence[str]) -> None:
+    """`array` has a dimension, and none of its dimensions is 0."""
+    if array.ndim == 0:
+        raise ValueError(
+            f"{operation}: {name} has shape (). "
+            f"It must have at least 1 dimension: [{', '.join(dims)}]."
+        )
     if 0 in array.shape:
         raise ValueError(
             f"{operation}: {name} has shape {array.shape}. "
@@ -68,6 +78,20 @@ def checked_block(
             f"{operation}: {name} is {block}. "
             f"It must be a positive multiple of {multiple}, or at least {dim}, which is {size}. "
             f"Try {name}={near}."
+        )
+    return block
+
+
+def divisor_block(
+    operation: str, name: str, block: int, *, multiple: int, dim: str, size: int
+) -> int:
+    """As `checked_block`, for a kernel that takes whole blocks only: `block` divides `size`."""
+    block = checked_block(operation, name, block, multiple=multiple, dim=dim, size=size)
+    if size % block:
+        fitting = [b for b in range(multiple, block, multiple) if size % b == 0]
+        raise ValueError(
+            f"{operation}: {name} is {block}. It must divide {dim}, which is {size}. "
+            f"Try {name}={fitting[-1] if fitting else size}."
         )
     return block
 

@@ -5,19 +5,34 @@ from dataclasses import dataclass
 
 import jax
 
-from .ops import flash_attention, matmul, vector_add
+from .ops import (
+    collectives,
+    flash_attention,
+    layer_norm,
+    matmul,
+    paged_attention,
+    pipelined,
+    reduction,
+    softmax,
+    splash_attention,
+    vector_add,
+)
 from .spec import Spec as Spec
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operation:
-    """A bundled kernel: `function(*args, **kwargs)` must equal `reference(*args, **kwargs)`."""
+    """A bundled kernel: `function(*args, **kwargs)` must equal `reference(*args, **kwargs)`.
+
+    `differentiable` are the positions of the arguments that it has a gradient for.
+    """
 
     name: str
     summary: str
     function: Callable[..., jax.Array]
     reference: Callable[..., jax.Array]
     specs: tuple[Spec, ...]
+    differentiable: tuple[int, ...] = ()
 
     def tagged(self, *tags: str) -> tuple[Spec, ...]:
         """The specs that carry at least one of `tags`."""
@@ -41,6 +56,29 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=vector_add.SPECS,
     ),
     Operation(
+        name="reduction",
+        summary="Sum or maximum of a matrix over one axis.",
+        function=reduction.reduction,
+        reference=reduction.reduction_reference,
+        specs=reduction.SPECS,
+    ),
+    Operation(
+        name="softmax",
+        summary="Softmax over the last axis, forward and backward.",
+        function=softmax.softmax,
+        reference=softmax.softmax_reference,
+        specs=softmax.SPECS,
+        differentiable=(0,),
+    ),
+    Operation(
+        name="layer_norm",
+        summary="Rows scaled to mean 0 and variance 1, forward and backward.",
+        function=layer_norm.layer_norm,
+        reference=layer_norm.layer_norm_reference,
+        specs=layer_norm.SPECS,
+        differentiable=(0, 1, 2),
+    ),
+    Operation(
         name="matmul",
         summary="Tiled matrix product with a fused activation.",
         function=matmul.matmul,
@@ -48,11 +86,69 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=matmul.SPECS,
     ),
     Operation(
+        name="dma_copy",
+        summary="Copy through VMEM, double-buffered by hand.",
+        function=pipelined.dma_copy,
+        reference=pipelined.copy_reference,
+        specs=pipelined.COPY_SPECS,
+    ),
+    Operation(
+        name="pipelined_copy",
+        summary="Copy through VMEM by emit_pipeline.",
+        function=pipelined.pipelined_copy,
+        reference=pipelined.copy_reference,
+        specs=pipelined.COPY_SPECS,
+    ),
+    Operation(
+        name="dma_matmul",
+        summary="Matrix product, double-buffered by hand.",
+        function=pipelined.dma_matmul,
+        reference=pipelined.matmul_reference,
+        specs=pipelined.MATMUL_SPECS,
+    ),
+    Operation(
+        name="pipelined_matmul",
+        summary="Matrix product by emit_pipeline.",
+        function=pipelined.pipelined_matmul,
+        reference=pipelined.matmul_reference,
+        specs=pipelined.MATMUL_SPECS,
+    ),
+    Operation(
         name="flash_attention",
-        summary="Attention with an online softmax, forward only.",
+        summary="Attention with an online softmax, forward and backward.",
         function=flash_attention.flash_attention,
         reference=flash_attention.flash_attention_reference,
         specs=flash_attention.SPECS,
+        differentiable=(0, 1, 2),
+    ),
+    Operation(
+        name="splash_attention",
+        summary="Block-sparse attention over masks, forward and backward.",
+        function=splash_attention.splash_attention,
+        reference=splash_attention.splash_attention_reference,
+        specs=splash_attention.SPECS,
+        differentiable=(0, 1, 2),
+    ),
+    Operation(
+        name="paged_attention",
+        summary="Attention of one query per sequence over pages of keys and values.",
+        function=paged_attention.paged_attention,
+        reference=paged_attention.paged_attention_reference,
+        specs=paged_attention.SPECS,
+    ),
+    Operation(
+        name="right_permute",
+        summary="Every device's rows to the device on its right, by remote DMA.",
+        function=collectives.right_permute,
+        reference=collectives.right_permute_reference,
+        specs=collectives.SPECS,
+    ),
+    Operation(
+        name="all_gather",
+        summary="All devices' rows on every device, by remote DMA round the ring.",
+        function=collectives.all_gather,
+        reference=collectives.all_gather_reference,
+        specs=collectives.SPECS,
     ),
 )
 

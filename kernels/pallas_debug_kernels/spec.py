@@ -15,13 +15,17 @@ class Spec:
     """Shapes, dtypes and keyword arguments of one call of an operation.
 
     `tags` are from `TAGS`: "small" runs in interpret mode in a second, "edge" too and sits on a
-    border (ragged blocks, fully masked rows, ...), "bench" is as large as real work.
+    border (ragged blocks, fully masked rows, ...), "bench" is as large as real work. `values` are
+    arguments, by position, that are given rather than drawn. `not_on` names the targets whose
+    compiler refuses the kernel.
     """
 
     name: str
     tags: tuple[str, ...]
     args: tuple[jax.ShapeDtypeStruct, ...]
     kwargs: Mapping[str, object] = field(default_factory=dict, hash=False)
+    values: Mapping[int, object] = field(default_factory=dict, hash=False)
+    not_on: tuple[str, ...] = ()
 
     def make_args(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Concrete arrays for `args`, drawn from a numpy generator that starts at `seed`.
@@ -30,7 +34,10 @@ class Spec:
         int8, so that they fit every signed integer dtype.
         """
         rng = np.random.default_rng(seed)
-        return tuple(_random_array(rng, arg) for arg in self.args)
+        return tuple(
+            jnp.asarray(self.values[i], arg.dtype) if i in self.values else _random_array(rng, arg)
+            for i, arg in enumerate(self.args)
+        )
 
 
 def _random_array(rng: np.random.Generator, arg: jax.ShapeDtypeStruct) -> jax.Array:

@@ -51,6 +51,10 @@ TARGETS = "v5e"
     "-a", "--arg", "args", multiple=True, help="For a function: bf16[1,2,512,128], 128, causal=True"
 )
 @click.option(
+    "--spec",
+    help="For a bundled kernel: its spec of this name; the first unless told. See `kernels`.",
+)
+@click.option(
     "--interpret",
     type=click.Choice(["auto", "hlo", "tpu", "off"]),
     default="auto",
@@ -80,10 +84,11 @@ def command(
     pallas-debug dump SCRIPT.py [ARGS]…
     pallas-debug dump -m package.module [ARGS]…
     pallas-debug dump package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
+    pallas-debug dump pallas_debug_kernels:flash_attention
 
     A script or module is run, with its own ARGS, and every kernel that it lowers is compiled in
     the background; options of ours stand before WHAT. A function is not run: it is traced with
-    abstract arguments.
+    abstract arguments. A bundled kernel has arguments of its own.
     """
     function = _FUNCTION.fullmatch(what)
     if function and not options["module"] and not Path(what).exists():
@@ -93,9 +98,10 @@ def command(
         return _finish(
             _of_function(function["module"], function["function"], args, options), options
         )
-    if args:
+    if args or options["spec"]:
         raise UsageError(
-            f"--arg is for package.module:function, and {what!r} is a script or module"
+            f"{'--arg' if args else '--spec'} is for package.module:function, "
+            f"and {what!r} is a script or module"
         )
     return _finish(_of_program(what, rest, options), options)
 
@@ -125,6 +131,10 @@ def _of_function(
 
     function = _import_function(module, name)
     positional, keyword = arguments.parse(args)
+    if not args:
+        positional, keyword = _bundled_arguments(function, options["spec"])
+    elif options["spec"] is not None:
+        raise UsageError("--spec and --arg both say what the arguments are: give one of them")
     sessions: list[Session] = []
 
     with output.progress(
@@ -175,6 +185,29 @@ def _import_function(module: str, name: str) -> Callable[..., Any]:
     if not callable(found):
         raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
     return found  # type: ignore[no-any-return]
+
+
+def _bundled_arguments(
+    function: Callable[..., Any], spec_name: str | None
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a spec, for a function that is a bundled kernel; none for any other."""
+    operation = None
+    if getattr(function, "__module__", "").split(".")[0] == "pallas_debug_kernels":
+        from pallas_debug_kernels import operations
+
+        operation = next((op for op in operations() if op.function is function), None)
+    if operation is None:
+        if spec_name is not None:
+            raise UsageError(
+                "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
+                "`pallas-debug kernels` lists them"
+            )
+        return [], {}
+    try:
+        spec = operation.spec(spec_name) if spec_name else operation.tagged("small")[0]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return list(spec.args), dict(spec.kwargs)
 
 
 def _of_program(

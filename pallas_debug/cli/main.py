@@ -13,6 +13,7 @@ COMMANDS: dict[str, str] = {
     "ls": "List dumped kernels, or the passes of one.",
     "show": "Print a stage or pass of a dumped kernel.",
     "targets": "List the chips that one can compile for.",
+    "kernels": "List the bundled kernels and their specs.",
     "doctor": "Say what works on this machine and what does not, each with its remedy.",
     "demo": "Dump the bundled flash attention for two targets.",
 }

@@ -9,10 +9,27 @@ import pytest
 from pallas_debug_kernels import OPERATIONS, Operation, Spec, operation, operations
 from pallas_debug_kernels.spec import TAGS
 
+NAMES = [
+    "vector_add",
+    "reduction",
+    "softmax",
+    "layer_norm",
+    "matmul",
+    "dma_copy",
+    "pipelined_copy",
+    "dma_matmul",
+    "pipelined_matmul",
+    "flash_attention",
+    "splash_attention",
+    "paged_attention",
+    "right_permute",
+    "all_gather",
+]
+
 
 def test_operations_are_found_by_name() -> None:
     assert operations() is OPERATIONS
-    assert [op.name for op in operations()] == ["vector_add", "matmul", "flash_attention"]
+    assert [op.name for op in operations()] == NAMES
     for op in operations():
         assert operation(op.name) is op
 
@@ -21,7 +38,7 @@ def test_unknown_operation() -> None:
     with pytest.raises(ValueError) as error:
         operation("conv")
     assert str(error.value) == (
-        "There is no operation 'conv'. The operations are: vector_add, matmul, flash_attention."
+        f"There is no operation 'conv'. The operations are: {', '.join(NAMES)}."
     )
 
 
@@ -43,6 +60,11 @@ def test_specs_of_an_operation(op: Operation) -> None:
     assert op.tagged() == ()
     assert op.summary.endswith(".")
     assert op.function.__doc__
+    for spec in op.specs:
+        assert set(spec.tags) <= set(TAGS)
+        assert set(spec.not_on) <= {"v4", "v5e", "v5p", "v6e", "tpu7x"}
+        assert set(spec.values) <= set(range(len(spec.args)))
+        assert set(op.differentiable) <= set(range(len(spec.args)))
 
 
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
@@ -52,7 +74,9 @@ def test_specs_give_the_shape_and_dtype_of_the_reference(op: Operation) -> None:
             jax.eval_shape(lambda *args, f=f, spec=spec: f(*args, **spec.kwargs), *spec.args)
             for f in (op.function, op.reference)
         )
-        assert (actual.shape, actual.dtype) == (expected.shape, expected.dtype)
+        assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), actual) == jax.tree.map(
+            lambda leaf: (leaf.shape, leaf.dtype), expected
+        )
 
 
 def test_specs_and_operations_are_frozen_and_keyword_only() -> None:
@@ -83,3 +107,22 @@ def test_make_args() -> None:
     for same, other, arg in zip(spec.make_args(seed=1), spec.make_args(seed=2), args, strict=True):
         np.testing.assert_array_equal(same, arg)
         assert not np.array_equal(other, arg)
+
+
+def test_values_are_given_and_not_drawn() -> None:
+    spec = Spec(
+        name="lengths",
+        tags=("small",),
+        args=(jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((2,), jnp.int32)),
+        values={1: (7, 0)},
+    )
+    drawn, given = spec.make_args(seed=0)
+    assert given.dtype == jnp.int32
+    np.testing.assert_array_equal(given, [7, 0])
+    assert not np.array_equal(drawn, spec.make_args(seed=1)[0])
+
+
+def test_only_int8_is_named_as_missing_on_a_target() -> None:
+    named = {(op.name, spec.args[0].dtype.name) for op in operations() for spec in op.specs
+             if spec.not_on}  # fmt: skip
+    assert named == {("matmul", "int8")}

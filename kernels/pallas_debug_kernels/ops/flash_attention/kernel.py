@@ -1,12 +1,18 @@
-"""What runs on the core for attention.
+"""What runs on the core for attention, forward.
 
 The online softmax: scores arrive one block of keys at a time. For each query, scratch holds the
 largest score so far (m), the sum of exp(score - m) so far (l) and the same sum weighted by the
 values (acc). When a block raises m, the two sums are scaled down to match.
+
+Two choices keep the core's vector units free. Scores are in base 2: `log2(e)` joins the factor
+`sm_scale`, and a power of two is what the core has. m and l are held once per lane, so that no step
+has to spread them.
 """
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
 
+import math
+from dataclasses import dataclass
 from functools import partial
 
 import jax
@@ -16,107 +22,164 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.typing import DTypeLike
 
-# Below any real score, and far enough from -inf that differences stay finite: no inf - inf.
-MASK_VALUE = -0.7 * float(jnp.finfo(jnp.float32).max)
+from ..._arguments import LANES
+
+# Below any real score, and finite: a masked score is -inf, and exp(-inf - M_START) is 0, not NaN.
+M_START = -0.7 * float(jnp.finfo(jnp.float32).max)
+LOG2_E = math.log2(math.e)
+
+Indices = tuple[jax.Array, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mask:
+    """What the positions alone hide: query i sees the keys up to i + `diagonal` (None: all keys).
+
+    Keys from `kv_seq` on are padding; None means that there is none.
+    """
+
+    diagonal: int | None
+    kv_seq: int | None
+
+    def is_visible(self, last_query: jax.Array, first_key: jax.Array) -> jax.Array | bool:
+        """Whether a block has a visible score: its bottom left corner is the last to be masked."""
+        return True if self.diagonal is None else first_key <= last_query + self.diagonal
+
+    def apply(
+        self,
+        scores: jax.Array,  # [block_q, block_k]; with query_axis=1 [block_k, block_q]
+        q_start: jax.Array,
+        kv_start: jax.Array,
+        *,
+        query_axis: int = 0,
+        same_segment: jax.Array | None = None,  # the shape of scores
+    ) -> jax.Array:
+        """The scores, with -inf where a query does not see a key."""
+        key = lax.broadcasted_iota(jnp.int32, scores.shape, 1 - query_axis)
+        visible = same_segment
+        if self.diagonal is not None:
+            query = lax.broadcasted_iota(jnp.int32, scores.shape, query_axis)
+            visible = _both(visible, key <= query + (q_start + self.diagonal - kv_start))
+        if self.kv_seq is not None:
+            visible = _both(visible, key < self.kv_seq - kv_start)
+        return scores if visible is None else jnp.where(visible, scores, -jnp.inf)
 
 
 def flash_attention_kernel(
-    q_ref: jax.Ref,  # [block_q, head_dim]
-    k_ref: jax.Ref,  # [block_k, head_dim]
-    v_ref: jax.Ref,  # [block_k, head_dim]
-    out_ref: jax.Ref,  # [block_q, head_dim]
-    m_ref: jax.Ref,  # [block_q, 1]
-    l_ref: jax.Ref,  # [block_q, 1]
-    acc_ref: jax.Ref,  # [block_q, head_dim]
+    q_ref: jax.Ref,  # [block_b, block_q, head_dim]
+    k_ref: jax.Ref,  # [block_b, block_k_major, head_dim]
+    v_ref: jax.Ref,  # [block_b, block_k_major, head_dim]
+    ab_ref: jax.Ref | None,  # [block_b, block_q, block_k_major]
+    q_ids_ref: jax.Ref | None,  # [block_b, block_q, 128]
+    kv_ids_ref: jax.Ref | None,  # [block_b, 1, block_k_major]
+    out_ref: jax.Ref,  # [block_b, block_q, head_dim]
+    l_out_ref: jax.Ref | None,  # [block_b, block_q, 128]
+    m_out_ref: jax.Ref | None,  # [block_b, block_q, 128]
+    m_ref: jax.Ref,  # [block_b, block_q, 128]
+    l_ref: jax.Ref,  # [block_b, block_q, 128]
+    acc_ref: jax.Ref,  # [block_b, block_q, head_dim]
     *,
     sm_scale: float,
-    diagonal: int | None,
-    kv_seq: int,
+    mask: Mask,
+    block_k: int,
 ) -> None:
-    """Take in one block of keys; the last grid step along the keys writes the output.
-
-    Query i sees the keys up to i + `diagonal`; None means all keys.
-    """
-    block_q, block_k = q_ref.shape[0], k_ref.shape[0]
+    """Take in one major block of keys; the last grid step along the keys writes the output."""
+    block_b, block_q, _ = q_ref.shape
+    block_k_major = k_ref.shape[1]
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
     last_kv_step = pl.num_programs(3) - 1
-    q_start, kv_start = q_step * block_q, kv_step * block_k
-    is_ragged = kv_seq % block_k != 0
+    q_start, kv_start = q_step * block_q, kv_step * block_k_major
+    # The output is written in four turns of a loop: short code for what is rarely run.
+    finish_rows = block_q // 4 if block_q % 64 == 0 else block_q
 
     @pl.when(kv_step == 0)
     def _start() -> None:
-        m_ref[...] = jnp.full(m_ref.shape, MASK_VALUE, m_ref.dtype)
+        m_ref[...] = jnp.full(m_ref.shape, M_START, m_ref.dtype)
         l_ref[...] = jnp.zeros(l_ref.shape, l_ref.dtype)
         acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
 
-    @pl.when(_any_visible(q_start + block_q - 1, kv_start, diagonal))
+    @pl.when(mask.is_visible(q_start + block_q - 1, kv_start))
     def _step() -> None:
-        scores = sm_scale * _dot(q_ref[...], k_ref[...], contract=(1, 1))  # [block_q, block_k]
-        v = v_ref[...]  # [block_k, head_dim]
-        mask = None
-        if diagonal is not None or is_ragged:
-            mask = _mask(scores.shape, q_start, kv_start, diagonal, kv_seq)
-        if is_ragged:
-            # Past the end of the keys a block holds anything, NaN too, and 0 * NaN is NaN.
-            row = lax.broadcasted_iota(jnp.int32, v.shape, 0)
-            v = jnp.where(kv_start + row < kv_seq, v, jnp.zeros_like(v))
-        _accumulate(scores, v, mask, m_ref, l_ref, acc_ref)
+        for b in range(block_b):
+            for start in range(0, block_k_major, block_k):
+                keys = pl.ds(start, block_k)
+                scores = scaled_scores(
+                    q_ref[b],
+                    k_ref[b, keys],
+                    None if ab_ref is None else ab_ref[b, :, keys],
+                    sm_scale=sm_scale,
+                )  # [block_q, block_k]
+                same = None
+                if q_ids_ref is not None and kv_ids_ref is not None:
+                    same = spread(q_ids_ref[b], block_k) == kv_ids_ref[b, :, keys]
+                scores = mask.apply(scores, q_start, kv_start + start, same_segment=same)
+                _accumulate(scores, v_ref[b, keys], m_ref.at[b], l_ref.at[b], acc_ref.at[b])
+
+    def _write(b: int, i: jax.Array, _: None) -> None:
+        rows = pl.ds(i * finish_rows, finish_rows)
+        total = l_ref[b, rows]  # [rows, 128]
+        # l is at least 1, the term of the largest score. A query that sees no key has l = 0 and
+        # acc = 0: its output is 0.
+        inverse = 1.0 / jnp.maximum(total, 0.5)
+        out_ref[b, rows] = (acc_ref[b, rows] * spread(inverse, acc_ref.shape[2])).astype(
+            out_ref.dtype
+        )
+        if l_out_ref is not None and m_out_ref is not None:
+            l_out_ref[b, rows] = total
+            m_out_ref[b, rows] = m_ref[b, rows]
 
     @pl.when(kv_step == last_kv_step)
     def _finish() -> None:
-        # A query that sees no key has l = 0 and acc = 0: its output is 0.
-        total = l_ref[...]  # [block_q, 1]
-        divisor = jnp.where(total == 0.0, jnp.ones_like(total), total)
-        out_ref[...] = (acc_ref[...] / divisor).astype(out_ref.dtype)
+        for b in range(block_b):
+            lax.fori_loop(jnp.int32(0), jnp.int32(block_q // finish_rows), partial(_write, b), None)
 
 
 def _accumulate(
-    scores: jax.Array,  # [block_q, block_k]
+    scores: jax.Array,  # [block_q, block_k], base 2
     v: jax.Array,  # [block_k, head_dim]
-    mask: jax.Array | None,  # [block_q, block_k]
-    m_ref: jax.Ref,
-    l_ref: jax.Ref,
-    acc_ref: jax.Ref,
+    m_ref: jax.Ref,  # [block_q, 128]
+    l_ref: jax.Ref,  # [block_q, 128]
+    acc_ref: jax.Ref,  # [block_q, head_dim]
 ) -> None:
     """One step of the online softmax."""
-    if mask is not None:
-        scores = jnp.where(mask, scores, jnp.full_like(scores, MASK_VALUE))
     m_prev = m_ref[...]
-    m_next = jnp.maximum(m_prev, jnp.max(scores, axis=1, keepdims=True))  # [block_q, 1]
-    p = jnp.exp(scores - m_next)  # [block_q, block_k]
-    if mask is not None:
-        # In a row with nothing visible yet, m_next is MASK_VALUE and exp(0) is 1.
-        p = jnp.where(mask, p, jnp.zeros_like(p))
-    alpha = jnp.exp(m_prev - m_next)  # [block_q, 1]
+    m_next = jnp.maximum(m_prev, jnp.max(scores, axis=1, keepdims=True))  # [block_q, 128]
+    p = jnp.exp2(scores - spread(m_next, scores.shape[1]))  # [block_q, block_k]
+    alpha = jnp.exp2(m_prev - m_next)  # [block_q, 128]
     m_ref[...] = m_next
     l_ref[...] = alpha * l_ref[...] + jnp.sum(p, axis=1, keepdims=True)
-    acc_ref[...] = alpha * acc_ref[...] + _dot(p.astype(v.dtype), v, contract=(1, 0))
+    acc_ref[...] = spread(alpha, v.shape[1]) * acc_ref[...] + dot(
+        p.astype(v.dtype), v, contract=(1, 0)
+    )
 
 
-def _any_visible(
-    last_query: jax.Array, first_key: jax.Array, diagonal: int | None
-) -> jax.Array | bool:
-    """Whether a block has a visible score: its bottom left corner is the last to be masked."""
-    return True if diagonal is None else first_key <= last_query + diagonal
-
-
-def _mask(
-    shape: tuple[int, ...],
-    q_start: jax.Array,
-    kv_start: jax.Array,
-    diagonal: int | None,
-    kv_seq: int,
+def scaled_scores(
+    q: jax.Array,  # [block_q, head_dim]
+    k: jax.Array,  # [block_k, head_dim]
+    ab: jax.Array | None,  # [block_q, block_k]
+    *,
+    sm_scale: float,
 ) -> jax.Array:
-    """True where a query of the block sees a key of the block: `[block_q, block_k]`."""
-    key: jax.Array = kv_start + lax.broadcasted_iota(jnp.int32, shape, 1)
-    visible: jax.Array = key < kv_seq
-    if diagonal is not None:
-        query = q_start + lax.broadcasted_iota(jnp.int32, shape, 0)
-        visible = visible & (key <= query + diagonal)
-    return visible
+    """The scores in base 2: exp2 of them is exp of `sm_scale * (q @ k.T + ab)`."""
+    scores = dot(q, k, contract=(1, 1))  # [block_q, block_k]
+    if ab is not None:
+        scores += ab.astype(jnp.float32)
+    return scores * (sm_scale * LOG2_E)
 
 
-def _dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
+def spread(x: jax.Array, width: int) -> jax.Array:
+    """`[rows, 128]`, whose lanes are all the same, as `[rows, width]`."""
+    if width <= LANES:
+        return x[:, :width]
+    tiled: jax.Array = jnp.tile(x, (1, pl.cdiv(width, LANES)))
+    return tiled[:, :width]
+
+
+def _both(x: jax.Array | None, y: jax.Array) -> jax.Array:
+    return y if x is None else x & y
+
+
+def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
     """A float32 product that sums over the dimensions `contract` of `x` and `y`."""
     x_dim, y_dim = contract
     product: jax.Array = lax.dot_general(
@@ -134,60 +197,121 @@ def _precision(dtype: DTypeLike) -> lax.Precision:
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
-@partial(jax.jit, static_argnames=("causal", "sm_scale", "block_q", "block_k"))
+@partial(
+    jax.jit,
+    static_argnames=(
+        "sm_scale",
+        "mask",
+        "block_b",
+        "block_q",
+        "block_k_major",
+        "block_k",
+        "save_residuals",
+    ),
+)
 def launch(
-    q: jax.Array,
-    k: jax.Array,
-    v: jax.Array,
+    q: jax.Array,  # [batch, heads, q_seq, head_dim]
+    k: jax.Array,  # [batch, heads, kv_seq, head_dim]
+    v: jax.Array,  # [batch, heads, kv_seq, head_dim]
+    ab: jax.Array | None,  # [batch, heads, q_seq, kv_seq]
+    q_ids: jax.Array | None,  # [batch, q_seq]
+    kv_ids: jax.Array | None,  # [batch, kv_seq]
     *,
-    causal: bool,
     sm_scale: float,
+    mask: Mask,
+    block_b: int,
     block_q: int,
+    block_k_major: int,
     block_k: int,
-) -> jax.Array:
-    """Run the kernel over the grid (batch, heads, q blocks, kv blocks)."""
+    save_residuals: bool,
+) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
+    """Run the kernel over the grid (batch, heads, q blocks, kv blocks).
+
+    Every sequence is a multiple of its block. The residuals l and m (base 2) are
+    `[batch, heads, q_seq]`, or None.
+    """
     batch, heads, q_seq, head_dim = q.shape
     kv_seq = k.shape[2]
-    diagonal = kv_seq - q_seq if causal else None
 
-    def q_index(b: jax.Array, h: jax.Array, i: jax.Array, j: jax.Array) -> tuple[jax.Array, ...]:
-        return b, h, i, jnp.int32(0)
+    def fetched(i: jax.Array, j: jax.Array) -> jax.Array:
+        """A skipped step fetches the block that the next row of blocks starts with."""
+        is_visible = mask.is_visible(i * block_q + block_q - 1, j * block_k_major)
+        return j if is_visible is True else jnp.where(is_visible, j, 0)
 
-    def kv_index(b: jax.Array, h: jax.Array, i: jax.Array, j: jax.Array) -> tuple[jax.Array, ...]:
-        if diagonal is not None:
-            # A skipped step fetches the block that the next row of blocks starts with.
-            j = jnp.where(_any_visible(i * block_q + block_q - 1, j * block_k, diagonal), j, 0)
-        return b, h, j, jnp.int32(0)
-
-    q_block = pl.BlockSpec((None, None, block_q, head_dim), q_index)
-    kv_block = pl.BlockSpec((None, None, block_k, head_dim), kv_index)
+    q_block = pl.BlockSpec(
+        (block_b, None, block_q, head_dim), lambda b, h, i, j: (b, h, i, jnp.int32(0))
+    )
+    kv_block = pl.BlockSpec(
+        (block_b, None, block_k_major, head_dim),
+        lambda b, h, i, j: (b, h, fetched(i, j), jnp.int32(0)),
+    )
+    ab_block = pl.BlockSpec(
+        (block_b, None, block_q, block_k_major), lambda b, h, i, j: (b, h, i, fetched(i, j))
+    )
+    q_ids_block = pl.BlockSpec((block_b, block_q, LANES), lambda b, h, i, j: (b, i, jnp.int32(0)))
+    kv_ids_block = pl.BlockSpec(
+        (block_b, 1, block_k_major), lambda b, h, i, j: (b, jnp.int32(0), fetched(i, j))
+    )
+    row_block = pl.BlockSpec(
+        (block_b, None, block_q, LANES), lambda b, h, i, j: (b, h, i, jnp.int32(0))
+    )
+    rows = jax.ShapeDtypeStruct((batch, heads, q_seq, LANES), jnp.float32)
     attend = pl.pallas_call(
-        partial(flash_attention_kernel, sm_scale=sm_scale, diagonal=diagonal, kv_seq=kv_seq),
-        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
-        grid=(batch, heads, pl.cdiv(q_seq, block_q), pl.cdiv(kv_seq, block_k)),
-        in_specs=[q_block, kv_block, kv_block],
-        out_specs=q_block,
+        partial(flash_attention_kernel, sm_scale=sm_scale, mask=mask, block_k=block_k),
+        out_shape=(
+            jax.ShapeDtypeStruct(q.shape, q.dtype),
+            rows if save_residuals else None,
+            rows if save_residuals else None,
+        ),
+        grid=(batch // block_b, heads, q_seq // block_q, kv_seq // block_k_major),
+        in_specs=[
+            q_block,
+            kv_block,
+            kv_block,
+            None if ab is None else ab_block,
+            None if q_ids is None else q_ids_block,
+            None if kv_ids is None else kv_ids_block,
+        ],
+        out_specs=(
+            q_block,
+            row_block if save_residuals else None,
+            row_block if save_residuals else None,
+        ),
         scratch_shapes=[
-            pltpu.VMEM((block_q, 1), jnp.float32),
-            pltpu.VMEM((block_q, 1), jnp.float32),
-            pltpu.VMEM((block_q, head_dim), jnp.float32),
+            pltpu.VMEM((block_b, block_q, LANES), jnp.float32),
+            pltpu.VMEM((block_b, block_q, LANES), jnp.float32),
+            pltpu.VMEM((block_b, block_q, head_dim), jnp.float32),
         ],
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel", "parallel", "arbitrary")
         ),
-        cost_estimate=_cost(q, k, causal=causal),
+        cost_estimate=cost(q, k, ab, mask=mask, products=2),
         name="flash_attention",
     )
-    out: jax.Array = attend(q, k, v)
-    return out
+    out, *residuals = attend(q, k, v, ab, replicated(q_ids), as_row(kv_ids))
+    total, largest = (x[..., 0] if save_residuals else None for x in residuals)
+    return out, total, largest
 
 
-def _cost(q: jax.Array, k: jax.Array, *, causal: bool) -> pl.CostEstimate:
+def replicated(x: jax.Array | None) -> jax.Array | None:
+    """`[..., seq]` as `[..., seq, 128]`: one value for each row of a block of scores."""
+    return None if x is None else jnp.broadcast_to(x[..., None], (*x.shape, LANES))
+
+
+def as_row(x: jax.Array | None) -> jax.Array | None:
+    """`[..., seq]` as `[..., 1, seq]`: one value for each column of a block of scores."""
+    return None if x is None else x[..., None, :]
+
+
+def cost(
+    q: jax.Array, k: jax.Array, ab: jax.Array | None, *, mask: Mask, products: int
+) -> pl.CostEstimate:
+    """What a kernel costs that computes `products` matrix products per block of scores."""
     batch, heads, q_seq, head_dim = q.shape
-    kv_seq = k.shape[2]
-    scores = batch * heads * q_seq * kv_seq // (2 if causal else 1)
+    scores = batch * heads * q_seq * k.shape[2] // (1 if mask.diagonal is None else 2)
+    ab_bytes = 0 if ab is None else ab.size * ab.dtype.itemsize
     return pl.CostEstimate(
-        flops=4 * scores * head_dim,
+        flops=2 * products * scores * head_dim,
         transcendentals=scores,
-        bytes_accessed=2 * (q.size + k.size) * q.dtype.itemsize,
+        bytes_accessed=products * (q.size + k.size) * q.dtype.itemsize + ab_bytes,
     )

@@ -13,7 +13,8 @@ def _spec(
     m, n, k = mnk
     x = jax.ShapeDtypeStruct((m, k), dtype)
     y = jax.ShapeDtypeStruct((k, n), dtype)
-    return Spec(name=name, tags=(tag,), args=(x, y), kwargs=kwargs)
+    not_on = ("v4",) if dtype == jnp.int8 else ()  # the MXU of v4 has no int8
+    return Spec(name=name, tags=(tag,), args=(x, y), kwargs=kwargs, not_on=not_on)
 
 
 _BLOCKS = {"block_m": 64, "block_n": 128, "block_k": 128}

@@ -1,0 +1,87 @@
+"""What a user calls to move rows between chips."""
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from ..._arguments import check_dtype, check_ndim, either
+from .kernel import launch_all_gather, launch_right_permute
+
+DTYPES = ("float32", "bfloat16", "int32")
+
+
+def right_permute(
+    x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
+) -> jax.Array:
+    """Every device's rows of `x` go to the device on its right, the last one's to the first.
+
+    Args:
+      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are spread over the devices.
+      mesh: the devices; None is a ring of all there are. An `AbstractMesh` is laid over the first
+        devices of this host; where there are too few, the kernel can be compiled, and not run.
+      axis_name: the axis of `mesh` that is the ring.
+
+    Returns:
+      Of the shape and dtype of `x`, spread like it.
+
+    Raises:
+      ValueError: for a shape, dtype or axis other than these, or rows that the devices cannot
+        share evenly.
+    """
+    mesh = _checked_mesh("right_permute", x, mesh, axis_name)
+    out: jax.Array = launch_right_permute(x, mesh=mesh, axis_name=axis_name)
+    return out
+
+
+def all_gather(
+    x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
+) -> jax.Array:
+    """Every device gets all rows of `x`: they go round the ring, a neighbour at a time.
+
+    Args:
+      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are spread over the devices.
+      mesh: the devices; None is a ring of all there are. An `AbstractMesh` is laid over the first
+        devices of this host; where there are too few, the kernel can be compiled, and not run.
+      axis_name: the axis of `mesh` that is the ring.
+
+    Returns:
+      Of the shape and dtype of `x`, whole on every device.
+
+    Raises:
+      ValueError: for a shape, dtype or axis other than these, or rows that the devices cannot
+        share evenly.
+    """
+    mesh = _checked_mesh("all_gather", x, mesh, axis_name)
+    out: jax.Array = launch_all_gather(x, mesh=mesh, axis_name=axis_name)
+    return out
+
+
+def _checked_mesh(
+    operation: str, x: jax.Array, mesh: Mesh | AbstractMesh | None, axis_name: str
+) -> Mesh | AbstractMesh:
+    check_ndim(operation, "x", x, ("rows", "cols"))
+    check_dtype(operation, "x", x, DTYPES)
+    if mesh is None:
+        mesh = jax.make_mesh((jax.device_count(),), (axis_name,), axis_types=(AxisType.Auto,))
+    if axis_name not in mesh.axis_names:
+        names = either([repr(name) for name in mesh.axis_names])
+        raise ValueError(
+            f"{operation}: axis_name is {axis_name!r}. It must be an axis of mesh: {names}."
+        )
+    num_devices = mesh.shape[axis_name]
+    if x.shape[0] % num_devices:
+        raise ValueError(
+            f"{operation}: x has shape {x.shape}. Its first dimension must be a multiple of "
+            f"{num_devices}, the number of devices along {axis_name!r}."
+        )
+    return _laid_over_devices(mesh) if isinstance(mesh, AbstractMesh) else mesh
+
+
+def _laid_over_devices(mesh: AbstractMesh) -> Mesh | AbstractMesh:
+    if mesh.size > jax.device_count():
+        return mesh
+    return jax.make_mesh(
+        mesh.axis_sizes,
+        mesh.axis_names,
+        axis_types=mesh.axis_types,
+        devices=jax.devices()[: mesh.size],
+    )

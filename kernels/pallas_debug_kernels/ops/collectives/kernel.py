@@ -1,0 +1,134 @@
+"""What runs on every core of the ring.
+
+A chip may write into another's memory only when that one has entered the same kernel: before, the
+memory may still be in use for something else. The barrier semaphore says so.
+"""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractMesh, Mesh, PartitionSpec
+
+# Kernels that may run at the same time need barrier semaphores, hence ids, of their own.
+RIGHT_PERMUTE_ID = 0
+ALL_GATHER_ID = 1
+
+_HBM = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def right_permute_kernel(
+    x_ref: jax.Ref,  # [rows, cols] in HBM
+    out_ref: jax.Ref,  # [rows, cols] in HBM; the left neighbour writes it
+    send_sem: jax.Ref,
+    receive_sem: jax.Ref,
+    *,
+    axis_name: str,
+) -> None:
+    """Send this device's rows to the right, and wait for those of the left."""
+    _, right = _meet_neighbours(axis_name)
+    copy = pltpu.make_async_remote_copy(
+        x_ref, out_ref, send_sem, receive_sem, device_id={axis_name: right}
+    )
+    copy.start()
+    copy.wait()
+
+
+def all_gather_kernel(
+    x_ref: jax.Ref,  # [rows, cols] in HBM
+    out_ref: jax.Ref,  # [num_devices, rows, cols] in HBM
+    own_sem: jax.Ref,
+    send_sems: jax.Ref,  # [num_devices - 1], one per hop: a neighbour may be hops ahead
+    receive_sems: jax.Ref,  # [num_devices - 1]
+    *,
+    axis_name: str,
+) -> None:
+    """Pass on to the right, hop after hop, what came from the left the hop before."""
+    num_devices = out_ref.shape[0]
+    me = lax.axis_index(axis_name)
+    own = pltpu.make_async_copy(x_ref, out_ref.at[me], own_sem)
+    own.start()
+    _, right = _meet_neighbours(axis_name)
+    own.wait()
+    for hop in map(jnp.int32, range(num_devices - 1)):
+        part = lax.rem(me + (num_devices - hop), jnp.int32(num_devices))
+        copy = pltpu.make_async_remote_copy(
+            out_ref.at[part],
+            out_ref.at[part],
+            send_sems.at[hop],
+            receive_sems.at[hop],
+            device_id={axis_name: right},
+        )
+        copy.start()
+        copy.wait()  # sent, and the next part has come
+
+
+def _meet_neighbours(axis_name: str) -> tuple[jax.Array, jax.Array]:
+    """Wait until both neighbours are in this kernel too; their indices, left and right."""
+    me, num_devices = lax.axis_index(axis_name), jnp.int32(lax.axis_size(axis_name))
+    left = lax.rem(me + (num_devices - 1), num_devices)
+    right = lax.rem(me + 1, num_devices)
+    barrier = pltpu.get_barrier_semaphore()
+    for neighbour in (left, right):
+        pl.semaphore_signal(barrier, 1, device_id={axis_name: neighbour})
+    pl.semaphore_wait(barrier, 2)
+    return left, right
+
+
+@partial(jax.jit, static_argnames=("mesh", "axis_name"))
+def launch_right_permute(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str) -> jax.Array:
+    """Run the kernel on every device, each with its own rows."""
+
+    def on_each(rows: jax.Array) -> jax.Array:
+        permute = pl.pallas_call(
+            partial(right_permute_kernel, axis_name=axis_name),
+            out_shape=jax.ShapeDtypeStruct(rows.shape, rows.dtype),
+            in_specs=[_HBM],
+            out_specs=_HBM,
+            scratch_shapes=[pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.DMA],
+            compiler_params=pltpu.CompilerParams(collective_id=RIGHT_PERMUTE_ID),
+            name="right_permute",
+        )
+        out: jax.Array = permute(rows)
+        return out
+
+    spread = PartitionSpec(axis_name)
+    out: jax.Array = jax.shard_map(
+        on_each, mesh=mesh, in_specs=spread, out_specs=spread, check_vma=False
+    )(x)
+    return out
+
+
+@partial(jax.jit, static_argnames=("mesh", "axis_name"))
+def launch_all_gather(x: jax.Array, *, mesh: Mesh | AbstractMesh, axis_name: str) -> jax.Array:
+    """Run the kernel on every device, each with its own rows."""
+    num_devices = mesh.shape[axis_name]
+
+    def on_each(rows: jax.Array) -> jax.Array:
+        gather = pl.pallas_call(
+            partial(all_gather_kernel, axis_name=axis_name),
+            out_shape=jax.ShapeDtypeStruct((num_devices, *rows.shape), rows.dtype),
+            in_specs=[_HBM],
+            out_specs=_HBM,
+            scratch_shapes=[
+                pltpu.SemaphoreType.DMA,
+                pltpu.SemaphoreType.DMA((max(num_devices - 1, 1),)),
+                pltpu.SemaphoreType.DMA((max(num_devices - 1, 1),)),
+            ],
+            compiler_params=pltpu.CompilerParams(collective_id=ALL_GATHER_ID),
+            name="all_gather",
+        )
+        parts: jax.Array = gather(rows)  # [num_devices, rows, cols]
+        return parts.reshape(x.shape)
+
+    out: jax.Array = jax.shard_map(
+        on_each,
+        mesh=mesh,
+        in_specs=PartitionSpec(axis_name),
+        out_specs=PartitionSpec(),
+        check_vma=False,
+    )(x)
+    return out

@@ -1,0 +1,128 @@
+"""How attention is cut into blocks."""
+
+from dataclasses import dataclass, fields, replace
+
+import jax
+
+from ..._arguments import LANES, checked_block, sublanes
+
+OPERATION = "flash_attention"
+
+# Which block is cut into which.
+_MINOR_OF = {
+    "block_k_major": "block_k",
+    "block_q_major_dkv": "block_q_dkv",
+    "block_k_major_dkv": "block_k_dkv",
+    "block_k_major_dq": "block_k_dq",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockSizes:
+    """The blocks of the forward kernel and of both backward kernels.
+
+    A grid step loads a major block of one sequence and works through it in minor blocks, so a minor
+    block divides its major block. A block that is larger than its sequence is cut down to it.
+
+    Attributes:
+      block_q: queries per grid step, forward: a multiple of 8 (bfloat16: 16).
+      block_k_major: keys per grid step, forward.
+      block_k: keys per block of scores, forward: a multiple of 128.
+      block_b: batch entries per grid step, forward: divides the batch.
+      block_q_major_dkv: queries per grid step of the dK/dV kernel.
+      block_k_major_dkv: keys per grid step of the dK/dV kernel.
+      block_k_dkv: keys per block of scores of the dK/dV kernel: a multiple of 128.
+      block_q_dkv: queries per block of scores of the dK/dV kernel: a multiple of 128.
+      block_k_major_dq: keys per grid step of the dQ kernel.
+      block_k_dq: keys per block of scores of the dQ kernel: a multiple of 128.
+      block_q_dq: queries per grid step of the dQ kernel: a multiple of 8 (bfloat16: 16).
+
+    Raises:
+      ValueError: for a block that is no positive int, or does not divide its major block.
+    """
+
+    block_q: int = 512
+    block_k_major: int = 512
+    block_k: int = 512
+    block_b: int = 1
+
+    block_q_major_dkv: int = 512
+    block_k_major_dkv: int = 512
+    block_k_dkv: int = 512
+    block_q_dkv: int = 512
+
+    block_k_major_dq: int = 512
+    block_k_dq: int = 512
+    block_q_dq: int = 512
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            size = getattr(self, field.name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+                raise ValueError(
+                    f"{OPERATION}: {field.name} is {size!r}. It must be a positive int."
+                )
+        for major_name, minor_name in _MINOR_OF.items():
+            major, minor = getattr(self, major_name), getattr(self, minor_name)
+            if major % minor:
+                raise ValueError(
+                    f"{OPERATION}: {minor_name} is {minor}. "
+                    f"It must divide {major_name}, which is {major}."
+                )
+
+    @classmethod
+    def square(cls, block_q: int, block_k: int) -> "BlockSizes":
+        """Blocks of `block_q` queries and `block_k` keys everywhere, no block cut in two.
+
+        The dK/dV kernel takes queries 128 at a time, so there `block_q` is rounded up.
+        """
+        block_q_dkv = round_up(block_q, LANES)
+        return cls(
+            block_q=block_q,
+            block_k_major=block_k,
+            block_k=block_k,
+            block_q_major_dkv=block_q_dkv,
+            block_k_major_dkv=block_k,
+            block_k_dkv=block_k,
+            block_q_dkv=block_q_dkv,
+            block_k_major_dq=block_k,
+            block_k_dq=block_k,
+            block_q_dq=block_q,
+        )
+
+    def fitted(self, q: jax.Array, k: jax.Array) -> "BlockSizes":
+        """The blocks to use for `q` and `k`: legal for the dtype, and no larger than need be."""
+        rows = sublanes(q.dtype)
+        multiples = {
+            "block_q": rows,
+            "block_k": LANES,
+            "block_k_dkv": LANES,
+            "block_q_dkv": LANES,
+            "block_k_dq": LANES,
+            "block_q_dq": rows,
+        }
+        sizes: dict[str, int] = {}
+        for name, multiple in multiples.items():
+            dim = "q_seq" if name.startswith("block_q") else "kv_seq"
+            seq = (q if dim == "q_seq" else k).shape[2]
+            block = checked_block(
+                OPERATION, name, getattr(self, name), multiple=multiple, dim=dim, size=seq
+            )
+            sizes[name] = round_up(block, multiple)
+        for major_name, minor_name in _MINOR_OF.items():
+            seq = (q if major_name.startswith("block_q") else k).shape[2]
+            major = getattr(self, major_name)
+            sizes[major_name] = min(
+                round_up(major, sizes[minor_name]), round_up(seq, sizes[minor_name])
+            )
+        if q.shape[0] % self.block_b:
+            raise ValueError(
+                f"{OPERATION}: block_b is {self.block_b}. "
+                f"It must divide the batch, which is {q.shape[0]}."
+            )
+        return replace(self, **sizes)
+
+
+def round_up(size: int, multiple: int) -> int:
+    """The smallest multiple of `multiple` that is at least `size`."""
+    return -(-size // multiple) * multiple

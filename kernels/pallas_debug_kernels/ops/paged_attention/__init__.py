@@ -1,0 +1,5 @@
+"""Attention of one new query per sequence over keys and values that lie in pages."""
+
+from .api import paged_attention as paged_attention
+from .reference import paged_attention_reference as paged_attention_reference
+from .specs import SPECS as SPECS

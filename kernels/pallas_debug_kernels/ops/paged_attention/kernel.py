@@ -1,0 +1,149 @@
+"""What runs on the core for attention over pages.
+
+The page table is there before the grid starts (scalar prefetch), so that an index map can say
+which page a grid step reads: the pipeline gathers pages, and the kernel never sees where they lay.
+"""
+# mypy: disable-error-code="untyped-decorator"
+# pl.when runs the function that it decorates and returns nothing.
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.typing import DTypeLike
+
+from ..._arguments import LANES
+
+
+def paged_attention_kernel(
+    lengths_ref: jax.Ref,  # [batch] in SMEM
+    page_table_ref: jax.Ref,  # [batch * pages_per_seq] in SMEM; read by the index maps
+    q_ref: jax.Ref,  # [group, head_dim]: the query heads of one key-value head
+    k_ref: jax.Ref,  # [page_size, head_dim]
+    v_ref: jax.Ref,  # [page_size, head_dim]
+    out_ref: jax.Ref,  # [group, head_dim]
+    max_ref: jax.Ref,  # [group, 128], float32: largest score so far, in every lane
+    sum_ref: jax.Ref,  # [group, 128], float32: sum of exp(score - max), in every lane
+    acc_ref: jax.Ref,  # [group, head_dim], float32: sum of exp(score - max) * v
+    *,
+    sm_scale: float,
+) -> None:
+    """Fold one page into the running softmax; the last grid step along pages writes the output."""
+    del page_table_ref
+    step = pl.program_id(2)
+    last_step = pl.num_programs(2) - 1
+    remaining = lengths_ref[pl.program_id(0)] - step * k_ref.shape[0]
+
+    @pl.when(step == 0)
+    def _start() -> None:
+        max_ref[...] = jnp.full_like(max_ref, -jnp.inf)
+        sum_ref[...] = jnp.zeros_like(sum_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    @pl.when(remaining > 0)
+    def _fold() -> None:
+        scores = _scores(q_ref[...], k_ref[...], sm_scale)  # [group, page_size]
+        scores = jnp.where(_index(scores, axis=1) < remaining, scores, -jnp.inf)
+        # Past the length a page holds anything, NaN too, and 0 * NaN is NaN.
+        v = v_ref[...]
+        v = jnp.where(_index(v, axis=0) < remaining, v, jnp.zeros_like(v))
+
+        old_max, old_sum = max_ref[:, :1], sum_ref[:, :1]  # [group, 1]
+        # One position of the page is seen, so that the maximum is finite.
+        new_max = jnp.maximum(old_max, jnp.max(scores, axis=1, keepdims=True))
+        weights = jnp.exp(scores - new_max)
+        shrink = jnp.exp(old_max - new_max)  # 0 for the first page
+        new_sum = shrink * old_sum + jnp.sum(weights, axis=1, keepdims=True)
+        weighted = jnp.dot(
+            weights.astype(v.dtype),
+            v,
+            precision=_precision(v.dtype),
+            preferred_element_type=jnp.float32,
+        )  # [group, head_dim]
+        acc_ref[...] = shrink * acc_ref[...] + weighted
+        max_ref[...] = jnp.broadcast_to(new_max, max_ref.shape)
+        sum_ref[...] = jnp.broadcast_to(new_sum, sum_ref.shape)
+
+    @pl.when(step == last_step)
+    def _finish() -> None:
+        total = sum_ref[:, :1]
+        seen = total > 0  # not, for a length of 0
+        out = jnp.where(seen, acc_ref[...] / jnp.where(seen, total, 1.0), 0.0)
+        out_ref[...] = out.astype(out_ref.dtype)
+
+
+def _scores(q: jax.Array, k: jax.Array, sm_scale: float) -> jax.Array:
+    """`sm_scale * q @ k.T` in float32, `[group, page_size]`."""
+    scores: jax.Array = lax.dot_general(
+        q,
+        k,
+        (((1,), (1,)), ((), ())),
+        precision=_precision(q.dtype),
+        preferred_element_type=jnp.float32,
+    )
+    return sm_scale * scores
+
+
+def _index(array: jax.Array, *, axis: int) -> jax.Array:
+    index: jax.Array = lax.broadcasted_iota(jnp.int32, array.shape, axis)
+    return index
+
+
+def _precision(dtype: DTypeLike) -> lax.Precision:
+    """By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it."""
+    return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
+
+
+@partial(jax.jit, static_argnames=("sm_scale",))
+def launch(
+    q: jax.Array,  # [batch, num_kv_heads, group, head_dim]
+    k_pages: jax.Array,  # [num_kv_heads, num_pages, page_size, head_dim]
+    v_pages: jax.Array,
+    lengths: jax.Array,  # [batch]
+    page_table: jax.Array,  # [batch * pages_per_seq]: SMEM would pad a matrix to 128 columns
+    *,
+    sm_scale: float,
+) -> jax.Array:
+    """Run the kernel over the grid (batch, key-value heads, pages of a sequence)."""
+    batch, num_kv_heads, group, head_dim = q.shape
+    page_size = k_pages.shape[2]
+    pages_per_seq = page_table.size // batch
+    zero = partial(jnp.int32, 0)
+
+    def query(b: jax.Array, h: jax.Array, step: jax.Array, *_: jax.Ref) -> tuple[jax.Array, ...]:
+        return b, h, zero(), zero()
+
+    def page(
+        b: jax.Array, h: jax.Array, step: jax.Array, lengths_ref: jax.Ref, table_ref: jax.Ref
+    ) -> tuple[jax.Array, ...]:
+        # After a sequence's last page that one again: what does not change is not fetched.
+        used = lax.div(lengths_ref[b] + (page_size - 1), jnp.int32(page_size))
+        number = table_ref[b * pages_per_seq + jnp.clip(step, 0, jnp.maximum(used - 1, 0))]
+        return h, jnp.where(used > 0, number, 0), zero(), zero()
+
+    query_block = pl.BlockSpec((None, None, group, head_dim), query)
+    page_block = pl.BlockSpec((None, None, page_size, head_dim), page)
+    attend = pl.pallas_call(
+        partial(paged_attention_kernel, sm_scale=sm_scale),
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=2,
+            grid=(batch, num_kv_heads, pages_per_seq),
+            in_specs=[query_block, page_block, page_block],
+            out_specs=query_block,
+            scratch_shapes=[
+                pltpu.VMEM((group, LANES), jnp.float32),
+                pltpu.VMEM((group, LANES), jnp.float32),
+                pltpu.VMEM((group, head_dim), jnp.float32),
+            ],
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        name="paged_attention",
+    )
+    out: jax.Array = attend(lengths, page_table, q, k_pages, v_pages)
+    return out

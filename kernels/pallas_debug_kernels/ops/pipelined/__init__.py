@@ -1,0 +1,10 @@
+"""A copy and a matrix product that overlap their DMAs with work, by hand and by `emit_pipeline`."""
+
+from .api import dma_copy as dma_copy
+from .api import dma_matmul as dma_matmul
+from .api import pipelined_copy as pipelined_copy
+from .api import pipelined_matmul as pipelined_matmul
+from .reference import copy_reference as copy_reference
+from .reference import matmul_reference as matmul_reference
+from .specs import COPY_SPECS as COPY_SPECS
+from .specs import MATMUL_SPECS as MATMUL_SPECS

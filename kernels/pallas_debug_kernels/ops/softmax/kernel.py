@@ -1,0 +1,64 @@
+"""What runs on the core for the softmax of rows, and for its gradient.
+
+The rows past the last one of a ragged block hold anything; no row looks at another.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+
+def softmax_kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+    """The softmax of one block; both refs are `[block_rows, features]`."""
+    x = x_ref[...].astype(jnp.float32)
+    exp = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))  # at most 1
+    out_ref[...] = (exp / jnp.sum(exp, axis=1, keepdims=True)).astype(out_ref.dtype)
+
+
+def softmax_backward_kernel(out_ref: jax.Ref, dout_ref: jax.Ref, dx_ref: jax.Ref) -> None:
+    """The gradient of one block, from its output; all refs are `[block_rows, features]`."""
+    out, dout = out_ref[...].astype(jnp.float32), dout_ref[...].astype(jnp.float32)
+    along_out = jnp.sum(out * dout, axis=1, keepdims=True)  # [block_rows, 1]
+    dx_ref[...] = (out * (dout - along_out)).astype(dx_ref.dtype)
+
+
+@partial(jax.jit, static_argnames=("block_rows",))
+def launch(x: jax.Array, *, block_rows: int) -> jax.Array:
+    """Run the forward kernel over blocks of rows of `[rows, features]`."""
+    out: jax.Array = _by_rows(softmax_kernel, "softmax", block_rows, x)
+    return out
+
+
+@partial(jax.jit, static_argnames=("block_rows",))
+def launch_backward(out: jax.Array, dout: jax.Array, *, block_rows: int) -> jax.Array:
+    """Run the backward kernel over blocks of rows of `[rows, features]`."""
+    dx: jax.Array = _by_rows(softmax_backward_kernel, "softmax_backward", block_rows, out, dout)
+    return dx
+
+
+def _by_rows(
+    kernel: Callable[..., None], name: str, block_rows: int, *arrays: jax.Array
+) -> jax.Array:
+    """Run `kernel` over blocks of rows of `arrays`, which are like each other and its output."""
+    rows, features = arrays[0].shape
+    block = pl.BlockSpec((block_rows, features), lambda i: (i, jnp.int32(0)))
+    call = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((rows, features), arrays[0].dtype),
+        grid=(pl.cdiv(rows, block_rows),),
+        in_specs=[block] * len(arrays),
+        out_specs=block,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+        cost_estimate=pl.CostEstimate(
+            flops=5 * rows * features,
+            transcendentals=rows * features,
+            bytes_accessed=sum(array.nbytes for array in arrays) + arrays[0].nbytes,
+        ),
+        name=name,
+    )
+    out: jax.Array = call(*arrays)
+    return out

@@ -1,0 +1,384 @@
+"""What a user calls for block-sparse attention."""
+# mypy: disable-error-code="untyped-decorator"
+# custom_vmap is untyped.
+
+import math
+from functools import partial
+from numbers import Real
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.custom_batching import custom_vmap
+
+from ..._arguments import check_dtype, check_ndim, check_same_dtype
+from .block_sizes import BlockSizes
+from .dkv import launch_dkv
+from .dq import launch_dq
+from .kernel import launch_forward
+from .mask_info import MaskInfo, process_dynamic_mask, process_mask
+from .masks import IntervalMask, Mask, MultiHeadMask, NumpyMask
+from .tile import MASK_VALUE, Score, SegmentIds
+
+DTYPES = ("float32", "bfloat16")
+
+AnyMask = Mask | MultiHeadMask | np.ndarray | jax.Array
+# The output, or with `save_residuals` a pair of it and the logsumexp.
+Output = Any
+
+
+def splash_attention(
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    *,
+    mask: AnyMask,
+    segment_ids: SegmentIds | None = None,
+    sm_scale: float = 1.0,
+    attn_logits_soft_cap: float | None = None,
+    block_sizes: BlockSizes | None = None,
+    save_residuals: bool = False,
+) -> Output:
+    """Attention that neither fetches nor computes the blocks which the mask leaves empty.
+
+    For each head, `softmax(cap(sm_scale * q @ k.T)) @ v` over the keys that a query sees. The
+    softmax and all sums are float32; float32 inputs are multiplied at full float32 precision.
+    A query that sees no key gives zeros, and zero gradients. Batches go through `jax.vmap`.
+
+    Scores are not scaled by default, unlike those of `flash_attention`: scale q before the call, or
+    pass `sm_scale=1 / math.sqrt(head_dim)`.
+
+    Args:
+      q: float32 or bfloat16 `[num_q_heads, q_seq, head_dim]`.
+      k: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`. `num_q_heads` is a multiple of
+        `num_kv_heads`; consecutive query heads share a head of keys (GQA, and MQA for one head).
+      v: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`.
+      mask: a `Mask` for all heads, a `MultiHeadMask`, or a bool array `[q_seq, kv_seq]` or
+        `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed here and now; a `jax.Array` when
+        the program runs, and it must not be batched by `jax.vmap`.
+      segment_ids: a query sees only the keys with its own id. Blocks that segments alone leave
+        empty are not skipped.
+      sm_scale: factor of the scores.
+      attn_logits_soft_cap: scores become `cap * tanh(scores / cap)`; None is no cap.
+      block_sizes: None is `BlockSizes.default(q_seq, kv_seq)`.
+      save_residuals: also return the logsumexp of each query's scores. It is differentiable too;
+        where a query sees no key, it is MASK_VALUE, the most negative score.
+
+    Returns:
+      `[num_q_heads, q_seq, head_dim]`, with the dtype of `q`; with `save_residuals` a pair of this
+      and the float32 logsumexp `[num_q_heads, q_seq]`.
+
+    Raises:
+      ValueError: for a shape, dtype, mask, scale or block size other than these.
+    """
+    _check_arrays(q, k, v)
+    mask = _checked_mask(mask)
+    _check_mask_fits(mask, q, k)
+    attend = make_splash_attention(
+        mask,
+        sm_scale=sm_scale,
+        attn_logits_soft_cap=attn_logits_soft_cap,
+        block_sizes=block_sizes,
+        save_residuals=save_residuals,
+    )
+    return attend(q, k, v, segment_ids)
+
+
+class SplashAttention:
+    """Splash attention with a processed mask; made by `make_splash_attention`."""
+
+    def __init__(self, mask: AnyMask, infos: "_Infos", static: "_Static") -> None:
+        self._mask = mask
+        self._infos = infos
+        self._static = static
+
+    @property
+    def block_sizes(self) -> BlockSizes:
+        """The blocks that the mask was cut into."""
+        return self._static.block_sizes
+
+    @property
+    def forward_info(self) -> MaskInfo:
+        """The processed mask of the forward kernel."""
+        return self._infos.forward
+
+    @property
+    def dkv_info(self) -> MaskInfo:
+        """The processed mask of the dK and dV kernel, whose rows are blocks of keys."""
+        return self._infos.dkv
+
+    @property
+    def dq_info(self) -> MaskInfo:
+        """The processed mask of the dQ kernel."""
+        return self._infos.dq
+
+    def __call__(
+        self, q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: SegmentIds | None = None
+    ) -> Output:
+        """As `splash_attention`."""
+        _check_arrays(q, k, v)
+        _check_mask_fits(self._mask, q, k)
+        if segment_ids is not None:
+            segment_ids = _checked_segment_ids(segment_ids, q.shape[1], k.shape[1])
+        out, logsumexp = _attention(self._static, self._infos, q, k, v, segment_ids)
+        return (out, logsumexp) if self._static.save_residuals else out
+
+
+def make_splash_attention(
+    mask: AnyMask,
+    *,
+    sm_scale: float = 1.0,
+    attn_logits_soft_cap: float | None = None,
+    block_sizes: BlockSizes | None = None,
+    save_residuals: bool = False,
+) -> SplashAttention:
+    """Process a mask once, for many calls: `attend = make_splash_attention(mask)`.
+
+    `attend(q, k, v, segment_ids)` is then `splash_attention`, whose arguments these are.
+
+    Raises:
+      ValueError: for a mask, scale, cap or block size other than `splash_attention` takes.
+    """
+    mask = _checked_mask(mask)
+    q_seq, kv_seq = mask.shape[-2:]
+    blocks = BlockSizes.default(q_seq, kv_seq) if block_sizes is None else block_sizes
+    if not isinstance(blocks, BlockSizes):
+        raise ValueError(
+            f"splash_attention: block_sizes is {blocks!r}. It must be BlockSizes or None."
+        )
+    blocks.check(q_seq, kv_seq)
+    if not _is_finite(sm_scale):
+        raise ValueError(f"splash_attention: sm_scale is {sm_scale!r}. It must be a finite number.")
+    cap = attn_logits_soft_cap
+    if cap is not None and not (_is_finite(cap) and cap > 0):
+        raise ValueError(
+            f"splash_attention: attn_logits_soft_cap is {cap!r}. "
+            "It must be a positive number, or None for no cap."
+        )
+    infos, computed = _processed(mask, blocks)
+    static = _Static(
+        scores=tuple(
+            Score(
+                sm_scale=float(sm_scale), soft_cap=None if cap is None else float(cap), computed=c
+            )
+            for c in computed
+        ),
+        block_sizes=blocks,
+        save_residuals=bool(save_residuals),
+    )
+    return SplashAttention(mask, infos, static)
+
+
+class _Infos(NamedTuple):
+    """The mask as each kernel takes it."""
+
+    forward: MaskInfo
+    dkv: MaskInfo
+    dq: MaskInfo
+
+
+class _Static(NamedTuple):
+    """What is known before the run."""
+
+    scores: tuple[Score, ...]  # of each kernel
+    block_sizes: BlockSizes
+    save_residuals: bool
+
+
+def _processed(
+    mask: Mask | MultiHeadMask | jax.Array, blocks: BlockSizes
+) -> tuple[_Infos, tuple[IntervalMask | None, ...]]:
+    """The mask for each kernel, and what each computes of it."""
+    forward = (blocks.block_q, blocks.block_kv)
+    dkv = (blocks.block_q_dkv, blocks.block_kv_dkv)
+    dq = (blocks.block_q_dq, blocks.block_kv_dq)
+    if isinstance(mask, jax.Array):
+        checked: jax.Array = _unbatched(mask)
+        by_head = checked if mask.ndim == 3 else checked[None]
+        infos = _Infos(
+            forward=process_dynamic_mask(by_head, forward),
+            dkv=process_dynamic_mask(by_head, dkv, kv_major=True),
+            dq=process_dynamic_mask(by_head, dq),
+        )
+        return infos, (None, None, None)
+    processed = (
+        process_mask(mask, forward),
+        process_mask(mask, dkv, kv_major=True),
+        process_mask(mask, dq),
+    )
+    if not np.any(processed[0][0].block_mask):
+        raise ValueError(
+            "splash_attention: mask is empty. It must have a visible entry: some query must see "
+            "some key."
+        )
+    return _Infos(*(info for info, _ in processed)), tuple(c for _, c in processed)
+
+
+@custom_vmap
+def _unbatched(mask: jax.Array) -> jax.Array:
+    """The mask as it is, but refused under `jax.vmap`: each example would need its own table."""
+    return mask
+
+
+@_unbatched.def_vmap
+def _refuse_batch(axis_size: int, in_batched: list[bool], mask: jax.Array) -> Any:
+    del in_batched
+    raise ValueError(
+        f"splash_attention: mask is a jax.Array of shape {mask.shape} that jax.vmap batches "
+        f"({axis_size} examples). It must be the same for the whole batch: give vmap the mask with "
+        "in_axes=None, or call splash_attention for each mask under jax.lax.map."
+    )
+
+
+@partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _attention(
+    static: _Static,
+    infos: _Infos,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segment_ids: SegmentIds | None,
+) -> tuple[jax.Array, jax.Array | None]:
+    return _forward(static, infos, q, k, v, segment_ids, save_logsumexp=static.save_residuals)
+
+
+def _forward(
+    static: _Static,
+    infos: _Infos,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segment_ids: SegmentIds | None,
+    *,
+    save_logsumexp: bool,
+) -> tuple[jax.Array, jax.Array | None]:
+    score, _, _ = static.scores
+    out, logsumexp = launch_forward(
+        infos.forward,
+        q,
+        k,
+        v,
+        segment_ids,
+        score=score,
+        block_sizes=static.block_sizes,
+        save_logsumexp=save_logsumexp,
+    )
+    return out, logsumexp
+
+
+def _attention_fwd(
+    static: _Static,
+    infos: _Infos,
+    q: jax.Array,
+    k: jax.Array,
+    v: jax.Array,
+    segment_ids: SegmentIds | None,
+) -> tuple[tuple[jax.Array, jax.Array | None], tuple[Any, ...]]:
+    out, logsumexp = _forward(static, infos, q, k, v, segment_ids, save_logsumexp=True)
+    kept = (infos, q, k, v, segment_ids, out, logsumexp)
+    return (out, logsumexp if static.save_residuals else None), kept
+
+
+def _attention_bwd(
+    static: _Static, kept: tuple[Any, ...], cotangents: tuple[jax.Array, jax.Array | None]
+) -> tuple[Any, ...]:
+    infos, q, k, v, segment_ids, out, logsumexp = kept
+    do, dlogsumexp = cotangents
+    di = jnp.sum(out.astype(jnp.float32) * do.astype(jnp.float32), axis=-1)  # [num_q_heads, q_seq]
+    if dlogsumexp is not None:
+        di = di - dlogsumexp
+    # Where a query sees no key, exp(MASK_VALUE - 0) gives the weights 0.
+    logsumexp = jnp.where(logsumexp <= 0.5 * MASK_VALUE, 0.0, logsumexp)
+    arrays = (q, k, v, do, logsumexp, di, segment_ids)
+    _, dkv_score, dq_score = static.scores
+    blocks = static.block_sizes
+    dk, dv = launch_dkv(infos.dkv, *arrays, score=dkv_score, block_sizes=blocks)
+    dq = launch_dq(infos.dq, *arrays, score=dq_score, block_sizes=blocks)
+    return None, dq, dk, dv, None
+
+
+_attention.defvjp(_attention_fwd, _attention_bwd)
+
+
+def _check_arrays(q: jax.Array, k: jax.Array, v: jax.Array) -> None:
+    check_ndim("splash_attention", "q", q, ("num_q_heads", "q_seq", "head_dim"))
+    check_ndim("splash_attention", "k", k, ("num_kv_heads", "kv_seq", "head_dim"))
+    check_ndim("splash_attention", "v", v, ("num_kv_heads", "kv_seq", "head_dim"))
+    if k.shape[2] != q.shape[2]:
+        raise ValueError(
+            f"splash_attention: k has head_dim {k.shape[2]}. It must be {q.shape[2]}, that of q."
+        )
+    if v.shape != k.shape:
+        raise ValueError(
+            f"splash_attention: v has shape {v.shape}. It must be {k.shape}, the shape of k."
+        )
+    if q.shape[0] % k.shape[0]:
+        raise ValueError(
+            f"splash_attention: q has {q.shape[0]} heads. "
+            f"It must have a multiple of {k.shape[0]}, the heads of k and v."
+        )
+    check_dtype("splash_attention", "q", q, DTYPES)
+    check_same_dtype("splash_attention", "k", k, "q", q)
+    check_same_dtype("splash_attention", "v", v, "q", q)
+
+
+def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask | jax.Array:
+    """The mask; numpy arrays become mask objects."""
+    if isinstance(mask, Mask | MultiHeadMask):
+        return mask
+    if not isinstance(mask, np.ndarray | jax.Array):
+        raise ValueError(
+            f"splash_attention: mask is a {type(mask).__name__}. "
+            "It must be a Mask, a MultiHeadMask, or a bool array."
+        )
+    if mask.dtype != np.bool_:
+        raise ValueError(f"splash_attention: mask has dtype {mask.dtype.name}. It must be bool.")
+    if mask.ndim not in (2, 3) or 0 in mask.shape:
+        raise ValueError(
+            f"splash_attention: mask has shape {mask.shape}. "
+            "It must be [q_seq, kv_seq] or [num_q_heads, q_seq, kv_seq], not empty."
+        )
+    if isinstance(mask, jax.Array):
+        return mask
+    return NumpyMask(mask) if mask.ndim == 2 else MultiHeadMask(map(NumpyMask, mask))
+
+
+def _check_mask_fits(mask: AnyMask, q: jax.Array, k: jax.Array) -> None:
+    expected: tuple[int, ...] = (q.shape[1], k.shape[1])
+    if len(mask.shape) == 3:
+        expected = (q.shape[0], *expected)
+    if mask.shape != expected:
+        dims = "(num_q_heads, q_seq, kv_seq)" if len(expected) == 3 else "(q_seq, kv_seq)"
+        raise ValueError(
+            f"splash_attention: mask has shape {mask.shape}. It must be {expected}, {dims}."
+        )
+
+
+def _checked_segment_ids(segment_ids: SegmentIds, q_seq: int, kv_seq: int) -> SegmentIds:
+    """The ids as int32 arrays."""
+    if not isinstance(segment_ids, tuple) or len(segment_ids) != 2:
+        raise ValueError(
+            f"splash_attention: segment_ids is a {type(segment_ids).__name__}. "
+            "It must be SegmentIds(q, kv) or None."
+        )
+    for name, ids, dim, size in (
+        ("q", segment_ids[0], "q_seq", q_seq),
+        ("kv", segment_ids[1], "kv_seq", kv_seq),
+    ):
+        if ids.shape != (size,):
+            raise ValueError(
+                f"splash_attention: segment_ids.{name} has shape {ids.shape}. "
+                f"It must be ({size},), that is ({dim},)."
+            )
+        if not jnp.issubdtype(ids.dtype, jnp.integer):
+            raise ValueError(
+                f"splash_attention: segment_ids.{name} has dtype {ids.dtype.name}. "
+                "It must be int32."
+            )
+    q_ids, kv_ids = (jnp.asarray(ids).astype(jnp.int32) for ids in segment_ids)
+    return SegmentIds(q=q_ids, kv=kv_ids)
+
+
+def _is_finite(value: object) -> bool:
+    return isinstance(value, Real) and math.isfinite(value)

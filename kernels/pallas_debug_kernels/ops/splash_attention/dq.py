@@ -1,0 +1,149 @@
+"""The dQ kernel of splash attention.
+
+It walks, for each block of queries, the blocks of keys that these see, as the forward kernel does.
+With p = exp(score - logsumexp), recomputed,
+
+    dS = p * (dO V^T - di),    dQ = dS K,    di = sum(dO * O).
+"""
+# mypy: disable-error-code="untyped-decorator"
+# pl.when runs the function that it decorates and returns nothing.
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .block_sizes import BlockSizes
+from .kernel import flat_tables, kv_head
+from .mask_info import EMPTY, MaskInfo
+from .tile import (
+    Masking,
+    Score,
+    SegmentIds,
+    dot,
+    entry,
+    masked,
+    masking_arrays,
+    masking_specs,
+    scaled,
+    step_of,
+)
+
+
+def splash_attention_dq_kernel(
+    data_next_ref: jax.Ref,  # [heads * rows * width]
+    block_mask_ref: jax.Ref,
+    mask_next_ref: jax.Ref,
+    q_ref: jax.Ref,  # [block_q, head_dim]
+    k_ref: jax.Ref,  # [block_kv, head_dim]
+    v_ref: jax.Ref,  # [block_kv, head_dim]
+    do_ref: jax.Ref,  # [block_q, head_dim]
+    logsumexp_ref: jax.Ref,  # [1, block_q]
+    di_ref: jax.Ref,  # [1, block_q]
+    masking: Masking,
+    dq_ref: jax.Ref,  # [block_q, head_dim]
+    acc_ref: jax.Ref,  # [block_q, head_dim]
+    *,
+    score: Score,
+    table_shape: tuple[int, ...],
+) -> None:
+    """Take in one block of keys, unless the mask hides it; the last step writes dQ."""
+    del mask_next_ref  # for the index maps
+    column = pl.program_id(2)
+    step = step_of(table_shape, pl.program_id(0), pl.program_id(1), column)
+    kind, kv_block = block_mask_ref[step], data_next_ref[step]
+
+    @pl.when(column == 0)
+    def _start() -> None:
+        acc_ref[...] = jnp.zeros(acc_ref.shape, acc_ref.dtype)
+
+    @pl.when(kind != EMPTY)
+    def _step() -> None:
+        k = k_ref[...]  # [block_kv, head_dim]
+        scores, slope = scaled(dot(q_ref[...], k, contract=(1, 1)), score)
+        scores = masked(
+            scores,  # [block_q, block_kv]
+            masking,
+            score,
+            kind=kind,
+            kv_block=kv_block,
+            block_kv=k.shape[0],
+            kv_start=0,
+            kv_axis=1,
+        )
+        # What is known per query turns from lanes to sublanes.
+        p = jnp.exp(scores - logsumexp_ref[0, :][:, None])
+        dp = dot(do_ref[...], v_ref[...], contract=(1, 1))
+        ds = (dp - di_ref[0, :][:, None]) * p
+        if slope is not None:
+            ds = ds * slope
+        acc_ref[...] += dot(ds.astype(k.dtype), k, contract=(1, 0))
+
+    @pl.when(column == table_shape[2] - 1)
+    def _finish() -> None:
+        dq = acc_ref[...]
+        dq = dq if score.sm_scale == 1.0 else dq * score.sm_scale
+        dq_ref[...] = dq.astype(dq_ref.dtype)
+
+
+@partial(jax.jit, static_argnames=("score", "block_sizes"))
+def launch_dq(
+    info: MaskInfo,
+    q: jax.Array,  # [num_q_heads, q_seq, head_dim]
+    k: jax.Array,  # [num_kv_heads, kv_seq, head_dim]
+    v: jax.Array,  # [num_kv_heads, kv_seq, head_dim]
+    do: jax.Array,  # [num_q_heads, q_seq, head_dim]
+    logsumexp: jax.Array,  # [num_q_heads, q_seq]
+    di: jax.Array,  # [num_q_heads, q_seq]
+    segment_ids: SegmentIds | None,
+    *,
+    score: Score,
+    block_sizes: BlockSizes,
+) -> jax.Array:
+    """Run the kernel over the grid (heads, q blocks, blocks that the mask shows)."""
+    heads, q_seq, head_dim = q.shape
+    group = heads // k.shape[0]
+    block_q, block_kv = block_sizes.block_q_dq, block_sizes.block_kv_dq
+    table_shape = info.data_next.shape
+
+    def row(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        return i
+
+    def kv_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        data_next, _, _ = tables
+        return entry(data_next, table_shape, h, i, j)
+
+    def mask_block(h: jax.Array, i: jax.Array, j: jax.Array, *tables: jax.Ref) -> jax.Array:
+        _, _, mask_next = tables
+        return entry(mask_next, table_shape, h, i, j)
+
+    q_spec = pl.BlockSpec((None, block_q, head_dim), lambda h, i, *_: (h, i, jnp.int32(0)))
+    q_row_spec = pl.BlockSpec((None, 1, block_q), lambda h, i, *_: (h, jnp.int32(0), i))
+    kv_spec = pl.BlockSpec(
+        (None, block_kv, head_dim),
+        lambda h, *at: (kv_head(h, group), kv_block(h, *at), jnp.int32(0)),
+    )
+    masking = masking_arrays(info, segment_ids, kv_axis=1)
+    specs = masking_specs(
+        masking, block_q=block_q, block_kv=block_kv, q=row, kv=kv_block, block=mask_block, kv_axis=1
+    )
+    differentiate = pl.pallas_call(
+        partial(splash_attention_dq_kernel, score=score, table_shape=table_shape),
+        out_shape=jax.ShapeDtypeStruct(q.shape, q.dtype),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=3,
+            grid=(heads, q_seq // block_q, table_shape[2]),
+            in_specs=[q_spec, kv_spec, kv_spec, q_spec, q_row_spec, q_row_spec, specs],
+            out_specs=q_spec,
+            scratch_shapes=[pltpu.VMEM((block_q, head_dim), jnp.float32)],
+        ),
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel", "arbitrary")
+        ),
+        name="splash_attention_dq",
+    )
+    per_query = logsumexp[:, None, :], di[:, None, :]
+    dq: jax.Array = differentiate(*flat_tables(info), q, k, v, do, *per_query, masking)
+    return dq

@@ -1,0 +1,159 @@
+"""Masks as the kernels take them: which blocks to visit, and which of these to mask.
+
+The kernels walk a table with a row for each block of queries (dkv: of keys). A row lists the blocks
+to visit, the non-empty ones first; the table is as wide as its longest row.
+"""
+
+from types import ModuleType
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .masks import IntervalMask, Mask, MultiHeadMask
+
+Array = np.ndarray | jax.Array
+
+EMPTY, FULL, PARTIAL = 0, 1, 2
+
+
+class MaskInfo(NamedTuple):
+    """A processed mask. `heads` is 1 where all heads have the same mask.
+
+    data_next: `[heads, rows, width]`, the block to have in VMEM at each step. A step with nothing
+      to do names the block of the next step that has, which is so fetched ahead, once.
+    block_mask: `[heads, rows, width]`, 0 to skip the step, 1 for a full block, 2 for a partial one.
+    mask_next: like `data_next`, for the blocks of `partial_mask_blocks`.
+    partial_mask_blocks: int8 `[blocks, block_q, block_kv]` (dkv: transposed), the distinct partial
+      blocks; None where the kernel computes the mask, or no block is partial.
+    q_sequence: `[q_seq]`, the positions of the queries where the kernel computes the mask.
+    """
+
+    data_next: Array
+    block_mask: Array
+    mask_next: Array
+    partial_mask_blocks: Array | None
+    q_sequence: Array | None
+
+
+def process_mask(
+    mask: Mask | MultiHeadMask, block_shape: tuple[int, int], *, kv_major: bool = False
+) -> tuple[MaskInfo, IntervalMask | None]:
+    """The mask cut into blocks `(block_q, block_kv)`, and the mask for the kernel to compute.
+
+    `kv_major` makes the rows blocks of keys, as the dkv kernel walks them. Equal heads are
+    processed once, equal blocks are stored once.
+    """
+    masks = mask.masks if isinstance(mask, MultiHeadMask) else (mask,)
+    distinct = list(dict.fromkeys(masks))
+    if len(distinct) == 1:
+        masks = masks[:1]
+    computed = distinct[0] if len(distinct) == 1 else None
+    computed = computed if isinstance(computed, IntervalMask) else None
+
+    stored: dict[bytes, tuple[int, np.ndarray]] = {}
+    if computed is not None:
+        tables = [_interval_table(computed, block_shape)]
+    else:
+        tables = [_table(m, block_shape, stored) for m in distinct]
+    of_head = [distinct.index(m) for m in masks]
+    kinds, ids = (np.stack(part)[of_head] for part in zip(*tables, strict=True))
+    blocks = np.stack([block for _, block in stored.values()]) if stored else None
+    if kv_major:
+        kinds, ids = kinds.swapaxes(1, 2), ids.swapaxes(1, 2)
+        blocks = None if blocks is None else blocks.swapaxes(1, 2)
+    width = max(1, int(np.count_nonzero(kinds, axis=-1).max()))
+    info = _schedule(kinds, ids, width, np)
+    if computed is None or not np.any(kinds == PARTIAL):
+        return info._replace(partial_mask_blocks=blocks), None
+    return info._replace(q_sequence=np.arange(computed.shape[0], dtype=np.int32)), computed
+
+
+def process_dynamic_mask(
+    mask: jax.Array,  # [heads, q_seq, kv_seq]
+    block_shape: tuple[int, int],
+    *,
+    kv_major: bool = False,
+) -> MaskInfo:
+    """The same for a mask that is only known when the program runs.
+
+    The table is as wide as it can be, and every block is stored.
+    """
+    heads, q_seq, kv_seq = mask.shape
+    block_q, block_kv = block_shape
+    rows, columns = q_seq // block_q, kv_seq // block_kv
+    blocks = mask.reshape(heads, rows, block_q, columns, block_kv).swapaxes(2, 3)
+    if kv_major:
+        blocks = blocks.transpose(0, 2, 1, 4, 3)
+    kinds = jnp.where(
+        jnp.all(blocks, axis=(-2, -1)), FULL, jnp.where(jnp.any(blocks, axis=(-2, -1)), PARTIAL, 0)
+    )
+    ids = jnp.arange(kinds.size, dtype=jnp.int32).reshape(kinds.shape)
+    info = _schedule(kinds, ids, kinds.shape[-1], jnp)
+    flat_blocks = blocks.reshape(-1, *blocks.shape[-2:]).astype(jnp.int8)
+    return info._replace(partial_mask_blocks=flat_blocks)
+
+
+def _table(
+    mask: Mask, block_shape: tuple[int, int], stored: dict[bytes, tuple[int, np.ndarray]]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The kind of each block, and for partial ones their place in `stored`, which grows."""
+    block_q, block_kv = block_shape
+    q_seq, kv_seq = mask.shape
+    kinds = np.zeros((q_seq // block_q, kv_seq // block_kv), np.int32)
+    ids = np.zeros_like(kinds)
+    for i, j in np.ndindex(*kinds.shape):
+        rows = slice(i * block_q, (i + 1) * block_q)
+        columns = slice(j * block_kv, (j + 1) * block_kv)
+        block = np.asarray(mask[rows, columns], np.int8)
+        if block.all():
+            kinds[i, j] = FULL
+        elif block.any():
+            kinds[i, j] = PARTIAL
+            ids[i, j] = stored.setdefault(block.tobytes(), (len(stored), block))[0]
+    return kinds, ids
+
+
+def _interval_table(
+    mask: IntervalMask, block_shape: tuple[int, int]
+) -> tuple[np.ndarray, np.ndarray]:
+    """The same from the bounds of each query, without evaluating any block."""
+    block_q, block_kv = block_shape
+    q_seq, kv_seq = mask.shape
+    lower, upper = mask.bounds(np.arange(q_seq))
+    lower = np.zeros(q_seq, int) if lower is None else np.maximum(lower, 0)
+    upper = np.full(q_seq, kv_seq - 1) if upper is None else np.minimum(upper, kv_seq - 1)
+    first = np.arange(0, kv_seq, block_kv)  # [columns]
+    last = first + block_kv - 1
+    lower, upper = lower[:, None], upper[:, None]  # [q_seq, 1]
+    sees_some = np.maximum(lower, first) <= np.minimum(upper, last)  # [q_seq, columns]
+    sees_all = (lower <= first) & (upper >= last)
+    by_row = (q_seq // block_q, block_q, len(first))
+    some, every = sees_some.reshape(by_row).any(axis=1), sees_all.reshape(by_row).all(axis=1)
+    kinds = np.where(every, FULL, np.where(some, PARTIAL, EMPTY)).astype(np.int32)
+    return kinds, np.zeros_like(kinds)
+
+
+def _schedule(kinds: Array, ids: Array, width: int, xp: ModuleType) -> MaskInfo:
+    """The table of steps for blocks of `kinds` `[heads, rows, columns]`, by numpy or jax.numpy."""
+    columns = xp.argsort(kinds == EMPTY, axis=-1, stable=True)[..., :width]
+    block_mask = xp.take_along_axis(kinds, columns, axis=-1)
+    mask_next = xp.take_along_axis(ids, columns, axis=-1)
+    return MaskInfo(
+        data_next=_look_ahead(columns, block_mask != EMPTY, xp).astype(xp.int32),
+        block_mask=block_mask.astype(xp.int32),
+        mask_next=_look_ahead(mask_next, block_mask == PARTIAL, xp).astype(xp.int32),
+        partial_mask_blocks=None,
+        q_sequence=None,
+    )
+
+
+def _look_ahead(values: Array, needed: Array, xp: ModuleType) -> Array:
+    """Where a value is not needed, the next one that is, in the order of the steps; cyclic."""
+    flat, flat_needed = values.ravel(), needed.ravel()
+    needed_places = xp.argsort(~flat_needed, stable=True)
+    before = xp.cumsum(flat_needed) - flat_needed  # needed values before each step
+    total = xp.maximum(flat_needed.sum(), 1)
+    ahead: Array = flat[needed_places[before % total]].reshape(values.shape)
+    return ahead

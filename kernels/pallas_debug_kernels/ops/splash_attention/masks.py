@@ -1,0 +1,295 @@
+"""Which query sees which key, evaluated one slice at a time.
+
+`mask[q_slice, kv_slice]` is a bool numpy array. A mask of 100,000 by 100,000 costs nothing until a
+slice of it is asked for. Masks are immutable, hashable, and combine by `&`, `|` and `~`.
+
+Most masks show each query one interval of keys. These are an `IntervalMask`: kernels compute them
+from the position of the query, so that nothing is loaded.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+# Positions of queries: a numpy array on the host, a jax array in a kernel.
+Positions = Any
+Bounds = tuple[Positions | None, Positions | None]
+Index = tuple[slice, slice]
+
+
+class Mask(ABC):
+    """A lazy bool array `[q_seq, kv_seq]`; True where the query sees the key."""
+
+    shape: tuple[int, int]  # (q_seq, kv_seq)
+
+    @abstractmethod
+    def __getitem__(self, index: Index) -> np.ndarray:
+        """The entries of a slice of queries and a slice of keys."""
+
+    def __and__(self, other: "Mask") -> "Mask":
+        if isinstance(self, IntervalMask) and isinstance(other, IntervalMask):
+            return _IntervalAnd(self, other)
+        return _And(self, other)
+
+    def __or__(self, other: "Mask") -> "Mask":
+        return _Or(self, other)
+
+    def __invert__(self) -> "Mask":
+        return _Not(self)
+
+
+@dataclass(frozen=True)
+class _Pair(Mask):
+    """Two masks of one shape."""
+
+    left: Mask
+    right: Mask
+    shape: tuple[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.right, Mask):
+            raise ValueError(
+                f"A mask is combined with {type(self.right).__name__}. It must be a Mask."
+            )
+        if self.left.shape != self.right.shape:
+            raise ValueError(
+                f"A mask of shape {self.left.shape} is combined with one of shape "
+                f"{self.right.shape}. Both must have the same shape."
+            )
+        object.__setattr__(self, "shape", self.left.shape)
+
+
+@dataclass(frozen=True)
+class _And(_Pair):
+    def __getitem__(self, index: Index) -> np.ndarray:
+        both: np.ndarray = self.left[index] & self.right[index]
+        return both
+
+
+@dataclass(frozen=True)
+class _Or(_Pair):
+    def __getitem__(self, index: Index) -> np.ndarray:
+        either: np.ndarray = self.left[index] | self.right[index]
+        return either
+
+
+@dataclass(frozen=True)
+class _Not(Mask):
+    mask: Mask
+    shape: tuple[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", self.mask.shape)
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        return ~self.mask[index]
+
+
+class IntervalMask(Mask):
+    """A mask that shows each query one interval of keys."""
+
+    @abstractmethod
+    def bounds(self, q: Positions) -> Bounds:
+        """The first and the last key that each of the queries `q` sees; None is no bound."""
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        q, k = (
+            np.arange(*part.indices(size)) for size, part in zip(self.shape, index, strict=True)
+        )
+        lower, upper = self.bounds(q)
+        visible = np.ones((len(q), len(k)), bool)
+        if lower is not None:
+            visible &= k >= lower[:, None]
+        if upper is not None:
+            visible &= k <= upper[:, None]
+        return visible
+
+
+@dataclass(frozen=True)
+class _IntervalAnd(_Pair, IntervalMask):
+    """The intersection of two intervals is an interval."""
+
+    left: IntervalMask
+    right: IntervalMask
+    shape: tuple[int, int] = field(init=False, repr=False)
+
+    def bounds(self, q: Positions) -> Bounds:
+        (left_lower, left_upper), (right_lower, right_upper) = (
+            self.left.bounds(q),
+            self.right.bounds(q),
+        )
+        return _both(_maximum, left_lower, right_lower), _both(_minimum, left_upper, right_upper)
+
+
+def _both(choose: Any, x: Positions | None, y: Positions | None) -> Positions | None:
+    if x is None or y is None:
+        return y if x is None else x
+    return choose(x, y)
+
+
+def _maximum(x: Positions, y: Positions) -> Positions:
+    return jnp.maximum(x, y) if isinstance(x, jax.Array) else np.maximum(x, y)
+
+
+def _minimum(x: Positions, y: Positions) -> Positions:
+    return jnp.minimum(x, y) if isinstance(x, jax.Array) else np.minimum(x, y)
+
+
+@dataclass(frozen=True)
+class _Sized(IntervalMask):
+    """An interval mask that is told its shape."""
+
+    shape: tuple[int, int]
+
+    def __post_init__(self) -> None:
+        shape = self.shape
+        if not isinstance(shape, tuple) or len(shape) != 2 or not all(_is_size(n) for n in shape):
+            raise ValueError(
+                f"{type(self).__name__}: shape is {shape!r}. "
+                "It must be (q_seq, kv_seq), two positive ints."
+            )
+
+
+@dataclass(frozen=True)
+class FullMask(_Sized):
+    """Every query sees every key."""
+
+    def bounds(self, q: Positions) -> Bounds:
+        del q
+        return None, None
+
+
+@dataclass(frozen=True)
+class CausalMask(_Sized):
+    """Query i sees the keys up to i + `offset`."""
+
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_int("CausalMask", "offset", self.offset)
+
+    def bounds(self, q: Positions) -> Bounds:
+        return None, q + self.offset
+
+
+@dataclass(frozen=True)
+class LocalMask(_Sized):
+    """Query i sees the keys from i + `offset` - left to i + `offset` + right.
+
+    `window_size` is (left, right); None is no bound on that side.
+    """
+
+    window_size: tuple[int | None, int | None]
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_int("LocalMask", "offset", self.offset)
+        window = self.window_size
+        if not isinstance(window, tuple) or len(window) != 2 or not all(map(_is_reach, window)):
+            raise ValueError(
+                f"LocalMask: window_size is {window!r}. "
+                "It must be (left, right), each an int of at least 0, or None for no bound."
+            )
+
+    def bounds(self, q: Positions) -> Bounds:
+        left, right = self.window_size
+        return (
+            None if left is None else q + (self.offset - left),
+            None if right is None else q + (self.offset + right),
+        )
+
+
+@dataclass(frozen=True)
+class ChunkedCausalMask(_Sized):
+    """Query i sees the keys up to i that lie in its own chunk of `chunk_size` positions."""
+
+    chunk_size: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not _is_size(self.chunk_size):
+            raise ValueError(
+                f"ChunkedCausalMask: chunk_size is {self.chunk_size!r}. It must be a positive int."
+            )
+
+    def bounds(self, q: Positions) -> Bounds:
+        size = np.int32(self.chunk_size)
+        into_chunk = lax.rem(q, size) if isinstance(q, jax.Array) else np.remainder(q, size)
+        return q - into_chunk, q
+
+
+@dataclass(frozen=True, eq=False)
+class NumpyMask(Mask):
+    """A mask that is held as a bool array `[q_seq, kv_seq]`; it must not be changed later."""
+
+    array: np.ndarray
+    shape: tuple[int, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        array = self.array
+        if not isinstance(array, np.ndarray) or array.ndim != 2 or 0 in array.shape:
+            is_array = isinstance(array, np.ndarray)
+            what = f"has shape {array.shape}" if is_array else f"is a {type(array).__name__}"
+            raise ValueError(
+                f"NumpyMask: array {what}. It must be a numpy array [q_seq, kv_seq], not empty."
+            )
+        if array.dtype != np.bool_:
+            raise ValueError(f"NumpyMask: array has dtype {array.dtype.name}. It must be bool.")
+        object.__setattr__(self, "shape", array.shape)
+
+    def __getitem__(self, index: Index) -> np.ndarray:
+        return self.array[index]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, NumpyMask) and np.array_equal(self.array, other.array)
+
+    def __hash__(self) -> int:
+        return hash((self.shape, self.array.tobytes()))
+
+
+@dataclass(frozen=True)
+class MultiHeadMask:
+    """One mask for each query head, all of one shape."""
+
+    masks: tuple[Mask, ...]
+
+    def __init__(self, masks: Iterable[Mask]) -> None:
+        object.__setattr__(self, "masks", tuple(masks))
+        if not self.masks:
+            raise ValueError("MultiHeadMask: masks is empty. It must hold one Mask for each head.")
+        for head, mask in enumerate(self.masks):
+            if not isinstance(mask, Mask):
+                raise ValueError(
+                    f"MultiHeadMask: masks[{head}] is a {type(mask).__name__}. It must be a Mask."
+                )
+            if mask.shape != self.masks[0].shape:
+                raise ValueError(
+                    f"MultiHeadMask: masks[{head}] has shape {mask.shape}. "
+                    f"It must be {self.masks[0].shape}, the shape of masks[0]."
+                )
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(heads, q_seq, kv_seq)"""
+        return (len(self.masks), *self.masks[0].shape)
+
+
+def _is_size(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+
+
+def _is_reach(value: object) -> bool:
+    return value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 0)
+
+
+def _check_int(owner: str, name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{owner}: {name} is {value!r}. It must be an int.")

@@ -1,0 +1,67 @@
+"""`pallas-debug kernels`: the bundled kernels, and the arguments that they come with."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+
+if TYPE_CHECKING:
+    from pallas_debug_kernels import Operation
+
+
+@click.command("kernels")
+@click.option("--json", "as_json", is_flag=True, help="As JSON, with every spec's arguments.")
+def command(as_json: bool) -> int:
+    """List the bundled kernels and their specs, which are named sets of arguments.
+
+    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`.
+    """
+    from pallas_debug_kernels import operations
+
+    if as_json:
+        output.print_json([_as_json(op) for op in operations()])
+    else:
+        output.print_table(
+            ["kernel", "", "specs"], [[op.name, op.summary, _by_tag(op)] for op in operations()]
+        )
+    return Exit.OK
+
+
+def _by_tag(op: Operation) -> str:
+    """The names of the specs, as in `small: f32, bf16; bench: f32_16m`."""
+    tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
+    return "; ".join(f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags)
+
+
+def _as_json(op: Operation) -> dict[str, Any]:
+    return {
+        "name": op.name,
+        "summary": op.summary,
+        "specs": [
+            {
+                "name": spec.name,
+                "tags": spec.tags,
+                "args": [_spelled(arg) for arg in spec.args],
+                "kwargs": {name: _plain(value) for name, value in spec.kwargs.items()},
+                "not_on": spec.not_on,
+            }
+            for spec in op.specs
+        ],
+    }
+
+
+def _spelled(arg: Any) -> str:
+    """An abstract array as one gives it to `dump --arg`, such as `float32[8,128]`."""
+    if hasattr(arg, "shape") and hasattr(arg, "dtype"):
+        return f"{arg.dtype.name}[{','.join(map(str, arg.shape))}]"
+    if isinstance(arg, tuple):
+        return f"({', '.join(map(_spelled, arg))})"
+    return str(arg)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, bool | int | float | str | None) else _spelled(value)

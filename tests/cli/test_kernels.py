@@ -1,0 +1,88 @@
+"""`pallas-debug kernels`, and `dump` of a bundled kernel by its name alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pallas_debug_kernels import operations
+
+
+def test_every_bundled_kernel_has_a_line(command: Any) -> None:
+    done = command("kernels")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [[op.name, op.summary] for op in operations()]
+    assert rows[0][2] == (
+        "small: f32, bf16, int32; "
+        "edge: one_element, one_ragged_block, ragged_last_block, ragged_last_block_bf16; "
+        "bench: f32_16m, bf16_16m"
+    )
+
+
+def test_json_has_the_arguments_of_every_spec(command: Any) -> None:
+    listed = json.loads(command("kernels", "--json").stdout)
+    assert [op["name"] for op in listed] == [op.name for op in operations()]
+    for shown, op in zip(listed, operations(), strict=True):
+        assert [spec["name"] for spec in shown["specs"]] == [spec.name for spec in op.specs]
+    (int8,) = (
+        spec for op in listed if op["name"] == "matmul" for spec in op["specs"]
+        if spec["name"] == "int8"
+    )  # fmt: skip
+    assert int8 == {
+        "name": "int8",
+        "tags": ["small"],
+        "args": ["int8[128,256]", "int8[256,256]"],
+        "kwargs": {"block_m": 64, "block_n": 128, "block_k": 128},
+        "not_on": ["v4"],
+    }
+
+
+@pytest.mark.parametrize("name", ["flash_attention", "paged_attention", "all_gather"])
+def test_a_bundled_kernel_is_dumped_by_its_name(command: Any, name: str, tmp_path: Path) -> None:
+    # A user's process has one CPU device, and all_gather is compiled for a ring of four.
+    done = command("dump", f"pallas_debug_kernels:{name}", XLA_FLAGS="")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "1 kernel for v5e in dumps" in done.stderr
+    assert len(list((tmp_path / "dumps").glob(f"{name}-*/v5e"))) == 1
+
+
+def test_a_spec_is_chosen_by_its_name(command: Any) -> None:
+    done = command("dump", "pallas_debug_kernels:matmul", "--spec=int8_relu", "--json")
+    (dump,) = json.loads(done.stdout)
+    assert {operand["dtype"] for operand in dump["kernel"]["operands"]} >= {"int8"}
+    refused = command("dump", "--target=v4", "--spec=int8", "pallas_debug_kernels:matmul")
+    assert refused.returncode == 1
+    assert "E2001" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (
+            ["pallas_debug_kernels:vector_add", "--spec=f8"],
+            "vector_add has no spec 'f8'. Its specs are: f32, bf16, int32, one_element",
+        ),
+        (
+            ["pallas_debug_kernels:vector_add", "--spec=f32", "--arg=f32[8]"],
+            "--spec and --arg both say what the arguments are: give one of them",
+        ),
+        (
+            ["json:loads", "--spec=f32"],
+            "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
+            "`pallas-debug kernels` lists them",
+        ),
+        (
+            ["--spec=f32", "script.py"],
+            "--spec is for package.module:function, and 'script.py' is a script or module",
+        ),
+    ],
+)
+def test_what_is_no_spec(command: Any, arguments: list[str], said: str) -> None:
+    done = command("dump", *arguments)
+    assert done.returncode == 2
+    assert said in done.stderr

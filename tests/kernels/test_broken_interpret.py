@@ -1,0 +1,166 @@
+"""What jax's interpreters say of each kernel that is wrong on purpose, and of its repaired twin."""
+
+import contextlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+
+MODES = {
+    Engine.HLO: True,
+    Engine.TPU: pltpu.InterpretParams(),
+    Engine.TPU_RACES: pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2),
+}
+HANGING = [
+    (kernel, engine)
+    for kernel in BROKEN
+    for engine in MODES
+    if kernel.verdict(engine).outcome is Outcome.HANGS
+]
+TWO_CORES = ("grid", "dma", "semaphores")
+"""Topics in which a second core or the race detector may see something. The others say the same as
+in plain TPU interpret mode: that was measured, and is not measured again in every run, for time."""
+
+SECONDS = 3.0
+"""What takes longer is said to hang; each of these kernels takes less than one."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_to_compile() -> Iterator[None]:
+    """On such small arrays XLA would optimise for longer than it runs."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
+@contextlib.contextmanager
+def interpreted(engine: Engine) -> Iterator[None]:
+    try:
+        with pltpu.force_tpu_interpret_mode(MODES[engine]):
+            yield
+    finally:
+        pltpu.reset_tpu_interpret_mode_state()
+
+
+@cache
+def reference(kernel: BrokenKernel) -> np.ndarray:
+    return np.asarray(kernel.reference(*kernel.make_args()))
+
+
+def run(kernel: BrokenKernel, function: Callable[..., jax.Array], engine: Engine) -> np.ndarray:
+    with jax.enable_x64(kernel.x64), interpreted(engine):
+        return np.asarray(jax.jit(function)(*kernel.make_args()))
+
+
+def is_right(kernel: BrokenKernel, actual: np.ndarray) -> bool:
+    wanted = reference(kernel)
+    assert actual.shape == wanted.shape
+    assert actual.dtype == wanted.dtype
+    is_exact = np.issubdtype(wanted.dtype, np.integer)
+    tolerance = 0 if is_exact else 1e-5 if wanted.dtype == np.float32 else 1e-2
+    actual, wanted = actual.astype(np.float64), wanted.astype(np.float64)
+    assert np.isfinite(wanted).all()
+    return bool((abs(actual - wanted) <= tolerance * abs(wanted).max()).all())
+
+
+def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
+    return engine is not Engine.TPU_RACES or kernel.topic in TWO_CORES
+
+
+def cases() -> list[object]:
+    unasked = (Outcome.NOT_APPLICABLE, Outcome.HANGS)
+    return [
+        pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
+        for kernel in BROKEN
+        for engine in MODES
+        if kernel.verdict(engine).outcome not in unasked and is_asked(kernel, engine)
+    ]
+
+
+@pytest.mark.parametrize("kernel, engine", cases())
+def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    expected = kernel.verdict(engine)
+    if expected.outcome is Outcome.RAISES:
+        with pytest.raises(Exception, match=re.escape(expected.message)):
+            run(kernel, kernel.function, engine)
+        return
+    actual = run(kernel, kernel.function, engine)
+    printed = capfd.readouterr().out
+    if printed:
+        assert expected.outcome is Outcome.PRINTS, printed
+        assert expected.message in printed
+    elif is_right(kernel, actual):
+        assert expected.outcome is Outcome.PASSES
+    elif np.isnan(actual).any():
+        assert expected.outcome is Outcome.NAN
+    else:
+        assert expected.outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    "kernel, engine",
+    [
+        pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
+        for kernel in BROKEN
+        for engine in MODES
+        if is_asked(kernel, engine)
+    ],
+)
+def test_repaired(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
+    assert is_right(kernel, run(kernel, kernel.repaired, engine))
+    assert capfd.readouterr().out == ""
+
+
+_CHILD = """
+import sys
+import jax
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels.broken import broken
+
+kernel, engine = broken(sys.argv[1]), sys.argv[2]
+races = dict(detect_races=True, num_cores_or_threads=2) if engine == "tpu_races" else {}
+with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(**races)):
+    jax.block_until_ready(kernel.repaired(*kernel.make_args()))
+    print("repaired", flush=True)
+    jax.block_until_ready(kernel.function(*kernel.make_args()))
+    print("broken", flush=True)
+"""
+
+
+@contextlib.contextmanager
+def children() -> Iterator[dict[tuple[str, Engine], subprocess.Popen[str]]]:
+    started = {}
+    try:
+        for kernel, engine in HANGING:
+            started[kernel.name, engine] = subprocess.Popen(
+                [sys.executable, "-c", _CHILD, kernel.name, engine],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                text=True,
+            )
+        yield started
+    finally:
+        for child in started.values():
+            child.kill()
+            child.communicate()
+
+
+def test_hanging() -> None:
+    """The repaired twin ends, and the broken kernel of the same process does not."""
+    assert HANGING
+    with children() as started:
+        for name, child in started.items():
+            assert child.stdout is not None
+            assert child.stdout.readline() == "repaired\n", name
+        time.sleep(SECONDS)
+        ended = [name for name, child in started.items() if child.poll() is not None]
+    assert ended == []

@@ -1,0 +1,115 @@
+"""`right_permute` and `all_gather` on several devices, and their errors."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AbstractMesh, AxisType
+from pallas_debug_kernels import all_gather, operation, right_permute
+
+BOTH = [right_permute, all_gather]
+RING = AbstractMesh((4,), ("x",), axis_types=(AxisType.Auto,))
+
+
+@pytest.fixture(autouse=True)
+def _fresh_interpreter() -> Iterator[None]:
+    yield
+    pltpu.reset_tpu_interpret_mode_state()
+
+
+def rows(count: int) -> jax.Array:
+    return jnp.arange(count * 128, dtype=jnp.float32).reshape(count, 128)
+
+
+def test_all_gather_puts_every_row_on_every_device() -> None:
+    x = rows(32)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        out = jax.block_until_ready(all_gather(x))
+    assert len(out.addressable_shards) == 4
+    for shard in out.addressable_shards:
+        np.testing.assert_array_equal(shard.data, x)
+
+
+def test_right_permute_leaves_rows_spread() -> None:
+    x = rows(32)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        out = jax.block_until_ready(right_permute(x))
+    for shard in out.addressable_shards:
+        before = (shard.index[0].start or 0) - 8
+        np.testing.assert_array_equal(shard.data, np.roll(x, -before, axis=0)[:8])
+
+
+@pytest.mark.parametrize("execution", ["eager", "on_wait"])
+@pytest.mark.parametrize("function", BOTH)
+def test_no_race_and_no_semaphore_left_over(
+    function: Callable[..., Any], execution: Any, capfd: pytest.CaptureFixture[str]
+) -> None:
+    params = pltpu.InterpretParams(detect_races=True, dma_execution_mode=execution)
+    with pltpu.force_tpu_interpret_mode(params):
+        jax.block_until_ready(function(rows(32), mesh=RING))
+    printed = capfd.readouterr()
+    assert "RACE" not in printed.out + printed.err
+    assert "emaphore" not in printed.out + printed.err
+
+
+@pytest.mark.parametrize("num_devices", [1, 2, 3])
+@pytest.mark.parametrize("function", BOTH)
+def test_a_ring_of_fewer_devices(function: Callable[..., Any], num_devices: int) -> None:
+    mesh = AbstractMesh((num_devices,), ("ring",), axis_types=(AxisType.Auto,))
+    x = rows(24)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        out = jax.block_until_ready(function(x, mesh=mesh, axis_name="ring"))
+    expected = operation(function.__name__).reference(x, mesh=mesh, axis_name="ring")
+    np.testing.assert_array_equal(out, expected)
+
+
+@pytest.mark.parametrize("function", BOTH)
+def test_one_axis_of_a_mesh_is_the_ring(function: Callable[..., Any]) -> None:
+    mesh = jax.make_mesh((2, 2), ("data", "x"), axis_types=(AxisType.Auto,) * 2)
+    x = rows(16)
+    with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()):
+        out = jax.block_until_ready(function(x, mesh=mesh))
+    np.testing.assert_array_equal(out, operation(function.__name__).reference(x, mesh=mesh))
+
+
+@pytest.mark.parametrize("function", BOTH)
+@pytest.mark.parametrize(
+    "shape, dtype, kwargs, message",
+    [
+        ((8,), "float32", {}, "x has shape (8,). It must have 2 dimensions: [rows, cols]."),
+        (
+            (0, 8),
+            "float32",
+            {},
+            "x has shape (0, 8). Each dimension of [rows, cols] must be at least 1.",
+        ),
+        ((8, 8), "int8", {}, "x has dtype int8. It must be float32, bfloat16 or int32."),
+        (
+            (8, 8),
+            "float32",
+            {"axis_name": "y"},
+            "axis_name is 'y'. It must be an axis of mesh: 'x'.",
+        ),
+        (
+            (30, 8),
+            "float32",
+            {},
+            "x has shape (30, 8). Its first dimension must be a multiple of 4, the number of "
+            "devices along 'x'.",
+        ),
+    ],
+)
+def test_arguments(
+    function: Callable[..., Any],
+    shape: tuple[int, ...],
+    dtype: str,
+    kwargs: dict[str, Any],
+    message: str,
+) -> None:
+    with pytest.raises(ValueError) as error:
+        function(jnp.ones(shape, dtype), mesh=RING, **kwargs)
+    assert str(error.value) == f"{function.__name__}: {message}"

@@ -1,0 +1,92 @@
+"""The TPU compiler takes every bundled kernel for every generation, but for those named."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from pallas_debug_kernels import Operation, Spec, operations
+
+from pallas_debug.aot import targets
+from pallas_debug.bridge import trace
+from pallas_debug.model import Dump
+from pallas_debug.session import Options, Session
+
+TARGETS = tuple(target.name for target in targets.BUILTIN)
+
+
+@pytest.fixture(scope="module")
+def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
+    options = Options(
+        dumps=tmp_path_factory.mktemp("compiles") / "dumps", targets=TARGETS, interpret="off"
+    )
+    with Session(options) as session:
+        yield session
+
+
+def compiled(session: Session, function: Callable[..., Any], spec: Spec) -> list[Dump]:
+    """The kernels of a function, each compiled for all targets."""
+    digests = set()
+    for target in session.targets:
+        with session.collecting() as captures:
+            asked = trace.lower_for_kernels(function, spec.args, {}, target)
+        session.request(captures, (target,) if asked else session.targets)
+        digests |= {captured.kernel.digest for captured in captures}
+        if not asked:
+            break
+    session.wait()
+    assert not session.problems
+    return [dump for dump in session.dumps if dump.kernel.digest in digests]
+
+
+def refused(dumps: list[Dump]) -> dict[str, str]:
+    """What the compiler said, by target."""
+    return {
+        compilation.target: f"{dump.kernel.name}: {compilation.failure}"
+        for dump in dumps
+        for compilation in dump.compilations
+        if not compilation.ok
+    }
+
+
+def cases(*, differentiable: bool) -> list[object]:
+    return [
+        pytest.param(op, spec, id=f"{op.name}-{spec.name}")
+        for op in operations()
+        for spec in op.tagged("small", "edge")
+        if op.differentiable or not differentiable
+    ]
+
+
+@pytest.mark.parametrize("op, spec", cases(differentiable=False))
+def test_forward(session: Session, op: Operation, spec: Spec) -> None:
+    dumps = compiled(session, partial(op.function, **spec.kwargs), spec)
+    assert op.name in {dump.kernel.name for dump in dumps}
+    failures = refused(dumps)
+    assert set(failures) == set(spec.not_on), failures
+
+
+@pytest.mark.parametrize("op, spec", cases(differentiable=True))
+def test_backward(session: Session, op: Operation, spec: Spec) -> None:
+    def loss(*args: jax.Array) -> jax.Array:
+        leaves = jax.tree.leaves(op.function(*args, **spec.kwargs))
+        return sum((leaf.astype(jnp.float32) ** 2).sum() for leaf in leaves)
+
+    dumps = compiled(session, jax.grad(loss, argnums=op.differentiable), spec)
+    assert len(dumps) > 1
+    failures = refused(dumps)
+    assert set(failures) == set(spec.not_on), failures
+
+
+def test_what_v4_lacks_is_said_by_its_error(tmp_path: Path) -> None:
+    spec = next(op for op in operations() if op.name == "matmul").spec("int8")
+    with Session(Options(dumps=tmp_path, targets=("v4",), interpret="off")) as session:
+        (dump,) = compiled(
+            session, next(op for op in operations() if op.name == "matmul").function, spec
+        )
+    failure = dump.compilation("v4").failure
+    assert failure is not None
+    assert "E2001" in failure.message

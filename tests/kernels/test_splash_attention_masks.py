@@ -1,0 +1,280 @@
+"""Masks of splash attention, and what processing makes of them."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pallas_debug_kernels.ops.splash_attention import (
+    CausalMask,
+    ChunkedCausalMask,
+    FullMask,
+    LocalMask,
+    Mask,
+    MaskInfo,
+    MultiHeadMask,
+    NumpyMask,
+    process_dynamic_mask,
+    process_mask,
+)
+from pallas_debug_kernels.ops.splash_attention.masks import IntervalMask
+
+SHAPE = (256, 384)
+Q, K = np.arange(256)[:, None], np.arange(384)[None, :]
+RANDOM = np.random.default_rng(0).random(SHAPE) < 0.5
+EVERYTHING = (slice(None), slice(None))
+
+MASKS = {
+    "full": (FullMask(SHAPE), np.ones(SHAPE, bool)),
+    "causal": (CausalMask(SHAPE), Q >= K),
+    "causal_offset": (CausalMask(SHAPE, offset=128), K <= Q + 128),
+    "local": (LocalMask(SHAPE, window_size=(10, 20)), (K >= Q - 10) & (K <= Q + 20)),
+    "local_offset": (
+        LocalMask(SHAPE, window_size=(10, None), offset=-3),
+        np.broadcast_to(K >= Q - 13, SHAPE),
+    ),
+    "local_unbounded": (LocalMask(SHAPE, window_size=(None, None)), np.ones(SHAPE, bool)),
+    "chunked": (ChunkedCausalMask(SHAPE, chunk_size=100), (Q // 100 == K // 100) & (Q >= K)),
+    "numpy": (NumpyMask(RANDOM), RANDOM),
+    "and": (CausalMask(SHAPE) & NumpyMask(RANDOM), (Q >= K) & RANDOM),
+    "and_intervals": (
+        CausalMask(SHAPE) & LocalMask(SHAPE, window_size=(5, 5)) & FullMask(SHAPE),
+        (Q >= K) & (K >= Q - 5),
+    ),
+    "or": (CausalMask(SHAPE) | NumpyMask(RANDOM), (Q >= K) | RANDOM),
+    "not": (~CausalMask(SHAPE), Q < K),
+}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_slices(name: str) -> None:
+    mask, dense = MASKS[name]
+    assert mask.shape == SHAPE
+    for index in (EVERYTHING, (slice(3, 90), slice(100, 300)), (slice(0, 1), slice(383, 384))):
+        part = mask[index]
+        assert part.dtype == np.bool_
+        np.testing.assert_array_equal(part, dense[index])
+
+
+def test_masks_are_lazy() -> None:
+    size = 10**9
+    mask = CausalMask((size, size)) & LocalMask((size, size), window_size=(1, 0)) | ~FullMask(
+        (size, size)
+    )
+    at = slice(size - 2, size)
+    np.testing.assert_array_equal(mask[at, at], [[True, False], [True, True]])
+
+
+def test_equality_and_hash() -> None:
+    assert CausalMask(SHAPE) == CausalMask(SHAPE) != CausalMask(SHAPE, offset=1)
+    assert CausalMask(SHAPE) != FullMask(SHAPE)
+    assert NumpyMask(RANDOM) == NumpyMask(RANDOM.copy()) != NumpyMask(~RANDOM)
+    both = [NumpyMask(RANDOM) & CausalMask(SHAPE), NumpyMask(RANDOM.copy()) & CausalMask(SHAPE)]
+    assert len(set(both)) == 1
+    assert ~both[0] == ~both[1] != both[0]
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (
+            lambda: CausalMask((256, 0)),
+            "CausalMask: shape is (256, 0). It must be (q_seq, kv_seq), two positive ints.",
+        ),
+        (
+            lambda: FullMask(256),
+            "FullMask: shape is 256. It must be (q_seq, kv_seq), two positive ints.",
+        ),
+        (lambda: CausalMask(SHAPE, offset=1.5), "CausalMask: offset is 1.5. It must be an int."),
+        (
+            lambda: LocalMask(SHAPE, window_size=(1, 1), offset=None),
+            "LocalMask: offset is None. It must be an int.",
+        ),
+        (
+            lambda: LocalMask(SHAPE, window_size=(-1, 2)),
+            "LocalMask: window_size is (-1, 2). "
+            "It must be (left, right), each an int of at least 0, or None for no bound.",
+        ),
+        (
+            lambda: ChunkedCausalMask(SHAPE, chunk_size=0),
+            "ChunkedCausalMask: chunk_size is 0. It must be a positive int.",
+        ),
+        (
+            lambda: NumpyMask([[True]]),
+            "NumpyMask: array is a list. It must be a numpy array [q_seq, kv_seq], not empty.",
+        ),
+        (
+            lambda: NumpyMask(np.ones((2, 3, 4), bool)),
+            "NumpyMask: array has shape (2, 3, 4). "
+            "It must be a numpy array [q_seq, kv_seq], not empty.",
+        ),
+        (
+            lambda: NumpyMask(np.ones((2, 3))),
+            "NumpyMask: array has dtype float64. It must be bool.",
+        ),
+        (
+            lambda: CausalMask(SHAPE) & FullMask((256, 256)),
+            "A mask of shape (256, 384) is combined with one of shape (256, 256). "
+            "Both must have the same shape.",
+        ),
+        (
+            lambda: CausalMask(SHAPE) | RANDOM,
+            "A mask is combined with ndarray. It must be a Mask.",
+        ),
+        (
+            lambda: MultiHeadMask([]),
+            "MultiHeadMask: masks is empty. It must hold one Mask for each head.",
+        ),
+        (
+            lambda: MultiHeadMask([CausalMask(SHAPE), RANDOM]),
+            "MultiHeadMask: masks[1] is a ndarray. It must be a Mask.",
+        ),
+        (
+            lambda: MultiHeadMask([CausalMask(SHAPE), CausalMask((256, 256))]),
+            "MultiHeadMask: masks[1] has shape (256, 256). "
+            "It must be (256, 384), the shape of masks[0].",
+        ),
+    ],
+)
+def test_errors(make: object, message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        make()
+    assert str(error.value) == message
+
+
+def rebuilt(
+    info: MaskInfo, computed: IntervalMask | None, shape: tuple[int, int], *, kv_major: bool
+) -> np.ndarray:
+    """The dense masks `[heads, q_seq, kv_seq]` that the kernels would apply."""
+    heads, rows, width = info.block_mask.shape
+    block_row, block_column = shape[kv_major] // rows, 128
+    size = (heads, *(shape[::-1] if kv_major else shape))
+    dense = np.zeros(size, bool)
+    for h, r, w in np.ndindex(heads, rows, width):
+        kind, column = info.block_mask[h, r, w], info.data_next[h, r, w]
+        if kind == 0:
+            continue
+        at = (
+            slice(r * block_row, (r + 1) * block_row),
+            slice(column * block_column, (column + 1) * block_column),
+        )
+        block = np.ones((block_row, block_column), bool)
+        if kind == 2 and computed is not None:
+            block = computed[at[::-1]].T if kv_major else computed[at]
+        elif kind == 2:
+            block = np.asarray(info.partial_mask_blocks[info.mask_next[h, r, w]], bool)
+        assert not dense[(h, *at)].any(), "a block is visited twice"
+        dense[(h, *at)] = block
+    return dense.swapaxes(1, 2) if kv_major else dense
+
+
+@pytest.mark.parametrize("kv_major", [False, True])
+@pytest.mark.parametrize("name", MASKS)
+def test_a_processed_mask_is_the_mask(name: str, kv_major: bool) -> None:
+    mask, dense = MASKS[name]
+    info, computed = process_mask(mask, (128, 128), kv_major=kv_major)
+    np.testing.assert_array_equal(rebuilt(info, computed, SHAPE, kv_major=kv_major), dense[None])
+    assert (computed is None) == (info.q_sequence is None)
+    assert computed is None or info.partial_mask_blocks is None
+    for table in (info.data_next, info.block_mask, info.mask_next):
+        assert table.dtype == np.int32
+        assert table.shape == info.block_mask.shape
+
+
+@pytest.mark.parametrize("kv_major", [False, True])
+def test_a_dynamic_mask_is_processed_alike(kv_major: bool) -> None:
+    dense = np.stack([MASKS["local"][1], MASKS["numpy"][1], MASKS["full"][1]])
+    process = jax.jit(partial(process_dynamic_mask, block_shape=(128, 128), kv_major=kv_major))
+    info = process(jnp.asarray(dense))
+    np.testing.assert_array_equal(rebuilt(info, None, SHAPE, kv_major=kv_major), dense)
+    static, _ = process_mask(MultiHeadMask(map(NumpyMask, dense)), (128, 128), kv_major=kv_major)
+    for table in ("data_next", "block_mask"):
+        np.testing.assert_array_equal(getattr(info, table), getattr(static, table))
+
+
+@pytest.mark.parametrize("name", ["causal", "local_offset", "chunked", "and_intervals", "full"])
+def test_intervals_are_classified_as_their_entries_are(name: str) -> None:
+    mask, dense = MASKS[name]
+    by_bounds, _ = process_mask(mask, (128, 128))
+    by_entry, _ = process_mask(NumpyMask(np.ascontiguousarray(dense)), (128, 128))
+    np.testing.assert_array_equal(by_bounds.block_mask, by_entry.block_mask)
+    np.testing.assert_array_equal(by_bounds.data_next, by_entry.data_next)
+
+
+def test_the_table_of_a_causal_mask() -> None:
+    info, computed = process_mask(CausalMask((512, 512)), (128, 128))
+    assert computed == CausalMask((512, 512))
+    np.testing.assert_array_equal(
+        info.block_mask[0], [[2, 0, 0, 0], [1, 2, 0, 0], [1, 1, 2, 0], [1, 1, 1, 2]]
+    )
+    # A skipped step names the block that the next row starts with.
+    np.testing.assert_array_equal(
+        info.data_next[0], [[0, 0, 0, 0], [0, 1, 0, 0], [0, 1, 2, 0], [0, 1, 2, 3]]
+    )
+    np.testing.assert_array_equal(info.q_sequence, np.arange(512))
+
+
+def test_the_look_ahead_is_cyclic() -> None:
+    info, _ = process_mask(LocalMask((512, 512), window_size=(0, 128)), (128, 128))
+    np.testing.assert_array_equal(info.block_mask[0], [[2, 2], [2, 2], [2, 2], [2, 0]])
+    np.testing.assert_array_equal(info.data_next[0], [[0, 1], [1, 2], [2, 3], [3, 0]])
+
+
+@pytest.mark.parametrize("kv_major", [False, True])
+@pytest.mark.parametrize(
+    "mask, dense",
+    [
+        (CausalMask((4096, 4096)), np.tri(4096, dtype=bool)),
+        (
+            LocalMask((4096, 4096), window_size=(512, 0)),
+            np.tri(4096, dtype=bool) & ~np.tri(4096, k=-513, dtype=bool),
+        ),
+    ],
+    ids=["causal", "local"],
+)
+def test_the_blocks_that_a_mask_leaves_empty_at_4096_are_skipped(
+    mask: Mask, dense: np.ndarray, kv_major: bool
+) -> None:
+    block_q, block_kv = 512, 256
+    visible = dense.reshape(8, block_q, 16, block_kv).any(axis=(1, 3))
+    info, _ = process_mask(mask, (block_q, block_kv), kv_major=kv_major)
+    visited = np.count_nonzero(info.block_mask)
+    # 8 x 16 blocks: of a causal mask 72 are not empty, of this local one 30.
+    assert visited == np.count_nonzero(visible) == (72 if isinstance(mask, CausalMask) else 30)
+    # The blocks that the grid never reaches: its width is that of the longest row.
+    longest = int(np.count_nonzero(visible, axis=0 if kv_major else 1).max())
+    assert info.block_mask.shape[2] == longest
+    # Every fetch, but for the wrap to the next head, is of a block that is visited.
+    rows, places = np.nonzero(info.block_mask[0])
+    fetched = info.data_next.ravel()
+    needed = info.data_next[0][rows, places]
+    changes = 1 + np.count_nonzero(np.diff(fetched))
+    assert changes <= 1 + np.count_nonzero(np.diff(needed)) + 1
+
+
+def test_equal_heads_and_equal_blocks_are_shared() -> None:
+    diagonal = NumpyMask(np.tri(512, dtype=bool))
+    info, _ = process_mask(MultiHeadMask([diagonal] * 8), (128, 128))
+    assert info.block_mask.shape == (1, 4, 4)
+    assert info.partial_mask_blocks.shape == (1, 128, 128)
+    assert info.partial_mask_blocks.dtype == np.int8
+
+    other = NumpyMask(np.tri(512, k=128, dtype=bool))
+    info, computed = process_mask(MultiHeadMask([diagonal, other, diagonal]), (128, 128))
+    assert computed is None
+    assert info.block_mask.shape == (3, 4, 4)
+    assert info.partial_mask_blocks.shape == (1, 128, 128)
+    np.testing.assert_array_equal(info.block_mask[0], info.block_mask[2])
+
+
+def test_a_mask_of_whole_blocks_needs_no_masking() -> None:
+    for mask in (FullMask((256, 256)), ChunkedCausalMask((256, 256), chunk_size=1)):
+        info, computed = process_mask(mask, (128, 128))
+        assert (computed is None) == isinstance(mask, FullMask)
+        assert info.partial_mask_blocks is None
+    blocks = np.kron(np.eye(2, dtype=bool), np.ones((128, 128), bool))
+    info, computed = process_mask(NumpyMask(blocks), (128, 128))
+    assert computed is None
+    assert info.partial_mask_blocks is None
+    np.testing.assert_array_equal(info.data_next, [[[0], [1]]])
