@@ -100,8 +100,67 @@ def flash(
     return (forward, [x] * 3) if passes == "forward" else (backward, [x] * 4)
 
 
-CASES = [*flash_cases()]
-PROGRAMS: dict[str, Callable[..., tuple[Callable[..., Any], list[Any]]]] = {"flash": flash}
+def splash_cases() -> list[Case]:
+    """Splash attention at blocks of 512, with a mask of each kind."""
+    return [
+        Case(
+            name=f"splash {passes} {seq} {mask}",
+            program="splash",
+            settings={"seq": seq, "mask": mask, "passes": passes},
+            kernels=kernels,
+        )
+        for passes, kernels in {
+            "forward": {"forward": "splash_(attention|mha_fwd)"},
+            "backward": {"dkv": "splash_(attention|mha)_dkv", "dq": "splash_(attention|mha)_dq"},
+        }.items()
+        for seq in (4096,)
+        for mask in ("causal", "local", "numpy")
+    ]
+
+
+def splash(side: str, *, seq: int, mask: str, passes: str) -> tuple[Callable[..., Any], list[Any]]:
+    """Eight heads, head_dim 128, bfloat16, scores unscaled; `numpy` is a random causal mask."""
+    import jax
+    import jax.numpy as jnp
+    import numpy as np
+
+    if side == "ours":
+        module = importlib.import_module("pallas_debug_kernels.ops.splash_attention")
+        masks, make = module, module.make_splash_attention
+        blocks = module.BlockSizes.same(512, 512)
+    else:
+        home = "jax.experimental.pallas.ops.tpu.splash_attention"
+        masks = importlib.import_module(f"{home}.splash_attention_mask")
+        module = importlib.import_module(f"{home}.splash_attention_kernel")
+        make = module.make_splash_mha
+        names = ("block_q", "block_kv", "block_kv_compute", "block_q_dkv", "block_kv_dkv")
+        names += ("block_kv_dkv_compute", "block_q_dq", "block_kv_dq")
+        blocks = module.BlockSizes(**dict.fromkeys(names, 512))
+    shape = (seq, seq)
+    dense = np.tril(np.random.default_rng(0).random(shape) < 0.5)
+    one = {
+        "causal": lambda: masks.CausalMask(shape),
+        "local": lambda: masks.LocalMask(shape, (1024, 0), 0),
+        "numpy": lambda: masks.NumpyMask(dense),
+    }[mask]()
+    heads = masks.MultiHeadMask([one] * 8)
+    shards = {} if side == "ours" else {"head_shards": 1, "q_seq_shards": 1}
+
+    def forward(q: Any, k: Any, v: Any) -> Any:
+        return make(heads, block_sizes=blocks, **shards)(q, k, v)
+
+    def backward(q: Any, k: Any, v: Any, do: Any) -> Any:
+        return jax.vjp(forward, q, k, v)[1](do)
+
+    x = jax.ShapeDtypeStruct((8, seq, 128), jnp.bfloat16)
+    return (forward, [x] * 3) if passes == "forward" else (backward, [x] * 4)
+
+
+CASES = [*flash_cases(), *splash_cases()]
+PROGRAMS: dict[str, Callable[..., tuple[Callable[..., Any], list[Any]]]] = {
+    "flash": flash,
+    "splash": splash,
+}
 
 
 def measure_here(target: str, side: str, names: list[str], dumps: Path) -> dict[str, Any]:
