@@ -258,25 +258,34 @@ def test_a_compiler_that_dies_costs_one_kernel_its_result(tmp_path: Path) -> Non
     assert good.ok
 
 
+def two_kernels(x: jax.Array) -> jax.Array:
+    y = vector_add(x, x)
+    return vector_add(y.reshape(8, -1)[0], y.reshape(8, -1)[0])
+
+
+LONG_VECTOR = jax.ShapeDtypeStruct((8192,), jnp.float32)
+
+
 def interfered(tmp_path: Path, signum: int, timeout: float) -> tuple[Dump, Dump]:
-    """Two kernels, one child; the child gets a signal as soon as it is there."""
-
-    def both(x: jax.Array) -> jax.Array:
-        y = vector_add(x, x)
-        return vector_add(y.reshape(8, -1)[0], y.reshape(8, -1)[0])
-
+    """Two kernels, one child, which gets a signal at work: the one that failed, and the other."""
     with Session(Options(dumps=tmp_path, targets=("v5e",), jobs=1, timeout=timeout)) as session:
 
         def interfere() -> None:
-            while not (pids := session.worker_pids()):
+            while True:
+                for pid in session.worker_pids():
+                    os.kill(pid, signal.SIGSTOP)
+                    time.sleep(0.2)  # had it answered just before, it is at work no longer
+                    if pid in session.worker_pids():
+                        os.kill(pid, signum)
+                        return
+                    os.kill(pid, signal.SIGCONT)
                 time.sleep(0.005)
-            os.kill(pids[0], signum)
 
         thread = threading.Thread(target=interfere)
         thread.start()
-        jax.jit(both).lower(jax.ShapeDtypeStruct((8192,), jnp.float32))
+        jax.jit(two_kernels).lower(LONG_VECTOR)
         thread.join()
-    first, second = session.dumps
+    first, second = sorted(session.dumps, key=lambda dump: dump.ok)
     assert session.problems == []
     return first, second
 
@@ -302,15 +311,15 @@ def test_a_child_that_hangs_is_stopped_and_replaced(tmp_path: Path) -> None:
 
 
 def test_a_failed_compilation_that_was_stopped_is_tried_again(tmp_path: Path) -> None:
-    first, _ = interfered(tmp_path, signal.SIGKILL, timeout=120)
-    assert not first.ok
-
-    def both(x: jax.Array) -> jax.Array:
-        return vector_add(x, x)
-
-    (again,) = pallas_debug.dump(both, jax.ShapeDtypeStruct((8192,), jnp.float32), to=tmp_path)
-    assert again.name == first.name
-    assert again.ok
+    failed, good = interfered(tmp_path, signal.SIGKILL, timeout=120)
+    assert not failed.ok
+    again = {
+        d.name: d.compilation("v5e")
+        for d in pallas_debug.dump(two_kernels, LONG_VECTOR, to=tmp_path)
+    }
+    assert again[failed.name].ok
+    assert not again[failed.name].cached
+    assert again[good.name].cached
 
 
 def remote_copy_kernel(x_ref: Any, o_ref: Any, send_sem: Any, recv_sem: Any) -> None:
