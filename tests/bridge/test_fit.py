@@ -33,11 +33,6 @@ def test_the_installed_jax_fits() -> None:
     assert selftest.results() == dict.fromkeys(selftest.CHECKS)
 
 
-BROKEN: dict[str, tuple[Any, str]] = {
-    "capture: lines of kernels under grad": (pallas_call, "_trace_kernel_to_jaxpr"),
-}
-
-
 @pytest.mark.usefixtures("anew")
 def test_a_jax_without_our_hook_is_met_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(mlir._lowerings, pallas_call.pallas_call_p)
