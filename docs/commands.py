@@ -36,6 +36,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = 100
 TIMEOUT = 120.0
+UNSEEN = ("NO_COLOR", "FORCE_COLOR", "MFLAGS", "CI", "BUILD_NUMBER")
+"""Variables that change what a command prints; with the last two pytest cuts no line to fit."""
 
 _BLOCK = re.compile(
     r"^<!-- (?P<kind>run|run one|file: (?P<name>\S+)) -->\n"
@@ -182,7 +184,7 @@ def _environment(scratch: Path) -> dict[str, str]:
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PALLAS_", "PYTEST_", "COV_", "LIBTPU_", "JAX_", "XLA_", "MAKE"))
-        and name not in ("NO_COLOR", "FORCE_COLOR", "MFLAGS")
+        and name not in UNSEEN
     }
     return kept | {
         "PATH": f"{scratch / '.venv' / 'bin'}:{os.environ['PATH']}",

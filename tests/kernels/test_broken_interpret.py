@@ -17,7 +17,13 @@ from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 MODES = {
     Engine.HLO: True,
     Engine.TPU: pltpu.InterpretParams(),
-    Engine.TPU_RACES: pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2),
+    Engine.TPU_RACES: pltpu.InterpretParams(
+        detect_races=True,
+        num_cores_or_threads=2,
+        # jax draws each copy's clock at random from those that the cores leave over; with the usual
+        # two of them every second race between two copies goes unseen.
+        vector_clock_size=1024,
+    ),
 }
 HANGING = [
     (kernel, engine)
@@ -127,7 +133,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import broken
 
 kernel, engine = broken(sys.argv[1]), sys.argv[2]
-races = dict(detect_races=True, num_cores_or_threads=2) if engine == "tpu_races" else {}
+races = dict(detect_races=True, num_cores_or_threads=2, vector_clock_size=1024)
+races = races if engine == "tpu_races" else {}
 with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(**races)):
     jax.block_until_ready(kernel.repaired(*kernel.make_args()))
     print("repaired", flush=True)

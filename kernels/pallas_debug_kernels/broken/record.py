@@ -78,7 +78,7 @@ class Engine(StrEnum):
     TPU = "tpu"
     """TPU interpret mode, `pltpu.InterpretParams()`."""
     TPU_RACES = "tpu_races"
-    """The same with `detect_races=True` and two cores."""
+    """The same with `detect_races=True`, two cores and 1024 clocks (with few, races are missed)."""
 
 
 class Outcome(StrEnum):
