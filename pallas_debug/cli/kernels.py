@@ -32,7 +32,7 @@ def command(as_json: bool) -> int:
 
 
 def _by_tag(op: Operation) -> str:
-    """The names of the specs, as in `small: f32, bf16; bench: f32_16m`."""
+    """The names of the specs, as in `small: f32, bf16; bench: f32_4m`."""
     tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
     return "; ".join(f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags)
 

@@ -19,7 +19,7 @@ def test_every_bundled_kernel_has_a_line(command: Any) -> None:
     assert rows[0][2] == (
         "small: f32, bf16, int32; "
         "edge: one_element, one_ragged_block, ragged_last_block, ragged_last_block_bf16; "
-        "bench: f32_16m, bf16_16m"
+        "bench: f32_4m, bf16_4m"
     )
 
 

@@ -1,21 +1,26 @@
 """Every bundled kernel equals its reference in value and gradient, and lowers for TPU."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import lax
 from jax.experimental.pallas import tpu as pltpu
+from jax.extend.core import Literal
 from pallas_debug_kernels import Operation, Spec, operations
 
 MODES = {"hlo": True, "tpu": pltpu.InterpretParams()}
 
-TOLERANCES = {"float32": 1e-5, "bfloat16": 2**-7, "int32": 0.0}
-"""Relative to the largest entry; for bfloat16 that is one step there."""
+TOLERANCES = {"float32": 1e-5, "int32": 0.0}
+"""Relative to the largest entry."""
+
+HALF_STEP = 2**-9
+"""What rounding to bfloat16 costs, relative to the value: half a unit in its last place."""
 
 COLLECTIVES = ("right_permute", "all_gather")
 """HLO interpret mode has no barrier semaphores; and they map over devices themselves, not vmap."""
@@ -36,11 +41,6 @@ def cases(
     ]
 
 
-@cache
-def reference_output(op: Operation, spec: Spec) -> Any:
-    return jax.jit(partial(op.reference, **spec.kwargs))(*spec.make_args(seed=0))
-
-
 @contextmanager
 def interpreting(mode: str) -> Iterator[None]:
     try:
@@ -50,16 +50,75 @@ def interpreting(mode: str) -> Iterator[None]:
         pltpu.reset_tpu_interpret_mode_state()
 
 
-def assert_close(actual: Any, expected: Any) -> None:
-    """Leaf by leaf, for what may be one array or several."""
+def error_of(actual: Any, expected: Any) -> float:
+    """The largest difference, relative to the largest finite entry that is expected."""
+    wide_a, wide_e = np.asarray(actual, np.float64), np.asarray(expected, np.float64)
+    assert wide_a.shape == wide_e.shape
+    is_finite = np.isfinite(wide_e)
+    np.testing.assert_array_equal(wide_a[~is_finite], wide_e[~is_finite])
+    difference = np.abs(wide_a - wide_e, where=is_finite, out=np.zeros_like(wide_e))
+    largest = np.abs(wide_e[is_finite]).max(initial=0.0)
+    return float(difference.max(initial=0.0) / largest) if largest else float(difference.sum())
+
+
+def rounded_to_bf16(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`function` with the result of every operation rounded to bfloat16 and held in float32."""
+
+    def run(jaxpr: Any, consts: Any, args: Any) -> list[Any]:
+        known = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [read(atom) for atom in eqn.invars]
+            inner = eqn.params.get("jaxpr", eqn.params.get("call_jaxpr"))
+            if inner is not None:
+                outputs = run(inner.jaxpr, inner.consts, inputs)
+            else:
+                bound = eqn.primitive.bind(*inputs, **eqn.params)
+                outputs = list(bound) if eqn.primitive.multiple_results else [bound]
+                # A pair of casts would be optimised away.
+                outputs = [
+                    lax.reduce_precision(x, exponent_bits=8, mantissa_bits=7)
+                    if x.dtype == jnp.float32
+                    else x
+                    for x in outputs
+                ]
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def rounded(*args: jax.Array) -> Any:
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+        leaves = run(closed.jaxpr, closed.consts, jax.tree.leaves(args))
+        return jax.tree.unflatten(jax.tree.structure(shape), leaves)
+
+    return rounded
+
+
+def widened(args: Iterable[jax.Array]) -> list[jax.Array]:
+    return [x.astype(jnp.float32) if x.dtype == jnp.bfloat16 else x for x in args]
+
+
+def assert_close(actual: Any, reference: Callable[..., Any], args: Iterable[jax.Array]) -> None:
+    """That each leaf of `actual` is as near to the reference in float32 as can be asked for.
+
+    A bfloat16 leaf may err as much as the reference does that computes in bfloat16.
+    """
+    expected = jax.jit(reference)(*widened(args))
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
-    for a, e in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
-        assert (a.shape, a.dtype) == (e.shape, e.dtype)
-        wide_a, wide_e = np.asarray(a, np.float64), np.asarray(e, np.float64)
-        largest = np.abs(wide_e[np.isfinite(wide_e)]).max(initial=0.0)
-        np.testing.assert_allclose(
-            wide_a, wide_e, rtol=0.0, atol=TOLERANCES[e.dtype.name] * largest
-        )
+    leaves, wanted = jax.tree.leaves(actual), jax.tree.leaves(expected)
+    in_bf16 = wanted
+    if any(leaf.dtype == jnp.bfloat16 for leaf in leaves):
+        in_bf16 = jax.tree.leaves(jax.jit(rounded_to_bf16(reference))(*widened(args)))
+    for a, e, b in zip(leaves, wanted, in_bf16, strict=True):
+        if a.dtype == jnp.bfloat16:
+            # The last rounding is the kernel's own: a single entry may meet it at its worst.
+            assert e.dtype == jnp.float32
+            assert error_of(a, e) <= error_of(b, e) + HALF_STEP
+        else:
+            assert a.dtype == e.dtype
+            assert error_of(a, e) <= TOLERANCES[e.dtype.name]
 
 
 def gradient(function: Callable[..., Any], spec: Spec, argnums: tuple[int, ...]) -> Any:
@@ -69,18 +128,20 @@ def gradient(function: Callable[..., Any], spec: Spec, argnums: tuple[int, ...])
         total = jnp.float32(0)
         for leaf in jax.tree.leaves(function(*args, **spec.kwargs)):
             weights = np.random.default_rng(1).standard_normal(leaf.shape, np.float32)
+            # As a kernel gets them whose output is bfloat16.
+            weights = weights.astype(jnp.bfloat16).astype(np.float32)
             total += (leaf.astype(jnp.float32) * weights).sum()
         return total
 
     return jax.jit(jax.grad(loss, argnums=argnums))
 
 
-@pytest.mark.parametrize("op, spec", cases("small", "edge", collectives=False))
+@pytest.mark.parametrize("op, spec", cases("small", "edge", "bench", collectives=False))
 def test_equals_the_reference(op: Operation, spec: Spec) -> None:
     args = spec.make_args(seed=0)
     with interpreting("hlo"):
         actual = op.function(*args, **spec.kwargs)
-    assert_close(actual, reference_output(op, spec))
+    assert_close(actual, partial(op.reference, **spec.kwargs), args)
 
 
 @pytest.mark.parametrize("op, spec", cases("small"))
@@ -88,23 +149,23 @@ def test_equals_the_reference_in_tpu_interpret_mode(op: Operation, spec: Spec) -
     args = spec.make_args(seed=0)
     with interpreting("tpu"):
         actual = jax.block_until_ready(op.function(*args, **spec.kwargs))
-    assert_close(actual, reference_output(op, spec))
+    assert_close(actual, partial(op.reference, **spec.kwargs), args)
 
 
-@pytest.mark.parametrize("op, spec", cases("small", "edge", differentiable=True))
+@pytest.mark.parametrize("op, spec", cases("small", "edge", "bench", differentiable=True))
 def test_gradient_equals_the_references(op: Operation, spec: Spec) -> None:
     args = spec.make_args(seed=0)
     with interpreting("hlo"):
         actual = gradient(op.function, spec, op.differentiable)(*args)
-    assert_close(actual, gradient(op.reference, spec, op.differentiable)(*args))
+    assert_close(actual, gradient(op.reference, spec, op.differentiable), args)
 
 
-@pytest.mark.parametrize("op, spec", cases("small", differentiable=True, first=1))
+@pytest.mark.parametrize("op, spec", cases("small", differentiable=True))
 def test_gradient_equals_the_references_in_tpu_interpret_mode(op: Operation, spec: Spec) -> None:
     args = spec.make_args(seed=0)
     with interpreting("tpu"):
         actual = jax.block_until_ready(gradient(op.function, spec, op.differentiable)(*args))
-    assert_close(actual, gradient(op.reference, spec, op.differentiable)(*args))
+    assert_close(actual, gradient(op.reference, spec, op.differentiable), args)
 
 
 def lowered(op: Operation, spec: Spec) -> str:
@@ -128,7 +189,7 @@ def test_runs_under_vmap(op: Operation, spec: Spec) -> None:
     samples = [spec.make_args(seed) for seed in (0, 1)]
     batched = [jnp.stack(arrays) for arrays in zip(*samples, strict=True)]
     with interpreting("hlo"):
-        actual = jax.vmap(partial(op.function, **spec.kwargs))(*batched)
-    reference = jax.jit(partial(op.reference, **spec.kwargs))
-    expected = [reference(*args) for args in samples]
-    assert_close(actual, jax.tree.map(lambda *leaves: jnp.stack(leaves), *expected))
+        actual = jax.block_until_ready(jax.vmap(partial(op.function, **spec.kwargs))(*batched))
+    for i, args in enumerate(samples):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], actual)
+        assert_close(one, partial(op.reference, **spec.kwargs), args)

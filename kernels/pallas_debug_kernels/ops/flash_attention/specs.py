@@ -90,7 +90,7 @@ SPECS = (
     _spec("decode", "edge", (2, 2, 1, 64), jnp.bfloat16, kv_seq=300, **_CAUSAL),
     _spec("fully_masked_rows", "edge", (1, 1, 256, 64), jnp.float32, kv_seq=100, **_CAUSAL),
     _spec("fully_masked_rows_bf16", "edge", (1, 1, 300, 64), jnp.bfloat16, kv_seq=140, **_CAUSAL),
-    _spec("bf16_4k", "bench", (4, 8, 4096, 128), jnp.bfloat16),
-    _spec("bf16_4k_causal", "bench", (4, 8, 4096, 128), jnp.bfloat16, causal=True),
-    _spec("f32_2k_causal", "bench", (2, 8, 2048, 128), jnp.float32, causal=True),
+    _spec("bf16_4k", "bench", (1, 2, 4096, 128), jnp.bfloat16),
+    _spec("bf16_4k_causal", "bench", (1, 2, 4096, 128), jnp.bfloat16, causal=True),
+    _spec("f32_2k_causal", "bench", (1, 2, 2048, 128), jnp.float32, causal=True),
 )

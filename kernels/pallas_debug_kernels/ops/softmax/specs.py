@@ -22,5 +22,5 @@ SPECS = (
     _spec("ragged_rows", "edge", (70, 200), jnp.float32, block_rows=32),
     _spec("ragged_rows_bf16", "edge", (70, 200), jnp.bfloat16, block_rows=32),
     _spec("f32_8k_1k", "bench", (8192, 1024), jnp.float32),
-    _spec("bf16_1k_32k", "bench", (1024, 32768), jnp.bfloat16, block_rows=16),
+    _spec("bf16_256_32k", "bench", (256, 32768), jnp.bfloat16, block_rows=16),
 )

@@ -20,6 +20,6 @@ SPECS = (
     _spec("one_ragged_block", "edge", 1000, jnp.float32),
     _spec("ragged_last_block", "edge", 2500, jnp.float32, block_size=1024),
     _spec("ragged_last_block_bf16", "edge", 2049, jnp.bfloat16, block_size=2048),
-    _spec("f32_16m", "bench", 1 << 24, jnp.float32),
-    _spec("bf16_16m", "bench", 1 << 24, jnp.bfloat16),
+    _spec("f32_4m", "bench", 1 << 22, jnp.float32),
+    _spec("bf16_4m", "bench", 1 << 22, jnp.bfloat16),
 )
