@@ -134,7 +134,7 @@ def python() -> str:
         "takes time; each name is loaded at its first use. The objects that these return are "
         "described under [dump format](dump-format.md): they are what the files hold.",
     ]
-    for name in ("debug", "dump", "open_dumps"):
+    for name in ("debug", "interpret", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session

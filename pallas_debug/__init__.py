@@ -14,12 +14,16 @@ from pallas_debug._version import __version__ as __version__
 if TYPE_CHECKING:
     from pallas_debug.api import debug as debug
     from pallas_debug.api import dump as dump
+    from pallas_debug.api import interpret as interpret
+    from pallas_debug.checked import check as check
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
 
 _HOMES = {
+    "check": "pallas_debug.checked",
     "debug": "pallas_debug.api",
     "dump": "pallas_debug.api",
+    "interpret": "pallas_debug.api",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
 }

@@ -17,10 +17,11 @@ from typing import Any, ParamSpec, TypeVar, overload
 from pallas_debug import report
 from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform, trace
+from pallas_debug.bridge.interpret_params import Mode
 from pallas_debug.errors import UsageError
 from pallas_debug.hooks import hookimpl
-from pallas_debug.model import Dump
-from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.model import Dump, PrintRecord
+from pallas_debug.session import DEFAULT_CHIP, Interpret, Options, Session
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -62,7 +63,7 @@ def debug(
     *,
     to: str | Path = DEFAULT_DIRECTORY,
     targets: str | Iterable[str] = DEFAULT_TARGETS,
-    interpret: Interpret = "auto",
+    interpret: Interpret = None,
     timeout: float = DEFAULT_TIMEOUT,
     jobs: int = 0,
     quiet: bool = False,
@@ -80,19 +81,21 @@ def debug(
 
     The compilations go on in the background and are waited for when the function returns or the
     block is left. Results are those of the function without it. On a machine without an
-    accelerator kernels run in HLO interpret mode.
+    accelerator kernels run in an interpret mode.
 
     Args:
       function: to wrap; not given where the decorator has options, or for a `with` block.
       to: the dump directory.
       targets: names, as a list or joined by commas; `""` captures without compiling.
-      interpret: `auto`, `hlo`, `tpu`, or `off` to leave it to the code.
+      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; unless told it is
+        `auto` where there is no accelerator.
       timeout: seconds for one compilation.
       jobs: compiler processes at most; 0 is one per core, four at most.
       quiet: print no summary on standard error.
 
     Raises:
       UnknownTargetError: a target that nobody knows.
+      UsageError: an interpret mode that makes no sense.
       DumpDirectoryError: `to` cannot be written to.
     """
     options = Options(
@@ -106,6 +109,51 @@ def debug(
     return made if function is None else made(function)
 
 
+def interpret(
+    mode: str | Mode | Callable[P, R] = "auto",
+    /,
+    *,
+    chip: str = DEFAULT_CHIP,
+    quiet: bool = False,
+    **params: object,
+) -> Any:
+    """Run the kernels that a function calls, or those called within a `with` block, interpreted.
+
+        @pallas_debug.interpret
+        def attention(q, k, v): ...
+
+        @pallas_debug.interpret("tpu", detect_races=True)
+        def attention(q, k, v): ...
+
+        with pallas_debug.interpret("hlo"):
+            attention(q, k, v)
+
+    Nothing is compiled and nothing is dumped. The mode holds in all threads and for whatever is
+    called, jitted before or not; used within one another, the innermost holds. What goes wrong in a
+    kernel is raised before the function returns or the block is left, and leaves the next kernel
+    alone.
+
+    Args:
+      mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, and TPU interpret mode for each
+        kernel that the former cannot run; `off` for what the code says. Parameters may stand behind
+        it: `"tpu,detect_races,num_cores_or_threads=2"`.
+      chip: target whose chip is given to code that asks for one while it is traced.
+      quiet: do not say on standard error which kernels `auto` runs in TPU interpret mode.
+      **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
+
+    Raises:
+      UsageError: a mode or parameter that nobody knows, a value of a wrong type.
+      UnknownTargetError: a chip that nobody knows.
+    """
+    if callable(mode):
+        return interpret(chip=chip, quiet=quiet, **params)(mode)
+    asked = Mode.parse(mode)
+    if twice := sorted(asked.params.keys() & params.keys()):
+        raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
+    merged = Mode(asked.kind, {**asked.params, **params})
+    return Debug(Options(interpret=merged, chip=chip), quiet=quiet, reports=False)
+
+
 class Notice:
     """Says once, when the first kernel is seen, that it is interpreted."""
 
@@ -115,13 +163,22 @@ class Notice:
             say_once(INTERPRETED)
 
 
-class Debug:
-    """What `debug(...)` returns: a decorator and a context manager."""
+class Prints:
+    """Writes what kernels print to standard output, as jax does, and from where."""
 
-    def __init__(self, options: Options, *, quiet: bool) -> None:
-        self._options = options
+    @hookimpl
+    def pallas_debug_print(self, record: PrintRecord) -> None:
+        sys.stdout.write(report.print_text(record) + "\n")
+
+
+class Debug:
+    """What `debug(...)` and `interpret(...)` return: a decorator and a context manager."""
+
+    def __init__(self, options: Options, *, quiet: bool, reports: bool = True) -> None:
+        self._options = dataclasses.replace(options, prints=True)
         self._quiet = quiet
-        self._session: Session | None = None
+        self._reports = reports
+        self._sessions: list[Session] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         # The same programs are called again and again: they share jax's caches, and are not
@@ -130,24 +187,27 @@ class Debug:
 
         @functools.wraps(function)
         def debugged(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Debug(options, quiet=self._quiet):
+            with Debug(options, quiet=self._quiet, reports=self._reports):
                 return function(*args, **kwargs)
 
         return debugged
 
     def __enter__(self) -> Session:
-        notices = [] if self._quiet or self._options.interpret != "auto" else [Notice()]
-        session = Session(self._options, *notices)
-        self._session = session.__enter__()
+        is_told = self._quiet or not self._reports or self._options.interpret is not None
+        notices = [] if is_told else [Notice()]
+        session = Session(self._options, *notices, Prints(), say=None if self._quiet else say_mode)
+        self._sessions.append(session.__enter__())
         return session
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        session, self._session = self._session, None
-        assert session is not None
+        session = self._sessions.pop()
         session.__exit__(kind, *rest)
         if kind is not None and not issubclass(kind, Exception):
             return
-        _report(session, quiet=self._quiet)
+        if kind is None:  # else what was found is what is being raised
+            for finding in session.observer.findings:
+                sys.stderr.write(report.finding_text(finding) + "\n")
+        _report(session, quiet=self._quiet or not self._reports)
 
 
 def dump(
@@ -230,6 +290,11 @@ def say_once(text: str) -> None:
             return
         _said.add(text)
     sys.stderr.write(text + "\n")
+
+
+def say_mode(sentence: str) -> None:
+    """Which kernel `auto` runs in which mode, on standard error."""
+    say_once(f"pallas-debug: {sentence}")
 
 
 def _report(session: Session, *, quiet: bool) -> None:

@@ -51,6 +51,7 @@ def examine() -> Iterator[Check]:
     yield from _guarded("libtpu", _libtpu)
     yield from _flags()
     yield from _guarded("device", _device)
+    yield from _guarded("interpret modes", _interpreters)
     yield from _guarded("compiler", _compiles)
 
 
@@ -196,6 +197,34 @@ def _device() -> Iterator[Check]:
     else:
         detail = f"programs run on {backend}: {jax_platform.device_kind()}"
     yield Check(name="device", state="ok", detail=detail)
+
+
+def _interpreters() -> Iterator[Check]:
+    """What the installed interpreters cannot run, and what they let pass in silence."""
+    from pallas_debug.bridge import interpret_limits, interpret_params
+    from pallas_debug.errors import UsageError
+
+    known = {
+        "HLO interpret mode's limits": {limit.name: limit.hlo for limit in interpret_limits.LIMITS},
+        "TPU interpret mode's limits": {limit.name: limit.tpu for limit in interpret_limits.LIMITS},
+    }
+    for name, does in known.items():
+        refused = [what for what, how in does.items() if how == "no"]
+        silent = [what for what, how in does.items() if how.startswith("silent")]
+        detail = f"has no {', '.join(refused)}; is silent about {', '.join(silent)}"
+        yield Check(name=name, state="ok", detail=detail)
+    yield Check(
+        name="TPU interpret mode's races",
+        state="ok",
+        detail=f"detect_races {interpret_limits.race_report()}",
+    )
+    parameters = ", ".join(interpret_params.fields("tpu"))
+    yield Check(name="TPU interpret mode's parameters", state="ok", detail=parameters)
+    try:
+        detail = f"parameters: {', '.join(interpret_params.fields('gpu'))}"
+    except UsageError as error:
+        detail = str(error)
+    yield Check(name="GPU interpret mode", state="ok", detail=detail)
 
 
 def _compiles() -> Iterator[Check]:

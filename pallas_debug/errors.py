@@ -7,6 +7,10 @@ and what to do next. The command line turns them into an exit code (`cli/exits.p
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pallas_debug.model import Finding
 
 
 class PallasDebugError(Exception):
@@ -51,3 +55,19 @@ class WorkerError(PallasDebugError):
 
 class IncompatibleJaxError(CannotRunError):
     """The installed jax does not have what `bridge/` hooks into."""
+
+
+class KernelFault(PallasDebugError):
+    """A kernel did what no kernel may do, and was stopped there; the text is the finding's."""
+
+    def __init__(self, text: str, finding: Finding | None = None) -> None:
+        self.finding = finding
+        super().__init__(text)
+
+
+class ChecksFailed(PallasDebugError):
+    """Checks failed in kernels; the text is that of all findings."""
+
+    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(text)

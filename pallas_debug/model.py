@@ -218,7 +218,20 @@ class Compilation:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """Something wrong with a kernel, and what witnesses it."""
+    """Something wrong with a kernel, and what witnesses it.
+
+    Attributes:
+      kind: what happened, in one word: `OutOfBoundsRead`, `DataRace`.
+      kernel: its name.
+      message: one sentence with the operand, the index and the values.
+      count: how often it was seen; the rest is of the first time.
+      loop: iterations of the loops around the line, outermost first.
+      index: the slice as one would write it: `x_ref[12:20, 0:128]`.
+      shape: of the operand, with its memory space: `float32[16, 128] in VMEM`.
+      values: what the witness held, by name.
+      other: the second side of a fault that has two.
+      engine: who found it: `tpu interpret`, `checks`.
+    """
 
     kind: str
     kernel: str
@@ -228,16 +241,30 @@ class Finding:
     operand: str | None = None
     cause: str | None = None
     advice: str | None = None
+    count: int = 1
+    loop: tuple[int, ...] = ()
+    index: str | None = None
+    shape: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict)
+    other: SourceLine | None = None
+    engine: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PrintRecord:
-    """One line that a kernel printed."""
+    """One line that a kernel printed.
+
+    Attributes:
+      loop: iterations of the loops around the line, outermost first.
+      values: what was printed, each as text; large arrays with their edges alone.
+    """
 
     kernel: str
     text: str
     source: SourceLine | None = None
     grid_point: tuple[int, ...] | None = None
+    loop: tuple[int, ...] = ()
+    values: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 
-from pallas_debug.model import Compilation, Dump, Failure
+from pallas_debug.model import Compilation, Dump, Failure, Finding, PrintRecord, SourceLine
 
 
 def plural(count: int, noun: str) -> str:
@@ -71,3 +71,48 @@ def next_command(dumps: Sequence[Dump], root: Path) -> str:
                 folder = relative(dump.folder)
                 return f"pallas-debug show {folder} error -t {compilation.target}"
     return f"pallas-debug ls {relative(root)}"
+
+
+def finding_text(finding: Finding) -> str:
+    """A finding as a person reads it: what and where, the line, the witness, why, what to do."""
+    lines = [_finding_header(finding)]
+    if finding.source is not None:
+        lines.append(_quoted(finding.source))
+    lines += finding.message.splitlines()
+    if finding.other is not None:
+        lines.append(f"other side: {_quoted(finding.other)}")
+    if finding.cause:
+        lines.append(f"cause: {finding.cause}")
+    if finding.advice:
+        lines.append(f"try: {finding.advice}")
+    return "\n  ".join(lines)
+
+
+def _finding_header(finding: Finding) -> str:
+    parts = [f"{finding.kind} in kernel `{finding.kernel}`"]
+    if finding.grid_point:  # a kernel without a grid has the one point ()
+        parts.append(f"grid point {finding.grid_point}")
+    if finding.loop:
+        parts.append(f"loop iteration {finding.loop}")
+    if finding.count > 1:
+        parts.append(f"{finding.count} times")
+    return ", ".join(parts)
+
+
+def _quoted(source: SourceLine) -> str:
+    """`rows.py:12   o_ref[...] = x_ref[...]`, the text only where it is known."""
+    where = f"{relative(Path(source.file))}:{source.line}"
+    return f"{where}   {source.text.strip()}" if source.text else where
+
+
+def print_text(record: PrintRecord) -> str:
+    """`rows.py:12 grid point (0, 1), loop iteration (3,): x = 2.5`."""
+    where = []
+    if record.source is not None:
+        where.append(f"{PurePath(record.source.file).name}:{record.source.line}")
+    if record.grid_point:
+        where.append(f"grid point {record.grid_point}")
+    place = " ".join(where) or f"kernel {record.kernel}"
+    if record.loop:
+        place += f", loop iteration {record.loop}"
+    return f"{place}: {record.text}"

@@ -19,7 +19,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pallas_debug.aot import compile as compile_
 from pallas_debug.aot import targets
@@ -31,14 +31,33 @@ from pallas_debug.aot.pool import (
     default_jobs,
     user_flags,
 )
-from pallas_debug.bridge import capture, chip, hook, interpret, lower, platform, selftest, versions
+from pallas_debug.bridge import (
+    capture,
+    chip,
+    hook,
+    interpret,
+    lower,
+    observe,
+    platform,
+    selftest,
+    tpu_interpret,
+    versions,
+)
+from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.checks.observer import RunObserver
 from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.hooks import extra_targets, hookimpl, notify, plugin_manager
 from pallas_debug.model import Compilation, Dump, Failure, Kernel, RunRecord, SourceLine, Target
 from pallas_debug.store.writer import Store
 
-Interpret = Literal["auto", "hlo", "tpu", "off"]
-"""Who runs kernels: `auto` is HLO interpret mode where there is no accelerator."""
+Interpret = Mode | str | None
+"""Who runs kernels, as text or `Mode`. None is `auto` where there is no accelerator, else `off`."""
+
+DEFAULT_HANG = 30.0
+"""Seconds in which a kernel that is waited for must do something."""
+
+DEFAULT_CHIP = "v5e"
+"""What interpreted code is told that asks for its chip, where no target says otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,20 +67,28 @@ class Options:
     Attributes:
       dumps: directory to dump into; None to capture alone.
       targets: names to compile for; empty to compile for none.
-      chip: target whose chip is given to code that asks for one; the first target unless told.
-      interpret: who runs kernels.
+      chip: target whose chip is given to code that asks for one; the first target unless told, and
+        v5e where there is none.
+      interpret: who runs kernels: a mode such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
+        is `auto` where there is no accelerator, else `off`.
       timeout: seconds for one compilation.
       jobs: compiler processes at most.
       epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
+      checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
+      prints: whether what interpreted kernels print is kept, and told to the plugins.
+      hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
     """
 
     dumps: Path | None = None
     targets: tuple[str, ...] = ()
     chip: str | None = None
-    interpret: Interpret = "auto"
+    interpret: Interpret = None
     timeout: float = DEFAULT_TIMEOUT
     jobs: int = 0
     epoch: object | None = None
+    checks: tuple[str, ...] = ()
+    prints: bool = False
+    hang_after: float = DEFAULT_HANG
 
 
 class StorePlugin:
@@ -100,20 +127,43 @@ class Session:
     Leaving waits for the compilations; leaving by ctrl+c, then or while it waits, stops them.
     `kernels`, `dumps` and `problems` hold what there is, during and after.
 
+    Args:
+      options: what to do.
+      *plugins: are told of what happens.
+      runs: whether they are told of every run of a kernel as well.
+      say: is given a sentence for each kernel that `auto` runs in TPU interpret mode.
+
     Raises:
-      UnknownTargetError, DumpDirectoryError, IncompatibleJaxError: on creation.
+      UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
     """
 
-    def __init__(self, options: Options, *plugins: object, runs: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *plugins: object,
+        runs: bool = False,
+        say: Callable[[str], None] | None = None,
+    ) -> None:
         self.options = options
+        self._mode = _mode(options.interpret)
         self.store = Store(options.dumps) if options.dumps is not None else None
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = resolve_targets(options.targets, self.plugins)
-        chips = resolve_targets((options.chip,), self.plugins) if options.chip else self.targets
+        chip_name = options.chip or (None if self.targets or not self._interprets else DEFAULT_CHIP)
+        chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
+        self.observer = RunObserver(
+            checks=options.checks,
+            prints=options.prints,
+            found=lambda finding: self._tell("finding", finding=finding),
+            printed=lambda record: self._tell("print", record=record),
+            skipped=lambda sentence: self._add_problem(PallasDebugError(sentence)),
+        )
         self._runs = runs
+        self._say = say
+        self._said: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._lock = threading.Lock()
         self._local = threading.local()
@@ -131,23 +181,27 @@ class Session:
             platform.leave_out_absent_tpu()
             if self._chip is not None and not platform.has_tpu():
                 stack.enter_context(chip.answering_everywhere(self._chip))
-            mode = self.interpret_mode
-            if mode is not None:
-                stack.enter_context(interpret.interpreting(mode))
-            stack.enter_context(
-                hook.watching(
-                    self, epoch=self._epoch(mode), runs=self._runs, interpreted=mode == "hlo"
+            stack.enter_context(self.interpreting(self.interpret_mode))
+            stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
+            if self.options.checks or self.options.prints:
+                stack.enter_context(observe.observing(self.observer))
+            if self._interprets:
+                stack.enter_context(
+                    tpu_interpret.reporting(self.observer.found, hang_after=self.options.hang_after)
                 )
-            )
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        self._stack.__exit__(kind, *rest)
         stop = kind is not None and not issubclass(kind, Exception) and kind is not SystemExit
         try:
-            if not stop:
-                self.wait()
+            try:
+                self._stack.__exit__(kind, *rest)
+            finally:
+                if not stop:
+                    self.wait()
+        except Exception:
+            raise
         except BaseException:
             stop = True
             raise
@@ -155,13 +209,9 @@ class Session:
             self._pool.close(stop=stop)
 
     @property
-    def interpret_mode(self) -> interpret.Mode | None:
-        """The interpret mode that this session forces, or None for whatever the code says."""
-        if self.options.interpret == "off":
-            return None
-        if self.options.interpret != "auto":
-            return self.options.interpret
-        return None if platform.has_accelerator() else "hlo"
+    def interpret_mode(self) -> Mode:
+        """Who runs kernels; `off` leaves it to the code."""
+        return self._mode
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -227,10 +277,38 @@ class Session:
     def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
         return lambda: self._compile(captured, target)
 
+    @contextlib.contextmanager
+    def interpreting(self, mode: Mode | str) -> Iterator[None]:
+        """Kernels run in another mode meanwhile: for one test or one call within the session.
+
+        Raises:
+          UsageError: no such mode.
+        """
+        with interpret.interpreting(mode, chosen=self._chosen):
+            yield
+
+    def settle(self) -> None:
+        """Wait for interpreted kernels that this thread began, and raise what went wrong there."""
+        if self._interprets:
+            interpret.settle()
+
     def reset(self) -> None:
-        """After an exception in a kernel: TPU interpret mode keeps its state otherwise."""
-        if self.interpret_mode == "tpu":
-            interpret.reset()
+        """After an exception in a kernel: the interpreters keep their state otherwise."""
+        interpret.reset()
+
+    @property
+    def _interprets(self) -> bool:
+        return self._mode.kind != "off"
+
+    def _chosen(self, kernel: str, why: str) -> None:
+        """`auto` runs a kernel in TPU interpret mode. Called within jax: nothing may escape."""
+        with self._collecting_problems():
+            sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
+            with self._lock:
+                known = sentence in self._said
+                self._said.add(sentence)
+            if self._say is not None and not known:
+                self._say(sentence)
 
     def worker_pids(self) -> list[int]:
         """Of the compiler processes that compile at the moment."""
@@ -344,10 +422,10 @@ class Session:
         )
         return hashlib.sha256(content.encode(errors="replace")).hexdigest()
 
-    def _epoch(self, mode: interpret.Mode | None) -> object | None:
+    def _epoch(self) -> object | None:
         if self.options.epoch is None:
             return None
-        return (self.options.epoch, mode)
+        return (self.options.epoch, self.interpret_mode)
 
     @contextlib.contextmanager
     def _collecting_problems(self) -> Iterator[None]:
@@ -368,6 +446,13 @@ class Session:
         with self._lock:
             if str(error) not in {str(known) for known in self.problems}:
                 self.problems.append(error)
+
+
+def _mode(asked: Interpret) -> Mode:
+    if asked is None:
+        platform.leave_out_absent_tpu()
+        return Mode("off" if platform.has_accelerator() else "auto")
+    return Mode.parse(asked)
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:

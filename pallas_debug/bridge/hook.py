@@ -26,6 +26,8 @@ from jax._src import pjit, source_info_util
 from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
+from pallas_debug.bridge import interpret, observe
+
 PRIMITIVES: dict[str, jax_core.Primitive] = {
     "pallas_call": pallas_call.pallas_call_p,
     "mpmd_map": mpmd.mpmd_map_p,
@@ -47,7 +49,6 @@ _epoch = jax.make_user_context(None)
 _epochs = itertools.count(1)
 _lock = threading.RLock()
 _watchers: tuple[Watcher, ...] = ()
-_interpreted = 0
 _local = threading.local()
 
 
@@ -57,7 +58,6 @@ def watching(
     *,
     epoch: object | None = None,
     runs: bool = False,
-    interpreted: bool = False,
 ) -> Iterator[None]:
     """Tell `watcher` of every kernel that any thread lowers meanwhile.
 
@@ -67,15 +67,12 @@ def watching(
         unless given.
       runs: whether the watcher is also told of every run of a program with kernels in it. Such
         programs then go through jax's Python dispatch, some 50 microseconds a call.
-      interpreted: kernels run in HLO interpret mode, those too whose `pallas_call` was made before
-        the watch began: jax reads the mode when the call is made, not when it is lowered.
     """
-    global _watchers, _interpreted
+    global _watchers
     with _lock:
         if not _watchers:
             _install()
         _watchers = (*_watchers, watcher)
-        _interpreted += interpreted
         if runs:
             _watch_runs()
     before = _epoch.get_global()
@@ -86,7 +83,6 @@ def watching(
         _epoch.set_global(before)
         with _lock:
             _watchers = tuple(w for w in _watchers if w is not watcher)
-            _interpreted -= interpreted
             if runs:
                 _unwatch_runs()
             if not _watchers:
@@ -107,7 +103,8 @@ def unwatched() -> Iterator[None]:
     """In this thread, lowering is nobody's business: it is our own."""
     before, _local.unwatched = getattr(_local, "unwatched", False), True
     try:
-        yield
+        with interpret.suspended():
+            yield
     finally:
         _local.unwatched = before
 
@@ -163,12 +160,14 @@ def _uninstall() -> None:
 def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
-        _tell(name, context, params)
+        if not observe.is_lowering():  # else it was told of before its checks were put in
+            _tell(name, context, params)
         if getattr(_local, "stubbed", False):
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
-        if _interpreted and not getattr(_local, "unwatched", False):
-            params["interpret"] = params.get("interpret") or True
-        return rule(context, *nodes, **params)
+        if getattr(_local, "unwatched", False):
+            return rule(context, *nodes, **params)
+        checked = observe.lowering(PRIMITIVES[name], params)
+        return (checked or interpret.lowering(rule, params))(context, *nodes)
 
     return report_and_lower
 
@@ -243,6 +242,8 @@ def _following(call: Callable[..., Any]) -> Callable[..., Any]:
             if collected:  # even of a program that failed: its kernels were lowered for it
                 _tell_ran(tuple(collected))
         executable = result[1]
+        if observe.is_active() and (collected or executable in _kernels_of):
+            jax.block_until_ready(result[0])  # so that what its checks say comes before it returns
         if collected:
             _kernels_of[executable] = tuple(collected)
         elif executable in _kernels_of:

@@ -64,11 +64,15 @@ def _grid_mapping() -> str | None:
 
 
 def _interpret() -> str | None:
-    from jax._src import config
+    from pallas_debug.bridge import interpret
 
-    state = config.pallas_tpu_interpret_mode_context_manager
-    missing = {"get_global", "set_global"} - set(dir(state))
-    return f"the interpret mode's state has no {', '.join(missing)}" if missing else None
+    return interpret.fits()
+
+
+def _tpu_interpret() -> str | None:
+    from pallas_debug.bridge import tpu_interpret
+
+    return tpu_interpret.fits()
 
 
 def _chip() -> str | None:
@@ -91,6 +95,7 @@ CHECKS: dict[str, Callable[[], str | None]] = {
     "capture: runs of jitted programs": _dispatch,
     "capture: grid and blocks": _grid_mapping,
     "interpret modes": _interpret,
+    "TPU interpret mode": _tpu_interpret,
     "chip while tracing": _chip,
     "Mosaic module": _mosaic,
 }

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar, cast
 
 import jax
 
 from pallas_debug.bridge import chip, hook
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Target
+
+_R = TypeVar("_R")
 
 
 def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
@@ -57,6 +59,16 @@ def lower_for_kernels(
         chip.forget()
         jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
         return chip.was_asked() is not None
+
+
+def is_traced(args: Any) -> bool:
+    """Whether any argument is a tracer: the call stands within jit, vmap, grad or the like."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def block_until_ready(result: _R) -> _R:
+    """`result`, once all its arrays are computed."""
+    return cast(_R, jax.block_until_ready(result))
 
 
 def _is_array(leaf: Any) -> bool:

@@ -4,6 +4,8 @@
 |---|---|---|---|
 | `custom_vjp` gives one line to every equation of a kernel under grad | 0.10.2 | - | `hook` |
 | the state of the interpret mode has no public setter for all threads | 0.10.2 | - | `interpret` |
+| TPU interpret mode knows nothing of `vmap` | 0.10.2 | - | `interpret_vmap` |
+| a race is printed; there is no `on_race` | 0.10.2 | 0.12 | `interpret_params` |
 | `core_map_p` stands beside `mpmd_map_p`, discharged before lowering | 0.10.2 | 0.11 | `hook` |
 | `tpu_info` is a module of `pallas.mosaic` | 0.10.2 | 0.11 | `chip` |
 | a kernel's locations are kept apart from its serialised module | 0.11 | - | `lower` |

@@ -56,10 +56,9 @@ TARGETS = "v5e"
 )
 @click.option(
     "--interpret",
-    type=click.Choice(["auto", "hlo", "tpu", "off"]),
-    default="auto",
-    show_default=True,
-    help="Who runs the kernels of a script. `auto`: HLO interpret mode where there is no TPU.",
+    metavar="MODE",
+    help="Who runs the kernels of a script: auto, hlo, tpu, gpu, off, with parameters as in "
+    "tpu,detect_races; auto where there is no accelerator.",
 )
 @click.option(
     "--timeout",
@@ -218,7 +217,7 @@ def _of_program(
             f"no such script: {what}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
-    from pallas_debug.api import Notice, split_targets
+    from pallas_debug.api import Notice, say_mode, split_targets
     from pallas_debug.session import Options, Session
 
     session = Session(
@@ -229,7 +228,8 @@ def _of_program(
             timeout=options["timeout"],
             jobs=options["jobs"],
         ),
-        *([Notice()] if options["interpret"] == "auto" else []),
+        *([Notice()] if options["interpret"] is None else []),
+        say=say_mode,
     )
     with session:
         problem = _run(what, rest, module=options["module"])

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 DUMPS = "dumps"
-MODES = ("hlo", "tpu")
+MODES = ("auto", "hlo", "tpu", "gpu", "off")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +60,16 @@ def _target(value: str) -> None:
 
 
 def _mode(value: str) -> None:
-    if value not in MODES:
-        raise ValueError(f"{value!r} is no interpret mode; there are: {', '.join(MODES)}")
+    if value in MODES:
+        return
+    # Only jax knows what parameters there are, and it is not imported for a mode by itself.
+    from pallas_debug.bridge.interpret_params import Mode
+    from pallas_debug.errors import UsageError
+
+    try:
+        Mode.parse(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
 
 
 def _timeout(value: str) -> None:
@@ -90,11 +98,12 @@ OPTIONS = (
     ),
     Option(
         name="interpret",
-        metavar="hlo|tpu",
-        const="hlo",
+        metavar="MODE",
+        const="auto",
         check=_mode,
-        help="run kernels in HLO or TPU interpret mode; without it they run in HLO interpret mode "
-        "while dumping on a machine without an accelerator",
+        help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
+        "need it) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; while "
+        "dumping on a machine without an accelerator it is auto unless told",
     ),
     Option(
         name="timeout",

@@ -29,6 +29,7 @@ NAME = "pallas-debug"
 REPORTED = "_pallas_kernels"
 """On a test's report: the folder names of the kernels it used. Plain JSON, so xdist carries it."""
 PROBLEMS = "pallas_debug_problems"
+NOTICES = "pallas_debug_notices"
 
 
 def start(config: pytest.Config, settings: Settings) -> None:
@@ -52,17 +53,20 @@ class Watcher:
 
         self._config = config
         self._used: dict[str, Kernel] = {}
+        self.notices: list[str] = []
+        self.problems: list[str] = []
         try:
             self.session: Session = Session(
                 Options(
                     dumps=settings.dump,
                     targets=settings.targets if settings.dump else (),
                     chip=settings.targets[0],
-                    interpret=settings.interpret or "auto",  # type: ignore[arg-type]
+                    interpret=settings.interpret,
                     timeout=settings.timeout,
                 ),
                 self,
                 runs=True,
+                say=self.notices.append,
             )
             self.session.__enter__()
         except UsageError as error:
@@ -87,6 +91,16 @@ class Watcher:
                 self.session.record_run(item.nodeid, self._used.values())
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        try:
+            result = yield
+            self.session.settle()  # a kernel that goes wrong fails the test that called it
+            return result
+        finally:
+            # After a test that passes too: it may have expected an exception in a kernel.
+            self.session.reset()
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         folders = self._folders()
@@ -100,10 +114,15 @@ class Watcher:
 
     def pytest_sessionfinish(self, exitstatus: int) -> None:
         interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
-        self.session.__exit__(KeyboardInterrupt if interrupted else None, None, None)
+        try:
+            self.session.__exit__(KeyboardInterrupt if interrupted else None, None, None)
+        except Exception as error:  # noqa: BLE001 - of a kernel; a run's end is no place for it
+            self.problems.append(f"a kernel failed outside of the tests: {error}")
+        self.problems += [str(problem) for problem in self.session.problems]
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
-            output[PROBLEMS] = [str(problem) for problem in self.session.problems]
+            output[PROBLEMS] = self.problems
+            output[NOTICES] = self.notices
 
     def pytest_unconfigure(self) -> None:
         # A run that was interrupted did not come by sessionfinish.
@@ -134,6 +153,7 @@ class Listener:
         self.watcher: Watcher | None = None
         self._tests: dict[str, set[str]] = {}
         self._problems: list[str] = []
+        self._notices: list[str] = []
 
     def pytest_report_header(self) -> str:
         doing = []
@@ -141,10 +161,10 @@ class Listener:
             where = text.relative(self._settings.dump)
             doing.append(f"dumping to {where} for {', '.join(self._settings.targets)}")
         mode = self._settings.interpret
-        if mode is None and (self.watcher is None or self.watcher.session.interpret_mode == "hlo"):
+        if mode is not None:
+            doing.append(f"kernels run in {_title(mode)}")
+        elif self.watcher is None or self.watcher.session.interpret_mode.kind == "auto":
             doing.append("kernels run in HLO interpret mode, as there is no accelerator")
-        elif mode is not None:
-            doing.append(f"kernels run in {mode.upper()} interpret mode")
         return f"{NAME} {pallas_debug.__version__}: {'; '.join(doing)}"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -153,16 +173,20 @@ class Listener:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        self._problems += getattr(node, "workeroutput", {}).get(PROBLEMS, [])
+        output = getattr(node, "workeroutput", {})
+        self._problems += output.get(PROBLEMS, [])
+        self._notices += output.get(NOTICES, [])
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         if self.watcher is not None:
-            self._problems += [str(problem) for problem in self.watcher.session.problems]
+            self._problems += self.watcher.problems
+            self._notices += self.watcher.notices
         lines = [f"problem: {problem}" for problem in dict.fromkeys(self._problems)]
+        lines += dict.fromkeys(self._notices)
         lines += self._summary()
         if not lines:
             return
-        terminalreporter.section(NAME, sep="-")
+        terminalreporter.write_sep("-", NAME)
         for line in lines:
             terminalreporter.write_line(line)
 
@@ -178,6 +202,16 @@ class Listener:
         counts = len(lines) - 2 if len(lines) > 1 else 0
         lines[counts] += f", used by {tests}"
         return lines
+
+
+def _title(mode: str) -> str:
+    """Of an interpret mode as it was written. The controller of xdist has no jax to ask."""
+    kind, _, params = (part.strip() for part in mode.partition(","))
+    title = {
+        "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+        "off": "the mode that the code says",
+    }.get(kind, f"{kind.upper()} interpret mode")
+    return f"{title} ({params})" if params else title
 
 
 def _read(settings: Settings, used: set[str]) -> list[Dump]:

@@ -93,8 +93,8 @@ def test_an_abstract_mesh_of_the_users_own_answers_for_itself() -> None:
         assert pltpu.get_tpu_info().generation == 4
 
 
-@pytest.mark.parametrize("mode", interpret.MODES)
-def test_a_mode_is_there_for_every_thread_and_gone_afterwards(mode: interpret.Mode) -> None:
+@pytest.mark.parametrize("mode", ["hlo", "tpu"])
+def test_a_mode_is_there_for_every_thread_and_gone_afterwards(mode: str) -> None:
     from jax._src import config
 
     state = config.pallas_tpu_interpret_mode_context_manager

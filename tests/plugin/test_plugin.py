@@ -198,9 +198,13 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
     assert not (pytester.path / "dumps").exists()
 
 
-def test_the_bare_flag_is_hlo(pytester: pytest.Pytester) -> None:
+def test_the_bare_flag_is_auto(pytester: pytest.Pytester) -> None:
     result = run(pytester, "-k", "matmul", "--pallas-interpret")
-    result.stdout.fnmatch_lines(["pallas-debug *: kernels run in HLO interpret mode"])
+    result.stdout.fnmatch_lines(
+        [
+            "pallas-debug *: kernels run in HLO interpret mode, or TPU interpret mode where they need it"
+        ]
+    )
 
 
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
@@ -229,7 +233,7 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
     [
         (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
         (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is no list of targets; write it as v5e,v6e"),
-        (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: hlo, tpu"),
+        (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
         (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is no number of seconds greater than 0"),
         (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
         (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),

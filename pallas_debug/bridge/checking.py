@@ -1,0 +1,526 @@
+"""The checks: for each equation of a kernel, whether it can go wrong, and how to tell.
+
+`Checker` visits a kernel that is replayed (`rewrite.py`). Where an equation can fail it computes
+whether it did, and leaves it to the recorder (`recording.py`) to write that down.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import checkify
+from jax._src import core as jax_core
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.state import indexing
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge import lines, rewrite
+from pallas_debug.bridge.recording import Pending, Recorder, any_of
+from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
+
+CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
+"""Every check there is, by its name."""
+
+DEFAULT = ("user", "nan", "index", "div", "hint", "uninitialized")
+"""What is checked unless told. A float divided by zero is often meant, and so is an infinity."""
+
+_MAKES_NAN = {
+    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
+    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
+    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
+    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
+}
+"""Primitives that can make a NaN of operands that are none."""
+
+_MAKES_INFINITY = {
+    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
+    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
+    *("sinh", "tan", "convert_element_type"),
+}
+"""Primitives that can make an infinity of operands that are finite."""
+
+_ARITHMETIC = _MAKES_NAN | _MAKES_INFINITY
+
+_CHECKED = {
+    checkify.check_p,
+    pallas_primitives.multiple_of_p,
+    lax.div_p,
+    lax.rem_p,
+    lax.dynamic_slice_p,
+}
+
+_ACCESSES = {
+    state_primitives.get_p: ("read", 1),
+    state_primitives.swap_p: ("write", 2),
+    state_primitives.addupdate_p: ("write", 2),
+    pallas_primitives.load_p: ("read", None),
+    pallas_primitives.swap_p: ("write", None),
+}
+"""What an access does, and with which input its index begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """What is known of a ref: its name, and what it is to the kernel."""
+
+    name: str
+    kind: str
+
+
+def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
+    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in _ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
+            total += 1 + sum(
+                1 for atom in eqn.invars if str(getattr(atom.aval, "dtype", "")).startswith("int")
+            )
+        elif eqn.primitive.name in _ARITHMETIC or eqn.primitive in _CHECKED:
+            total += max(4, len(eqn.invars) - 1)
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if rewrite.is_jaxpr(inner):
+                    total += capacity(rewrite.opened(inner)[0], checks)
+    return total
+
+
+class Checker(rewrite.Visitor):
+    """Visits a kernel's equations, and writes what fails into the words of a ref.
+
+    Args:
+      checks: names from `CHECKS`.
+      names: what the kernel's refs are called, by the `id` of their tracers.
+      recorder: writes down what failed.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[str],
+        operands: dict[int, Operand],
+        recorder: Recorder | None,
+    ) -> None:
+        self._checks = frozenset(checks)
+        self._operands = operands
+        self._recorder = recorder
+        self._kept_alive: list[Any] = []
+        self._pending: list[Pending] = []
+        self._place = rewrite.Place()
+        self.sites: list[Site] = []
+        self.not_entered: list[str] = []
+        self.left_out = 0
+
+    # What `rewrite.replay` calls.
+
+    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+        self._place = place
+        primitive = eqn.primitive
+        if primitive is checkify.check_p:
+            return self._user_check(eqn, inputs)
+        if primitive in _ACCESSES:
+            self._access(eqn, inputs)
+        elif primitive is tpu_primitives.dma_start_p:
+            self._copy(eqn, inputs)
+        elif primitive is pallas_primitives.multiple_of_p:
+            self._hint(eqn, inputs[0])
+        elif primitive in (lax.div_p, lax.rem_p):
+            self._division(eqn, inputs)
+        elif primitive is lax.dynamic_slice_p:
+            self._dynamic_slice(eqn, inputs)
+        return None
+
+    def after(
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.Place
+    ) -> None:
+        self._place = place
+        if eqn.primitive in _ACCESSES:
+            self._first_read(eqn, inputs, outputs)
+            return
+        if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
+            self._born("nan", _is_nan, eqn, inputs, outputs[0])
+        if eqn.primitive.name in _MAKES_INFINITY and "inf" in self._checks:
+            self._born("inf", _is_infinite, eqn, inputs, outputs[0])
+
+    def leaving(self, place: rewrite.Place) -> None:
+        pending, self._pending = self._pending, []
+        if pending and self._recorder is not None:
+            self._recorder.write(pending, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        for ref, name in zip(refs, names, strict=True):
+            self._operands[id(ref)] = Operand(name=name, kind="scratch")
+            self._kept_alive.append(ref)
+
+    def position(self) -> int:
+        return len(self.sites)
+
+    def unknown(self, eqn: Any) -> None:
+        self.not_entered.append(eqn.primitive.name)
+
+    # The checks.
+
+    def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
+        """That the block of each operand begins within its array, at the grid point at hand.
+
+        The last block of an array may reach past its end: what is read there is padding.
+        """
+        if "index" not in self._checks:
+            return
+        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # whose blocks are jax's own
+        operands = list(self._operands.values())[mapping.num_index_operands :]
+        for operand, block in zip(operands, mapping.block_mappings, strict=False):
+            inner, consts = rewrite.opened(block.index_map_jaxpr)
+            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
+            shape = tuple(block_size(b) for b in block.block_shape)
+            for dim, (index, entry, bound) in enumerate(
+                zip(indices, block.block_shape, block.array_aval.shape, strict=False)
+            ):
+                size = block_size(entry)
+                is_element = type(entry).__name__ == "Element"
+                number = bound - 1 if is_element or size is None else (bound - 1) // size
+                if self._stays(index, number, inner, dim, mapping):
+                    continue
+                self._add(
+                    Site(
+                        check="index",
+                        operation="block",
+                        source=lines.of_function(block.index_map_jaxpr.debug_info),
+                        operand=operand.name,
+                        values=(("index", "int32"),),
+                        details={
+                            "dim": dim,
+                            "size": size,
+                            "bound": bound,
+                            "blocks": number + 1,
+                            "element": is_element,
+                            "kind": operand.kind,
+                            "block": shape,
+                            "shape": tuple(block.array_aval.shape),
+                            "dtype": str(block.array_aval.dtype),
+                        },
+                    ),
+                    (index < 0) | (index > number),
+                    values=functools.partial(list, [index]),
+                )
+        self.leaving(self._place)
+
+    def _stays(self, index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
+        """Whether a block index is known to stay within the array without running anything."""
+        if not isinstance(index, jax_core.Tracer):
+            return 0 <= int(index) <= last
+        out = inner.outvars[dim]
+        for size, variable in zip(mapping.grid, inner.invars, strict=False):
+            if out is variable and isinstance(size, int):
+                return size - 1 <= last
+        return False
+
+    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        if not self._checks:
+            return None
+        if "user" not in self._checks:
+            self.left_out += 1  # as `checkify` does with what it is not asked for
+            return []
+        error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
+        for effect, failed in error._pred.items():
+            payload = error._payload[effect]
+            scalars = [x for x in payload if jnp.shape(x) == ()][:MAX_VALUES]
+            self._add(
+                Site(
+                    check="user",
+                    operation="check",
+                    source=lines.source_at(eqn, self._place),
+                    values=tuple((f"{i}", _kept_dtype(x)) for i, x in enumerate(scalars)),
+                    details={
+                        "payload": tuple(
+                            (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
+                        )
+                    },
+                    error=next(iter(error._metadata.values()), None),
+                ),
+                failed,
+                values=functools.partial(list, scalars),
+            )
+        return []
+
+    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        what, first = _ACCESSES[eqn.primitive]
+        if first is None:
+            ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+        else:
+            ref = inputs[0]
+            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+        self._indices(eqn, ref, transforms, what)
+
+    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
+        for ref, what in ((source, "read"), (destination, "write")):
+            if _is_transformed(ref):
+                self._indices(eqn, ref.ref, ref.transforms, what)
+
+    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
+        known = self._operands.get(id(ref))
+        aval = jax_core.typeof(ref)
+        for transform in transforms or ():
+            if not isinstance(transform, indexing.NDIndexer):
+                continue
+            for dim, (index, bound) in enumerate(
+                zip(transform.indices, transform.shape, strict=True)
+            ):
+                is_slice = isinstance(index, indexing.Slice)
+                start = index.start if is_slice else index
+                if not isinstance(start, jax_core.Tracer) or not isinstance(bound, int):
+                    continue
+                size = index.size if is_slice else 1
+                stride = index.stride if is_slice else 1
+                if not isinstance(size, int) or not isinstance(stride, int):
+                    continue
+                last = bound - 1 - (size - 1) * stride
+                self._add(
+                    Site(
+                        check="index",
+                        operation=what,
+                        source=lines.source_at(eqn, self._place),
+                        operand=known.name if known else None,
+                        values=(("index", "int32"),),
+                        details={
+                            "dim": dim,
+                            "size": size if is_slice else None,
+                            "bound": bound,
+                            "dims": _dims(transform),
+                            "shape": tuple(aval.shape),
+                            "dtype": str(aval.dtype),
+                            "space": _space(aval),
+                        },
+                    ),
+                    (start < np.int32(0)) | (start > np.int32(last)),
+                    values=functools.partial(_first_outside, start, last),
+                )
+
+    def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        operand, *starts = inputs
+        for dim, (start, size) in enumerate(
+            zip(starts[: operand.ndim], eqn.params["slice_sizes"], strict=True)
+        ):
+            if not isinstance(start, jax_core.Tracer):
+                continue
+            last = operand.shape[dim] - size
+            self._add(
+                Site(
+                    check="index",
+                    operation="dynamic_slice",
+                    source=lines.source_at(eqn, self._place),
+                    values=(("index", "int32"),),
+                    details={
+                        "dim": dim,
+                        "size": size,
+                        "bound": operand.shape[dim],
+                        "dims": ("...",) * operand.ndim,
+                        "shape": tuple(operand.shape),
+                        "dtype": str(operand.dtype),
+                        "space": None,
+                    },
+                ),
+                (start < np.int32(0)) | (start > np.int32(last)),
+                values=functools.partial(list, [start]),
+            )
+
+    def _hint(self, eqn: Any, value: Any) -> None:
+        if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
+            return
+        claimed = [int(v) for v in np.atleast_1d(eqn.params["values"])]
+        for divisor in claimed[:1]:
+            self._add(
+                Site(
+                    check="hint",
+                    operation="multiple_of",
+                    source=lines.source_at(eqn, self._place),
+                    values=(("value", "int32"),),
+                    details={"divisor": divisor},
+                ),
+                lax.rem(value, lax.full_like(value, divisor)) != 0,
+                values=lambda: [value],
+            )
+
+    def _division(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        left, right = inputs
+        is_float = jnp.issubdtype(jnp.result_type(right), jnp.floating)
+        if ("float_div" if is_float else "div") not in self._checks:
+            return
+        if not isinstance(right, jax_core.Tracer):
+            return  # a constant; jax itself folds one that is zero
+        kept = jnp.shape(left) == ()
+        self._add(
+            Site(
+                check="div",
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=(("dividend", _kept_dtype(left)),) if kept else (),
+                details={"shape": shape_text(str(right.dtype), right.shape), "float": is_float},
+            ),
+            _wide(right) == 0,
+            values=lambda: [left] if kept else [],
+        )
+
+    def _born(
+        self,
+        check: str,
+        is_bad: Callable[[Any], Any],
+        eqn: Any,
+        inputs: Sequence[Any],
+        output: Any,
+    ) -> None:
+        """A NaN or an infinity that came of operands that held neither."""
+        if not _is_float(output):
+            return
+        arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and _is_float(x)]
+        scalars = [
+            (f"{i}", x)
+            for i, x in enumerate(inputs)
+            if jnp.shape(x) == () and _is_float(x) and not jnp.shape(output)
+        ]
+
+        born = is_bad(output)
+        elementwise = all(jnp.shape(x) in (jnp.shape(output), ()) for x in arrays)
+        if elementwise:
+            for x in arrays:
+                born = born & ~is_bad(x)
+
+        def confirmed() -> Any:
+            return functools.reduce(lambda clean, x: clean & ~any_of(is_bad(x)), arrays, True)
+
+        self._add(
+            Site(
+                check=check,
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=tuple((name, _kept_dtype(x)) for name, x in scalars[:MAX_VALUES]),
+                details={
+                    "shape": shape_text(str(output.dtype), output.shape),
+                    "operands": tuple(
+                        shape_text(str(jnp.result_type(x)), jnp.shape(x)) for x in inputs
+                    ),
+                },
+            ),
+            born,
+            confirmed=None if elementwise else confirmed,
+            values=lambda: [x for _, x in scalars[:MAX_VALUES]],
+        )
+
+    def _first_read(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """NaN is what interpreters put where nothing was written: who reads it, who keeps it."""
+        known = self._operands.get(id(inputs[0]))
+        if "uninitialized" not in self._checks or known is None or known.kind == "scalar_prefetch":
+            return
+        is_read = _ACCESSES[eqn.primitive][0] == "read"
+        value = outputs[0] if is_read else inputs[1]
+        if not _is_float(value):
+            return
+        aval = jax_core.typeof(inputs[0])
+        self._add(
+            Site(
+                check="uninitialized",
+                operation=known.kind if is_read else "store",
+                source=lines.source_at(eqn, self._place),
+                operand=known.name,
+                details={
+                    "shape": tuple(aval.shape),
+                    "dtype": str(aval.dtype),
+                    "space": _space(aval),
+                },
+            ),
+            _is_nan(value),
+        )
+
+    def _add(
+        self,
+        site: Site,
+        failed: Any,
+        *,
+        confirmed: Callable[[], Any] | None = None,
+        values: Callable[[], Sequence[Any]] = lambda: (),
+    ) -> None:
+        number = len(self.sites)
+        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
+        self.sites.append(replace(site, loops=loops))
+        self._pending.append(
+            Pending(site=number, failed=failed, confirmed=confirmed, values=values)
+        )
+
+
+def _is_transformed(value: Any) -> bool:
+    return hasattr(value, "ref") and hasattr(value, "transforms")
+
+
+def _is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
+
+
+def _wide(value: Any) -> Any:
+    """Narrow floats as float32: not every core compares them."""
+    if jnp.result_type(value).itemsize < 4:
+        return value.astype("float32" if _is_float(value) else "int32")
+    return value
+
+
+def _is_nan(value: Any) -> Any:
+    wide = _wide(value)
+    return wide != wide
+
+
+def _is_infinite(value: Any) -> Any:
+    return lax.abs(_wide(value)) == np.float32(np.inf)
+
+
+def _first_outside(start: Any, last: int) -> list[Any]:
+    if jnp.ndim(start) == 0:
+        return [start]
+    wide = start.astype("float32")
+    above = jnp.max(wide)
+    return [jnp.where(above > last, above, jnp.min(wide)).astype("int32")]
+
+
+def _kept_dtype(value: Any) -> str:
+    dtype = jnp.result_type(value)
+    if dtype == jnp.bool_:
+        return "bool"
+    if jnp.issubdtype(dtype, jnp.floating):
+        return "float32"
+    return "uint32" if dtype == jnp.uint32 else "int32"
+
+
+def block_size(entry: Any) -> int | None:
+    """Of one dimension; None where it is squeezed away."""
+    if entry is None or type(entry).__name__ == "Squeezed":
+        return None
+    return int(getattr(entry, "block_size", entry))
+
+
+def _dims(transform: Any) -> tuple[str, ...]:
+    """Each index of an access as text; what is known only at run time as dots."""
+    texts = []
+    for index in transform.indices:
+        is_slice = isinstance(index, indexing.Slice)
+        start, size = (index.start, index.size) if is_slice else (index, 1)
+        if isinstance(start, jax_core.Tracer) or not isinstance(start, (int, np.integer)):
+            texts.append("…")
+        else:
+            texts.append(f"{start}:{start + size}" if is_slice else f"{start}")
+    return tuple(texts)
+
+
+def _space(aval: Any) -> str:
+    space = getattr(aval, "memory_space", None)
+    return str(getattr(space, "value", space or "vmem")).lower()

@@ -1,0 +1,130 @@
+"""What jax's interpreters cannot run or do not simulate, and which kernels are concerned.
+
+`why_not_hlo` reads a kernel's jaxpr; `LIMITS` is for people. What the table says of the installed
+jax is put to the test in `tests/bridge/test_interpret.py`, kernel by kernel.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jax._src import core as jax_core
+from jax.experimental.pallas import tpu as pltpu
+
+_BY_NAME = {
+    "get_barrier_semaphore": "barrier semaphores",
+    "prng_seed": "random number generator",
+    "prng_random_bits": "random number generator",
+    "delay": "delays",
+    "trace_value": "trace values",
+}
+"""Primitives that HLO interpret mode has no rule for, and what it thereby lacks."""
+
+_OF_THE_GRID = ("program_id", "num_programs")
+"""Known to HLO interpret mode at the top of a kernel, and nowhere within its loops and branches."""
+
+
+def why_not_hlo(params: Mapping[str, Any]) -> str | None:
+    """What a kernel uses that HLO interpret mode lacks; None where it can run the kernel.
+
+    Args:
+      params: of `pallas_call`, `core_map` or `mpmd_map`.
+    """
+    axes = _own_axes(params)
+    for jaxpr in _jaxprs(params):
+        for eqn, nested in _equations(jaxpr):
+            lacking = _lacking(eqn, axes, nested=nested)
+            if lacking is not None:
+                return f"HLO interpret mode has no {lacking}"
+    return None
+
+
+def _jaxprs(params: Mapping[str, Any]) -> tuple[Any, ...]:
+    return (params["jaxpr"],) if "jaxpr" in params else tuple(params["jaxprs"])
+
+
+def _own_axes(params: Mapping[str, Any]) -> frozenset[object]:
+    """Names of the kernel's grid, or of the mesh of cores that it runs on."""
+    names = set(getattr(params.get("grid_mapping"), "grid_names", None) or ())
+    for mesh in (params.get("mesh"), *params.get("meshes", ())):
+        names |= set(getattr(mesh, "shape", None) or ())
+    return frozenset(names - {None})
+
+
+def _equations(jaxpr: Any, *, nested: bool = False) -> Iterator[tuple[Any, bool]]:
+    for eqn in jaxpr.eqns:
+        yield eqn, nested
+        for inner in jax_core.jaxprs_in_params(eqn.params):
+            yield from _equations(inner, nested=True)
+
+
+def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
+    name = str(eqn.primitive)
+    if name in _BY_NAME:
+        return _BY_NAME[name]
+    if name == "dma_start":
+        *_, device = eqn.params["tree"].unflatten(eqn.invars)
+        if device is not None:
+            return "remote DMAs"
+        return "DMAs that add" if eqn.params.get("add") else None
+    if name == "semaphore_signal":
+        *_, device, core = eqn.params["args_tree"].unflatten(eqn.invars)
+        return None if device is None and core is None else "signals to other devices and cores"
+    if name == "axis_index" and _names(eqn.params["axis_name"]) & axes:
+        return "axis index of a grid or of a mesh of cores"
+    if name in _OF_THE_GRID and nested:
+        return f"{name} within loops and branches"
+    return None
+
+
+def _names(axis_name: object) -> set[object]:
+    return set(axis_name) if isinstance(axis_name, tuple | list) else {axis_name}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """Something that a TPU has, and what becomes of it in each mode.
+
+    `yes` where it is simulated, `no` where jax refuses the kernel; anything else says what happens.
+    """
+
+    name: str
+    hlo: str
+    tpu: str
+
+
+LIMITS: tuple[Limit, ...] = (
+    Limit(name="remote DMAs", hlo="only where all devices are in step", tpu="yes"),
+    Limit(name="barrier semaphores", hlo="no", tpu="yes"),
+    Limit(name="signals to other devices and cores", hlo="no", tpu="yes"),
+    Limit(name="DMAs that add", hlo="no", tpu="yes"),
+    Limit(name="program_id in loops and branches", hlo="no", tpu="yes"),
+    Limit(name="axis index of a grid or of a mesh of cores", hlo="no", tpu="yes"),
+    Limit(name="delays", hlo="no", tpu="yes"),
+    Limit(name="random bits (prng_random_bits)", hlo="no", tpu="zeros"),
+    Limit(name="stateful_uniform and keys of the TPU", hlo="no", tpu="no"),
+    Limit(name="stochastic_round, pack_elementwise", hlo="no", tpu="no"),
+    Limit(name="masked loads", hlo="yes", tpu="no"),
+    Limit(name="references that are bitcast or reshaped", hlo="yes", tpu="no"),
+    Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="no"),
+    Limit(name="vmap with dimension semantics", hlo="yes", tpu="with pallas-debug"),
+    Limit(name="copies that take time", hlo="done at once", tpu="done at the wait, or at once"),
+    Limit(name="several cores", hlo="one after the other", tpu="num_cores_or_threads"),
+    Limit(name="data races", hlo="silent", tpu="detect_races"),
+    Limit(name="accesses out of bounds", hlo="silent, clamped", tpu="an error"),
+    Limit(name="debug_check", hlo="silent", tpu="silent"),
+    Limit(name="tiling, layouts, the size of VMEM", hlo="silent", tpu="silent"),
+    Limit(name="the MXU's precision, time", hlo="silent", tpu="silent"),
+)
+
+
+def race_report() -> str:
+    """What the installed race detector does with a race."""
+    defaults = {f.name: str(f.default) for f in dataclasses.fields(pltpu.InterpretParams)}
+    if "on_race" not in defaults:
+        return "prints a race and goes on"
+    does = {"raise": "raises an exception", "warn": "prints a race and goes on"}
+    return f"{does.get(defaults['on_race'], defaults['on_race'])} unless told by on_race"

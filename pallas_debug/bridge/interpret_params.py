@@ -1,0 +1,364 @@
+"""Interpret modes as a person writes them: `tpu,detect_races,dma_execution_mode=eager`.
+
+What a mode's parameters are, and of which types, is read off the dataclass of the installed jax.
+Names that other versions of jax give the same thing are translated; whatever else is unknown, of a
+wrong type or contradictory is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import enum
+import functools
+import importlib
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge import versions
+from pallas_debug.errors import UsageError
+
+Kind = Literal["auto", "hlo", "tpu", "gpu", "off"]
+
+KINDS: tuple[Kind, ...] = typing.get_args(Kind)
+
+NAMES = {
+    "auto": "HLO interpret mode, and TPU interpret mode for kernels that need it",
+    "hlo": "HLO interpret mode",
+    "tpu": "TPU interpret mode",
+    "gpu": "GPU interpret mode",
+    "off": "whatever mode the code says",
+}
+
+CLOCKS = 1024
+"""Entries of the race detector's vector clocks.
+
+jax gives each DMA a clock at random, of those from the number of cores up to the size. By default
+the size is twice the number of cores: on one core every DMA then has the same clock, on two every
+other pair has, and a race between two copies that share a clock is not seen.
+"""
+
+_SYNONYMS: tuple[frozenset[str], ...] = (
+    frozenset(
+        {
+            "num_cores",
+            "num_cores_per_device",
+            "num_cores_or_threads",
+            "num_cores_or_threads_per_device",
+        }
+    ),
+)
+"""Names of one parameter in the versions of jax."""
+
+_ALWAYS_WAS: Mapping[str, object] = {"on_race": "warn"}
+"""What a jax without the parameter does: it can be asked for, and only that."""
+
+_BOOLS = {
+    **dict.fromkeys(("true", "yes", "on", "1"), True),
+    **dict.fromkeys(("false", "no", "off", "0"), False),
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """Who runs kernels, with the parameters that were asked for.
+
+    Attributes:
+      kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, and
+        TPU interpret mode for each kernel that the former cannot run; `off` leaves it to the code.
+      params: of `pltpu.InterpretParams`, or of Mosaic GPU's, by the names of the installed jax.
+
+    Raises:
+      UsageError: a kind or parameter that nobody knows, a value of a wrong type, parameters for a
+        kind that takes none, a kind that the installed jax does not have.
+    """
+
+    kind: Kind
+    params: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise UsageError(_unknown_kind(self.kind))
+        known = fields(self.kind) if self.kind == "gpu" or self.params else {}
+        checked = _checked(self.kind, self.params, known)
+        object.__setattr__(self, "params", types.MappingProxyType(checked))
+        if checked:
+            self.value()  # jax has conditions of its own, such as at least one core
+
+    def __hash__(self) -> int:
+        return hash((self.kind, tuple(sorted(self.params))))
+
+    def __str__(self) -> str:
+        """As it is written: `Mode.parse` reads it."""
+        return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in self.params.items())])
+
+    @property
+    def title(self) -> str:
+        """For people: `TPU interpret mode (detect_races=true)`."""
+        params = ", ".join(f"{k}={_shown(v)}" for k, v in self.params.items())
+        return NAMES[self.kind] + (f" ({params})" if params else "")
+
+    @classmethod
+    def parse(cls, text: str | Mode) -> Mode:
+        """Read a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
+
+        A bare name means True; other values are read as the parameter's type has it.
+
+        Raises:
+          UsageError: see the class.
+        """
+        if isinstance(text, Mode):
+            return text
+        kind, *rest = (part.strip() for part in text.split(","))
+        if kind not in KINDS:
+            raise UsageError(_unknown_kind(kind))
+        return cls(kind, _read(kind, rest))
+
+    def value(self) -> Any:
+        """What jax takes: True is HLO interpret mode; None where jax is not told at all."""
+        if self.kind in ("auto", "off"):
+            return None
+        if self.kind == "hlo":
+            return True
+        params = dict(self.params)
+        if (
+            self.kind == "tpu"
+            and params.get("detect_races")
+            and "vector_clock_size" in fields("tpu")
+        ):
+            params.setdefault("vector_clock_size", CLOCKS)
+        try:
+            return _class(self.kind)(**params)
+        except ValueError as error:
+            raise UsageError(f"{self}: {error}") from error
+
+
+@functools.cache
+def fields(kind: Kind) -> Mapping[str, Any]:
+    """The parameters that the installed jax has for a kind, each with its type.
+
+    Raises:
+      UsageError: the installed jax has no such interpreter.
+    """
+    if kind not in ("tpu", "gpu"):
+        return {}
+    found = _class(kind)
+    hints = typing.get_type_hints(found)
+    return {f.name: hints[f.name] for f in dataclasses.fields(found) if f.init}
+
+
+def _class(kind: Kind) -> Any:
+    return pltpu.InterpretParams if kind == "tpu" else _gpu_class()
+
+
+def _gpu_class() -> Any:
+    try:
+        # jax's own lowering meets the same ImportError, passes over it and runs the kernel in HLO
+        # interpret mode.
+        importlib.import_module("jax.experimental.pallas.mosaic_gpu")
+        importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
+        from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
+    except ImportError as error:
+        jax = versions.installed().get("jax", "none")
+        hint = "; pip install absl-py" if error.name == "absl" else ""
+        raise UsageError(
+            f"there is no GPU interpret mode here: jax {jax} has no Mosaic GPU that could be "
+            f"imported ({error}{hint})"
+        ) from error
+    return InterpretGPUParams
+
+
+def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
+    found: dict[str, object] = {}
+    for part in parts:
+        name, equals, text = (piece.strip() for piece in part.partition("="))
+        if not name:
+            raise UsageError(f"an empty parameter of the interpret mode {kind!r}: {_written(kind)}")
+        if name in KINDS and not equals:
+            raise UsageError(
+                f"{kind!r} and {name!r} are two interpret modes, and a kernel runs in one; "
+                "`auto` chooses for each kernel"
+            )
+        known = fields(kind)
+        installed = _installed_name(name, known)
+        if installed in found or name in found:
+            raise UsageError(f"{name} is given twice")
+        if not known or installed not in known:
+            found[name] = text if equals else True  # refused, or done without, when it is checked
+        else:
+            found[installed] = _from_text(name, text if equals else None, known[installed])
+    return found
+
+
+def _checked(
+    kind: Kind, params: Mapping[str, object], known: Mapping[str, Any]
+) -> dict[str, object]:
+    if params and not known:
+        raise UsageError(_takes_none(kind, list(params)))
+    found: dict[str, object] = {}
+    for name, value in params.items():
+        installed = _installed_name(name, known)
+        if installed in found:
+            raise UsageError(f"{name} and {installed} are one parameter; give one of them")
+        if installed in known:
+            found[installed] = _of_type(name, value, known[installed])
+        elif name not in _ALWAYS_WAS:
+            raise UsageError(_unknown_param(kind, name, known))
+        elif value != _ALWAYS_WAS[name]:
+            raise UsageError(
+                f"{name} can only be {_ALWAYS_WAS[name]} with this jax "
+                f"({versions.installed().get('jax')}), which has no such parameter"
+            )
+    return found
+
+
+def _installed_name(name: str, known: Mapping[str, Any]) -> str:
+    if name in known:
+        return name
+    for synonyms in _SYNONYMS:
+        if name in synonyms:
+            return next(iter(synonyms & known.keys()), name)
+    return name
+
+
+def _options(kind: Any) -> tuple[Any, ...]:
+    """The types that a parameter's type admits: those of a union, or itself."""
+    is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
+    return typing.get_args(kind) if is_union else (kind,)
+
+
+def _from_text(name: str, text: str | None, kind: Any) -> object:
+    options = _options(kind)
+    if text is None:
+        if bool in options:
+            return True
+        raise UsageError(f"{name} needs a value: {_expected(kind)}")
+    if text.lower() == "none" and type(None) in options:
+        return None
+    for option in options:
+        try:
+            return _READERS[_sort(option)](text, option)
+        except (ValueError, KeyError):
+            continue
+    raise UsageError(_wrong(name, text, kind))
+
+
+def _no_text(text: str, option: Any) -> object:
+    raise ValueError
+
+
+_READERS: Mapping[str, Callable[[str, Any], object]] = {
+    "bool": lambda text, _: _BOOLS[text.lower()],
+    "int": lambda text, _: int(text, 0),
+    "float": lambda text, _: float(text),
+    "str": lambda text, _: text,
+    "literal": lambda text, option: {str(a): a for a in typing.get_args(option)}[text],
+    "flag": lambda text, option: functools.reduce(
+        lambda a, b: a | b, (option[part.strip().upper()] for part in text.split("|"))
+    ),
+    "none": _no_text,
+    "callable": _no_text,
+}
+
+
+def _of_type(name: str, value: object, kind: Any) -> object:
+    for option in _options(kind):
+        if _fits(value, option):
+            return value
+        if isinstance(value, str) and _sort(option) == "flag":
+            return _from_text(name, value, kind)
+    raise UsageError(_wrong(name, value, kind))
+
+
+def _fits(value: object, option: Any) -> bool:
+    sort = _sort(option)
+    if sort == "literal":
+        return any(value == a and type(value) is type(a) for a in typing.get_args(option))
+    if sort == "callable":
+        return callable(value)
+    if sort == "none":
+        return value is None
+    if sort == "float":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, option) and (sort == "bool" or not isinstance(value, bool))
+
+
+def _sort(option: Any) -> str:
+    if option is type(None):
+        return "none"
+    if typing.get_origin(option) is Literal:
+        return "literal"
+    if not isinstance(option, type):
+        return "callable"
+    if issubclass(option, enum.Flag):
+        return "flag"
+    return option.__name__ if option.__name__ in ("bool", "int", "float", "str") else "callable"
+
+
+_PLAIN = {
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
+    "str": "a text",
+    "none": "none",
+    "callable": "a function, which can be given from Python alone",
+}
+
+
+def _expected(kind: Any) -> str:
+    return " or ".join(_expected_one(option) for option in _options(kind))
+
+
+def _expected_one(option: Any) -> str:
+    sort = _sort(option)
+    if sort == "literal":
+        return " or ".join(str(a) for a in typing.get_args(option))
+    if sort == "flag":
+        return "|".join(member.name.lower() for member in option)
+    return _PLAIN[sort]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, enum.Flag):
+        return "|".join(str(member.name).lower() for member in value)
+    if callable(value):
+        return str(getattr(value, "__name__", value))
+    return str(value).lower() if value is None or isinstance(value, bool) else str(value)
+
+
+def _wrong(name: str, value: object, kind: Any) -> str:
+    return f"{name} must be {_expected(kind)}, not {value!r}"
+
+
+def _written(kind: Kind) -> str:
+    return f"write it as {kind} or {kind},NAME=VALUE"
+
+
+def _unknown_kind(text: str) -> str:
+    known = f"{text!r} is no interpret mode; there are: {', '.join(KINDS)}"
+    name = text.partition("=")[0].strip()
+    if _installed_name(name, fields("tpu")) in fields("tpu"):
+        return f"{known}. {name} is a parameter of one: write tpu,{text}"
+    return known
+
+
+def _takes_none(kind: Kind, names: Sequence[str]) -> str:
+    takers = [
+        other for other in ("tpu",) if _installed_name(names[0], fields(other)) in fields(other)
+    ]
+    hint = f"; {names[0]} is one of {takers[0]}: write {takers[0]},{names[0]}" if takers else ""
+    return f"the interpret mode {kind!r} takes no parameters, such as {names[0]}{hint}"
+
+
+def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    meant = f" (did you mean {close[0]}?)" if close else ""
+    return (
+        f"the interpret mode {kind!r} has no parameter {name!r}{meant}; "
+        f"jax {versions.installed().get('jax')} has: {', '.join(known)}"
+    )

@@ -1,0 +1,158 @@
+"""Lets TPU interpret mode run a kernel under `vmap`.
+
+`vmap` puts a dimension in front of a kernel's grid and into the blocks of the operands that it
+maps. Mosaic can take such a kernel. TPU interpret mode cannot, in two ways that are mended here: it
+wants dimension semantics for the whole grid, and an operand in HBM by the whole.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax._src import core as jax_core
+from jax._src.pallas import core as pallas_core
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+
+def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
+    """A kernel's parameters with dimension semantics for the dimensions of `vmap` too.
+
+    Mosaic takes these for parallel.
+    """
+    grid = params.get("grid_mapping")
+    compiler_params: Any = params.get("compiler_params")
+    semantics = getattr(compiler_params, "dimension_semantics", None)
+    if grid is None or semantics is None:
+        return dict(params)
+    missing = min(len(grid.vmapped_dims), len(grid.grid) - len(semantics))
+    padded = (pltpu.PARALLEL,) * max(missing, 0) + tuple(semantics)
+    return {**params, "compiler_params": compiler_params.replace(dimension_semantics=padded)}
+
+
+def one_by_one(params: Mapping[str, Any]) -> Callable[..., Any] | None:
+    """Runs a kernel with mapped operands in HBM once for each element of the outermost `vmap`.
+
+    Unlike on a TPU, scratch memory is fresh for each element, and there is no race between two.
+
+    Returns:
+      A function of the kernel's operands; None for a kernel that need not be run so.
+    """
+    grid = params.get("grid_mapping")
+    if grid is None or 0 not in grid.vmapped_dims or not isinstance(grid.grid[0], int):
+        return None
+    in_hbm = [block for block in grid.block_mappings if _memory_space(block) in (pl.ANY, pltpu.HBM)]
+    if all(_mapped_dim(block) is None for block in in_hbm):
+        return None
+    return functools.partial(_run_one_by_one, params)
+
+
+def fits() -> str | None:
+    """What of this does not fit the installed jax, or None."""
+    run = interpret_pallas_call.interpret_pallas_call
+    wanted = {"interpret_params", "grid_mapping", "compiler_params", "out_avals"}
+    missing = wanted - set(inspect.signature(run).parameters)
+    if missing:
+        return f"interpret_pallas_call has no parameter {', '.join(sorted(missing))}"
+    wanted = {"index_map_out_tree", "array_aval", "transformed_block_aval", "block_shape"}
+    missing = wanted - {f.name for f in dataclasses.fields(pallas_core.BlockMapping)}
+    return f"BlockMapping has no {', '.join(sorted(missing))}" if missing else None
+
+
+def _memory_space(block: Any) -> Any:
+    return block.transformed_block_aval.memory_space
+
+
+def _mapped_dim(block: Any) -> int | None:
+    """The dimension of an operand that the outermost `vmap` maps: it has the new index itself."""
+    index_map = _plain(block.index_map_jaxpr)
+    indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
+    return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)
+
+
+def _plain(jaxpr: Any) -> Any:
+    """In jax 0.10 a closed jaxpr is a pair of a jaxpr and its constants."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _run_one_by_one(params: Mapping[str, Any], *args: Any) -> Any:
+    grid = params["grid_mapping"]
+    dims = [_mapped_dim(block) for block in grid.block_mappings]
+    before = [None] * (grid.num_dynamic_grid_bounds + grid.num_index_operands)
+    in_dims, out_dims = [*before, *dims[: grid.num_inputs]], dims[grid.num_inputs :]
+    inner = _of_one(params, out_dims)
+
+    def run(i: Any) -> Any:
+        ours = [
+            arg if dim is None else jax.lax.dynamic_index_in_dim(arg, i, dim, keepdims=False)
+            for arg, dim in zip(args, in_dims, strict=True)
+        ]
+        return tuple(_interpreted(inner, *ours))
+
+    outs = jax.lax.map(run, jnp.arange(grid.grid[0]))
+    # An output that is not mapped would be written again and again; vmap maps all of them.
+    return [jnp.moveaxis(out, 0, dim or 0) for out, dim in zip(outs, out_dims, strict=True)]
+
+
+def _interpreted(params: Mapping[str, Any], *args: Any) -> Any:
+    again = one_by_one(params)
+    if again is not None:
+        return again(*args)
+    params = with_semantics(params)
+    interpret_params = params.pop("interpret")
+    return interpret_pallas_call.interpret_pallas_call(
+        *args, interpret_params=interpret_params, **params
+    )
+
+
+def _of_one(params: Mapping[str, Any], out_dims: list[int | None]) -> dict[str, Any]:
+    """The kernel's parameters without the outermost `vmap`."""
+    grid = params["grid_mapping"]
+    names = grid.grid_names
+    first, *rest = jax.tree.unflatten(grid.index_map_tree, grid.index_map_avals)[0]
+    del first
+    avals, tree = jax.tree.flatten((tuple(rest), {}))
+    return {
+        **params,
+        "grid_mapping": grid.replace(
+            grid=grid.grid[1:],
+            # jax 0.10 does not grow the names.
+            grid_names=names[1:] if names and len(names) == len(grid.grid) else names,
+            vmapped_dims=tuple(dim - 1 for dim in grid.vmapped_dims if dim),
+            block_mappings=tuple(_block_of_one(block) for block in grid.block_mappings),
+            index_map_avals=tuple(avals),
+            index_map_tree=tree,
+        ),
+        "out_avals": tuple(
+            aval if dim is None else _aval_of_one(aval, dim)
+            for aval, dim in zip(params["out_avals"], out_dims, strict=True)
+        ),
+    }
+
+
+def _block_of_one(block: Any) -> Any:
+    dim = _mapped_dim(block)
+    index_map = _plain(block.index_map_jaxpr)
+    indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
+    kept = tuple(index for i, index in enumerate(indices) if i != dim)
+    outvars, tree = jax.tree.flatten(kept)
+    new_map = index_map.replace(invars=index_map.invars[1:], outvars=outvars)
+    consts = block.index_map_jaxpr.consts
+    if _plain(block.index_map_jaxpr) is not block.index_map_jaxpr:
+        new_map = jax_core.ClosedJaxpr(new_map, consts)
+    shape = tuple(size for i, size in enumerate(block.block_shape) if i != dim)
+    aval = block.array_aval if dim is None else _aval_of_one(block.array_aval, dim)
+    return block.replace(
+        block_shape=shape, array_aval=aval, index_map_jaxpr=new_map, index_map_out_tree=tree
+    )
+
+
+def _aval_of_one(aval: Any, dim: int) -> Any:
+    return jax_core.ShapedArray((*aval.shape[:dim], *aval.shape[dim + 1 :]), aval.dtype)

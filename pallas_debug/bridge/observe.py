@@ -1,0 +1,262 @@
+"""Lowers kernels with checks and prints put into them, and hands over what they say.
+
+Where an observer is at work, a kernel is not lowered as it is: its instrumented form is
+(`instrument.py`), and the program calls back behind the kernel, not within it, with the words that
+its checks left. Prints call back where they stand, as they do without us, but say from where.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+from jax._src import callback as callback_lib
+from jax._src import core as jax_core
+from jax._src.interpreters import mlir
+from jax._src.lib import xla_client
+
+from pallas_debug.bridge import instrument, lines
+from pallas_debug.bridge.sites import Failure, Site
+from pallas_debug.model import PrintRecord, SourceLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What the checks of one launch of a kernel said.
+
+    Attributes:
+      call: where the kernel is called, at its `grid=` if that has a line.
+      failures: in the order in which they first happened.
+      sites: all that were checked.
+      inputs: names of the inputs that held a NaN at the start.
+      outputs: for each output that holds a NaN at the end, the smallest slice with all of them.
+      uncovered: names of the outputs of which the grid does not reach every block.
+    """
+
+    kernel: str
+    call: SourceLine | None
+    failures: Sequence[Failure]
+    sites: Sequence[Site]
+    inputs: frozenset[str]
+    outputs: Mapping[str, str]
+    uncovered: frozenset[str]
+
+
+class Observer(Protocol):
+    """Who asks for checks and prints. Called in threads of the runtime: it must not raise."""
+
+    checks: tuple[str, ...]
+    prints: bool
+
+    def checked(self, run: Run) -> None:
+        """A kernel with checks was run."""
+
+    def printed(self, record: PrintRecord) -> None:
+        """A kernel printed."""
+
+    def skipped(self, kernel: str, reason: str) -> None:
+        """A kernel could not be given its checks, or not all of them."""
+
+
+_lock = threading.Lock()
+_observers: tuple[Observer, ...] = ()
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def observing(observer: Observer) -> Iterator[None]:
+    """Kernels that are lowered meanwhile, in any thread, are checked for `observer`."""
+    global _observers
+    with _lock:
+        _observers = (*_observers, observer)
+    try:
+        yield
+    finally:
+        with _lock:
+            _observers = tuple(o for o in _observers if o is not observer)
+
+
+def _innermost(observer: Observer) -> Observer:
+    """Who is to be told now: a program outlives, in jax's caches, whom it was lowered for."""
+    observers = _observers
+    return observers[-1] if observers else observer
+
+
+def is_active() -> bool:
+    """Whether anybody asks for checks or prints."""
+    return bool(_observers)
+
+
+def is_lowering() -> bool:
+    """Whether this thread is lowering a kernel that already has its checks."""
+    return bool(getattr(_local, "lowering", False))
+
+
+def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
+    """A lowering rule for the kernel with what the innermost observer asks for.
+
+    None where nobody asks, where there is nothing to check in the kernel, and where its checks
+    cannot be put in, of which the observer is told.
+    """
+    observers = _observers
+    if not observers or is_lowering():
+        return None
+    observer = observers[-1]
+    name = kernel_name(params)
+    is_interpreted = bool(params.get("interpret"))
+    prints = None
+    if observer.prints and is_interpreted:
+
+        def prints(record: PrintRecord) -> None:
+            _innermost(observer).printed(record)
+
+    if not observer.checks and prints is None:
+        return None
+    try:
+        made = instrument.instrument(params, observer.checks, prints)
+    except instrument.CannotInstrument as error:
+        observer.skipped(name, str(error))
+        return None
+    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+        observer.skipped(name, f"{type(error).__name__} while its checks were put in: {error}")
+        return None
+    if made is None:
+        return None
+    for inner in made.not_entered:
+        observer.skipped(name, f"what is inside its `{inner}` is not checked")
+    return _rule(primitive, made, observer, name)
+
+
+def kernel_name(params: Mapping[str, Any]) -> str:
+    """What jax calls the kernel."""
+    jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
+    return str(params.get("name") or jaxprs[0].debug_info.func_name)
+
+
+def _rule(
+    primitive: jax_core.Primitive, made: instrument.Instrumented, observer: Observer, name: str
+) -> Callable[..., Any]:
+    def rule(context: Any, *nodes: Any, **_: Any) -> Any:
+        if made.layout is None:
+            return _lower(context, lambda *args: primitive.bind(*args, **made.params), nodes)
+        words = jax_core.ShapedArray((made.layout.slices, 1, made.layout.words), np.dtype("int32"))
+        wider = context.replace(avals_out=(*context.avals_out, words))
+        *results, rows = _lower(wider, lambda *args: primitive.bind(*args, **made.params), nodes)
+        if wider.tokens_out is not None:
+            context.set_tokens_out(wider.tokens_out)
+        arrays, avals = _looked_at(made, nodes, results, context)
+        told = _telling(made, observer, name, _call(made.params))
+        _call_back(context, told, [rows, *arrays], [words, *avals])
+        return results
+
+    return rule
+
+
+def _call(params: Mapping[str, Any]) -> SourceLine | None:
+    """Where the kernel is called; where jax does not know, its first line."""
+    return lines.of_call("grid") or lines.of_function(params["jaxpr"].debug_info)
+
+
+def _looked_at(
+    made: instrument.Instrumented, nodes: Sequence[Any], results: Sequence[Any], context: Any
+) -> tuple[list[Any], list[Any]]:
+    """The arrays in whose NaNs a read of what nobody wrote ends: inputs, then outputs.
+
+    They are looked at by the host, and only after something failed. Not those of a device: to
+    fetch them would cost more than all checks, and there unwritten memory holds anything.
+    """
+    assert made.layout is not None
+    if not made.params.get("interpret") or not made.layout.checks("uninitialized"):
+        return [], []
+    inputs = len(instrument.array_names(made.params)[0])
+    nodes, avals = nodes[len(nodes) - inputs :], context.avals_in[len(nodes) - inputs :]
+    return [*nodes, *results], [*avals, *context.avals_out]
+
+
+def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
+    before, _local.lowering = getattr(_local, "lowering", False), True
+    try:
+        return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
+    finally:
+        _local.lowering = before
+
+
+def _telling(
+    made: instrument.Instrumented, observer: Observer, name: str, call: SourceLine | None
+) -> Callable[..., tuple[()]]:
+    layout = made.layout
+    assert layout is not None
+    inputs, outputs = instrument.array_names(made.params)
+    uncovered = instrument.uncovered(made.params)
+
+    def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
+        given, results = arrays[: len(inputs)], arrays[len(inputs) :]
+        boxes = {n: _box_of_nan(n, a) for n, a in zip(outputs, results, strict=False)}
+        failures = layout.read(np.asarray(rows))
+        # Inputs matter to who reads or keeps a NaN, and to nobody else.
+        asks = any(boxes.values()) or bool(failures)
+        with_nan = zip(inputs, given, strict=False) if asks else ()
+        _innermost(observer).checked(
+            Run(
+                kernel=name,
+                call=call,
+                failures=failures,
+                sites=layout.sites,
+                inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
+                outputs={n: box for n, box in boxes.items() if box},
+                uncovered=uncovered,
+            )
+        )
+        return ()
+
+    return tell
+
+
+def _is_nan(array: np.ndarray) -> Any:
+    array = np.asarray(array)
+    # ml_dtypes' floats are of no numpy kind; only floats differ from themselves.
+    return array != array if array.dtype.kind in "fV" else np.zeros((), bool)
+
+
+def _box_of_nan(name: str, array: np.ndarray) -> str:
+    """`out_ref[16:20, 0:128]`: the smallest slice that holds all NaNs; empty for none."""
+    where = _is_nan(array)
+    if not where.any():
+        return ""
+    spans = []
+    for axis in range(where.ndim):
+        along = np.flatnonzero(where.any(axis=tuple(a for a in range(where.ndim) if a != axis)))
+        spans.append(f"{along[0]}:{along[-1] + 1}")
+    return f"{name}[{', '.join(spans)}]"
+
+
+def _call_back(
+    context: Any, function: Callable[..., Any], nodes: Sequence[Any], avals: Sequence[Any]
+) -> None:
+    """Have the program call `function` with these values; once per device under `shard_map`."""
+    callback_lib.emit_python_callback(
+        context.replace(avals_in=tuple(avals), avals_out=()),
+        function,
+        None,
+        list(nodes),
+        list(avals),
+        [],
+        has_side_effect=True,
+        returns_token=False,
+        sharding=_sharding(context.module_context.axis_context),
+    )
+
+
+def _sharding(axis_context: Any) -> Any:
+    if not hasattr(axis_context, "manual_axes"):
+        return None
+    if jax.config.jax_use_shardy_partitioner:
+        return callback_lib._get_sdy_array_list_for_callbacks(())
+    sharding = xla_client.OpSharding()
+    sharding.type = xla_client.OpSharding.Type.MANUAL
+    return sharding

@@ -1,0 +1,363 @@
+"""Evaluates a kernel's jaxpr again, equation by equation, so that a visitor can add to it.
+
+A kernel is a jaxpr over refs with loops, branches and scoped buffers inside. `replay` traces the
+same equations anew, each under its own source line, and enters every inner jaxpr; the visitor is
+told of each equation before and after it, and may emit operations of its own, also ones that write
+to a ref: refs and scalars of the outer jaxpr can be closed over. What the visitor leaves alone
+comes out as it went in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from jax import lax
+from jax._src import ad_checkpoint, config, custom_derivatives, linear_util, pjit, source_info_util
+from jax._src import core as jax_core
+from jax._src.interpreters import partial_eval
+from jax._src.lax.control_flow import conditionals, loops
+from jax._src.pallas import primitives as pallas_primitives
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loop:
+    """A loop that is being entered.
+
+    Attributes:
+      iteration: its number, a traced int32 scalar; -1 where the loop counts nothing.
+      begins: the visitor's `position()` when it was entered.
+    """
+
+    iteration: Any
+    begins: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where an equation is evaluated.
+
+    Attributes:
+      loops: those around it, outermost first.
+      calls: the equations that call what it is part of, outermost first; jax's own functions
+        (`jnp.floor_divide`) have no line of the user's but there.
+    """
+
+    loops: tuple[Loop, ...] = ()
+    calls: tuple[Any, ...] = ()
+
+
+class Visitor:
+    """Who adds to the kernel; this one adds nothing."""
+
+    def before(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+        """Called in front of an equation; returns its outputs to have it left out."""
+        return None
+
+    def after(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: Place) -> None:
+        """Called behind an equation."""
+
+    def leaving(self, place: Place) -> None:
+        """Called at the end of a kernel, loop body, branch or scope."""
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        """The buffers of a `run_scoped`, and what the user's function calls them."""
+
+    def position(self) -> int:
+        """A number that grows as the visitor goes on, to tell loops apart by where they begin."""
+        return 0
+
+    def unknown(self, eqn: Any) -> None:
+        """An equation holds a jaxpr that `replay` does not know how to enter."""
+
+
+class Several(Visitor):
+    """Visitors in a row: the first that has an equation left out has it to itself."""
+
+    def __init__(self, *visitors: Visitor) -> None:
+        self._visitors = visitors
+
+    def before(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+        replaced = (visitor.before(eqn, inputs, place) for visitor in self._visitors)
+        return next((outputs for outputs in replaced if outputs is not None), None)
+
+    def after(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: Place) -> None:
+        for visitor in self._visitors:
+            visitor.after(eqn, inputs, outputs, place)
+
+    def leaving(self, place: Place) -> None:
+        for visitor in self._visitors:
+            visitor.leaving(place)
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        for visitor in self._visitors:
+            visitor.scoped(refs, names)
+
+    def position(self) -> int:
+        return sum(visitor.position() for visitor in self._visitors)
+
+    def unknown(self, eqn: Any) -> None:
+        for visitor in self._visitors:
+            visitor.unknown(eqn)
+
+
+def trace(
+    function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
+) -> tuple[Any, list[Any]]:
+    """A flat function as an open jaxpr, and the values that it closes over."""
+    wrapped = linear_util.wrap_init(function, debug_info=debug_info)
+    jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
+    if consts and hasattr(jaxpr, "with_consts"):  # from jax 0.12 on a jaxpr carries its constants
+        jaxpr = jaxpr.with_consts(consts)
+    return jaxpr, list(consts)
+
+
+def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor, place: Place | None = None) -> Any:
+    """Evaluate a jaxpr without constants under the trace at hand; returns its outputs."""
+    return _Replay(visitor).run(jaxpr, (), args, place or Place())
+
+
+_JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
+"""To jax 0.11 a jaxpr with its constants is a class of its own."""
+
+
+class _Replay:
+    def __init__(self, visitor: Visitor) -> None:
+        self.visitor = visitor
+
+    def run(
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: Place
+    ) -> list[Any]:
+        outputs = self._equations(jaxpr, consts, args, place)
+        self.visitor.leaving(place)
+        return outputs
+
+    def _equations(
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: Place
+    ) -> list[Any]:
+        known: dict[Any, Any] = {}
+        known.update(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [read(atom) for atom in eqn.invars]
+            with _line_of(eqn):
+                outputs = self._equation(eqn, inputs, place)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+        replaced = self.visitor.before(eqn, inputs, place)
+        if replaced is not None:
+            return replaced
+        inline = _inlined(eqn)
+        if inline is not None:
+            inner, consts = inline
+            called = replace(place, calls=(*place.calls, eqn))
+            return self._equations(inner, consts, inputs, called)
+        rule = _RULES.get(eqn.primitive)
+        if rule is not None:
+            outputs: Sequence[Any] = rule(self, eqn, inputs, place)
+        else:
+            if any(_holds_jaxpr(value) for value in eqn.params.values()):
+                self.visitor.unknown(eqn)
+            bound = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+            outputs = list(bound) if eqn.primitive.multiple_results else [bound]
+        self.visitor.after(eqn, inputs, outputs, place)
+        return outputs
+
+    def region(self, inner: Any, place: Place) -> Callable[..., list[Any]]:
+        """An inner jaxpr as a function of its arguments."""
+        jaxpr, consts = opened(inner)
+
+        def body(*args: Any) -> list[Any]:
+            return self.run(jaxpr, consts, args, place)
+
+        return body
+
+
+def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+    index, *operands = inputs
+    arrays = [i for i, x in enumerate(operands) if not is_ref(x)]
+
+    def branch(inner: Any) -> Callable[..., list[Any]]:
+        run = walk.region(inner, place)
+
+        def filled(*given: Any) -> list[Any]:
+            args = list(operands)
+            for i, x in zip(arrays, given, strict=True):
+                args[i] = x
+            return run(*args)
+
+        return filled
+
+    branches = [branch(inner) for inner in eqn.params["branches"]]
+    given = [operands[i] for i in arrays]
+    if len(branches) == 2:
+        # From a bool, as `pl.when` gives it: a switch would clamp its index first.
+        outputs: Sequence[Any] = lax.cond(index != 0, branches[1], branches[0], *given)
+    else:
+        outputs = lax.switch(index, branches, *given)
+    return outputs
+
+
+def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+    params = eqn.params
+    num_consts, num_carry = _scan_sizes(params)
+    consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
+    xs = inputs[num_consts + num_carry :]
+    counter = _loop_counter(params["jaxpr"], num_consts, carry)
+    begins = walk.visitor.position()
+
+    def body(carried: Any, x: Any) -> Any:
+        values, number = carried
+        iteration = number if counter is None else values[counter] - carry[counter]
+        loop = Loop(iteration=iteration, begins=begins)
+        inner = replace(place, loops=(*place.loops, loop))
+        args = [*consts, *values, *(x if xs else ())]
+        run = walk.region(params["jaxpr"], inner)
+        outputs = run(*args)
+        following = None if counter is not None else number + 1
+        return (outputs[:num_carry], following), tuple(outputs[num_carry:])
+
+    start = None if counter is not None else lax.full((), 0, "int32")
+    (values, _), ys = lax.scan(
+        body,
+        (list(carry), start),
+        tuple(xs) if xs else None,
+        length=params["length"],
+        reverse=params["reverse"],
+        unroll=params["unroll"],
+    )
+    return [*values, *ys]
+
+
+def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
+    carry = inputs[n_cond + n_body :]
+    # `fori_loop` with bounds of its own has its index in front.
+    counted = bool(carry) and _is_int_scalar(carry[0])
+    begins = walk.visitor.position()
+
+    def condition(values: Any) -> Any:
+        jaxpr, consts = opened(params["cond_jaxpr"])
+        return jax_core.eval_jaxpr(jaxpr, consts, *cond_consts, *values)[0]
+
+    def body(values: Any) -> Any:
+        iteration = values[0] - carry[0] if counted else lax.full((), -1, "int32")
+        loop = Loop(iteration=iteration, begins=begins)
+        inner = replace(place, loops=(*place.loops, loop))
+        run = walk.region(params["body_jaxpr"], inner)
+        return run(*body_consts, *values)
+
+    outputs: Sequence[Any] = lax.while_loop(condition, body, list(carry))
+    return outputs
+
+
+def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+    params = dict(eqn.params)
+    inner = params.pop("jaxpr")
+
+    def body(*scoped: Any) -> list[Any]:
+        names = list(inner.debug_info.arg_names or ())
+        names += [f"scoped[{i}]" for i in range(len(names), len(scoped))]
+        walk.visitor.scoped(scoped, names[: len(scoped)])
+        return walk.run(inner, inputs, scoped, place)
+
+    with config.mutable_array_checks(False):
+        jaxpr, consts = trace(body, [v.aval for v in inner.invars], inner.debug_info)
+    bound: Sequence[Any] = pallas_primitives.run_scoped_p.bind(*consts, jaxpr=jaxpr, **params)
+    return bound
+
+
+_RULES: dict[Any, Callable[[_Replay, Any, list[Any], Place], Sequence[Any]]] = {
+    conditionals.cond_p: _cond,
+    loops.scan_p: _scan,
+    loops.while_p: _while,
+    pallas_primitives.run_scoped_p: _run_scoped,
+}
+
+
+def has_rule(eqn: Any) -> bool:
+    """Whether an equation holds jaxprs that `replay` enters: a loop, a branch, a scope."""
+    return eqn.primitive in _RULES
+
+
+def _inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    """The jaxpr of an equation that does no more than call it."""
+    if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
+        return opened(eqn.params["jaxpr"])
+    if eqn.primitive in (
+        custom_derivatives.custom_jvp_call_p,
+        custom_derivatives.custom_vjp_call_p,
+    ):
+        return opened(eqn.params["call_jaxpr"])
+    return None
+
+
+def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
+    """A jaxpr and its constants, of a closed one (to jax 0.11) or one that carries them."""
+    if isinstance(inner, jax_core.Jaxpr):
+        return inner, getattr(inner, "consts", ())
+    return inner.jaxpr, inner.consts
+
+
+def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+    """How many constants and carried values a scan has."""
+    if "num_consts" in params:  # to jax 0.11
+        return params["num_consts"], params["num_carry"]
+    consts, carry, _ = params["ft_in"].unpack()
+    return len(consts), len(carry)
+
+
+def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
+    """Which carried value counts the iterations: that of `fori_loop` is the first."""
+    jaxpr, _ = opened(inner)
+    if not carry or not _is_int_scalar(carry[0]):
+        return None
+    variable, out = jaxpr.invars[num_consts], jaxpr.outvars[0]
+    for eqn in jaxpr.eqns:
+        if eqn.outvars[0] is out:
+            adds_one = eqn.primitive is lax.add_p and any(
+                isinstance(a, jax_core.Literal) and a.val == 1 for a in eqn.invars
+            )
+            return 0 if adds_one and variable in eqn.invars else None
+    return None
+
+
+def _is_int_scalar(value: Any) -> bool:
+    aval = jax_core.typeof(value)
+    return aval.shape == () and str(aval.dtype) == "int32"
+
+
+def is_ref(value: Any) -> bool:
+    """Whether a value is a ref, or a transformed one."""
+    aval = jax_core.typeof(value) if isinstance(value, jax_core.Tracer) else None
+    return aval is not None and hasattr(aval, "inner_aval")
+
+
+def is_jaxpr(value: Any) -> bool:
+    """Whether a parameter is a jaxpr, open or closed."""
+    return isinstance(value, _JAXPRS)
+
+
+def _holds_jaxpr(value: Any) -> bool:
+    return any(is_jaxpr(v) for v in (value if isinstance(value, (tuple, list)) else (value,)))
+
+
+@contextlib.contextmanager
+def _line_of(eqn: Any) -> Iterator[None]:
+    """What is traced meanwhile carries the source line of `eqn`."""
+    name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
+    with (
+        source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack),
+        eqn.ctx.manager,
+    ):
+        yield

@@ -1,0 +1,129 @@
+"""`pallas_debug.check`: run a function with every check in its kernels, and hear all that failed.
+
+Floor 3, beside `api.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import ParamSpec, TypeVar
+
+from pallas_debug import report as text
+from pallas_debug.bridge import trace
+from pallas_debug.checks import names
+from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
+from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.session import Interpret, Options, Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_epochs = itertools.count(1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """What the checks of one call found.
+
+    Attributes:
+      findings: every check that failed, each line once, the first to fail first.
+      prints: what its kernels printed.
+      not_checked: sentences about kernels that could not be checked, or not wholly: nothing found
+        in these means nothing.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    prints: tuple[PrintRecord, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything was checked and nothing failed."""
+        return not self.findings and not self.not_checked
+
+    def throw(self) -> None:
+        """Raise what was found.
+
+        Raises:
+          ChecksFailed: a check failed, or a kernel could not be checked.
+        """
+        if not self.ok:
+            raise ChecksFailed(str(self), self.findings)
+
+    def __str__(self) -> str:
+        if self.ok:
+            return "no check failed"
+        return "\n\n".join([*(text.finding_text(f) for f in self.findings), *self.not_checked])
+
+
+def check(
+    function: Callable[P, R],
+    errors: str | Iterable[str] = names.DEFAULT,
+    *,
+    interpret: Interpret = None,
+    chip: str | None = None,
+) -> Callable[P, tuple[Report, R]]:
+    """`function`, with checks in the kernels that it calls.
+
+        report, out = pallas_debug.check(attention)(q, k, v)
+        report.throw()
+
+    The kernels that `function` lowers, under jit, vmap, grad, scan or none of them, are run with
+    code in them that counts what goes wrong. Their results are those of the unchecked kernels. In
+    the interpret modes and on a TPU the checks are the same.
+
+    Args:
+      function: that calls kernels; it is run, so this cannot stand within jit. There, `checkify`
+        can (`pallas_debug.checkify`).
+      errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
+        `hint`, `uninitialized`; `all` for all of them.
+      interpret: a mode as `interpret` takes it; unless told it is `auto` where there is no
+        accelerator, else `off`.
+      chip: target whose chip is given to code that asks for one; v5e unless told.
+
+    Returns:
+      A function of the same arguments that returns the report, and what `function` returns.
+
+    Raises:
+      UsageError: a check that there is not, or a call within jit.
+      KernelFault: by the function that is returned: an interpreter stopped the program.
+    """
+    checks = names.parse(errors)
+    options = Options(
+        checks=checks,
+        prints=True,
+        interpret=interpret,
+        chip=chip,
+        epoch=f"check {next(_epochs)}",
+    )
+
+    @functools.wraps(function)
+    def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[Report, R]:
+        if trace.is_traced((args, kwargs)):
+            name = getattr(function, "__qualname__", repr(function))
+            raise UsageError(
+                f"pallas_debug.check({name}) runs its function and cannot be traced by jit, vmap "
+                "or grad. Put it outside of them, as in check(jax.jit(f)), or use "
+                "checkify.checkify after `import pallas_debug.checkify`."
+            )
+        with Session(options, runs=True) as session:
+            try:
+                out = trace.block_until_ready(function(*args, **kwargs))
+            except Exception as error:
+                if session.observer.findings:
+                    fault = session.observer.findings[-1]
+                    raise KernelFault(text.finding_text(fault), fault) from error
+                raise
+        return (
+            Report(
+                findings=session.observer.findings,
+                prints=session.observer.records,
+                not_checked=tuple(str(problem) for problem in session.problems),
+            ),
+            out,
+        )
+
+    return checked

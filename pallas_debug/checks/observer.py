@@ -1,0 +1,110 @@
+"""Collects what running kernels say: findings of all engines, and prints.
+
+Called from threads of the runtime, in the middle of a program: nothing may escape from here.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+from pallas_debug.bridge.observe import Run
+from pallas_debug.checks import findings as words
+from pallas_debug.model import Finding, PrintRecord
+
+MAX_PRINTS = 10_000
+"""Of one test or session. A kernel that prints in each of a million grid points is cut there."""
+
+
+class RunObserver:
+    """Who is told by `bridge/observe.py` and `bridge/tpu_interpret.py` (their `Observer`).
+
+    Args:
+      checks: names; empty for none.
+      prints: whether prints are collected.
+      found: is told of each finding when it is first seen.
+      printed: is told of each print that is kept.
+      skipped: is told once of each kernel that is not checked, or not all of it, and why.
+    """
+
+    def __init__(
+        self,
+        *,
+        checks: tuple[str, ...] = (),
+        prints: bool = False,
+        found: Callable[[Finding], None] = lambda finding: None,
+        printed: Callable[[PrintRecord], None] = lambda record: None,
+        skipped: Callable[[str], None] = lambda sentence: None,
+    ) -> None:
+        self.checks = checks
+        self.prints = prints
+        self._tell_found = found
+        self._tell_printed = printed
+        self._tell_skipped = skipped
+        self._lock = threading.Lock()
+        self._findings: dict[tuple[object, ...], Finding] = {}
+        self._printed: list[PrintRecord] = []
+        self._cut = 0
+        self._skipped: set[str] = set()
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found since the last `clear`, the first first."""
+        with self._lock:
+            return tuple(self._findings.values())
+
+    @property
+    def records(self) -> tuple[PrintRecord, ...]:
+        """What was printed since the last `clear`; says at its end how much was cut."""
+        with self._lock:
+            records = tuple(self._printed)
+            if not self._cut:
+                return records
+            text = f"… {self._cut} more prints were cut: the first {MAX_PRINTS} are kept"
+            return (*records, PrintRecord(kernel=records[-1].kernel, text=text))
+
+    def clear(self) -> None:
+        """Begin anew, as the next test does."""
+        with self._lock:
+            self._findings.clear()
+            self._printed.clear()
+            self._cut = 0
+
+    def checked(self, run: Run) -> None:
+        """A kernel with checks was run."""
+        for finding in words.findings(run):
+            self.found(finding)
+
+    def found(self, finding: Finding) -> None:
+        """Something is wrong; of what is known already only the count grows."""
+        line = finding.source and (finding.source.file, finding.source.line)
+        key = (finding.kind, finding.kernel, line, finding.operand)
+        with self._lock:
+            known = self._findings.get(key)
+            if known is not None:
+                self._findings[key] = replace(known, count=known.count + finding.count)
+                return
+            self._findings[key] = finding
+        self._tell_found(finding)
+
+    def printed(self, record: PrintRecord) -> None:
+        """A kernel printed."""
+        with self._lock:
+            if len(self._printed) >= MAX_PRINTS:
+                self._cut += 1
+                return
+            self._printed.append(record)
+        self._tell_printed(record)
+
+    def skipped(self, kernel: str, reason: str) -> None:
+        """A kernel is not checked, or not all of it."""
+        sentence = (
+            f"kernel `{kernel}` is not checked as asked for: {reason}. "
+            "That nothing is found in it means nothing."
+        )
+        with self._lock:
+            if sentence in self._skipped:
+                return
+            self._skipped.add(sentence)
+        self._tell_skipped(sentence)

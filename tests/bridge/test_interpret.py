@@ -1,0 +1,584 @@
+"""Interpret modes: how they are written, which kernels need which, and what vmap does to them."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax._src import config, source_info_util
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType
+from jax.sharding import PartitionSpec as P
+from pallas_debug_kernels import Operation, operations
+
+from pallas_debug.bridge import hook, interpret, interpret_limits, interpret_params
+from pallas_debug.bridge.interpret_params import KINDS, Mode
+from pallas_debug.errors import UsageError
+
+X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
+FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
+HAS_GPU = True
+try:
+    interpret_params.fields("gpu")
+except UsageError:
+    HAS_GPU = False
+
+
+# How modes are written
+
+
+@pytest.mark.parametrize("kind", ["auto", "hlo", "tpu", "off"])
+def test_a_mode_by_its_name(kind: str) -> None:
+    mode = Mode.parse(kind)
+    assert (mode.kind, dict(mode.params), str(mode)) == (kind, {}, kind)
+    assert Mode.parse(mode) is mode
+
+
+def test_what_jax_takes() -> None:
+    assert Mode("hlo").value() is True
+    assert Mode("tpu").value() == pltpu.InterpretParams()
+    assert Mode("auto").value() is Mode("off").value() is None
+
+
+VALUES: dict[str, tuple[str, object]] = {
+    "detect_races": ("yes", True),
+    "on_race": ("warn", "warn"),
+    "out_of_bounds_reads": ("uninitialized", "uninitialized"),
+    "skip_floating_point_ops": ("true", True),
+    "uninitialized_memory": ("zero", "zero"),
+    "num_cores_or_threads": ("2", 2),
+    "vector_clock_size": ("17", 17),
+    "logging_mode": ("semaphore", None),
+    "dma_execution_mode": ("eager", "eager"),
+    "random_seed": ("0x10", 16),
+    "allow_hbm_allocation_in_run_scoped": ("on", True),
+    "buffer_bounds": ("padded", "padded"),
+}
+"""A value as text and as jax has it; a parameter of a later jax wants a line here."""
+
+
+@pytest.mark.parametrize("name", [name for name in FIELDS if name != "grid_point_recorder"])
+def test_every_parameter_of_this_jax_is_reached_by_its_own_name(name: str) -> None:
+    text, value = VALUES[name]
+    mode = Mode.parse(f"tpu, {name} = {text}")
+    assert list(mode.params) == [name]
+    if value is not None:
+        assert getattr(mode.value(), name) == value
+    assert Mode.parse(str(mode)) == mode
+    assert hash(Mode.parse(str(mode))) == hash(mode)
+
+
+def test_a_function_is_given_from_python() -> None:
+    def record(*_: Any) -> None: ...
+
+    mode = Mode("tpu", {"grid_point_recorder": record})
+    assert mode.value().grid_point_recorder is record
+    assert str(mode) == "tpu,grid_point_recorder=record"
+    with pytest.raises(UsageError, match="a function, which can be given from Python alone"):
+        Mode.parse("tpu,grid_point_recorder=record")
+
+
+def test_flags_are_joined() -> None:
+    mode = Mode.parse("tpu,logging_mode=semaphore|shared_memory")
+    assert str(mode) == "tpu,logging_mode=semaphore|shared_memory"
+    assert Mode("tpu", {"logging_mode": "semaphore|shared_memory"}) == mode
+
+
+def test_none_and_a_bare_name() -> None:
+    mode = Mode.parse("tpu,detect_races,vector_clock_size=none,random_seed=7")
+    assert dict(mode.params) == {"detect_races": True, "vector_clock_size": None, "random_seed": 7}
+    assert mode.value().vector_clock_size is None
+
+
+def test_races_are_looked_for_with_clocks_enough() -> None:
+    assert Mode.parse("tpu,detect_races").value().vector_clock_size == interpret_params.CLOCKS
+    assert Mode.parse("tpu,detect_races=no").value().vector_clock_size is None
+    assert Mode.parse("tpu,detect_races,vector_clock_size=9").value().vector_clock_size == 9
+    assert Mode.parse("tpu,detect_races,num_cores=3").value().num_cores_or_threads == 3
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "num_cores",
+        "num_cores_per_device",
+        "num_cores_or_threads",
+        "num_cores_or_threads_per_device",
+    ],
+)
+def test_names_of_other_versions_are_translated(name: str) -> None:
+    (installed,) = Mode.parse(f"tpu,{name}=2").params
+    assert installed in FIELDS
+    assert Mode("tpu", {name: 2}) == Mode.parse(f"tpu,{name}=2")
+
+
+def test_on_race_with_a_jax_that_only_prints() -> None:
+    assert Mode.parse("tpu,on_race=warn").value() is not None
+    if "on_race" in FIELDS:
+        assert Mode.parse("tpu,on_race=raise").value().on_race == "raise"
+    else:
+        with pytest.raises(UsageError, match="on_race can only be warn with this jax"):
+            Mode.parse("tpu,on_race=raise")
+
+
+@pytest.mark.parametrize(
+    "text,said",
+    [
+        ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+        ("detect_races", "detect_races is a parameter of one: write tpu,detect_races"),
+        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes, and a kernel runs in one; `auto`"),
+        ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races;"),
+        ("auto,random_seed=1", "random_seed is one of tpu: write tpu,random_seed"),
+        ("off,nothing", "the interpret mode 'off' takes no parameters, such as nothing"),
+        ("tpu,detect_race", "has no parameter 'detect_race' (did you mean detect_races?); jax "),
+        ("tpu,speed=1", "has: detect_races, "),
+        ("tpu,detect_races=7", "detect_races must be true or false, not '7'"),
+        ("tpu,num_cores", "num_cores needs a value: a whole number"),
+        ("tpu,num_cores=two", "num_cores must be a whole number, not 'two'"),
+        ("tpu,num_cores=0", "tpu,num_cores_or_threads=0: Number of cores or threads must be"),
+        ("tpu,num_cores=1,num_cores_per_device=1", "num_cores_per_device is given twice"),
+        ("tpu,random_seed=x", "random_seed must be a whole number or none, not 'x'"),
+        ("tpu,dma_execution_mode=now", "must be eager or on_wait, not 'now'"),
+        ("tpu,logging_mode=loud", "must be barrier|semaphore|shared_memory or none, not 'loud'"),
+        ("tpu,", "an empty parameter of the interpret mode 'tpu': write it as tpu or tpu,NAME="),
+    ],
+)
+def test_what_makes_no_sense_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Mode.parse(text)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "params,said",
+    [
+        ({"detect_races": 1}, "detect_races must be true or false, not 1"),
+        ({"num_cores_or_threads": True}, "must be a whole number, not True"),
+        ({"random_seed": "3"}, "random_seed must be a whole number or none, not '3'"),
+        ({"dma_execution_mode": None}, "must be eager or on_wait, not None"),
+        ({"grid_point_recorder": 3}, "or none, not 3"),
+        ({"num_cores": 1, "num_cores_per_device": 1}, "are one parameter; give one of them"),
+    ],
+)
+def test_values_of_a_wrong_type_are_refused(params: dict[str, object], said: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Mode("tpu", params)
+    assert said in str(caught.value)
+
+
+def test_titles() -> None:
+    assert Mode.parse("tpu,detect_races").title == "TPU interpret mode (detect_races=true)"
+    assert (
+        Mode("auto").title == "HLO interpret mode, and TPU interpret mode for kernels that need it"
+    )
+    assert set(interpret_params.NAMES) == set(KINDS)
+
+
+# Kernels, each with what it needs
+
+
+def call(body: Callable[..., None], *args: Any, out: Any = None, **kwargs: Any) -> Any:
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype) if out is None else out
+    return pl.pallas_call(body, out_shape=out, **kwargs)(*(args or (X,)))
+
+
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+
+
+def remote_dma() -> Any:
+    def body(x_ref: Any, o_ref: Any, sent: Any, received: Any) -> None:
+        other = 1 - lax.axis_index("d")
+        copy = pltpu.make_async_remote_copy(x_ref, o_ref, sent, received, device_id=(other,))
+        copy.start()
+        copy.wait()
+
+    scratch = [pltpu.SemaphoreType.DMA] * 2
+    return sharded(
+        lambda x: call(body, x, in_specs=[ANY], out_specs=ANY, scratch_shapes=scratch),
+    )
+
+
+def barrier_semaphore() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id=(1 - lax.axis_index("d"),))
+        pl.semaphore_wait(barrier, 1)
+        o_ref[...] = x_ref[...]
+
+    params = pltpu.CompilerParams(collective_id=0)
+    return sharded(lambda x: call(body, x, compiler_params=params))
+
+
+def sharded(function: Callable[..., Any]) -> Any:
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    mapped = jax.shard_map(function, mesh=mesh, in_specs=P("d"), out_specs=P("d"), check_vma=False)
+    return jax.jit(mapped)(jnp.concatenate([X, X]))
+
+
+def signal_to_a_core() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        pl.semaphore_signal(semaphore, 1, core_index=0)
+        pl.semaphore_wait(semaphore, 1)
+        o_ref[...] = x_ref[...]
+
+    return call(body, scratch_shapes=[pltpu.SemaphoreType.REGULAR])
+
+
+def dma_that_adds() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        o_ref[...] = x_ref[...]
+        pltpu.async_copy(x_ref, o_ref, semaphore, add=True).wait()
+
+    return call(body, scratch_shapes=[pltpu.SemaphoreType.DMA])
+
+
+def program_id_in_a_branch() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        @pl.when(x_ref[0, 0] == 0)
+        def _() -> None:
+            o_ref[...] = x_ref[...] + pl.program_id(0).astype(jnp.float32)
+
+    return call(body, grid=(1,))
+
+
+def axis_index_of_the_grid() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + lax.axis_index("g").astype(jnp.float32)
+
+    return call(body, grid=(("g", 1),))
+
+
+def mesh_of_cores() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        rows = pl.ds(lax.axis_index("core") * 4, 4)
+        pltpu.sync_copy(x_ref.at[rows], o_ref.at[rows])
+
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    kernel: Any = pl.kernel
+    if hasattr(pltpu, "TensorCoreMesh"):
+        mesh: Any = pltpu.TensorCoreMesh(axis_name="core", num_cores=2)
+    else:
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=2)
+    name = "out_type" if "out_type" in inspect.signature(kernel).parameters else "out_shape"
+    return kernel(body, mesh=mesh, **{name: out})(X)
+
+
+def delay() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        pl.delay(10)
+        o_ref[...] = x_ref[...]
+
+    return call(body)
+
+
+def random_bits() -> Any:
+    def body(o_ref: Any) -> None:
+        pltpu.prng_seed(3)
+        o_ref[...] = pltpu.prng_random_bits((8, 128))
+
+    out = jax.ShapeDtypeStruct((8, 128), jnp.int32)
+    return pl.pallas_call(body, out_shape=out)()
+
+
+def stateful_uniform() -> Any:
+    def body(o_ref: Any) -> None:
+        pltpu.prng_seed(3)
+        o_ref[...] = pltpu.stateful_uniform((8, 128), jnp.float32)
+
+    return pl.pallas_call(body, out_shape=jax.ShapeDtypeStruct((8, 128), jnp.float32))()
+
+
+def packed() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = pltpu.pack_elementwise([x_ref[...]] * 2, packed_dtype=jnp.bfloat16)
+
+    return call(body, out=jax.ShapeDtypeStruct((8, 128), jnp.uint32))
+
+
+def masked_load() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = pltpu.load(x_ref, mask=jnp.ones((8, 128), bool))
+
+    return call(body)
+
+
+def bitcast_reference() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref.bitcast(jnp.int32)[...]
+
+    return call(body, out=jax.ShapeDtypeStruct((8, 128), jnp.int32))
+
+
+def semaphore_read() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        pl.semaphore_signal(semaphore, 1)
+        o_ref[...] = x_ref[...] + pl.semaphore_read(semaphore).astype(jnp.float32)
+        pl.semaphore_wait(semaphore, 1)
+
+    return call(body, scratch_shapes=[pltpu.SemaphoreType.REGULAR])
+
+
+def plain() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        pltpu.async_copy(x_ref, o_ref, semaphore).wait()
+
+    return call(body, grid=(2,), scratch_shapes=[pltpu.SemaphoreType.DMA])
+
+
+KERNELS: dict[str, Callable[[], Any]] = {
+    "barrier semaphores": barrier_semaphore,
+    "signals to other devices and cores": signal_to_a_core,
+    "DMAs that add": dma_that_adds,
+    "program_id in loops and branches": program_id_in_a_branch,
+    "axis index of a grid or of a mesh of cores": axis_index_of_the_grid,
+    "delays": delay,
+    "random bits (prng_random_bits)": random_bits,
+    "stateful_uniform and keys of the TPU": stateful_uniform,
+    "stochastic_round, pack_elementwise": packed,
+    "masked loads": masked_load,
+    "references that are bitcast or reshaped": bitcast_reference,
+    "semaphore_read, waits that do not decrement": semaphore_read,
+}
+LIMITS = {limit.name: limit for limit in interpret_limits.LIMITS}
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("mode", ["hlo", "tpu"])
+def test_the_table_of_limits_is_true_of_this_jax(name: str, mode: str) -> None:
+    does = getattr(LIMITS[name], mode)
+
+    def run() -> Any:
+        with interpret.interpreting(mode):
+            return jax.block_until_ready(KERNELS[name]())
+
+    if does == "no":
+        with pytest.raises(Exception):  # noqa: B017 - whatever jax makes of it
+            run()
+    elif does == "zeros":
+        assert not np.asarray(run()).any()
+    else:
+        assert does == "yes"
+        run()
+
+
+def test_every_limit_that_is_a_refusal_is_put_to_the_test() -> None:
+    refusals = {limit.name for limit in interpret_limits.LIMITS if "no" in (limit.hlo, limit.tpu)}
+    assert refusals == set(KERNELS)
+
+
+NEEDS_TPU = [
+    (remote_dma, "remote DMAs"),
+    (barrier_semaphore, "barrier semaphores"),
+    (signal_to_a_core, "signals to other devices and cores"),
+    (dma_that_adds, "DMAs that add"),
+    (program_id_in_a_branch, "program_id within loops and branches"),
+    (axis_index_of_the_grid, "axis index of a grid or of a mesh of cores"),
+    (mesh_of_cores, "axis index of a grid or of a mesh of cores"),
+    (delay, "delays"),
+    (random_bits, "random number generator"),
+]
+
+
+@pytest.mark.parametrize("kernel,lacking", NEEDS_TPU)
+def test_auto_runs_in_tpu_interpret_mode_what_hlo_cannot_run(
+    kernel: Callable[[], Any], lacking: str
+) -> None:
+    chosen: list[tuple[str, str]] = []
+    with interpret.interpreting("auto", chosen=lambda *told: chosen.append(told)):
+        jax.block_until_ready(kernel())
+    assert set(chosen) == {("body", f"HLO interpret mode has no {lacking}")}
+
+
+@pytest.mark.parametrize("kernel", [plain, masked_load, semaphore_read, bitcast_reference])
+def test_auto_runs_all_else_in_hlo_interpret_mode(kernel: Callable[[], Any]) -> None:
+    chosen: list[tuple[str, str]] = []
+    with interpret.interpreting("auto", chosen=lambda *told: chosen.append(told)):
+        jax.block_until_ready(kernel())
+    assert chosen == []
+
+
+def test_auto_leaves_a_call_to_the_interpreter_that_the_code_names() -> None:
+    visited = []
+
+    def record(token: Any, point: Any, core: Any) -> Any:
+        visited.append((point, core))
+        return token
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    with interpret.interpreting("auto"):
+        named = pltpu.InterpretParams(grid_point_recorder=record)
+        jax.block_until_ready(call(body, grid=(3,), interpret=named))
+    assert len(visited) == 3
+
+
+# A mode in force
+
+
+def double(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 2
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu", "auto"])
+def test_a_call_that_was_made_before_is_interpreted(mode: str) -> None:
+    made = pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
+    with pytest.raises(ValueError, match="Only interpret mode is supported on CPU"):
+        made(X)
+    with interpret.interpreting(mode):
+        np.testing.assert_array_equal(made(X), 2 * X)
+
+
+def points(function: Callable[..., Any], *args: Any) -> int:
+    """How many grid points TPU interpret mode visits."""
+    visited = []
+
+    def record(token: Any, point: Any, core: Any) -> Any:
+        visited.append((point, core))
+        return token
+
+    params = {"grid_point_recorder": record}
+    with interpret.interpreting(Mode("tpu", params)):
+        jax.block_until_ready(function(*args))
+    return len(visited)
+
+
+def test_the_innermost_mode_holds() -> None:
+    function = jax.jit(lambda x: call(double, x, grid=(1,)))
+    with interpret.interpreting("auto"):
+        function(X)
+        assert points(function, X) == 1
+        with interpret.interpreting("off"):
+            with pytest.raises(ValueError, match="Only interpret mode"):
+                function(X)
+            with interpret.interpreting("hlo"):
+                function(X)
+        function(X)
+
+
+def test_a_mode_holds_in_every_thread() -> None:
+    results: list[Any] = []
+    with interpret.interpreting("auto"):
+        thread = threading.Thread(target=lambda: results.append(program_id_in_a_branch()))
+        thread.start()
+        thread.join()
+    np.testing.assert_array_equal(results[0], X)
+
+
+def test_nothing_is_left_behind() -> None:
+    state = config.pallas_tpu_interpret_mode_context_manager
+    before = [primitive.bind for primitive in interpret._PRIMITIVES]
+    with interpret.interpreting("tpu"), interpret.interpreting("hlo"):
+        assert state.get_global() is True
+    assert [primitive.bind for primitive in interpret._PRIMITIVES] == before
+    assert state.get_global() is None
+
+
+def test_an_equation_keeps_the_line_of_the_call() -> None:
+    with interpret.interpreting("auto"):
+        jaxpr = jax.make_jaxpr(lambda x: call(double, x))(X)
+    (frame, *_) = source_info_util.user_frames(jaxpr.eqns[0].source_info.traceback)
+    assert frame.file_name == __file__
+
+
+def test_all_this_fits_the_installed_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert interpret.fits() is None
+    monkeypatch.setattr(interpret.dispatch, "runtime_tokens", object())
+    assert "has no clear" in str(interpret.fits())
+
+
+def test_our_own_lowering_is_not_interpreted() -> None:
+    made = pl.pallas_call(double, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype))
+    with interpret.interpreting("tpu"), hook.unwatched():
+        lowered = jax.jit(made).trace(X).lower(lowering_platforms=("tpu",))
+    assert "tpu_custom_call" in lowered.as_text()
+
+
+# vmap
+
+
+class Watcher:
+    """Of nothing: it is the hook that lets vmap be interpreted."""
+
+    def lowered(self, *_: Any) -> None: ...
+
+    def ran(self, *_: Any) -> None: ...
+
+
+COLLECTIVES = ("right_permute", "all_gather")
+"""They map over devices themselves, not under vmap."""
+
+
+@pytest.mark.parametrize(
+    "op", [op for op in operations() if op.name not in COLLECTIVES], ids=lambda op: op.name
+)
+def test_every_operation_runs_under_vmap_in_tpu_interpret_mode(op: Operation) -> None:
+    spec = op.tagged("small")[0]
+    samples = [spec.make_args(seed) for seed in (0, 1)]
+    batched = [jnp.stack(arrays) for arrays in zip(*samples, strict=True)]
+    mapped = jax.vmap(partial(op.function, **spec.kwargs))
+    results = {}
+    for mode in ("hlo", "tpu"):
+        with interpret.interpreting(mode), hook.watching(Watcher()):
+            results[mode] = jax.block_until_ready(mapped(*batched))
+    for tpu, hlo in zip(*map(jax.tree.leaves, (results["tpu"], results["hlo"])), strict=True):
+        tolerance = 2e-2 if tpu.dtype == jnp.bfloat16 else 1e-5
+        np.testing.assert_allclose(
+            np.asarray(tpu, np.float32), np.asarray(hlo, np.float32), tolerance, tolerance
+        )
+
+
+def test_vmap_of_vmap_and_of_a_kernel_without_semantics() -> None:
+    def halves(x: jax.Array, semantics: tuple[str, ...] | None) -> Any:
+        block = pl.BlockSpec((4, 128), lambda i, j: (i, 0))
+        params = pltpu.CompilerParams(dimension_semantics=semantics)
+        return call(
+            double, x, grid=(2, 1), in_specs=[block], out_specs=block, compiler_params=params
+        )
+
+    batch = jnp.stack([X, X + 1, X + 2])[None]
+    with interpret.interpreting("tpu"), hook.watching(Watcher()):
+        for semantics in (None, ("parallel", "arbitrary"), ("arbitrary", "arbitrary")):
+            function = jax.vmap(jax.vmap(partial(halves, semantics=semantics)))
+            np.testing.assert_array_equal(function(batch), 2 * batch)
+
+
+# GPU
+
+
+@pytest.mark.skipif(HAS_GPU, reason="this jax has Mosaic GPU")
+def test_gpu_is_refused_where_there_is_none() -> None:
+    with pytest.raises(UsageError, match=r"there is no GPU interpret mode here: jax .* has no"):
+        Mode.parse("gpu")
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="this jax has no Mosaic GPU")
+def test_a_kernel_in_gpu_interpret_mode() -> None:
+    from jax.experimental.pallas import mosaic_gpu as plgpu
+
+    def add_one(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + 1.0
+
+    kernel = plgpu.kernel(add_one, out_type=jax.ShapeDtypeStruct((128,), jnp.float32))
+    with interpret.interpreting("gpu,num_tma_threads_per_device=1"):
+        np.testing.assert_array_equal(jax.jit(kernel)(jnp.zeros(128)), np.ones(128))
+
+
+@pytest.mark.skipif(not HAS_GPU, reason="this jax has no Mosaic GPU")
+def test_gpu_has_parameters_of_its_own() -> None:
+    with pytest.raises(UsageError, match="the interpret mode 'gpu' has no parameter 'dma_exec"):
+        Mode.parse("gpu,dma_execution_mode=eager")
+    with pytest.raises(UsageError, match="`vector_clock_size` must be `None` for GPU"):
+        Mode.parse("gpu,vector_clock_size=3")
+    assert Mode.parse("gpu,detect_races").value().detect_races is True

@@ -1,0 +1,204 @@
+"""`--pallas-interpret` in real child runs: modes, parameters, and what errors leave behind."""
+
+from __future__ import annotations
+
+import pytest
+
+KERNELS = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+X = jnp.ones((16, 128))
+
+def call(body, *args, **kwargs):
+    out = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+    return pl.pallas_call(body, out_shape=out, **kwargs)(*args)
+
+@jax.jit
+def rows(start):
+    def body(start_ref, x_ref, o_ref):
+        o_ref[...] = x_ref[pl.ds(start_ref[0], 8), :]
+    return call(body, jnp.array([start]), X)
+
+@jax.jit
+def delayed(x):
+    def body(x_ref, o_ref):
+        pl.delay(1)
+        o_ref[...] = x_ref[...]
+    return call(body, x, name="delayed")
+
+def asks(x):
+    def body(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * pltpu.get_tpu_info().generation
+    return call(body, x)
+"""
+
+TESTS = """
+import pytest
+from kernels import *
+
+def test_rows():
+    assert rows(8)[0, 0] == 1
+
+@pytest.mark.parametrize("i", range(2))
+def test_delayed(i):
+    assert delayed(X[:8])[0, 0] == 1
+
+def test_asks():
+    assert asks(X[:8])[0, 0] in (5, 6)
+"""
+
+AUTO = "kernels run in HLO interpret mode, or TPU interpret mode where they need it"
+CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
+
+
+@pytest.fixture(autouse=True)
+def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pytester.makeini("[pytest]\n")
+    pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
+
+
+def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
+    return pytester.runpytest_subprocess(*arguments, timeout=240)
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_the_bare_flag_chooses_and_the_summary_says_so(
+    pytester: pytest.Pytester, workers: list[str]
+) -> None:
+    result = run(pytester, "--pallas-interpret", *workers)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(
+        [f"pallas-debug *: {AUTO}", "*- pallas-debug -*", CHOSEN, "2 kernels used by 4 tests"]
+    )
+    assert result.stdout.str().count("kernel `delayed`") == 1
+
+
+def test_while_dumping_too(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--pallas-dump", "-k", "delayed")
+    result.assert_outcomes(passed=2, deselected=2)
+    result.stdout.fnmatch_lines([CHOSEN, "1 kernel for v5e in dumps, used by 2 tests"])
+
+
+@pytest.mark.parametrize(
+    "mode,header",
+    [
+        ("hlo", "HLO interpret mode"),
+        ("tpu", "TPU interpret mode"),
+        (
+            "tpu,detect_races,num_cores_per_device=2",
+            "TPU interpret mode (detect_races,num_cores_per_device=2)",
+        ),
+        ("auto", "HLO interpret mode, or TPU interpret mode where they need it"),
+        ("off", "the mode that the code says"),
+    ],
+)
+@pytest.mark.parametrize("place", ["line", "environment", "ini"])
+def test_modes_in_three_spellings(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, header: str, place: str
+) -> None:
+    pytester.makepyfile(test_kernels="def test_nothing(): pass")
+    arguments = [f"--pallas-interpret={mode}"] if place == "line" else []
+    if place == "environment":
+        monkeypatch.setenv("PALLAS_DEBUG_INTERPRET", mode)
+    if place == "ini":
+        pytester.makeini(f"[pytest]\npallas_interpret = {mode}\n")
+    result = run(pytester, *arguments)
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines([rf"pallas-debug \S+: kernels run in {escaped(header)}$"])
+
+
+def escaped(text: str) -> str:
+    return text.replace("(", r"\(").replace(")", r"\)")
+
+
+def test_parameters_reach_the_interpreter(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        from kernels import *
+        def test_first_rows_are_zero():
+            def body(x_ref, o_ref, scratch_ref):
+                o_ref[...] = scratch_ref[...]
+            scratch = [pltpu.VMEM((8, 128), jnp.float32)]
+            assert call(body, X, scratch_shapes=scratch)[0, 0] == 0
+        """
+    )
+    run(pytester, "--pallas-interpret=tpu").assert_outcomes(failed=1)
+    zero = "--pallas-interpret=tpu,uninitialized_memory=zero"
+    run(pytester, zero).assert_outcomes(passed=1)
+
+
+def test_off_leaves_it_to_the_code(pytester: pytest.Pytester) -> None:
+    result = run(pytester, "--pallas-interpret=off", "-k", "rows")
+    result.assert_outcomes(failed=1, deselected=3)
+    assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
+
+
+def test_an_error_in_a_kernel_leaves_the_next_test_alone(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import pytest
+        from kernels import *
+        def test_beyond():
+            rows(12).block_until_ready()
+        def test_within():
+            assert rows(8)[0, 0] == 1
+        def test_beyond_as_expected():
+            with pytest.raises(Exception, match="OutOfBoundsRead|Out-of-bounds read"):
+                rows(12).block_until_ready()
+        def test_within_again():
+            assert rows(8)[0, 0] == 1
+        def test_beyond_and_nobody_looks():
+            rows(12)
+        def test_within_at_last():
+            assert rows(8)[0, 0] == 1
+        """
+    )
+    for mode in ("tpu", "tpu,detect_races,num_cores=2"):
+        result = run(pytester, f"--pallas-interpret={mode}")
+        result.assert_outcomes(passed=4, failed=2)
+        assert "INTERNALERROR" not in result.stdout.str()
+
+
+def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import os
+        from kernels import *
+        def test_asks():
+            assert asks(X[:8])[0, 0] == int(os.environ["EXPECTED"])
+        """
+    )
+    for mode in ("hlo", "tpu"):
+        for target, generation in ((None, 5), ("v6e", 6)):
+            pytester._monkeypatch.setenv("EXPECTED", str(generation))
+            if target is not None:
+                pytester._monkeypatch.setenv("PALLAS_DEBUG_TARGET", target)
+            else:
+                pytester._monkeypatch.delenv("PALLAS_DEBUG_TARGET", raising=False)
+            run(pytester, f"--pallas-interpret={mode}").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    "mode,said",
+    [
+        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+        ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races"),
+        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes"),
+        (
+            "tpu,detect_race",
+            "the interpret mode 'tpu' has no parameter 'detect_race' (did you mean detect_races?)",
+        ),
+        ("tpu,num_cores=two", "num_cores must be a whole number, not 'two'"),
+    ],
+)
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_a_value_that_makes_no_sense(
+    pytester: pytest.Pytester, mode: str, said: str, workers: list[str]
+) -> None:
+    result = run(pytester, f"--pallas-interpret={mode}", *workers)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert f"--pallas-interpret: {said}" in result.stderr.str().replace("\n", " ")
+    assert "Traceback" not in result.stderr.str()

@@ -1,0 +1,92 @@
+"""A finding as text: every line it can have, and those that are left out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.errors import KernelFault, PallasDebugError
+from pallas_debug.model import Finding, SourceLine
+from pallas_debug.report import finding_text
+
+LINE = SourceLine(file="rows.py", line=12, text="o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]")
+
+FULL = Finding(
+    kind="OutOfBoundsRead",
+    kernel="gather_rows",
+    message="x_ref[12:20, 0:128] reaches 4 rows past x_ref, float32[16, 128] in VMEM",
+    source=LINE,
+    grid_point=(1,),
+    operand="x_ref",
+    cause="the last block starts at row 12",
+    advice="bound the start by x_ref.shape[0] - 8, or pad the input",
+)
+
+
+def test_the_whole_text() -> None:
+    assert finding_text(FULL) == (
+        "OutOfBoundsRead in kernel `gather_rows`, grid point (1,)\n"
+        "  rows.py:12   o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]\n"
+        "  x_ref[12:20, 0:128] reaches 4 rows past x_ref, float32[16, 128] in VMEM\n"
+        "  cause: the last block starts at row 12\n"
+        "  try: bound the start by x_ref.shape[0] - 8, or pad the input"
+    )
+
+
+def test_only_what_is_known() -> None:
+    assert finding_text(Finding(kind="Deadlock", kernel="k", message="nobody signals sem")) == (
+        "Deadlock in kernel `k`\n  nobody signals sem"
+    )
+
+
+@pytest.mark.parametrize(
+    "changes, header",
+    [
+        ({"grid_point": ()}, "OutOfBoundsRead in kernel `gather_rows`"),
+        ({"grid_point": None}, "OutOfBoundsRead in kernel `gather_rows`"),
+        (
+            {"loop": (3, 0)},
+            "OutOfBoundsRead in kernel `gather_rows`, grid point (1,), loop iteration (3, 0)",
+        ),
+        ({"count": 7}, "OutOfBoundsRead in kernel `gather_rows`, grid point (1,), 7 times"),
+        (
+            {"loop": (3,), "count": 2},
+            "OutOfBoundsRead in kernel `gather_rows`, grid point (1,), loop iteration (3,), 2 times",
+        ),
+    ],
+)
+def test_the_header(changes: dict[str, object], header: str) -> None:
+    assert finding_text(replace(FULL, **changes)).splitlines()[0] == header  # type: ignore[arg-type]
+
+
+def test_two_sides() -> None:
+    other = SourceLine(file="copy.py", line=3, text="  copy.start()\n")
+    lines = finding_text(replace(FULL, other=other)).splitlines()
+    assert lines[3] == "  other side: copy.py:3   copy.start()"
+    assert lines[4].startswith("  cause: ")
+
+
+def test_a_line_without_its_text() -> None:
+    lines = finding_text(replace(FULL, source=SourceLine(file="rows.py", line=12))).splitlines()
+    assert lines[1] == "  rows.py:12"
+
+
+def test_a_file_below_this_folder_is_named_as_one_would_type_it() -> None:
+    here = Path.cwd() / "kernels" / "rows.py"
+    lines = finding_text(replace(FULL, source=replace(LINE, file=str(here)))).splitlines()
+    assert lines[1].startswith("  kernels/rows.py:12   ")
+
+
+def test_a_message_of_several_lines_stays_indented() -> None:
+    lines = finding_text(replace(FULL, message="one\ntwo")).splitlines()
+    assert lines[2:4] == ["  one", "  two"]
+
+
+def test_a_fault_carries_its_finding() -> None:
+    fault = KernelFault(finding_text(FULL), FULL)
+    assert isinstance(fault, PallasDebugError)
+    assert fault.finding is FULL
+    assert str(fault) == finding_text(FULL)
+    assert KernelFault("text alone").finding is None
