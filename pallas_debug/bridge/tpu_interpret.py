@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -104,8 +105,16 @@ def _install() -> None:
         _replace(races, name, _checking(getattr(races, name), writes))
     _replace(shared_memory.Semaphore, "wait", _waiting(shared_memory.Semaphore.wait))
     _replace(memory, "check_failed", _failing(memory.check_failed))
+    logger = logging.getLogger("jax._src.callback")
+    logger.addFilter(_is_news)
+    _restore.callback(logger.removeFilter, _is_news)
     tokens = dispatch.RuntimeTokenSet
     _replace(tokens, "get_token_input", _settling(tokens.get_token_input))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Jax logs each exception of a callback with its own stack; ours is a finding already."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KernelFault))
 
 
 def _replace(owner: Any, name: str, new: Any) -> None:

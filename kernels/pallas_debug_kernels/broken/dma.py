@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from .record import HANGS, NAN, WRONG, BrokenKernel, Expected, Fault, prints, raises
+from .record import HANGS, NAN, RACE, WRONG, BrokenKernel, Expected, Fault, raises
 
 F32 = jnp.float32
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -261,10 +261,7 @@ KERNELS = (
         args=X,
         expected=Expected(
             tpu=NAN,
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            ),
+            tpu_races=RACE,
         ),
     ),
     BrokenKernel(
@@ -276,10 +273,7 @@ KERNELS = (
         args=X * 2,
         expected=Expected(
             tpu=NAN,
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            ),
+            tpu_races=RACE,
         ),
     ),
     BrokenKernel(
@@ -291,10 +285,7 @@ KERNELS = (
         args=TWO_TILES,
         expected=Expected(
             hlo=WRONG,
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            ),
+            tpu_races=RACE,
         ),
     ),
     BrokenKernel(
@@ -306,10 +297,7 @@ KERNELS = (
         args=X,
         expected=Expected(
             tpu=WRONG,
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            ),
+            tpu_races=RACE,
         ),
     ),
     BrokenKernel(

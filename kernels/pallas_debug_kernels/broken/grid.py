@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from .record import NAN, WRONG, BrokenKernel, Expected, Fault, prints, raises
+from .record import NAN, RACE, WRONG, BrokenKernel, Expected, Fault, raises
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -226,12 +226,7 @@ KERNELS = (
         repaired=parallel_sum_repaired,
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),
         args=X,
-        expected=Expected(
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            )
-        ),
+        expected=Expected(tpu_races=RACE),
     ),
     BrokenKernel(
         fault=Fault.PARALLEL_REVISIT,
@@ -242,10 +237,7 @@ KERNELS = (
         args=X,
         expected=Expected(
             tpu=WRONG,
-            tpu_races=(
-                prints("RACE DETECTED", before="0.12"),
-                raises("RACE DETECTED", since="0.12"),
-            ),
+            tpu_races=RACE,
         ),
     ),
     BrokenKernel(

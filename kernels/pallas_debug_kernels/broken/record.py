@@ -157,6 +157,10 @@ Verdicts = Verdict | tuple[Verdict, ...]
 passes)."""
 
 
+RACE = (prints("RACE DETECTED", before="0.12"), raises("RACE DETECTED", since="0.12"))
+"""What jax's race detector says."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Expected:
     """What each engine says of a kernel; `tpu_races` is as `tpu` unless told."""
