@@ -77,6 +77,7 @@ from pallas_debug.bridge import hook
 class Nobody:
     def lowered(self, *_): pass
     def ran(self, *_): pass
+    def failed(self, *_): pass
 
 start = time.perf_counter()
 with hook.watching(Nobody()), hook.stubbed():

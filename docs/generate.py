@@ -103,6 +103,7 @@ def pytest_options() -> str:
     rows = []
     for option in OPTIONS:
         value = f"[={option.metavar}]" if option.const else f"={option.metavar}"
+        value = value if option.metavar else ""
         bare = f"`{option.const}`" if option.const else "a value is required"
         rows.append(
             [
@@ -134,14 +135,16 @@ def python() -> str:
         "takes time; each name is loaded at its first use. The objects that these return are "
         "described under [dump format](dump-format.md): they are what the files hold.",
     ]
-    for name in ("debug", "interpret", "dump", "open_dumps"):
+    for name in ("debug", "interpret", "compile", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
+    from pallas_debug.compiled import Compiled
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 
     parts += ["## Objects"]
-    for kind in (Dump, Session, Options, DumpReader, StoredKernel, StoredCompilation):
+    kinds = (Dump, Compiled, Session, Options, DumpReader, StoredKernel, StoredCompilation)
+    for kind in kinds:
         parts += _class(kind)
     parts += ["## Exceptions", "All are in `pallas_debug.errors`."]
     errors = importlib.import_module("pallas_debug.errors")
@@ -374,6 +377,29 @@ def targets() -> str:
     )
 
 
+def switches() -> str:
+    from pallas_debug.aot import switches as module
+
+    takers = {"compile": "libtpu", "lowering": "jax"}
+    rows = [
+        [f"`{s.name}`", s.summary, s.cost, f"`{s.option}={s.value}`, by {takers[s.where]}", s.since]
+        for s in module.SWITCHES.values()
+    ]
+    return page(
+        "Switches",
+        "pallas_debug/aot/switches.py",
+        [
+            "What `--switch` and `switches=` take, joined by commas or repeated, and what "
+            "`pallas_debug.compile` has an argument for each of. The "
+            "[guide](../guides/dumping.md#switches) shows them at work.",
+            table(["switch", "on a TPU", "cost", "what is set", "tried from"], rows),
+            "Switches are part of the cache's key, and `show` prints those of a compilation. One "
+            "that the installed libtpu or jax does not know makes the compilation fail, and the "
+            "failure names it.",
+        ],
+    )
+
+
 VARIABLES = {
     "LIBTPU_INIT_ARGS": "Flags for libtpu. They are given to every compilation and are part of "
     "the cache's key; `--xla_mosaic_dump_to` is left out, as each compilation has a directory of "
@@ -381,12 +407,12 @@ VARIABLES = {
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
     "PYTHONPATH": "Handed on to the compiler's process.",
-    "TERM": "`dumb` turns the progress line off.",
+    "TERM": "`dumb` turns the progress line and colours off.",
+    "NO_COLOR": "Where it is set, nothing is printed in colours.",
 }
 """Variables that the code reads, besides those of the pytest plugin."""
 
 THEIRS = {
-    "NO_COLOR": "Tables have no colours (rich).",
     "JAX_PLATFORMS": "As for any jax program. Where it is unset and the machine has no TPU, jax "
     "is kept from looking for one.",
 }
@@ -515,6 +541,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "dump-format.md": dump_format,
     "hooks.md": hooks,
     "targets.md": targets,
+    "switches.md": switches,
     "environment.md": environment,
 }
 

@@ -16,11 +16,13 @@ if TYPE_CHECKING:
     from pallas_debug.api import dump as dump
     from pallas_debug.api import interpret as interpret
     from pallas_debug.checked import check as check
+    from pallas_debug.compiled import compile as compile
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
 
 _HOMES = {
     "check": "pallas_debug.checked",
+    "compile": "pallas_debug.compiled",
     "debug": "pallas_debug.api",
     "dump": "pallas_debug.api",
     "interpret": "pallas_debug.api",

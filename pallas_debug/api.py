@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import report
+from pallas_debug.aot import switches as switch_names
 from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform, trace
 from pallas_debug.bridge.interpret_params import Mode
@@ -53,6 +54,7 @@ def debug(
     interpret: Interpret = ...,
     timeout: float = ...,
     jobs: int = ...,
+    switches: str | Iterable[str] = ...,
     quiet: bool = ...,
 ) -> Debug: ...
 
@@ -66,6 +68,7 @@ def debug(
     interpret: Interpret = None,
     timeout: float = DEFAULT_TIMEOUT,
     jobs: int = 0,
+    switches: str | Iterable[str] = (),
     quiet: bool = False,
 ) -> Any:
     """Dump the kernels that a function calls, or those called within a `with` block.
@@ -91,11 +94,13 @@ def debug(
         `auto` where there is no accelerator.
       timeout: seconds for one compilation.
       jobs: compiler processes at most; 0 is one per core, four at most.
+      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
+        joined by commas.
       quiet: print no summary on standard error.
 
     Raises:
       UnknownTargetError: a target that nobody knows.
-      UsageError: an interpret mode that makes no sense.
+      UsageError: an interpret mode that makes no sense, a switch that nobody knows.
       DumpDirectoryError: `to` cannot be written to.
     """
     options = Options(
@@ -104,6 +109,7 @@ def debug(
         interpret=interpret,
         timeout=timeout,
         jobs=jobs,
+        switches=switch_names.parse(switches),
     )
     made = Debug(options, quiet=quiet)
     return made if function is None else made(function)
@@ -218,6 +224,7 @@ def dump(
     to: str | Path = DEFAULT_DIRECTORY,
     timeout: float = DEFAULT_TIMEOUT,
     jobs: int = 0,
+    switches: str | Iterable[str] = (),
     tick: Callable[[Session], None] | None = None,
     **kwargs: Any,
 ) -> tuple[Dump, ...]:
@@ -236,6 +243,8 @@ def dump(
       to: the dump directory.
       timeout: seconds for one compilation.
       jobs: compiler processes at most; 0 is one per core, four at most.
+      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
+        joined by commas.
       tick: called some ten times a second while compilations go on.
       **kwargs: for the function, like `args`.
 
@@ -245,7 +254,7 @@ def dump(
 
     Raises:
       UnknownTargetError: a target that nobody knows.
-      UsageError: the function calls no kernel.
+      UsageError: the function calls no kernel, or a switch that nobody knows.
       DumpDirectoryError: `to` cannot be written to.
       LibtpuError: nothing can be compiled here.
     """
@@ -255,6 +264,7 @@ def dump(
         interpret="off",
         timeout=timeout,
         jobs=jobs,
+        switches=switch_names.parse(switches),
     )
     with Session(options) as session:
         for target in session.targets:

@@ -188,6 +188,8 @@ class Compilation:
       key: 64 hex digits over kernel, source lines, target, versions and flags: the same key
         means that compiling again would give the same.
       flags: what libtpu was told, in its own spelling.
+      switches: options by name that it was compiled with, such as `log_recorder`.
+      notes: sentences that whoever runs the executable should know.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
     """
@@ -200,6 +202,8 @@ class Compilation:
     failure: Failure | None = None
     memory: Memory | None = None
     flags: tuple[str, ...] = ()
+    switches: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     seconds: float | None = None
     lowering_seconds: float | None = None
     device_kind: str | None = None

@@ -45,6 +45,7 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     compilations = [(dump, c) for dump in dumps for c in dump.compilations]
     failed = [(dump, c) for dump, c in compilations if not c.ok]
     lines = [f"{dump.name} {c.target}: {status(c)}" for dump, c in failed]
+    lines += dict.fromkeys(f"{dump.name}: {note}" for dump, c in compilations for note in c.notes)
     targets = list(dict.fromkeys(c.target for _, c in compilations))
     cached = sum(c.cached for _, c in compilations)
     counts = [plural(len(dumps), "kernel")]

@@ -8,46 +8,42 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import functools
-import hashlib
 import itertools
-import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.aot import compile as compile_
-from pallas_debug.aot import targets
-from pallas_debug.aot.pool import (
-    DEFAULT_TIMEOUT,
-    MOSAIC_FLAGS,
-    Pool,
-    Settings,
-    default_jobs,
-    user_flags,
-)
+from pallas_debug.aot import job, targets
+from pallas_debug.aot import switches as switch_names
+from pallas_debug.aot.pool import DEFAULT_TIMEOUT, Pool, Settings, default_jobs
 from pallas_debug.bridge import (
     capture,
     chip,
     hook,
     interpret,
-    lower,
     observe,
     platform,
     selftest,
     tpu_interpret,
-    versions,
 )
 from pallas_debug.bridge.interpret_params import Mode
 from pallas_debug.checks.observer import RunObserver
 from pallas_debug.errors import CannotRunError, PallasDebugError
 from pallas_debug.hooks import extra_targets, hookimpl, notify, plugin_manager
-from pallas_debug.model import Compilation, Dump, Failure, Kernel, RunRecord, SourceLine, Target
+from pallas_debug.model import (
+    Compilation,
+    Dump,
+    Finding,
+    Kernel,
+    PrintRecord,
+    RunRecord,
+    Target,
+)
 from pallas_debug.store.writer import Store
 
 Interpret = Mode | str | None
@@ -58,6 +54,9 @@ DEFAULT_HANG = 30.0
 
 DEFAULT_CHIP = "v5e"
 """What interpreted code is told that asks for its chip, where no target says otherwise."""
+
+_reporting: list[object] = []
+"""Who asked last is told of what an interpreter finds: a session within a session keeps its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +75,7 @@ class Options:
       epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
       checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
       prints: whether what interpreted kernels print is kept, and told to the plugins.
+      switches: what is asked of compilations by name (`aot/switches.py`), such as `log_recorder`.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
     """
 
@@ -88,6 +88,7 @@ class Options:
     epoch: object | None = None
     checks: tuple[str, ...] = ()
     prints: bool = False
+    switches: tuple[str, ...] = ()
     hang_after: float = DEFAULT_HANG
 
 
@@ -149,30 +150,34 @@ class Session:
         self.store = Store(options.dumps) if options.dumps is not None else None
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
-        self.targets = resolve_targets(options.targets, self.plugins)
+        self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
         chip_name = options.chip or (None if self.targets or not self._interprets else DEFAULT_CHIP)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
+        self.unchecked: list[str] = []
+        self.raised: list[str] = []
         self.observer = RunObserver(
             checks=options.checks,
             prints=options.prints,
             found=lambda finding: self._tell("finding", finding=finding),
             printed=lambda record: self._tell("print", record=record),
-            skipped=lambda sentence: self._add_problem(PallasDebugError(sentence)),
+            skipped=self._skipped,
         )
         self._runs = runs
         self._say = say
         self._said: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+        self._identity = object()
         self._lock = threading.Lock()
         self._local = threading.local()
         self._requested: set[tuple[str, str]] = set()
         self._captures: dict[str, capture.Capture] = {}
+        self._calls: dict[str, set[tuple[str, int]]] = {}
         self._compilations: dict[tuple[str, str], Compilation] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
-        self._flags = tuple(user_flags())
         self._pool = Pool(Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout))
+        self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
         self._stack = contextlib.ExitStack()
         selftest.require()
 
@@ -186,9 +191,7 @@ class Session:
             if self.options.checks or self.options.prints:
                 stack.enter_context(observe.observing(self.observer))
             if self._interprets:
-                stack.enter_context(
-                    tpu_interpret.reporting(self.observer.found, hang_after=self.options.hang_after)
-                )
+                stack.enter_context(self._reports())
             self._stack = stack.pop_all()
         return self
 
@@ -222,11 +225,11 @@ class Session:
     def dumps(self) -> list[Dump]:
         """The captured kernels with their finished compilations."""
         found = []
+        finished = dict(self._compilations)
+        names = dict.fromkeys([*(t.name for t in self.targets), *(name for _, name in finished)])
         for kernel in self.kernels:
             compilations = tuple(
-                self._compilations[kernel.digest, target.name]
-                for target in self.targets
-                if (kernel.digest, target.name) in self._compilations
+                finished[kernel.digest, name] for name in names if (kernel.digest, name) in finished
             )
             folder = self.store.folder(kernel) if self.store else Path()
             found.append(Dump(kernel=kernel, folder=folder, compilations=compilations))
@@ -244,14 +247,29 @@ class Session:
             if tick:
                 tick()
 
-    def record_run(self, name: str, kernels: Iterable[Kernel] | None = None) -> None:
-        """Keep which kernels a test or script used; all that were captured unless told."""
+    def record_run(
+        self,
+        name: str,
+        kernels: Iterable[Kernel] | None = None,
+        *,
+        prints: Iterable[PrintRecord] = (),
+        findings: Iterable[Finding] = (),
+    ) -> Path | None:
+        """Keep which kernels a test or script used (all that were captured unless told), what they
+        printed and what was found; the file that has it, None where nothing is dumped."""
         if self.store is None:
-            return
+            return None
         used = self.kernels if kernels is None else kernels
-        folders = tuple(self.store.folder(kernel).name for kernel in used)
+        record = RunRecord(
+            run=self.run_id,
+            name=name,
+            kernels=tuple(self.store.folder(kernel).name for kernel in used),
+            prints=tuple(prints),
+            findings=tuple(findings),
+        )
         with self._collecting_problems():
-            self.store.put_run(RunRecord(run=self.run_id, name=name, kernels=folders))
+            return self.store.put_run(record)
+        return None
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
@@ -284,12 +302,82 @@ class Session:
         Raises:
           UsageError: no such mode.
         """
-        with interpret.interpreting(mode, chosen=self._chosen):
+        mode = Mode.parse(mode)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(interpret.interpreting(mode, chosen=self._chosen))
+            if mode.kind != "off" and not self._interprets:
+                stack.enter_context(self._reports())
             yield
+
+    @contextlib.contextmanager
+    def checking(self, checks: Iterable[str]) -> Iterator[None]:
+        """Kernels are checked for something else meanwhile, those too that were jitted before.
+
+        Args:
+          checks: names, as `checks/names.py` lists them; none to check for nothing.
+        """
+        before, self.observer.checks = self.observer.checks, tuple(checks)
+        try:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(hook.epoch((self._identity, self.observer.checks)))
+                if not (self.options.checks or self.options.prints):
+                    stack.enter_context(observe.observing(self.observer))
+                yield
+        finally:
+            self.observer.checks = before
+
+    @contextlib.contextmanager
+    def compiling_for(self, names: Iterable[str]) -> Iterator[None]:
+        """Kernels that are lowered or run meanwhile are compiled for these targets.
+
+        Raises:
+          UnknownTargetError: a target that nobody knows.
+        """
+        before, self._wanted = self._wanted, resolve_targets(tuple(names), self.plugins)
+        try:
+            yield
+        finally:
+            self._wanted = before
+
+    @contextlib.contextmanager
+    def answering(self, target: Target) -> Iterator[None]:
+        """Code that asks for its chip meanwhile gets this one; on a TPU it goes on getting that."""
+        if platform.has_tpu():
+            yield
+            return
+        with chip.answering_everywhere(target):
+            yield
+
+    @contextlib.contextmanager
+    def separately(self) -> Iterator[None]:
+        """What is found and printed meanwhile is kept apart from what was before, as for a test.
+
+        `observer` begins anew; a fault that was told of before is told of again.
+        """
+        self.observer.clear()
+        self.raised.clear()
+        with self._reports():
+            yield
+
+    @contextlib.contextmanager
+    def _reports(self) -> Iterator[None]:
+        """What interpreters find goes to the observer, unless somebody else asks meanwhile."""
+        token = object()
+
+        def found(finding: Finding) -> None:
+            if _reporting[-1:] == [token]:
+                self.observer.found(finding)
+
+        _reporting.append(token)
+        try:
+            with tpu_interpret.reporting(found, hang_after=self.options.hang_after):
+                yield
+        finally:
+            _reporting.remove(token)
 
     def settle(self) -> None:
         """Wait for interpreted kernels that this thread began, and raise what went wrong there."""
-        if self._interprets:
+        if _reporting:
             interpret.settle()
 
     def reset(self) -> None:
@@ -327,11 +415,14 @@ class Session:
                 self._tell(
                     "kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
                 )
+                for finding in job.unprintable(captured) if self.targets else ():
+                    self.observer.found(finding)
             collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
+            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
             if collected is not None:
                 collected.append(captured)
             else:
-                self.request([captured], self.targets)
+                self.request([captured], self._wanted)
             return kernel.digest
         return None
 
@@ -340,12 +431,21 @@ class Session:
             for token in tokens:
                 captured = self._captures.get(str(token))
                 if captured is not None:
+                    if self._wanted is not self.targets:  # jitted before these were asked for
+                        self.request([captured], self._wanted)
                     self._tell("kernel_used", kernel=captured.kernel)
+
+    def failed(self, error: Exception) -> None:
+        self.raised.append(str(error))
+
+    def calls(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
+        """Files and lines that were on the way to where the kernel was called."""
+        return frozenset(self._calls.get(kernel.digest, ()))
 
     def _compile(self, captured: capture.Capture, target: Target) -> None:
         with self._collecting_problems():
             kernel = captured.kernel
-            key = self._key(captured, target)
+            key = self._jobs.key(captured, target)
             claim = self.plugins.hook.pallas_debug_claim_compilation(kernel=kernel, target=target)
             with claim or contextlib.nullcontext():
                 compilation = self.plugins.hook.pallas_debug_find_compilation(
@@ -358,43 +458,14 @@ class Session:
 
     def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
         kernel = captured.kernel
-        refused = functools.partial(
-            compile_.refused, kernel, target, key=key, versions=versions.installed()
-        )
         try:
-            self._pool.warm()
-            lowered = lower.lower(captured, target)
-            self._compile_lowered(captured, target, key, lowered)
-        except lower.LoweringFailed as error:
-            log = error.failure.message.encode(errors="replace") + b"\n"
-            self._finished(kernel, refused(error.failure), {compile_.LOG: log})
+            with self._jobs.compile(captured, target, key) as (compilation, files):
+                self._finished(kernel, compilation, files)
         except CannotRunError as error:
-            failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
-            self._compilations[kernel.digest, target.name] = refused(failure)
-            raise
-
-    def _compile_lowered(
-        self, captured: capture.Capture, target: Target, key: str, lowered: lower.Lowered
-    ) -> None:
-        with self._pool.compile(
-            lowered.module,
-            topology=targets.for_devices(target, lowered.num_devices),
-            num_devices=lowered.num_devices,
-        ) as outcome:
-            compilation, files = compile_.finished(
-                captured.kernel,
-                target,
-                outcome,
-                key=key,
-                num_devices=lowered.num_devices,
-                flags=(*self._flags, *MOSAIC_FLAGS),
-                versions=versions.installed(),
-                lowering_seconds=lowered.seconds,
-                timeout=self.options.timeout,
+            self._compilations[kernel.digest, target.name] = self._jobs.unavailable(
+                captured, target, key, error
             )
-            files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
-            files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
-            self._finished(captured.kernel, compilation, files)
+            raise
 
     def _finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
@@ -405,22 +476,6 @@ class Session:
     def _tell(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
             self._add_problem(problem)
-
-    def _key(self, captured: capture.Capture, target: Target) -> str:
-        """Under which compiling again would give the same: lines, versions and flags included."""
-        content = json.dumps(
-            [
-                captured.kernel.digest,
-                _place(captured.kernel.source),
-                captured.jaxpr,
-                captured.enable_x64,
-                target.topology,
-                versions.installed(),
-                self._flags,
-                MOSAIC_FLAGS,
-            ]
-        )
-        return hashlib.sha256(content.encode(errors="replace")).hexdigest()
 
     def _epoch(self) -> object | None:
         if self.options.epoch is None:
@@ -441,6 +496,12 @@ class Session:
             )
             wrapped.__cause__ = error
             self._add_problem(wrapped)
+
+    def _skipped(self, sentence: str) -> None:
+        """A kernel is not checked as asked for."""
+        with self._lock:
+            self.unchecked.append(sentence)
+        self._add_problem(PallasDebugError(sentence))
 
     def _add_problem(self, error: PallasDebugError) -> None:
         with self._lock:
@@ -477,7 +538,3 @@ def _of_this_host() -> Target:
             "Name a generation instead, such as v5e."
         )
     return target
-
-
-def _place(source: SourceLine | None) -> str:
-    return "" if source is None else str(replace(source, text=None))

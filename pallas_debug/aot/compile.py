@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from pallas_debug.aot import switches as switch_names
 from pallas_debug.aot.pool import Outcome
 from pallas_debug.ir.locations import first_source_line, source_lines
-from pallas_debug.model import Compilation, Failure, Kernel, Pass, SourceLine, Target
+from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import raw
 
 PASSES = "passes"
@@ -18,6 +19,9 @@ LOG = "compiler.log"
 
 _FATAL = re.compile(r"F\d{4} ")
 """A line of libtpu's log that is its last: level and date."""
+
+_OF_A_PRINT = re.compile(r"Signedness cannot be inferred|\bbitwidth\b")
+"""What libtpu says as it refuses a print, or dies of it."""
 
 Files = dict[str, bytes | Path]
 
@@ -33,8 +37,17 @@ def finished(
     versions: Mapping[str, str],
     lowering_seconds: float,
     timeout: float,
+    switches: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    prints: Sequence[Finding] = (),
 ) -> tuple[Compilation, Files]:
-    """What the worker's outcome amounts to, and the files to keep of it."""
+    """What the worker's outcome amounts to, and the files to keep of it.
+
+    Args:
+      switches: options by name with which it was compiled.
+      notes: sentences to keep with an executable.
+      prints: what is known to be wrong with the kernel's prints.
+    """
     compiles = raw.compiles(outcome.dumps)
     raw_passes = compiles[-1].passes if compiles else ()
     passes: list[Pass] = []
@@ -48,6 +61,8 @@ def finished(
             described = replace(described, file=name)
         passes.append(described)
     failure = _failure(kernel, outcome, passes, files, timeout)
+    if failure is not None:
+        failure = explained(failure, prints, versions)
     reply = outcome.reply
     compilation = Compilation(
         kernel=kernel.name,
@@ -58,6 +73,8 @@ def finished(
         failure=failure,
         memory=reply.memory if reply else None,
         flags=flags,
+        switches=switches,
+        notes=() if failure else notes,
         seconds=round(reply.seconds, 6) if reply else None,
         lowering_seconds=round(lowering_seconds, 6),
         device_kind=(reply.device_kind if reply else None) or target.device_kind,
@@ -74,6 +91,7 @@ def refused(
     *,
     key: str,
     versions: Mapping[str, str],
+    switches: tuple[str, ...] = (),
 ) -> Compilation:
     """A kernel that never reached the compiler."""
     return Compilation(
@@ -84,7 +102,44 @@ def refused(
         failure=failure,
         device_kind=target.device_kind,
         versions=versions,
+        switches=switches,
     )
+
+
+def explained(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
+    """The failure in our words first, where a switch or a print of the kernel's is its cause.
+
+    Args:
+      prints: what is known to be wrong with the kernel's prints.
+    """
+    if failure.stage in ("timeout", "setup"):
+        return failure
+    blamed = next((f for f in prints if _is_cause(f, failure)), None)
+    if blamed is None:
+        return switch_names.explained(failure, versions)
+    words = [
+        f"a TPU cannot do this print: {blamed.message}",
+        f"cause: {blamed.cause}",
+        f"try: {blamed.advice}",
+        "",
+        f"{failure.type}: {failure.message}",
+    ]
+    return replace(
+        failure,
+        type=blamed.kind,
+        message="\n".join(words),
+        source=blamed.source or failure.source,
+    )
+
+
+def _is_cause(finding: Finding, failure: Failure) -> bool:
+    """A failure that names another line, or that no print leads to, is about something else."""
+    if failure.stage != "lowering" and not _OF_A_PRINT.search(failure.message):
+        return False
+    if failure.source is None or finding.source is None:
+        return True
+    named, printed = failure.source, finding.source
+    return (named.file, named.line) == (printed.file, printed.line)
 
 
 def _failure(

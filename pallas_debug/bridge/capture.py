@@ -9,12 +9,15 @@ import hashlib
 import json
 import linecache
 import re
+import sys
+import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import jax
+from jax._src import source_info_util
 
 from pallas_debug.bridge import chip, versions
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
@@ -39,6 +42,7 @@ class Capture:
       avals: of the operands, one device's share of them.
       mesh: jax's mesh where the kernel was lowered within `shard_map`.
       enable_x64: jax's setting in the thread that lowered the kernel.
+      calls: files and lines of the caller's that were on the way to the kernel's call.
     """
 
     kernel: Kernel
@@ -48,6 +52,7 @@ class Capture:
     avals: tuple[Any, ...]
     mesh: Any | None
     enable_x64: bool
+    calls: frozenset[tuple[str, int]] = frozenset()
 
 
 def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
@@ -88,6 +93,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         avals=tuple(context.avals_in),
         mesh=mesh,
         enable_x64=bool(jax.config.jax_enable_x64),
+        calls=_calls(),
     )
 
 
@@ -178,6 +184,19 @@ def _operands(
         for name, aval in zip(names[first_scratch:], kernel_avals[first_scratch:], strict=False)
     ]
     return tuple(operands)
+
+
+def _calls() -> frozenset[tuple[str, int]]:
+    """Files and lines that are on the way to the call that is being lowered."""
+    traceback = source_info_util.current().traceback
+    found = {(f.file_name, f.start_line) for f in source_info_util.user_frames(traceback)}
+    if not found:  # an eager call, which is lowered while it is made
+        frame: types.FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if source_info_util.is_user_filename(frame.f_code.co_filename):
+                found.add((frame.f_code.co_filename, frame.f_lineno))
+            frame = frame.f_back
+    return frozenset(found)
 
 
 def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:

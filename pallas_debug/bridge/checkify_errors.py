@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+import string
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -10,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax._src import checkify
 
-from pallas_debug.bridge.sites import Site
+from pallas_debug.bridge.sites import Site, shape_text
 
 CATEGORIES: dict[str, type[checkify.JaxException]] = {
     "user": checkify.FailedCheckError,
@@ -29,10 +33,13 @@ def checks_for(errors: Any) -> tuple[str, ...]:
 
 def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
     """What jax would raise, with values that may be traced."""
-    if site.check == "user":
-        error: checkify.JaxException = jax.tree.unflatten(site.error, _payload(site, values))
-        return error
     traceback = checkify.get_traceback()
+    if site.check == "user":
+        error = _error(site, values)
+        if not isinstance(error, checkify.FailedCheckError):
+            return checkify.FailedCheckError(traceback, _literal(_UNNAMED))
+        wording, args, kwargs = _wording(error)
+        return checkify.FailedCheckError(error.traceback_info, wording, *args, **kwargs)
     if site.check == "nan":
         where = f" at {site.source}" if site.source else ""
         return checkify.NaNError(traceback, f"{site.operation}{where}")
@@ -43,21 +50,111 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
 
 
 def message(site: Site, values: Sequence[Any]) -> str:
-    """The message of a user's check, with its values."""
+    """The message of a user's check, with its values; on one that holds control codes, those
+    are spelled out, as it ends on a terminal."""
+    error = _error(site, values)
+    if not isinstance(error, checkify.FailedCheckError):
+        return _UNNAMED
+    wording, args, kwargs = _wording(error)
+    text = wording.format(*map(_plain, args), **{k: _plain(v) for k, v in kwargs.items()})
+    return "".join(c if c.isprintable() or c == "\n" else _escaped(c) for c in text)
+
+
+_UNNAMED = "a check failed"
+
+_NAME = re.compile(r"\w*", re.ASCII)
+
+_WIDE = re.compile(r"\d{4}")
+"""A format specification that asks for thousands of characters, or more memory than there is."""
+
+
+@dataclass(frozen=True)
+class _Absent:
+    """An argument of a message that is not kept: an array, or a scalar beyond the first few."""
+
+    text: str
+
+
+def _error(site: Site, values: Sequence[Any]) -> Any:
+    """The error of a user's check with these values; None where it is not known which it is."""
     if site.error is None:
-        return "a check failed"
-    error = jax.tree.unflatten(site.error, _payload(site, values))
-    return str(error.fmt_string.format(*error.args, **error.kwargs))
-
-
-def _payload(site: Site, values: Sequence[Any]) -> list[Any]:
-    """The arguments of the message; of arrays, whose values are not kept, zeros."""
+        return None
     given = iter(values)
-    payload = []
-    for shape, dtype in site.details["payload"]:
-        value = next(given, None) if shape == () else None
-        payload.append(jnp.zeros(shape, dtype) if value is None else jnp.asarray(value, dtype))
-    return payload
+    payload = [
+        next(given, _Absent("…")) if shape == () else _Absent(shape_text(dtype, shape))
+        for shape, dtype in site.details["payload"]
+    ]
+    return jax.tree.unflatten(site.error, payload)
+
+
+def _wording(error: Any) -> tuple[str, list[Any], dict[str, Any]]:
+    """A format string that takes nothing but scalars by their names, and those.
+
+    What is not kept stands in it as text. So does a field that asks for an attribute or an item,
+    and a string that is no format string at all: a message must never fail where a check did.
+    """
+    try:
+        fields = list(string.Formatter().parse(error.fmt_string))
+        numbers = itertools.count()
+        parts = [_literal(text) + _field(error, numbers, *rest) for text, *rest in fields]
+        wording = "".join(parts)
+        args = [_or_zero(x) for x in error.args]
+        kwargs = {k: _or_zero(v) for k, v in error.kwargs.items()}
+        wording.format(*map(_sample, args), **{k: _sample(v) for k, v in kwargs.items()})
+    except (ValueError, TypeError, LookupError, AttributeError):
+        return _literal(error.fmt_string), [], {}
+    return wording, args, kwargs
+
+
+def _field(
+    error: Any,
+    numbers: Iterator[int],
+    name: str | None,
+    spec: str | None,
+    conversion: str | None,
+) -> str:
+    if name is None:
+        return ""
+    first = _NAME.match(name)
+    key = first[0] if first else ""
+    rest = name[len(key) :]
+    key = key or str(next(numbers))
+    value = error.args[int(key)] if key.isdigit() else error.kwargs[key]
+    shown = f"!{conversion}" if conversion else ""
+    if rest:
+        return _literal(f"{{{name}}}")
+    if isinstance(value, _Absent):
+        return _literal(value.text)
+    if not _is_scalar(value):
+        return "…"
+    if not spec or "{" in spec or _WIDE.search(spec):
+        return f"{{{key}{shown}}}"
+    return f"{{{key}{shown}:{spec}}}"
+
+
+def _literal(text: str) -> str:
+    return text.replace("{", "{{").replace("}", "}}")
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def _is_scalar(value: Any) -> bool:
+    return not isinstance(value, (_Absent, tuple, list, dict)) and jnp.shape(value) == ()
+
+
+def _or_zero(value: Any) -> Any:
+    return value if _is_scalar(value) else np.int32(0)
+
+
+def _sample(value: Any) -> Any:
+    """A scalar of the same kind, to try a format with."""
+    return np.zeros((), jnp.result_type(value)).item()
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, (bool, int, float)) else np.asarray(value).item()
 
 
 def _oob(site: Site, values: Sequence[Any]) -> Any:

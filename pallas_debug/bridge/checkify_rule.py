@@ -76,7 +76,7 @@ def _checked(
         return error, pallas_call.pallas_call_p.bind(*args, **params)
     for inner in made.not_entered:
         _unchecked(params, f"what is inside its `{inner}` is not checked")
-    *outputs, rows = pallas_call.pallas_call_p.bind(*args, **made.params)
+    *outputs, rows = made.bind(pallas_call.pallas_call_p, args)
     return _with_first(context, error, made.layout, rows), outputs
 
 
@@ -120,8 +120,7 @@ def _keys(layout: Layout, record: Any) -> list[Any]:
     keys = [record[:, 1 + d] for d in range(rank)]
     for depth in range(MAX_LOOPS):
         begins = [
-            site.loops[depth] if depth < len(site.loops) else i
-            for i, site in enumerate(layout.sites)
+            site.loops[depth] if depth < len(site.loops) else site.step for site in layout.sites
         ]
         inside = np.array([depth < len(site.loops) for site in layout.sites])
         keys += [jnp.array(begins), jnp.where(inside, record[:, 1 + rank + depth], 0)]

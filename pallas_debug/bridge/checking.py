@@ -7,6 +7,7 @@ whether it did, and leaves it to the recorder (`recording.py`) to write that dow
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,7 +25,7 @@ from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge import lines, rewrite
 from pallas_debug.bridge.recording import Pending, Recorder, any_of
-from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
+from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text, slice_text
 
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
 """Every check there is, by its name."""
@@ -55,6 +56,7 @@ _CHECKED = {
     lax.div_p,
     lax.rem_p,
     lax.dynamic_slice_p,
+    lax.gather_p,
 }
 
 _ACCESSES = {
@@ -80,16 +82,22 @@ def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive in _ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
-            total += 1 + sum(
-                1 for atom in eqn.invars if str(getattr(atom.aval, "dtype", "")).startswith("int")
-            )
+            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
         elif eqn.primitive.name in _ARITHMETIC or eqn.primitive in _CHECKED:
-            total += max(4, len(eqn.invars) - 1)
+            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
+        elif eqn.primitive is lax.while_p:
+            # Once in the loop, and once behind it.
+            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):
                 if rewrite.is_jaxpr(inner):
                     total += capacity(rewrite.opened(inner)[0], checks)
     return total
+
+
+def _is_index(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))
 
 
 class Checker(rewrite.Visitor):
@@ -134,6 +142,8 @@ class Checker(rewrite.Visitor):
             self._division(eqn, inputs)
         elif primitive is lax.dynamic_slice_p:
             self._dynamic_slice(eqn, inputs)
+        elif primitive is lax.gather_p:
+            self._gather(eqn, inputs)
         return None
 
     def after(
@@ -158,8 +168,8 @@ class Checker(rewrite.Visitor):
             self._operands[id(ref)] = Operand(name=name, kind="scratch")
             self._kept_alive.append(ref)
 
-    def position(self) -> int:
-        return len(self.sites)
+    def wants(self, jaxpr: Any) -> bool:
+        return capacity(jaxpr, tuple(self._checks)) > 0
 
     def unknown(self, eqn: Any) -> None:
         self.not_entered.append(eqn.primitive.name)
@@ -228,6 +238,7 @@ class Checker(rewrite.Visitor):
             self.left_out += 1  # as `checkify` does with what it is not asked for
             return []
         error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
+        is_one = len(error._metadata) == 1  # `check_error` may hold several
         for effect, failed in error._pred.items():
             payload = error._payload[effect]
             scalars = [x for x in payload if jnp.shape(x) == ()][:MAX_VALUES]
@@ -242,7 +253,7 @@ class Checker(rewrite.Visitor):
                             (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
                         )
                     },
-                    error=next(iter(error._metadata.values()), None),
+                    error=next(iter(error._metadata.values())) if is_one else None,
                 ),
                 failed,
                 values=functools.partial(list, scalars),
@@ -271,9 +282,11 @@ class Checker(rewrite.Visitor):
     def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
         known = self._operands.get(id(ref))
         aval = jax_core.typeof(ref)
+        view = ""
         for transform in transforms or ():
             if not isinstance(transform, indexing.NDIndexer):
                 continue
+            outer, view = view, f"{view}.at[{', '.join(_dims(transform))}]"
             for dim, (index, bound) in enumerate(
                 zip(transform.indices, transform.shape, strict=True)
             ):
@@ -298,65 +311,80 @@ class Checker(rewrite.Visitor):
                             "size": size if is_slice else None,
                             "bound": bound,
                             "dims": _dims(transform),
-                            "shape": tuple(aval.shape),
+                            "view": outer,
+                            "stride": stride,
+                            "shape": tuple(transform.shape),
                             "dtype": str(aval.dtype),
                             "space": _space(aval),
                         },
                     ),
-                    (start < np.int32(0)) | (start > np.int32(last)),
+                    _is_outside(start, last),
                     values=functools.partial(_first_outside, start, last),
                 )
 
     def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        if "index" not in self._checks:
-            return
         operand, *starts = inputs
-        for dim, (start, size) in enumerate(
-            zip(starts[: operand.ndim], eqn.params["slice_sizes"], strict=True)
-        ):
-            if not isinstance(start, jax_core.Tracer):
-                continue
-            last = operand.shape[dim] - size
-            self._add(
-                Site(
-                    check="index",
-                    operation="dynamic_slice",
-                    source=lines.source_at(eqn, self._place),
-                    values=(("index", "int32"),),
-                    details={
-                        "dim": dim,
-                        "size": size,
-                        "bound": operand.shape[dim],
-                        "dims": ("...",) * operand.ndim,
-                        "shape": tuple(operand.shape),
-                        "dtype": str(operand.dtype),
-                        "space": None,
-                    },
-                ),
-                (start < np.int32(0)) | (start > np.int32(last)),
-                values=functools.partial(list, [start]),
-            )
+        sizes = eqn.params["slice_sizes"]
+        for dim, (start, size) in enumerate(zip(starts[: operand.ndim], sizes, strict=True)):
+            self._slice(eqn, operand, dim, start, size)
+
+    def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        """Index arrays of an array. Who clips them has thought of their bounds."""
+        operand, indices = inputs
+        # A core gathers by few patterns, which more operations on the indices would break.
+        is_interpreted = self._recorder is not None and self._recorder.vectors
+        if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
+            return
+        sizes = eqn.params["slice_sizes"]
+        for column, dim in enumerate(eqn.params["dimension_numbers"].start_index_map):
+            self._slice(eqn, operand, dim, indices[..., column], sizes[dim])
+
+    def _slice(self, eqn: Any, operand: Any, dim: int, start: Any, size: int) -> None:
+        """A slice of an array rather than a ref."""
+        if "index" not in self._checks or not isinstance(start, jax_core.Tracer):
+            return
+        last = operand.shape[dim] - size
+        self._add(
+            Site(
+                check="index",
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=(("index", "int32"),),
+                details={
+                    "dim": dim,
+                    "size": size,
+                    "bound": operand.shape[dim],
+                    "dims": ("…",) * operand.ndim,
+                    "shape": tuple(operand.shape),
+                    "dtype": str(operand.dtype),
+                    "space": None,
+                },
+            ),
+            _is_outside(start, last),
+            values=functools.partial(_first_outside, start, last),
+        )
 
     def _hint(self, eqn: Any, value: Any) -> None:
         if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
             return
-        claimed = [int(v) for v in np.atleast_1d(eqn.params["values"])]
-        for divisor in claimed[:1]:
-            self._add(
-                Site(
-                    check="hint",
-                    operation="multiple_of",
-                    source=lines.source_at(eqn, self._place),
-                    values=(("value", "int32"),),
-                    details={"divisor": divisor},
-                ),
-                lax.rem(value, lax.full_like(value, divisor)) != 0,
-                values=lambda: [value],
-            )
+        # Several numbers are claimed of the one value, as its least common multiple.
+        divisor = math.lcm(*map(int, np.atleast_1d(eqn.params["values"])))
+        failed = lax.rem(value, lax.full_like(value, divisor)) != 0
+        self._add(
+            Site(
+                check="hint",
+                operation="multiple_of",
+                source=lines.source_at(eqn, self._place),
+                values=(("value", "int32"),),
+                details={"divisor": divisor},
+            ),
+            failed,
+            values=lambda: [_one_where(failed, value)],
+        )
 
     def _division(self, eqn: Any, inputs: Sequence[Any]) -> None:
         left, right = inputs
-        is_float = jnp.issubdtype(jnp.result_type(right), jnp.floating)
+        is_float = bool(jnp.issubdtype(jnp.result_type(right), jnp.inexact))
         if ("float_div" if is_float else "div") not in self._checks:
             return
         if not isinstance(right, jax_core.Tracer):
@@ -383,7 +411,7 @@ class Checker(rewrite.Visitor):
         output: Any,
     ) -> None:
         """A NaN or an infinity that came of operands that held neither."""
-        if not _is_float(output):
+        if not _is_float(output) or _has_bad_constant(is_bad, inputs):
             return
         arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and _is_float(x)]
         scalars = [
@@ -454,7 +482,7 @@ class Checker(rewrite.Visitor):
     ) -> None:
         number = len(self.sites)
         loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
-        self.sites.append(replace(site, loops=loops))
+        self.sites.append(replace(site, step=self._place.step, loops=loops))
         self._pending.append(
             Pending(site=number, failed=failed, confirmed=confirmed, values=values)
         )
@@ -466,6 +494,13 @@ def _is_transformed(value: Any) -> bool:
 
 def _is_float(value: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
+
+
+def _has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
+    """Whether what is looked for stands in the program's text."""
+    constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and _is_float(x))
+    with jax.ensure_compile_time_eval():
+        return any(bool(jnp.any(is_bad(jnp.asarray(x)))) for x in constants)
 
 
 def _wide(value: Any) -> Any:
@@ -482,6 +517,22 @@ def _is_nan(value: Any) -> Any:
 
 def _is_infinite(value: Any) -> Any:
     return lax.abs(_wide(value)) == np.float32(np.inf)
+
+
+def _one_where(failed: Any, value: Any) -> Any:
+    """The largest value that failed."""
+    if jnp.ndim(value) == 0:
+        return value
+    lowest = jnp.float32(-jnp.inf)
+    return jnp.max(jnp.where(failed, value.astype("float32"), lowest)).astype("int32")
+
+
+def _is_outside(start: Any, last: int) -> Any:
+    """Whether an index is below 0 or beyond the last; in its own dtype, however narrow."""
+    dtype = jnp.result_type(start)
+    limits = jnp.iinfo(dtype)
+    above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
+    return above if limits.min == 0 else (start < np.array(0, dtype)) | above
 
 
 def _first_outside(start: Any, last: int) -> list[Any]:
@@ -514,13 +565,16 @@ def _dims(transform: Any) -> tuple[str, ...]:
     for index in transform.indices:
         is_slice = isinstance(index, indexing.Slice)
         start, size = (index.start, index.size) if is_slice else (index, 1)
-        if isinstance(start, jax_core.Tracer) or not isinstance(start, (int, np.integer)):
+        if isinstance(start, jax_core.Tracer) or jnp.ndim(start):
             texts.append("…")
         else:
-            texts.append(f"{start}:{start + size}" if is_slice else f"{start}")
+            texts.append(
+                slice_text(int(start), size, index.stride) if is_slice else f"{int(start)}"
+            )
     return tuple(texts)
 
 
 def _space(aval: Any) -> str:
     space = getattr(aval, "memory_space", None)
-    return str(getattr(space, "value", space or "vmem")).lower()
+    name = str(getattr(space, "value", space or "default")).lower()
+    return "vmem" if name == "default" else name  # where Pallas puts a block unless told

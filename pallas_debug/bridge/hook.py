@@ -44,6 +44,9 @@ class Watcher(Protocol):
     def ran(self, tokens: tuple[object, ...]) -> None:
         """A program was run that holds the kernels of these tokens."""
 
+    def failed(self, error: Exception) -> None:
+        """A program with kernels in it raised this, and its caller is about to hear of it."""
+
 
 _epoch = jax.make_user_context(None)
 _epochs = itertools.count(1)
@@ -91,6 +94,17 @@ def watching(
 
 def _new_epoch() -> object:
     return ("pallas-debug", next(_epochs))
+
+
+@contextlib.contextmanager
+def epoch(value: object) -> Iterator[None]:
+    """In every thread, only what was jitted under an equal epoch is taken from jax's caches."""
+    before = _epoch.get_global()
+    _epoch.set_global(value)
+    try:
+        yield
+    finally:
+        _epoch.set_global(before)
 
 
 def traced_anew() -> contextlib.AbstractContextManager[object]:
@@ -232,18 +246,24 @@ def _unwatch_runs() -> None:
 def _following(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def call_and_tell(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # by pytest: it is not the user's
         before = getattr(_local, "collected", None)
         collected: list[object] = []
         _local.collected = collected
         try:
             result = call(*args, **kwargs)
+            executable = result[1]
+            if observe.is_active() and (collected or executable in _kernels_of):
+                # So that what its checks say comes before it returns.
+                jax.block_until_ready(result[0])
+        except Exception as error:
+            for watcher in _watchers:
+                watcher.failed(error)
+            raise
         finally:
             _local.collected = before
             if collected:  # even of a program that failed: its kernels were lowered for it
                 _tell_ran(tuple(collected))
-        executable = result[1]
-        if observe.is_active() and (collected or executable in _kernels_of):
-            jax.block_until_ready(result[0])  # so that what its checks say comes before it returns
         if collected:
             _kernels_of[executable] = tuple(collected)
         elif executable in _kernels_of:

@@ -6,6 +6,7 @@ interpret mode, and compiled for a TPU, without a callback.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -43,6 +44,16 @@ class Instrumented:
     layout: Layout | None
     not_entered: tuple[str, ...]
 
+    def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
+        """Call the kernel; the last output is that of the checks, where there are any."""
+        outputs = list(primitive.bind(*args, **self.params))
+        bounds = args[: self.params["grid_mapping"].num_dynamic_grid_bounds]
+        if self.layout is None or not bounds:
+            return outputs
+        # A grid without points writes nothing, and leaves what was there.
+        is_run = functools.reduce(lambda a, b: a & b, [bound > 0 for bound in bounds])
+        return [*outputs[:-1], jnp.where(is_run, outputs[-1], np.int32(0))]
+
 
 class CannotInstrument(Exception):
     """A kernel that no checks can be put into; the message is the reason."""
@@ -68,6 +79,8 @@ def instrument(
             "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not know"
         )
     mapping = params["grid_mapping"]
+    if 0 in [size for size in mapping.grid if isinstance(size, int)]:
+        return None  # it runs nowhere
     capacity = checking.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
     made = _Rewriting(params, tuple(checks), printed)
@@ -80,6 +93,8 @@ def instrument(
     room = _layout(mapping, prefix, capacity)
     block = _block_mapping(mapping, room, prefix)
     jaxpr = made.with_checks(room, block, prefix)
+    if len(made.sites) > capacity:
+        raise CannotInstrument(f"{len(made.sites)} checks were found in it where {capacity} fit")
     if not made.sites and not made.changed:
         return None
     return Instrumented(

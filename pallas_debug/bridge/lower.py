@@ -8,18 +8,19 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
-from jax._src import source_info_util
+from jax._src import config, source_info_util
 from jax._src.interpreters import mlir
 from jax.experimental import mosaic
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
 from pallas_debug.bridge import chip, hook
 from pallas_debug.bridge.capture import Capture
+from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, SourceLine, Target
 
 _CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
@@ -56,8 +57,11 @@ class LoweringFailed(Exception):
         self.failure = failure
 
 
-def lower(captured: Capture, target: Target) -> Lowered:
+def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) -> Lowered:
     """Lower a kernel for a target.
+
+    Args:
+      settings: names of jax's settings that are to be true meanwhile.
 
     Raises:
       LoweringFailed: jax refuses; its failure has the message and the Python line.
@@ -69,6 +73,7 @@ def lower(captured: Capture, target: Target) -> Lowered:
             hook.unwatched(),
             chip.answering(target),
             jax.enable_x64(captured.enable_x64),
+            with_settings(settings),
             _collecting_mosaic(sink),
         ):
             traced = _traced(captured, target)
@@ -84,6 +89,22 @@ def lower(captured: Capture, target: Target) -> Lowered:
         num_devices=1 if captured.mesh is None else math.prod(captured.mesh.shape.values()),
         seconds=time.perf_counter() - start,
     )
+
+
+@contextlib.contextmanager
+def with_settings(names: Iterable[str]) -> Iterator[None]:
+    """In this thread, these settings of jax's are true.
+
+    Raises:
+      CannotRunError: the installed jax has no such setting.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            setting = getattr(config, name, None)
+            if setting is None:
+                raise CannotRunError(f"jax {jax.__version__} has no setting {name}")
+            stack.enter_context(setting(True))
+        yield
 
 
 def _traced(captured: Capture, target: Target) -> Any:

@@ -129,7 +129,7 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
         return None
     for inner in made.not_entered:
         observer.skipped(name, f"what is inside its `{inner}` is not checked")
-    return _rule(primitive, made, observer, name)
+    return _rule(primitive, params, made, observer, name)
 
 
 def kernel_name(params: Mapping[str, Any]) -> str:
@@ -139,14 +139,21 @@ def kernel_name(params: Mapping[str, Any]) -> str:
 
 
 def _rule(
-    primitive: jax_core.Primitive, made: instrument.Instrumented, observer: Observer, name: str
+    primitive: jax_core.Primitive,
+    params: dict[str, Any],
+    made: instrument.Instrumented,
+    observer: Observer,
+    name: str,
 ) -> Callable[..., Any]:
     def rule(context: Any, *nodes: Any, **_: Any) -> Any:
+        if context.module_context.get_backend(optional=True) is None:
+            # For a platform that is not here: it is looked at, or compiled for elsewhere.
+            return _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if made.layout is None:
-            return _lower(context, lambda *args: primitive.bind(*args, **made.params), nodes)
+            return _lower(context, lambda *args: made.bind(primitive, args), nodes)
         words = jax_core.ShapedArray((made.layout.slices, 1, made.layout.words), np.dtype("int32"))
         wider = context.replace(avals_out=(*context.avals_out, words))
-        *results, rows = _lower(wider, lambda *args: primitive.bind(*args, **made.params), nodes)
+        *results, rows = _lower(wider, lambda *args: made.bind(primitive, args), nodes)
         if wider.tokens_out is not None:
             context.set_tokens_out(wider.tokens_out)
         arrays, avals = _looked_at(made, nodes, results, context)

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import debugging
+from jax.experimental import io_callback
 
 from pallas_debug.bridge import lines, rewrite
 from pallas_debug.model import PrintRecord
@@ -23,7 +24,15 @@ class Printer(rewrite.Visitor):
         self._kernel = kernel
         self._grid_point = list(grid_point)
         self._printed = printed
+        self._done: Any = np.int32(0)
+        self._outer: list[Any] = []
         self.count = 0
+
+    def entering(self, place: rewrite.Place) -> None:
+        self._outer.append(self._done)
+
+    def leaving(self, place: rewrite.Place) -> None:
+        self._done = self._outer.pop()
 
     def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
         if eqn.primitive is not debugging.debug_print_p:
@@ -33,7 +42,7 @@ class Printer(rewrite.Visitor):
         source = lines.source_at(eqn, place)
         rank, depth = len(self._grid_point), len(place.loops)
 
-        def record(*values: Any) -> None:
+        def record(_: Any, *values: Any) -> np.int32:
             numbers = [int(v) for v in values[: rank + depth]]
             given = [np.asarray(v) for v in values[rank + depth :]]
             text = _text(params, given)
@@ -47,11 +56,17 @@ class Printer(rewrite.Visitor):
                     values=tuple(np.array2string(v, threshold=_MANY) for v in given),
                 )
             )
+            return np.int32(0)
 
         loops = [loop.iteration for loop in place.loops]
-        jax.debug.callback(record, *self._grid_point, *loops, *inputs)
+        # Each print waits for the one before it: XLA runs what does not depend as it likes.
+        self._done = io_callback(
+            record, _DONE, self._done, *self._grid_point, *loops, *inputs, ordered=False
+        )
         return []
 
+
+_DONE = jax.ShapeDtypeStruct((), "int32")
 
 _MANY = 64
 """Elements of an array beyond which a record keeps its edges alone."""

@@ -55,11 +55,11 @@ class Recorder:
         self._words = words
         self._layout = layout
         self._grid_point = list(grid_point)
-        self._vectors = vectors
+        self.vectors = vectors
 
     def clear(self) -> None:
         """Nothing failed so far."""
-        if self._vectors:
+        if self.vectors:
             self._words[...] = lax.full(self._words.shape, 0, "int32")
             return
 
@@ -70,7 +70,7 @@ class Recorder:
 
     def write(self, pending: Sequence[Pending], loops: Sequence[Any]) -> None:
         """Write down those that failed. Their sites are numbered without a gap."""
-        flags, any_failed = (_packed if self._vectors else _joined)(pending)
+        flags, any_failed = (_packed if self.vectors else _joined)(pending)
 
         def record() -> tuple[()]:
             failed = [
@@ -78,7 +78,7 @@ class Recorder:
                 for p, flag in zip(pending, flags, strict=True)
             ]
             place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
-            if self._vectors:
+            if self.vectors:
                 self._write_rows(pending, failed, place)
             else:
                 for one, is_set in zip(pending, failed, strict=True):
@@ -95,12 +95,12 @@ class Recorder:
         start = self._layout.base(pending[0].site)
         at = slice(start, start + count * width)
         old = lax.reshape(self._words[0, 0, at], (count, width))
-        values = [_padded([word(v) for v in p.values()], MAX_VALUES) for p in pending]
+        values = self._values(pending)
         is_set = _row([f.astype("int32") for f in failed])
         fresh = [
             lax.broadcast_in_dim(lax.full((), 1, "int32"), (count, 1), ()),
             lax.broadcast_in_dim(_row(place), (count, len(place)), (1,)),
-            lax.reshape(_row([v for row in values for v in row]), (count, MAX_VALUES)),
+            values,
         ]
         is_first = (old[:, 0] == 0) & (is_set != 0)
         again = lax.pad(
@@ -112,6 +112,21 @@ class Recorder:
             old + again,
         )
         self._words[0, 0, at] = lax.reshape(rows, (count * width,))
+
+    def _values(self, pending: Sequence[Pending]) -> Any:
+        """What is kept of each, a row each; runs of nothing are constants, not many scalars."""
+        rows = []
+        for p in pending:
+            kept = [word(v) for v in p.values()]
+            empty = lax.full((1, MAX_VALUES - len(kept)), 0, "int32")
+            rows.append(
+                lax.concatenate([lax.reshape(_row(kept), (1, len(kept))), empty], 1)
+                if 0 < len(kept) < MAX_VALUES
+                else _row(kept).reshape(1, MAX_VALUES)
+                if kept
+                else empty
+            )
+        return lax.concatenate(rows, 0)
 
     def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
         base = self._layout.base(one.site)
@@ -128,6 +143,10 @@ class Recorder:
 
 def any_of(condition: Any) -> Any:
     """Whether any entry is set."""
+    if np.ndim(condition) == 1:
+        # One per row, as a reduction leaves them, v4 reduces as a column of floats alone.
+        column = lax.broadcast_in_dim(condition.astype("float32"), (*condition.shape, 1), (0,))
+        return jnp.max(column) > 0
     axes = tuple(range(np.ndim(condition)))
     return lax.reduce(condition, np.bool_(False), lax.bitwise_or, axes) if axes else condition
 
@@ -180,11 +199,9 @@ def _full(shape: tuple[int, ...], bit: int) -> tuple[Any, Any]:
 
 
 def _any_bits(bits: Any) -> Any:
-    # Leading axes go first: there the rest is one vector.
-    while np.ndim(bits):
-        axes = tuple(range(np.ndim(bits) - 1)) or (0,)
-        bits = lax.reduce(bits, np.int32(0), lax.bitwise_or, axes)
-    return bits
+    # At once: each further step is one more loop for XLA to compile.
+    axes = tuple(range(np.ndim(bits)))
+    return lax.reduce(bits, np.int32(0), lax.bitwise_or, axes) if axes else bits
 
 
 def _bit(bits: Any, bit: int) -> Any:

@@ -28,7 +28,7 @@ class Loop:
 
     Attributes:
       iteration: its number, a traced int32 scalar; -1 where the loop counts nothing.
-      begins: the visitor's `position()` when it was entered.
+      begins: the `step` at which it was entered, which tells loops apart.
     """
 
     iteration: Any
@@ -40,11 +40,14 @@ class Place:
     """Where an equation is evaluated.
 
     Attributes:
+      step: how many equations were visited before this one, in inner jaxprs too: with the loops it
+        sorts what happens at one grid point by time.
       loops: those around it, outermost first.
       calls: the equations that call what it is part of, outermost first; jax's own functions
         (`jnp.floor_divide`) have no line of the user's but there.
     """
 
+    step: int = 0
     loops: tuple[Loop, ...] = ()
     calls: tuple[Any, ...] = ()
 
@@ -59,15 +62,21 @@ class Visitor:
     def after(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: Place) -> None:
         """Called behind an equation."""
 
+    def entering(self, place: Place) -> None:
+        """Called at the start of a kernel, loop body, branch or scope."""
+
     def leaving(self, place: Place) -> None:
         """Called at the end of a kernel, loop body, branch or scope."""
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         """The buffers of a `run_scoped`, and what the user's function calls them."""
 
-    def position(self) -> int:
-        """A number that grows as the visitor goes on, to tell loops apart by where they begin."""
-        return 0
+    def wants(self, jaxpr: Any) -> bool:
+        """Whether it adds anything to what is in the condition of a `while_loop`.
+
+        Nothing can be written there, so such a condition is evaluated a second time where it can.
+        """
+        return False
 
     def unknown(self, eqn: Any) -> None:
         """An equation holds a jaxpr that `replay` does not know how to enter."""
@@ -87,6 +96,10 @@ class Several(Visitor):
         for visitor in self._visitors:
             visitor.after(eqn, inputs, outputs, place)
 
+    def entering(self, place: Place) -> None:
+        for visitor in self._visitors:
+            visitor.entering(place)
+
     def leaving(self, place: Place) -> None:
         for visitor in self._visitors:
             visitor.leaving(place)
@@ -95,8 +108,8 @@ class Several(Visitor):
         for visitor in self._visitors:
             visitor.scoped(refs, names)
 
-    def position(self) -> int:
-        return sum(visitor.position() for visitor in self._visitors)
+    def wants(self, jaxpr: Any) -> bool:
+        return any(visitor.wants(jaxpr) for visitor in self._visitors)
 
     def unknown(self, eqn: Any) -> None:
         for visitor in self._visitors:
@@ -126,10 +139,12 @@ _JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
 class _Replay:
     def __init__(self, visitor: Visitor) -> None:
         self.visitor = visitor
+        self._steps = 0
 
     def run(
         self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: Place
     ) -> list[Any]:
+        self.visitor.entering(place)
         outputs = self._equations(jaxpr, consts, args, place)
         self.visitor.leaving(place)
         return outputs
@@ -146,8 +161,9 @@ class _Replay:
 
         for eqn in jaxpr.eqns:
             inputs = [read(atom) for atom in eqn.invars]
+            self._steps += 1
             with _line_of(eqn):
-                outputs = self._equation(eqn, inputs, place)
+                outputs = self._equation(eqn, inputs, replace(place, step=self._steps))
             known.update(zip(eqn.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
@@ -164,7 +180,8 @@ class _Replay:
         if rule is not None:
             outputs: Sequence[Any] = rule(self, eqn, inputs, place)
         else:
-            if any(_holds_jaxpr(value) for value in eqn.params.values()):
+            holds = any(_holds_jaxpr(value) for value in eqn.params.values())
+            if holds and not eqn.primitive.name.startswith(_COMBINING):
                 self.visitor.unknown(eqn)
             bound = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
             outputs = list(bound) if eqn.primitive.multiple_results else [bound]
@@ -212,7 +229,7 @@ def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     xs = inputs[num_consts + num_carry :]
     counter = _loop_counter(params["jaxpr"], num_consts, carry)
-    begins = walk.visitor.position()
+    begins = place.step
 
     def body(carried: Any, x: Any) -> Any:
         values, number = carried
@@ -244,20 +261,25 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence
     carry = inputs[n_cond + n_body :]
     # `fori_loop` with bounds of its own has its index in front.
     counted = bool(carry) and _is_int_scalar(carry[0])
-    begins = walk.visitor.position()
+    begins = place.step
+    jaxpr, consts = opened(params["cond_jaxpr"])
+    is_wanted = walk.visitor.wants(jaxpr)
 
     def condition(values: Any) -> Any:
-        jaxpr, consts = opened(params["cond_jaxpr"])
         return jax_core.eval_jaxpr(jaxpr, consts, *cond_consts, *values)[0]
 
     def body(values: Any) -> Any:
         iteration = values[0] - carry[0] if counted else lax.full((), -1, "int32")
         loop = Loop(iteration=iteration, begins=begins)
         inner = replace(place, loops=(*place.loops, loop))
+        if is_wanted:
+            walk.run(jaxpr, consts, [*cond_consts, *values], inner)
         run = walk.region(params["body_jaxpr"], inner)
         return run(*body_consts, *values)
 
     outputs: Sequence[Any] = lax.while_loop(condition, body, list(carry))
+    if is_wanted:
+        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the one time that it is false
     return outputs
 
 
@@ -283,6 +305,10 @@ _RULES: dict[Any, Callable[[_Replay, Any, list[Any], Place], Sequence[Any]]] = {
     loops.while_p: _while,
     pallas_primitives.run_scoped_p: _run_scoped,
 }
+
+
+_COMBINING = ("scatter", "reduce", "select_and_scatter")
+"""Primitives that hold no more than how two numbers are combined."""
 
 
 def has_rule(eqn: Any) -> bool:

@@ -84,9 +84,13 @@ def _chip() -> str | None:
 
 
 def _mosaic() -> str | None:
+    from jax._src.pallas.mosaic import lowering
     from jax.experimental import mosaic
 
-    return _signature(lambda: mosaic.lower_module_to_custom_call, "module")
+    print_params = ("fmt", "ordered", "in_tree", "static_args", "has_placeholders")
+    return _signature(lambda: mosaic.lower_module_to_custom_call, "module") or _signature(
+        lambda: lowering._debug_print_rule, *print_params
+    )
 
 
 CHECKS: dict[str, Callable[[], str | None]] = {

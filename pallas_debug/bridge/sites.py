@@ -39,7 +39,8 @@ class Site:
       values: name and dtype of each value that is kept.
       details: what is known of the site without running: shape, dimension, bound.
       error: for a user's check, what jax is to raise: an error tree.
-      loops: where among the sites each loop around this one begins, outermost first.
+      step: where among the equations it stands.
+      loops: where among the equations each loop around it begins, outermost first.
     """
 
     check: str
@@ -49,6 +50,7 @@ class Site:
     values: tuple[tuple[str, str], ...] = ()
     details: Mapping[str, Any] = field(default_factory=dict)
     error: Any = None
+    step: int = 0
     loops: tuple[int, ...] = ()
 
 
@@ -127,11 +129,16 @@ class Layout:
         per_example = self.slices // math.prod(self.batch)
         batch = np.unravel_index(number // per_example, self.batch) if self.batch else ()
         grid_point = (*map(int, batch), *map(int, point))
-        steps = zip(self.sites[site].loops, loops, strict=True)
+        pairs = zip(self.sites[site].loops, loops, strict=True)
         return Failure(
             site=self.sites[site],
             count=count,
-            order=(*grid_point, *(int(n) for step in steps for n in step), site),
+            order=(
+                *grid_point,
+                *(int(n) for pair in pairs for n in pair),
+                self.sites[site].step,
+                site,
+            ),
             grid_point=grid_point,
             loops=tuple(map(int, loops)),
             values=tuple(
@@ -160,6 +167,14 @@ def _value(word: np.int32, dtype: str) -> Any:
     if dtype == "uint32":
         return int(np.asarray(word, np.int32).view(np.uint32))
     return int(word)
+
+
+def slice_text(start: int, size: int, stride: Any = 1) -> str:
+    """`8:16`, or `0:15:2` where it takes every second."""
+    if not isinstance(stride, int) or not isinstance(size, int):
+        return "…"
+    step = f":{stride}" if stride != 1 else ""
+    return f"{start}:{start + (size - 1) * stride + 1}{step}"
 
 
 def shape_text(dtype: str, shape: Sequence[int]) -> str:

@@ -7,6 +7,7 @@
 | TPU interpret mode knows nothing of `vmap` | 0.10.2 | - | `interpret_vmap` |
 | a race is printed; there is no `on_race` | 0.10.2 | 0.12 | `interpret_params` |
 | `core_map_p` stands beside `mpmd_map_p`, discharged before lowering | 0.10.2 | 0.11 | `hook` |
+| a print in a kernel takes no float32 for its `{}` | 0.10.2 | 0.12 | `print_formats` |
 | `tpu_info` is a module of `pallas.mosaic` | 0.10.2 | 0.11 | `chip` |
 | a kernel's locations are kept apart from its serialised module | 0.11 | - | `lower` |
 """

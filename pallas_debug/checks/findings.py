@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pallas_debug.bridge import checkify_errors
 from pallas_debug.bridge.observe import Run
-from pallas_debug.bridge.sites import Failure, shape_text
+from pallas_debug.bridge.sites import Failure, shape_text, slice_text
 from pallas_debug.model import Finding
 
 ENGINE = "checks"
@@ -55,10 +55,14 @@ def _matters(failure: Failure, run: Run) -> bool:
     earlier = (f for f in run.failures if f.order < failure.order)
     if any(f.site.check in ("nan", "uninitialized") for f in earlier):
         return False
-    if failure.site.operation == "input":
-        return bool(run.outputs)
-    later = (f for f in run.failures if f.order > failure.order)
-    return bool(run.outputs) or any(f.site.operation == "store" for f in later)
+    if run.outputs:
+        return True
+    # What is left of it at the end may have been overwritten, with a wrong sum perhaps. A scratch
+    # buffer that is read, masked and written back proves nothing, nor does an output.
+    later = (f.site for f in run.failures if f.order > failure.order)
+    return failure.site.operation == "scratch" and any(
+        site.operation == "store" and site.operand != failure.site.operand for site in later
+    )
 
 
 def _is_unwritten(run: Run) -> bool:
@@ -173,19 +177,20 @@ def _index(kernel: str, failure: Failure) -> Finding:
     site, (start, *_) = failure.site, failure.values
     details = site.details
     size, bound, dim = details["size"], details["bound"], details["dim"]
-    name = site.operand or "the array"
-    taken = f"{start}:{start + size}" if size is not None else f"{start}"
+    stride = details.get("stride", 1)
+    name = (site.operand or "the array") + details.get("view", "")
     dims = list(details["dims"])
-    dims[dim : dim + 1] = [taken]
+    dims[dim] = slice_text(start, size, stride) if size is not None else f"{start}"
     index = f"{name}[{', '.join(dims)}]"
+    last = bound - 1 - ((size or 1) - 1) * stride
     where = f" in {details['space'].upper()}" if details["space"] else ""
     shape = f"{shape_text(details['dtype'], details['shape'])}{where}"
     if start < 0:
         how = f"begins {-start} before the start"
     else:
-        how = f"reaches {start + (size or 1) - bound} past the end"
+        how = f"reaches {start - last} past the end"
     verb = "Write" if site.operation == "write" else "Read"
-    largest = f"{bound} - {size}" if size not in (None, 1) else f"{bound - 1}"
+    largest = f"{bound} - {bound - last}" if size not in (None, 1) else f"{bound - 1}"
     return replace(
         _base(
             kernel, failure, f"OutOfBounds{verb}", f"{index} {how} of dimension {dim} of {shape}"

@@ -61,6 +61,14 @@ TARGETS = "v5e"
     "tpu,detect_races; auto where there is no accelerator.",
 )
 @click.option(
+    "--switch",
+    "switches",
+    multiple=True,
+    metavar="NAME",
+    help="Asked of each compilation, joined by commas or repeated: "
+    "log_recorder, bounds_checks, assertions, …",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
@@ -153,6 +161,7 @@ def _of_function(
                 to=options["directory"],
                 timeout=options["timeout"],
                 jobs=options["jobs"],
+                switches=options["switches"],
                 tick=tock,
                 **keyword,
             )
@@ -217,6 +226,7 @@ def _of_program(
             f"no such script: {what}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
+    from pallas_debug.aot import switches
     from pallas_debug.api import Notice, say_mode, split_targets
     from pallas_debug.session import Options, Session
 
@@ -227,6 +237,7 @@ def _of_program(
             interpret=options["interpret"],
             timeout=options["timeout"],
             jobs=options["jobs"],
+            switches=switches.parse(options["switches"]),
         ),
         *([Notice()] if options["interpret"] is None else []),
         say=say_mode,

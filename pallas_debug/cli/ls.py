@@ -19,10 +19,22 @@ if TYPE_CHECKING:
 @click.argument("directory", type=click.Path(path_type=Path), default="dumps")
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
+@click.option("-n", "--name", help="Only kernels with this in their name.")
+@click.option(
+    "--status", type=click.Choice(["ok", "failed"]), help="Only compilations that did so."
+)
+@click.option("--test", help="Only kernels of tests and scripts with this in their name.")
 @click.option("-a", "--all", "show_all", is_flag=True, help="Passes that changed nothing, too.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(
-    directory: Path, kernel: str | None, target: str | None, show_all: bool, as_json: bool
+    directory: Path,
+    kernel: str | None,
+    target: str | None,
+    name: str | None,
+    status: str | None,
+    test: str | None,
+    show_all: bool,
+    as_json: bool,
 ) -> int:
     """List the kernels of DIRECTORY (`dumps` unless given), or the passes of one.
 
@@ -36,18 +48,24 @@ def command(
         kernels = [reader.find(kernel)]
     else:
         kernels = reader.kernels()
-    chosen = [
-        (k, [c for c in k.compilations if target in (None, c.target, c.folder.name)])
-        for k in kernels
-    ]
+    if name is not None:
+        kernels = [k for k in kernels if name in k.name or (k.kernel and name in k.kernel.name)]
+    if test is not None:
+        used = {folder for run in reader.runs() if test in run.name for folder in run.kernels}
+        kernels = [k for k in kernels if k.name in used]
+    chosen = [(k, [c for c in k.compilations if _taken(c, target, status)]) for k in kernels]
+    if status is not None:
+        unreadable = status == "failed"
+        chosen = [(k, found) for k, found in chosen if found or (unreadable and k.problem)]
     if as_json:
         output.print_json([_as_json(k, compilations) for k, compilations in chosen])
     elif kernel is not None:
         _print_passes(chosen, show_all=show_all)
     else:
         _print_kernels(chosen)
-        if not kernels:
-            output.say(f"no kernels in {directory}")
+        if not chosen:
+            filters = any(given is not None for given in (name, status, test))
+            output.say(f"no kernels{' of that kind' * filters} in {directory}")
     for k, compilations in chosen:
         for problem in [k.problem, *(c.problem for c in compilations)]:
             if problem:
@@ -83,6 +101,13 @@ def _print_passes(
                         [stored.target, f"{p.number:02d}", p.name, state, f"{p.size:,} B", took]
                     )
     output.print_table(["target", "#", "pass", "text", "size", "time"], rows)
+
+
+def _taken(stored: StoredCompilation, target: str | None, status: str | None) -> bool:
+    if target not in (None, stored.target, stored.folder.name):
+        return False
+    ok = stored.compilation is not None and stored.compilation.ok
+    return status is None or ok == (status == "ok")
 
 
 def _status(stored: StoredCompilation) -> str:

@@ -44,6 +44,12 @@ def visible(text: str) -> str:
     return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
 
 
+def colored() -> bool:
+    """Whether standard output takes colours: a terminal that has some, and nobody who minds."""
+    dumb = os.environ.get("TERM") == "dumb"
+    return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
+
+
 def say(text: str) -> None:
     """Talk, on standard error."""
     click.echo(f"pallas-debug: {visible(text)}", err=True)

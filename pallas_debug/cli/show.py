@@ -12,7 +12,7 @@ from pallas_debug import report
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError
-from pallas_debug.model import STAGES, Kernel, Operand
+from pallas_debug.model import STAGES, Compilation, Kernel, Operand
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -154,10 +154,18 @@ def _summary(stored: StoredKernel) -> str:
     for compilation in stored.compilations:
         status = report.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
-        memory = compilation.compilation.memory if compilation.compilation else None
-        if memory is not None:
-            lines.append(f"  {'':15} {memory.generated_code:,} bytes of generated code")
+        if compilation.compilation is not None:
+            lines += [f"  {'':15} {line}" for line in _compiled(compilation.compilation)]
     return "\n".join(lines) + "\n"
+
+
+def _compiled(compilation: Compilation) -> list[str]:
+    lines = []
+    if compilation.switches:
+        lines.append(f"switches: {', '.join(compilation.switches)}")
+    if compilation.memory is not None:
+        lines.append(f"{compilation.memory.generated_code:,} bytes of generated code")
+    return [*lines, *compilation.notes]
 
 
 def _grid(kernel: Kernel) -> str:

@@ -7,6 +7,7 @@ the directory stays readable.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,9 @@ _STAGE_FILES: dict[Stage, str] = {
     "stablehlo": "stablehlo.mlir",
     "mosaic": "mosaic.mlir",
 }
+
+_OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
+"""The stages that are the same for every target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +110,23 @@ class StoredKernel:
         Raises:
           UsageError: the stage was not dumped (a raw directory holds passes alone).
         """
-        folder = self.folder
-        if stage in ("stablehlo", "mosaic"):
-            folder = self.target(target).folder
-        path = folder / _STAGE_FILES[stage]
-        if not path.is_file():
-            raise UsageError(f"{self.name} has no {stage}: there is no {path}")
+        path = self.stage_path(stage, target)
+        if path is None:
+            folder = self.folder if stage in _OF_KERNEL else self.target(target).folder
+            missing = folder / _STAGE_FILES[stage]
+            raise UsageError(f"{self.name} has no {stage}: there is no {missing}")
         return read_text(path)
+
+    def stage_path(self, stage: Stage, target: str | None = None) -> Path | None:
+        """The file of a stage before the compiler's passes; None where it was not dumped.
+
+        Raises:
+          UsageError: the stage is one of a target, and none or no known one was named.
+        """
+        of_target = self.compilations and stage not in _OF_KERNEL
+        folder = self.target(target).folder if of_target else self.folder
+        path = folder / _STAGE_FILES[stage]
+        return path if path.is_file() else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,6 +150,36 @@ class DumpReader:
         folders = [p for p in paths if _is_kernel(p) and p.is_dir()]
         files = [p for p in paths if p.is_file()]
         return [_read_kernel(folder) for folder in folders] + _raw_kernels(self.root, files)
+
+    def names(self) -> list[str]:
+        """What `read` takes, without a look into any kernel's folder; raw dumps are read whole.
+
+        Raises:
+          DumpDirectoryError: the directory can be listed no more.
+        """
+        if (self.root / KERNEL).is_file():
+            return [self.root.resolve().name]
+        try:
+            with os.scandir(self.root) as entries:
+                listed = [(entry.name, entry.is_dir()) for entry in entries]
+        except OSError as error:
+            raise DumpDirectoryError(f"{self.root} cannot be listed: {error.strerror}.") from error
+        folders = sorted(name for name, is_folder in listed if is_folder)
+        files = [self.root / name for name, is_folder in sorted(listed) if not is_folder]
+        found = [name for name in folders if _is_kernel(self.root / name)]
+        return found + [kernel.name for kernel in _raw_kernels(self.root, files)]
+
+    def read(self, name: str) -> StoredKernel:
+        """One kernel of `names`; where its folder cannot be read, its `problem` says why."""
+        if (self.root / KERNEL).is_file():
+            return _read_kernel(self.root)
+        if (self.root / name).is_dir():
+            return _read_kernel(self.root / name)
+        files = [path for path in _listed(self.root) if path.is_file()]
+        raw_kernels = {kernel.name: kernel for kernel in _raw_kernels(self.root, files)}
+        if name in raw_kernels:
+            return raw_kernels[name]
+        return StoredKernel(name=name, folder=self.root, problem=f"{name} has gone from here")
 
     def find(self, wanted: str) -> StoredKernel:
         """The kernel by its folder's name, its own name, or a unique start of either.

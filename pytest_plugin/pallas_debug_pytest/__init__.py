@@ -1,16 +1,30 @@
-"""The pytest plugin of pallas-debug: `--pallas-dump`, `--pallas-target`, `--pallas-interpret`.
+"""The pytest plugin of pallas-debug: options `--pallas-*`, the marker and two fixtures.
 
 Loaded into every pytest run of an environment that has pallas-debug, so at import it knows pytest
-and the standard library alone. `run.py` does the work, and is imported when an option asks for it.
+and the standard library alone. What does the work is imported when an option, a marker or a fixture
+asks for it.
 
 PYTEST_DONT_REWRITE
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
 import pytest
 
 from pallas_debug_pytest import options
+
+if TYPE_CHECKING:
+    from pallas_debug.model import Target
+    from pallas_debug_pytest.fixtures import Pallas
+
+FIXTURES = frozenset({"pallas", "pallas_target"})
+REPORTED = "_pallas"
+"""On a test's report: what became of its kernels. Plain JSON, so xdist carries it."""
+OUTPUT = "pallas_debug"
+"""Key of what a worker of xdist has to say at its end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,10 +32,82 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_configure(config: pytest.Config) -> None:
-    settings = options.resolve(config)
-    if settings is None:
-        return
-    from pallas_debug_pytest import run
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    # libtpu reads its flags once, and a conftest may load it.
+    option = options.named("flags")
+    value = options.value(early_config, option, early_config.known_args_namespace)
+    if value is not None:
+        from pallas_debug_pytest import flags
 
-    run.start(config, settings)
+        flags.add(early_config, value)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", options.MARKER)
+    if options.are_given(config):
+        from pallas_debug_pytest import run
+
+        run.start(config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    asking = [
+        item
+        for item in items
+        if next(item.iter_markers("pallas"), None) is not None
+        or not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+    ]
+    if asking:
+        from pallas_debug_pytest import marks, run
+
+        broken = marks.apply(config, asking)
+        items[:] = [item for item in items if item not in broken]
+        if any(marks.is_watched(item) for item in items):
+            run.watch(config)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "pallas_target" not in metafunc.fixturenames:
+        return
+    from pallas_debug_pytest import settings
+
+    names = settings.of(metafunc.config).targets
+    marked = metafunc.definition.iter_markers("parametrize")
+    if len(names) > 1 and not any("pallas_target" in str(mark.args[:1]) for mark in marked):
+        metafunc.parametrize("pallas_target", names, indirect=True)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    # In xdist's controller, which collects no tests and so has not seen what they ask for.
+    said = getattr(node, "workeroutput", {}).get(OUTPUT)
+    if said is not None:
+        from pallas_debug_pytest import run
+
+        run.listen(node.config).hear(said)
+
+
+@pytest.fixture
+def pallas(request: pytest.FixtureRequest) -> Pallas:
+    """The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`.
+
+    `.compile(function, *args)` compiles without running, `.interpret(mode)` is a context,
+    `.expect(kind)` one in which something must be found.
+    """
+    from pallas_debug_pytest import fixtures
+
+    return fixtures.pallas(request)
+
+
+@pytest.fixture
+def pallas_target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The chip this test is for, as an abstract one; kernels that ask for their chip get it.
+
+    Each of `--pallas-target` in turn; v5e unless told.
+    """
+    from pallas_debug_pytest import fixtures
+
+    with fixtures.target(request) as chip:
+        yield chip

@@ -13,11 +13,39 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+if TYPE_CHECKING:
+    import argparse
+
 DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "off")
+
+CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
+"""As `pallas_debug.checks.names` has them, which cannot be asked without jax."""
+
+DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
+
+DEFAULT_TARGET = "v5e"
+RACES = "tpu,detect_races,num_cores_or_threads=2"
+
+MARKER = (
+    "pallas(interpret=None, check=None, targets=None, requires=None): "
+    "how this test runs its Pallas kernels, whatever the run's options say. "
+    "interpret: a mode as --pallas-interpret takes it. "
+    "check: names as --pallas-check takes them, True for the default ones, False for none. "
+    "targets: chips for which its kernels are compiled while dumping, such as 'v5e,v6e'. "
+    "requires: what the target and the installed versions must be, else the test is skipped: "
+    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple."
+)
+"""The marker's line in `pytest --markers`."""
+
+SWITCH = {
+    **dict.fromkeys(("on", "true", "yes", "1"), True),
+    **dict.fromkeys(("off", "false", "no", "0"), False),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +54,7 @@ class Option:
 
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DEBUG_DUMP`.
+      metavar: what a value looks like; empty for a switch, which takes none on the command line.
       const: what the bare flag means; None where a value is required.
       check: raises `ValueError` for a value that makes no sense.
     """
@@ -72,7 +101,41 @@ def _mode(value: str) -> None:
         raise ValueError(str(error)) from error
 
 
-def _timeout(value: str) -> None:
+def checks(value: str) -> tuple[str, ...]:
+    """`user,nan` or `all`, as names in their usual order.
+
+    Raises:
+      ValueError: a check that there is not.
+    """
+    names = [name.strip() for name in value.split(",")]
+    if names == ["all"]:
+        return CHECKS
+    unknown = [name for name in names if name not in CHECKS]
+    if unknown:
+        import difflib  # costs a millisecond in every run
+
+        close = difflib.get_close_matches(unknown[0], CHECKS, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise ValueError(
+            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and all of them "
+            "by 'all'"
+        )
+    return tuple(name for name in CHECKS if name in names)
+
+
+def switch(value: str) -> bool:
+    if value.lower() not in SWITCH:
+        raise ValueError(f"{value!r} is neither on nor off")
+    return SWITCH[value.lower()]
+
+
+def _flags(value: str) -> None:
+    from pallas_debug_pytest import flags
+
+    flags.check(value)
+
+
+def _seconds(value: str) -> None:
     try:
         seconds = float(value)
     except ValueError:
@@ -108,30 +171,64 @@ OPTIONS = (
     Option(
         name="timeout",
         metavar="SECONDS",
-        check=_timeout,
+        check=_seconds,
         help="seconds that one compilation may take (120)",
+    ),
+    Option(
+        name="check",
+        metavar="nan,index",
+        const=",".join(DEFAULT_CHECKS),
+        check=checks,
+        help="check every kernel while it runs, and fail the test in which a check fails; there "
+        f"are {', '.join(CHECKS)}, and all of them by 'all'",
+    ),
+    Option(
+        name="races",
+        metavar="",
+        const="on",
+        check=switch,
+        help=f"look for data races, as --pallas-interpret={RACES} does, and fail the test in which "
+        "there is one",
+    ),
+    Option(
+        name="hang",
+        metavar="SECONDS",
+        check=_seconds,
+        help="seconds without progress after which a kernel in TPU interpret mode is stopped (30)",
+    ),
+    Option(
+        name="flags",
+        metavar='"--xla_…=…"',
+        check=_flags,
+        help="flags for libtpu, added to LIBTPU_INIT_ARGS before it is loaded, here and in the "
+        "processes that compile",
+    ),
+    Option(
+        name="coverage",
+        metavar="",
+        const="on",
+        check=switch,
+        help="list the kernels that the source files of the run define and that never launched",
     ),
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class Settings:
-    """What was asked for, from wherever."""
-
-    dump: Path | None
-    targets: tuple[str, ...]
-    interpret: str | None
-    timeout: float
+def named(name: str) -> Option:
+    """The option of that name."""
+    return next(option for option in OPTIONS if option.name == name)
 
 
 def add(parser: pytest.Parser) -> None:
     group = parser.getgroup("pallas", "Pallas kernels (pallas-debug)")
     for option in OPTIONS:
         text = f"{option.help}. ini: {option.ini}, environment: {option.environment}"
+        value: dict[str, Any] = {"action": "store_const"}
+        if option.metavar:
+            nargs = None if option.const is None else "?"
+            value = {"metavar": option.metavar, "nargs": nargs}
         group.addoption(
             option.flag,
-            metavar=option.metavar,
-            nargs=None if option.const is None else "?",
+            **value,
             const=option.const,
             default=None,
             help=text.replace("%", "%%"),
@@ -139,32 +236,27 @@ def add(parser: pytest.Parser) -> None:
         parser.addini(option.ini, f"{option.help} (as {option.flag})", default=None)
 
 
-def resolve(config: pytest.Config) -> Settings | None:
-    """What is asked for, or None where nothing is.
+def are_given(config: pytest.Config) -> bool:
+    """Whether anything is asked for.
 
     Raises:
       pytest.UsageError: a value that makes no sense; the message says where it stands.
     """
-    found = {option.name: _value(config, option) for option in OPTIONS}
-    if found["dump"] is None and found["interpret"] is None:
-        for option in OPTIONS:
-            if config.getoption(option.flag) is not None:
-                raise pytest.UsageError(
-                    f"{option.flag} does nothing by itself; give --pallas-dump as well"
-                )
-        return None
-    dump = found["dump"]
-    targets = found["target"] or "v5e"
-    return Settings(
-        dump=None if dump is None else config.invocation_params.dir / dump,
-        targets=tuple(part.strip() for part in targets.split(",")),
-        interpret=found["interpret"],
-        timeout=float(found["timeout"] or 120.0),
-    )
+    return any([value(config, option) is not None for option in OPTIONS])  # each is looked at
 
 
-def _value(config: pytest.Config, option: Option) -> str | None:
-    given = config.getoption(option.flag)
+def value(
+    config: pytest.Config, option: Option, line: argparse.Namespace | None = None
+) -> str | None:
+    """What is asked for by one option.
+
+    Args:
+      line: the command line, while pytest has only begun to read it.
+
+    Raises:
+      pytest.UsageError: a value that makes no sense; the message says where it stands.
+    """
+    given = getattr(line or config.option, option.ini)
     if given is not None:
         _swallowed(config, option, given)
     places = (
@@ -172,20 +264,20 @@ def _value(config: pytest.Config, option: Option) -> str | None:
         (f"the environment variable {option.environment}", os.environ.get(option.environment)),
         (f"the ini option {option.ini}", config.getini(option.ini)),
     )
-    for place, value in places:
-        if value is None or value == "":
+    for place, text in places:
+        if text is None or text == "":
             continue
         try:
-            option.check(value)
+            option.check(text)
         except ValueError as error:
             raise pytest.UsageError(f"{place}: {error}") from error
-        return str(value)
+        return str(text)
     return None
 
 
 def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
     """`pytest --pallas-dump tests/`: the tests became the option's value."""
-    if option.const is None:
+    if option.const is None or not option.metavar:
         return
     args = [str(arg) for arg in config.invocation_params.args]
     for flag, after in itertools.pairwise(args):

@@ -56,6 +56,16 @@ def test_a_function_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyP
     assert "has no parameter executable" in problem
 
 
+@pytest.mark.usefixtures("anew")
+def test_a_print_with_other_parameters_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from jax._src.pallas.mosaic import lowering
+
+    monkeypatch.setattr(lowering, "_debug_print_rule", lambda context, *, fmt, in_tree: None)
+    problem = selftest.results()["Mosaic module"]
+    assert problem is not None
+    assert problem.endswith("has no parameter has_placeholders, ordered, static_args")
+
+
 @pytest.mark.parametrize("target", targets.BUILTIN, ids=lambda t: t.name)
 def test_a_chip_is_there_where_there_is_none(target: Any) -> None:
     with chip.answering(target):

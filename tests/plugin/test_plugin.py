@@ -238,7 +238,10 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
         (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
         (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
         (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
-        (["--pallas-target=v5e"], "--pallas-target does nothing by itself; give --pallas-dump as well"),
+        (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
+        (["--pallas-timeout=3"], "--pallas-timeout does nothing by itself; give --pallas-dump as well"),
+        (["--pallas-hang=3"], "--pallas-hang does nothing by itself; give --pallas-interpret as well"),
+        (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
         (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
     ],
 )  # fmt: skip
@@ -273,11 +276,21 @@ def test_a_run_without_our_options_is_as_if_we_were_not_there(
     pytester: pytest.Pytester,
 ) -> None:
     pytester.makepyfile(
-        test_kernels="def test_nothing(): pass",
+        test_kernels="""
+        import os
+        def test_nothing(request):
+            names = [name for name, _ in request.config.pluginmanager.list_name_plugin()]
+            ours = {"pallas_debug_pytest", "pytest_pallas_debug_pytest"}  # the latter where blocked
+            assert {name for name in names if "pallas" in name} <= ours
+            assert "LIBTPU_INIT_ARGS" not in os.environ
+        def test_wrong(): assert 1 == 2
+        """,
         conftest="""
         import atexit, json, pathlib, sys
         def look():
-            found = sorted({"jax", "numpy", "pallas_debug", "pallas_debug_pytest.run"} & set(sys.modules))
+            ours = {name for name in sys.modules if name.startswith("pallas_debug")}
+            ours -= {"pallas_debug_pytest", "pallas_debug_pytest.options"}
+            found = sorted({"jax", "numpy", "packaging.requirements"} & set(sys.modules) | ours)
             pathlib.Path("modules.json").write_text(json.dumps(found))
         atexit.register(look)
         """,

@@ -1,0 +1,120 @@
+"""What checks cost in HLO interpret mode, as ratios within one run.
+
+    python benchmarks/checks.py [--rounds N] [--checks NAMES] [flash] [splash] [matmul]
+
+Each program runs unchecked and with the checks, in turns. Run time is that of a program that is
+compiled already, compile time that of tracing, lowering and compiling it from nothing. The ratio
+is that of the fastest rounds: what else a shared machine does can only make one slower. Nothing is
+asserted; the limits for flash stand beside its ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from pallas_debug_kernels import flash_attention, make_splash_attention, matmul
+from pallas_debug_kernels.ops import splash_attention as splash_module
+
+from pallas_debug.bridge import interpret
+from pallas_debug.checks import names
+from pallas_debug.session import Options, Session
+
+RUN_LIMIT, COMPILE_LIMIT = 2.0, 2.5
+RUNS = 3
+"""Runs within a round, of which the fastest counts."""
+
+
+def programs() -> dict[str, tuple[str, Callable[..., Any], tuple[jax.Array, ...]]]:
+    """By name: a description, a function, and what it is called with."""
+    key = jax.random.key(0)
+    q = jax.random.normal(key, (1, 2, 2048, 128), jnp.float32)
+    few = jax.random.normal(key, (2, 1024, 128), jnp.float32)
+    square = jax.random.normal(key, (1024, 1024), jnp.float32)
+    mask = splash_module.MultiHeadMask([splash_module.CausalMask((1024, 1024))] * 2)
+    splash = make_splash_attention(mask)
+    return {
+        "flash": ("flash forward, 2 x 2048 x 128", lambda q: flash_attention(q, q, q), (q,)),
+        "splash": ("splash forward, 2 x 1024 x 128", lambda q: splash(q, q, q), (few,)),
+        "matmul": ("matmul, 1024 x 1024", lambda x: matmul(x, x), (square,)),
+    }
+
+
+@contextlib.contextmanager
+def mode(checks: tuple[str, ...]) -> Iterator[None]:
+    """HLO interpret mode, with checks or without."""
+    with (
+        Session(Options(interpret="hlo", checks=checks), runs=True)
+        if checks
+        else interpret.interpreting("hlo")
+    ) as session:
+        yield
+        if checks and (session.problems or session.observer.findings):
+            raise SystemExit(f"not as it should be: {session.problems} {session.observer.findings}")
+
+
+def compile_seconds(function: Callable[..., Any], args: Any, checks: tuple[str, ...]) -> float:
+    """To trace, lower and compile, with nothing in jax's caches."""
+    jax.clear_caches()
+    with mode(checks):
+        start = time.perf_counter()
+        jax.jit(lambda *a: function(*a)).trace(*args).lower().compile()
+        return time.perf_counter() - start
+
+
+def run_seconds(function: Callable[..., Any], args: Any, checks: tuple[str, ...]) -> float:
+    """The fastest of a few runs after the first."""
+    with mode(checks):
+        run = jax.jit(lambda *a: function(*a))
+        jax.block_until_ready(run(*args))
+        times = []
+        for _ in range(RUNS):
+            start = time.perf_counter()
+            jax.block_until_ready(run(*args))
+            times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def measure(
+    function: Callable[..., Any], args: Any, checks: tuple[str, ...], rounds: int
+) -> dict[str, tuple[float, float]]:
+    """Seconds without and with checks, of compiling and of running."""
+    measured = {}
+    for what, seconds in {"compile": compile_seconds, "run": run_seconds}.items():
+        pairs = [
+            (seconds(function, args, ()), seconds(function, args, checks)) for _ in range(rounds)
+        ]
+        measured[what] = min(p for p, _ in pairs), min(c for _, c in pairs)
+    return measured
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--checks", default=",".join(names.DEFAULT))
+    parser.add_argument("program", nargs="*", choices=[[], *programs()], default=[])
+    options = parser.parse_args()
+    checks = names.parse(options.checks)
+    print(f"jax {jax.__version__}, checks: {','.join(checks)}")
+    print(f"{'':<32}{'compile':>9}{'checked':>9}{'ratio':>7}{'run':>10}{'checked':>10}{'ratio':>7}")
+    for name, (text, function, args) in programs().items():
+        if options.program and name not in options.program:
+            continue
+        found = measure(function, args, checks, options.rounds)
+        (plain, checked), (plain_run, checked_run) = found["compile"], found["run"]
+        limits = f"   limits {COMPILE_LIMIT}, {RUN_LIMIT}" if name == "flash" else ""
+        print(
+            f"{text:<32}{plain:>7.2f} s{checked:>7.2f} s{checked / plain:>7.2f}"
+            f"{plain_run * 1e3:>7.0f} ms{checked_run * 1e3:>7.0f} ms"
+            f"{checked_run / plain_run:>7.2f}{limits}",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,113 @@
+"""Opening, comparing and searching compiler text beside the usual tools, in one run.
+
+    python benchmarks/text.py
+
+Texts come from a real dump of splash attention, repeated to 200 MB in a temporary directory.
+Each figure is the best of five; the ratio is ours over the tool's. Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from pallas_debug.ir import search
+from pallas_debug.ir.diff import diff
+from pallas_debug.ir.normal import NOISE
+from pallas_debug.ir.operations import Module
+from pallas_debug.ir.text import Document
+
+SIZE = 200_000_000
+PATTERNS = (("vector_load", "-F"), ("nothing_here", "-F"), (r"llo\.v(add|sub)\.f32", "-E"))
+
+
+def best(function: Callable[[], object], times: int = 5) -> float:
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def tool(*arguments: object) -> Callable[[], object]:
+    return lambda: subprocess.run(list(map(str, arguments)), stdout=subprocess.PIPE, check=False)
+
+
+def row(what: str, ours: float, other: str = "", theirs: float | None = None) -> None:
+    ratio = "" if theirs is None else f"{ours / theirs:8.2f}"
+    against = "" if theirs is None else f"{theirs * 1000:9.1f} ms  {other}"
+    print(f"{what:44} {ours * 1000:9.1f} ms {ratio:8} {against}")
+
+
+def dumped(root: Path) -> list[Path]:
+    command = Path(sys.executable).with_name("pallas-debug")
+    kernel = ["pallas_debug_kernels:splash_attention", "--spec", "bf16_4k_causal"]
+    subprocess.run([command, "dump", *kernel, "--to", root], check=True, stderr=subprocess.DEVNULL)
+    return sorted(root.glob("*/v5e/passes/*"))
+
+
+def opening(path: Path) -> None:
+    def everything() -> None:
+        module = Module.of(path.read_text())
+        _ = (module.counts, module.regions, module.chains, module.uses("%0", 3))
+
+    def first_screen() -> None:
+        with Document.open(path) as document:
+            document.lines(0, 50)
+
+    row(f"open, {path.name}: first screen", best(first_screen))
+    row("  with all tables", best(everything))
+
+
+def comparing(a: Path, b: Path) -> None:
+    def ours(ignore: tuple[str, ...]) -> Callable[[], object]:
+        def run() -> int:
+            old, new = (Document.open(p).lines(0, 1 << 40) for p in (a, b))
+            return sum(1 for _ in diff(old, new, ignore=ignore).unified("a", "b"))  # type: ignore[arg-type]
+
+        return run
+
+    git = best(tool("git", "diff", "--no-index", a, b))
+    row(f"diff {a.stem[:18]} {b.stem[:18]}", best(ours(())), "git diff --no-index", git)
+    row("  without noise", best(ours(NOISE)), "git diff --no-index", git)
+
+
+def searching(path: Path) -> None:
+    for pattern, flag in PATTERNS:
+        query = search.Query(text=pattern, literal=flag == "-F")
+        grep = best(tool("grep", "-c", flag, pattern, path))
+        counted = best(lambda q=query: list(search.count([path], q)))  # type: ignore[misc]
+        row(f"count {pattern}", counted, "grep -c", grep)
+        grep = best(tool("grep", "-n", flag, pattern, path))
+        found = best(lambda q=query: sum(1 for _ in search.search([path], q)))  # type: ignore[misc]
+        row("  all hits", found, "grep -n", grep)
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        passes = dumped(Path(folder) / "dumps")
+        large = sorted(passes, key=lambda p: p.stat().st_size)[-3:]
+        longest = max(passes, key=lambda p: p.read_bytes().count(b"\n"))
+        opening(longest)
+        position = passes.index(longest)
+        comparing(passes[position], passes[position + 1])
+        comparing(passes[position - 1], passes[position])
+        huge = Path(folder) / "huge.mlir"
+        data = b"".join(p.read_bytes() for p in large)
+        with huge.open("wb") as file:
+            while file.tell() < SIZE:
+                file.write(data)
+        opening_huge = best(lambda: Document.open(huge).lines(0, 50))
+        row("open 200 MB: first screen", opening_huge)
+        index = best(lambda: Document.open(huge).index_all())
+        row("  index all lines", index, "wc -l", best(tool("wc", "-l", huge)))
+        searching(huge)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""What can be asked of a compilation by name, beside its target.
+
+A switch is an option that libtpu takes with each compilation, or a setting of jax's while the
+kernel is lowered. Imports no jax. What is said of code and refusals was seen with libtpu 0.0.42
+(jax 0.10.2) and 0.0.50 (jax 0.12.0).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Failure
+
+LOG_RECORDER = "log_recorder"
+
+NOT_RECORDED = (
+    f"it prints, and a TPU shows nothing of it: it was compiled without the switch {LOG_RECORDER}"
+)
+"""A note on a kernel."""
+
+_REFUSED = (
+    re.compile(r"No such compile option: '(?P<option>\w+)'"),
+    re.compile(r"jax \S+ has no setting (?P<option>\w+)"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Switch:
+    """One of them.
+
+    Attributes:
+      option: the compile option of libtpu's, or the setting of jax's.
+      value: what it is set to.
+      where: who takes it: libtpu as it compiles, or jax as it lowers.
+      summary: what it is for, on a TPU.
+      cost: what it does to the code.
+      since: the first versions with which it was tried.
+    """
+
+    name: str
+    option: str
+    value: str
+    where: Literal["compile", "lowering"]
+    summary: str
+    cost: str
+    since: str
+
+
+SWITCHES: Mapping[str, Switch] = {
+    switch.name: switch
+    for switch in (
+        Switch(
+            name=LOG_RECORDER,
+            option="xla_tpu_enable_log_recorder",
+            value="true",
+            where="compile",
+            summary="the recorder that shows what `pl.debug_print` prints",
+            cost="about 1 MiB of generated code for each program",
+            since="libtpu 0.0.42",
+        ),
+        Switch(
+            name="bounds_checks",
+            option="xla_mosaic_on_device_checks",
+            value="bounds",
+            where="compile",
+            summary="a slice, load or store that leaves its buffer halts the device; the assertion "
+            "names the line",
+            cost="a comparison and a branch for each access whose place is not a constant",
+            since="libtpu 0.0.42",
+        ),
+        Switch(
+            name="poison_vmem",
+            option="xla_jf_poison_vmem_allocations",
+            value="true",
+            where="compile",
+            summary="fresh VMEM is filled with a pattern, so that what reads it too early shows",
+            cost="about 3 KiB of generated code, and a store to all of it at the start",
+            since="libtpu 0.0.42",
+        ),
+        Switch(
+            name="transpose_trace",
+            option="xla_enable_transpose_trace",
+            value="true",
+            where="compile",
+            summary="transposes are traced for the profiler",
+            cost="none was seen in the generated code",
+            since="libtpu 0.0.42",
+        ),
+        Switch(
+            name="poison_buffers",
+            option="jax_pallas_poison_buffers",
+            value="true",
+            where="lowering",
+            summary="buffers of `pl.run_scoped` begin as NaN, or as the least integer",
+            cost="a store to each such buffer, each time it is allocated",
+            since="jax 0.10.2",
+        ),
+        Switch(
+            name="assertions",
+            option="jax_pallas_enable_debug_checks",
+            value="true",
+            where="lowering",
+            summary="a `pl.debug_check` that fails halts the device; without it they are left out",
+            cost="a branch for each check",
+            since="jax 0.10.2",
+        ),
+    )
+}
+
+
+def parse(text: str | Iterable[str]) -> tuple[str, ...]:
+    """`"log_recorder,assertions"`, or names, in the order in which they are listed in `SWITCHES`.
+
+    Raises:
+      UsageError: a switch that there is not.
+    """
+    texts = [text] if isinstance(text, str) else list(text)
+    names = [name.strip() for given in texts for name in given.split(",") if name.strip()]
+    unknown = [name for name in names if name not in SWITCHES]
+    if unknown:
+        raise UsageError(f"unknown switch {unknown[0]!r}; there are {', '.join(SWITCHES)}")
+    return tuple(name for name in SWITCHES if name in names)
+
+
+def compile_options(names: Iterable[str]) -> dict[str, str]:
+    """For libtpu, as `jax.stages.Lowered.compile` takes them."""
+    chosen = (SWITCHES[name] for name in names)
+    return {s.option: s.value for s in chosen if s.where == "compile"}
+
+
+def lowering_settings(names: Iterable[str]) -> tuple[str, ...]:
+    """Names of jax's settings that are to be true while a kernel is lowered."""
+    chosen = (SWITCHES[name] for name in names)
+    return tuple(s.option for s in chosen if s.where == "lowering")
+
+
+def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
+    """Whether a TPU would show what kernels print, by a switch or by a flag of libtpu's.
+
+    Args:
+      flags: as libtpu was given them for all compilations.
+    """
+    option = SWITCHES[LOG_RECORDER].option
+    given = (flag.lstrip("-").partition("=") for flag in flags)
+    set_by_flag = any(n == option and v.lower() in ("", "true", "1") for n, _, v in given)
+    return LOG_RECORDER in names or set_by_flag
+
+
+def refusal(message: str, versions: Mapping[str, str]) -> str | None:
+    """A sentence, where a message says that libtpu or jax does not know one of our options."""
+    found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
+    switch = next((s for s in SWITCHES.values() if found and s.option == found["option"]), None)
+    if switch is None:
+        return None
+    who = "libtpu" if switch.where == "compile" else "jax"
+    return (
+        f"the switch {switch.name!r} is refused: {who} {versions.get(who, '(unknown)')} does not "
+        f"know {switch.option}. Leave the switch out, or use another {who}."
+    )
+
+
+def explained(failure: Failure, versions: Mapping[str, str]) -> Failure:
+    """The failure, which begins with our sentence where a switch was refused."""
+    sentence = refusal(failure.message, versions)
+    if sentence is None:
+        return failure
+    return replace(failure, type="SwitchRefused", message=f"{sentence}\n\n{failure.message}")

@@ -1,0 +1,294 @@
+"""`pallas-debug diff`: what a pass changed, and what differs between targets, kernels and dumps."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug.cli import output, where
+from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.where import Text
+from pallas_debug.errors import UsageError
+from pallas_debug.report import plural
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from pallas_debug.ir.diff import Change, Diff, Summary
+    from pallas_debug.ir.normal import Noise
+    from pallas_debug.store import StoredCompilation, StoredKernel
+
+MAX_CONTEXT = 1_000_000
+
+
+@click.command("diff")
+@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@click.argument("stages", metavar="[STAGE [STAGE]]", nargs=-1)
+@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
+@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
+@click.option(
+    "--against",
+    metavar="OTHER",
+    help="Compare with the same stage of another target, kernel or dump: v6e, or a path.",
+)
+@click.option(
+    "-i", "--ignore", help="Noise that is no change: ssa, loc, attrs, joined by commas; or all."
+)
+@click.option(
+    "-U",
+    "--context",
+    type=click.IntRange(0, MAX_CONTEXT),
+    default=3,
+    help="Lines around a change.",
+    show_default=True,
+)
+@click.option("-s", "--summary", is_flag=True, help="Counts of operations before and after.")
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(
+    kernel_at: Path,
+    stages: tuple[str, ...],
+    kernel: str | None,
+    target: str | None,
+    against: str | None,
+    ignore: str | None,
+    context: int,
+    summary: bool,
+    as_json: bool,
+) -> int:
+    """Show what a pass changed, or what differs between two stages.
+
+    \b
+    pallas-debug diff dumps/flash             the last pass that changed something
+    pallas-debug diff dumps/flash 13          pass 13 against the one before
+    pallas-debug diff dumps/flash mosaic 13   any two stages
+    pallas-debug diff dumps/flash 13 -t v5e --against v6e
+    pallas-debug diff old/flash 13 --against new/flash
+
+    A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw)
+    with the start of a kernel's name behind it where it holds several.
+
+    With `--ignore ssa` a renumbering of values is no change, but another operand is. The exit code
+    says nothing of differences.
+    """
+    if len(stages) > 2:
+        raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
+    ignored = noise(ignore)
+    found, of_path = where.kernel_at(kernel_at, kernel)
+    old, new = _sides(found, target or of_path, stages, against)
+    from pallas_debug.ir import diff as engine
+
+    module = new.module()
+    different = engine.diff(old.lines, new.lines, ignore=ignored, kind=module.kind)
+    if as_json:
+        counts = engine.summary(old.module(), module)
+        hunks = [] if summary else list(_hunks(different, context))
+        output.print_json(_as_json(old, new, different, counts) | {"hunks": hunks})
+        return Exit.OK
+    if summary:
+        _print_summary(old, new, different, engine.summary(old.module(), module))
+    elif different.changed:
+        _print_unified(different, old, new, context)
+    if not different.changed:
+        output.say(f"no difference between {old.label} and {new.label}{_but(ignored)}")
+    return Exit.OK
+
+
+def noise(text: str | None) -> tuple[Noise, ...]:
+    """What `--ignore` asks for.
+
+    Raises:
+      UsageError: it is no noise that we know.
+    """
+    from pallas_debug.ir.normal import NOISE
+
+    if not text:
+        return ()
+    wanted = [word.strip() for word in text.split(",")]
+    for word in wanted:
+        if word not in (*NOISE, "all"):
+            raise UsageError(f"--ignore {word!r} is not one of {', '.join(NOISE)}, all")
+    return tuple(known for known in NOISE if known in wanted or "all" in wanted)
+
+
+def _sides(
+    kernel: StoredKernel, target: str | None, stages: tuple[str, ...], against: str | None
+) -> tuple[Text, Text]:
+    if against is not None:
+        other, other_target = _other(kernel, target, against)
+        first = _named(kernel, target, stages[0] if stages else None)
+        second = stages[1] if len(stages) > 1 else first.stage
+        return first, _counterpart(other, other_target, second)
+    if len(stages) == 2:
+        return where.text_of(kernel, target, stages[0]), where.text_of(kernel, target, stages[1])
+    new = _named(kernel, target, stages[0] if stages else None)
+    return _before(kernel, target, new), new
+
+
+def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Text:
+    """The stage, or the last pass that changed something."""
+    if stage is not None:
+        return where.text_of(kernel, target, stage)
+    stored = kernel.target(target)
+    passes = where.passes_of(stored)
+    if not passes:
+        raise UsageError(f"{kernel.name} for {stored.target} has no passes; name two stages")
+    return where.text_of_pass(
+        kernel, stored, next((p for p in passes[::-1] if p.changed), passes[-1])
+    )
+
+
+def _before(kernel: StoredKernel, target: str | None, text: Text) -> Text:
+    """What the stage was made from: the text of the pass before, or the module without passes."""
+    if text.target is None or text.stage in ("stablehlo", "mosaic"):
+        raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
+    stored = kernel.target(target)
+    passes = where.passes_of(stored)
+    at = passes.index(stored.find_pass(where.spelled(text.stage)))
+    if at > 0:
+        return where.text_of_pass(kernel, stored, passes[at - 1])
+    if kernel.stage_path("mosaic", target) is None:
+        raise UsageError(f"{text.stage} is the first pass: there is nothing before it")
+    return where.text_of(kernel, target, "mosaic")
+
+
+def _other(
+    kernel: StoredKernel, target: str | None, against: str
+) -> tuple[StoredKernel, str | None]:
+    """The kernel and target that `--against` names."""
+    if any(against in (c.target, c.folder.name) for c in kernel.compilations):
+        return kernel, against
+    path = Path(against)
+    if not path.exists() and "/" not in against:
+        known = ", ".join(c.target for c in kernel.compilations) or "none"
+        raise UsageError(
+            f"--against {against!r} is neither a target of {kernel.name} nor a path here; "
+            f"its targets: {known}"
+        )
+    other, of_path = where.kernel_at(path, _same_kernel(path, kernel))
+    return other, of_path or _same_target(other, target or _only_target(kernel))
+
+
+def _same_kernel(path: Path, kernel: StoredKernel) -> str | None:
+    """The name of the kernel in another dump directory that holds several."""
+    from pallas_debug.store import open_dumps
+
+    if not path.is_dir():
+        return None
+    kernels = open_dumps(path).kernels()
+    if len(kernels) <= 1:
+        return None
+    name = kernel.kernel.name if kernel.kernel else kernel.name
+    alike = [k.name for k in kernels if k.name == kernel.name]
+    return next(iter(alike), name)
+
+
+def _only_target(kernel: StoredKernel) -> str | None:
+    return kernel.compilations[0].target if len(kernel.compilations) == 1 else None
+
+
+def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
+    """The target where the other dump has it, else the only one it has."""
+    known = any(target in (c.target, c.folder.name) for c in kernel.compilations)
+    return target if known or len(kernel.compilations) != 1 else kernel.compilations[0].target
+
+
+def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> Text:
+    """The stage of another compiler: passes have the same names there, and other numbers."""
+    number, dash, name = stage.partition("-")
+    if dash and number.isdecimal():
+        stored: StoredCompilation = kernel.target(target)
+        exact = [p for p in where.passes_of(stored) if p.name == name]
+        if exact:
+            return where.text_of_pass(kernel, stored, exact[-1])
+        raise UsageError(f"{kernel.name} for {stored.target} has no pass {name!r} to compare with")
+    return where.text_of(kernel, target, stage)
+
+
+def _print_unified(different: Diff, old: Text, new: Text, context: int) -> None:
+    if not output.colored():
+        for line in different.unified(old.label, new.label, context):
+            click.echo(output.visible(line) if sys.stdout.isatty() else line)
+        return
+    click.echo(click.style(f"--- {output.visible(old.label)}", bold=True))
+    click.echo(click.style(f"+++ {output.visible(new.label)}", bold=True))
+    for hunk in different.hunks(context):
+        click.echo(click.style(different.place(hunk), fg="cyan"))
+        for change in hunk:
+            for line in _styled(different, change):
+                click.echo(line)
+
+
+def _styled(different: Diff, change: Change) -> Iterator[str]:
+    """The lines of a change in colour; words that differ stand out where a line has a partner."""
+    from pallas_debug.ir.diff import words
+
+    if change.tag == "equal":
+        for n in change.new:
+            yield " " + output.visible(different.new.lines[n])
+        return
+    spans: dict[tuple[str, int], list[tuple[int, int]]] = {}
+    for a, b in different.pairs(change):
+        if a is not None and b is not None:
+            spans["-", a], spans["+", b] = words(different.old.lines[a], different.new.lines[b])
+    for sign, numbers, side, color in (
+        ("-", change.old, different.old, "red"),
+        ("+", change.new, different.new, "green"),
+    ):
+        for n in numbers:
+            line, at = side.lines[n], 0
+            pieces = [click.style(sign, fg=color)]
+            for start, stop in spans.get((sign, n), []):
+                pieces.append(click.style(output.visible(line[at:start]), fg=color))
+                pieces.append(click.style(output.visible(line[start:stop]), fg=color, reverse=True))
+                at = stop
+            yield "".join([*pieces, click.style(output.visible(line[at:]), fg=color)])
+
+
+def _print_summary(old: Text, new: Text, different: Diff, counts: Summary) -> None:
+    click.echo(
+        f"{output.visible(old.label)} -> {output.visible(new.label)}: "
+        f"{plural(different.removed, 'line')} removed, {different.added} added"
+    )
+    rows = [
+        [name, f"{before:,}", f"{after:,}", f"{after - before:+,}"]
+        for name, (before, after) in counts.changed.items()
+    ]
+    if rows:
+        output.print_table(["operation", "before", "after", "change"], rows)
+
+
+def _as_json(old: Text, new: Text, different: Diff, counts: Summary) -> dict[str, Any]:
+    return {
+        "old": old.as_json(),
+        "new": new.as_json(),
+        "changed": different.changed,
+        "removed": different.removed,
+        "added": different.added,
+        "operations": {
+            name: {"before": before, "after": after}
+            for name, (before, after) in counts.changed.items()
+        },
+    }
+
+
+def _hunks(different: Diff, context: int) -> Iterator[list[dict[str, Any]]]:
+    for hunk in different.hunks(context):
+        yield [
+            {
+                "tag": change.tag,
+                "old": _numbered(different.old, change.old),
+                "new": _numbered(different.new, change.new),
+            }
+            for change in hunk
+        ]
+
+
+def _numbered(side: Any, numbers: range) -> list[dict[str, Any]]:
+    return [{"line": side.numbers[n] + 1, "text": side.lines[n]} for n in numbers]
+
+
+def _but(ignored: tuple[str, ...]) -> str:
+    return f", but for {', '.join(ignored)}" if ignored else ""

@@ -1,0 +1,236 @@
+"""`pallas-debug source`: the Python source with the operations that come from each line."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from pallas_debug.cli import output, where
+from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.where import Text
+from pallas_debug.errors import UsageError
+from pallas_debug.report import plural
+
+if TYPE_CHECKING:
+    from pallas_debug.ir.operations import Module
+    from pallas_debug.store import StoredKernel
+
+Place = tuple[str, int]
+"""A file as the compiler names it, and a line in it."""
+
+
+@click.command("source")
+@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
+@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
+@click.option(
+    "-p", "--pass", "stage", help="Count in this stage or pass; the last one unless given."
+)
+@click.option("-n", "--line", metavar="LINE", help="The operations of one line: 12, or tile.py:12.")
+@click.option(
+    "-a", "--all", "whole", is_flag=True, help="The whole file, or with --line all texts."
+)
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(
+    kernel_at: Path,
+    kernel: str | None,
+    target: str | None,
+    stage: str | None,
+    line: str | None,
+    whole: bool,
+    as_json: bool,
+) -> int:
+    """Show the source of a kernel, and beside each line how many operations come from it.
+
+    The source is the one that the dump keeps, not what is on disk today. A line counts an
+    operation that one of the functions it calls makes, too. With `--line`, the operations
+    themselves, in each stage and pass.
+
+    Raw dumps have locations only if libtpu was told --xla_mosaic_enable_dump_debug_info=true.
+    """
+    found, of_path = where.kernel_at(kernel_at, kernel)
+    target = target or of_path
+    if line is not None:
+        return _one_line(found, target, stage, line, whole=whole, as_json=as_json)
+    text = where.text_of(found, target, stage) if stage else _last(found, target)
+    counts = _counts(text.module())
+    if not counts:
+        raise UsageError(f"{text.label} names no Python line: it was dumped without locations")
+    own = _own_file(found, counts)
+    source = _source(found)
+    if as_json:
+        output.print_json(_as_json(text, counts, own, source))
+    else:
+        _print(text, counts, own, source, whole=whole)
+    return Exit.OK
+
+
+def _last(kernel: StoredKernel, target: str | None) -> Text:
+    texts = where.stages_of(kernel, target)
+    if not texts:
+        raise UsageError(f"{kernel.name} has no stages and no passes")
+    return texts[-1]
+
+
+def _counts(module: Module) -> dict[Place, Counter[str]]:
+    """For each Python line, its operations by name."""
+    return {
+        place: Counter(name for n in lines if (name := module.names[n]))
+        for place, lines in module.from_source.items()
+    }
+
+
+def _source(kernel: StoredKernel) -> list[str]:
+    path = kernel.stage_path("source")
+    return [] if path is None else kernel.stage_text("source").split("\n")
+
+
+def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
+    """The file whose text the dump keeps: the kernel's own."""
+    if kernel.kernel is not None and kernel.kernel.source is not None:
+        return kernel.kernel.source.file
+    files = Counter(file for file, _ in counts)
+    return files.most_common(1)[0][0] if files else None
+
+
+def _print(
+    text: Text,
+    counts: dict[Place, Counter[str]],
+    own: str | None,
+    source: list[str],
+    *,
+    whole: bool,
+) -> None:
+    click.echo(f"{_shown(text.label)}: operations by source line")
+    lines = [line for file, line in counts if file == own and line <= len(source)]
+    if lines:
+        click.echo(_shown(own or ""))
+        first, last = (1, len(source)) if whole else (min(lines), max(lines))
+        for number in range(first, last + 1):
+            total = sum(counts.get((own or "", number), Counter()).values())
+            shown = f"{total:,}" if total else ""
+            click.echo(f"{shown:>8} {number:5} {_shown(source[number - 1])}".rstrip())
+    others = sorted(place for place in counts if place[0] != own or place[1] > len(source))
+    if others:
+        click.echo("elsewhere" if lines else "the dump keeps no source of")
+        for file, number in others:
+            total = sum(counts[file, number].values())
+            click.echo(f"{total:8,} {_shown(PurePath(file).name)}:{number}")
+
+
+def _as_json(
+    text: Text, counts: dict[Place, Counter[str]], own: str | None, source: list[str]
+) -> dict[str, Any]:
+    return text.as_json() | {
+        "file": own,
+        "lines": [
+            {
+                "file": file,
+                "line": number,
+                "text": source[number - 1] if file == own and number <= len(source) else None,
+                "operations": dict(names.most_common()),
+            }
+            for (file, number), names in sorted(counts.items())
+        ],
+    }
+
+
+def _one_line(
+    kernel: StoredKernel,
+    target: str | None,
+    stage: str | None,
+    line: str,
+    *,
+    whole: bool,
+    as_json: bool,
+) -> int:
+    """The operations of one Python line, stage by stage."""
+    file, number = _parsed(line)
+    texts = [where.text_of(kernel, target, stage)] if stage else where.stages_of(kernel, target)
+    own = kernel.kernel.source.file if kernel.kernel and kernel.kernel.source else None
+    found: list[tuple[Text, Module, list[int]]] = []
+    known: set[Place] = set()
+    for text in texts:
+        module = text.module()
+        known |= module.from_source.keys()
+        places = [p for p in module.from_source if p[1] == number and _is(p[0], file, own)]
+        found.append((text, module, sorted({n for p in places for n in module.from_source[p]})))
+    if not any(lines for _, _, lines in found):
+        raise UsageError(_none_there(kernel, line, known, file, own))
+    if as_json:
+        output.print_json([_operations_as_json(*entry) for entry in found])
+        return Exit.OK
+    source = _source(kernel)
+    if (file is None or _is(own or "", file, None)) and number <= len(source):
+        click.echo(_shown(source[number - 1].strip()))
+    for text, module, lines in found:
+        _print_operations(text, module, lines, whole=whole or stage is not None)
+    return Exit.OK
+
+
+SHOWN = 5
+"""Operations of a line that are printed for each of many stages."""
+
+
+def _print_operations(text: Text, module: Module, lines: list[int], *, whole: bool) -> None:
+    click.echo(f"{_shown(text.label)}: {plural(len(lines), 'operation')}")
+    shown = lines if whole else lines[:SHOWN]
+    for n in shown:
+        click.echo(f"  {n + 1:6}  {_shown(_without_location(module, n))}")
+    if len(shown) < len(lines):
+        click.echo(f"          … {len(lines) - len(shown)} more with --all")
+
+
+def _without_location(module: Module, line: int) -> str:
+    from pallas_debug.ir.operations import location_at
+
+    text = module.lines[line]
+    at = location_at(text, module.kind)
+    return (text if at is None else text[: at[0]] + text[at[1] :]).strip()
+
+
+def _operations_as_json(text: Text, module: Module, lines: list[int]) -> dict[str, Any]:
+    return text.as_json() | {
+        "operations": [
+            {"line": n + 1, "name": module.names[n], "text": _without_location(module, n)}
+            for n in lines
+        ]
+    }
+
+
+def _parsed(line: str) -> tuple[str | None, int]:
+    file, _, number = line.rpartition(":")
+    if not number.isdecimal():
+        raise UsageError(f"--line {line!r} is neither a line such as 12 nor one such as tile.py:12")
+    return file or None, int(number)
+
+
+def _is(file: str, wanted: str | None, own: str | None) -> bool:
+    """Whether a file is the one that was named, by its path or the end of it; else the kernel's."""
+    if wanted is None:
+        return own is None or file == own
+    return (
+        file == wanted
+        or PurePath(file).parts[-len(PurePath(wanted).parts) :] == PurePath(wanted).parts
+    )
+
+
+def _none_there(
+    kernel: StoredKernel, line: str, known: set[Place], file: str | None, own: str | None
+) -> str:
+    if not known:
+        return f"the texts of {kernel.name} name no Python line: they were dumped without locations"
+    near = sorted(number for name, number in known if _is(name, file, own))
+    if not near:
+        files = ", ".join(sorted({PurePath(name).name for name, _ in known}))
+        return f"no operation comes from {line}; there are some from {files}"
+    listed = ", ".join(map(str, near[:40])) + (", …" if len(near) > 40 else "")
+    return f"no operation comes from line {line}; there are some from {listed}"
+
+
+def _shown(text: str) -> str:
+    return output.visible(text) if sys.stdout.isatty() else text

@@ -1,0 +1,164 @@
+"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder.
+
+Floor 3, beside `api.py`.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, ParamSpec, TypeVar, cast
+
+from pallas_debug.aot import switches, targets
+from pallas_debug.bridge import executable, platform, trace, versions
+from pallas_debug.errors import CannotRunError, UsageError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def compile(
+    function: Callable[P, R],
+    /,
+    *,
+    log_recorder: bool = False,
+    bounds_checks: bool = False,
+    poison_vmem: bool = False,
+    transpose_trace: bool = False,
+    poison_buffers: bool = False,
+    assertions: bool = False,
+    chip: str = "v5e",
+) -> Compiled[P, R]:
+    """`function` compiled for the TPU of this host, with these switches.
+
+        attention = pallas_debug.compile(attention, log_recorder=True, assertions=True)
+        attention(q, k, v)
+
+    The first call with arguments of a shape compiles, as `jax.jit` does; later ones find the
+    executable. Arrays are traced; anything else among the arguments is part of the program.
+
+    On a host without a TPU nothing can be called, and calling says so. There, `lower(...)` still
+    gives the program, `pallas_debug.dump(function, ..., switches=...)` compiles its kernels and
+    keeps every stage, and `pallas_debug.interpret` runs them.
+
+    Args:
+      function: that calls kernels, jitted or not.
+      log_recorder: show what `pl.debug_print` prints.
+      bounds_checks: halt the device at a slice, load or store that leaves its buffer.
+      poison_vmem: fill fresh VMEM with a pattern.
+      transpose_trace: trace transposes for the profiler.
+      poison_buffers: let buffers of `pl.run_scoped` begin as NaN, or as the least integer.
+      assertions: halt the device at a `pl.debug_check` that fails.
+      chip: target whose chip the code gets that asks for one, where there is no TPU.
+
+    Returns:
+      A function of the same arguments, with `lower` and `compiled_for`.
+
+    Raises:
+      UnknownTargetError: a chip that nobody knows.
+    """
+    given = {
+        "log_recorder": log_recorder,
+        "bounds_checks": bounds_checks,
+        "poison_vmem": poison_vmem,
+        "transpose_trace": transpose_trace,
+        "poison_buffers": poison_buffers,
+        "assertions": assertions,
+    }
+    chosen = switches.parse(name for name, is_on in given.items() if is_on)
+    return Compiled(function, switches=chosen, chip=chip)
+
+
+class Compiled(Generic[P, R]):
+    """What `compile` returns. `switches` are the names of those that are on."""
+
+    def __init__(
+        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = "v5e"
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.switches = switches
+        self._function = function
+        self._chip = targets.resolve(chip)
+        self._lock = threading.Lock()
+        self._executables: dict[Hashable, Any] = {}
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it on the TPU of this host.
+
+        Raises:
+          CannotRunError: there is none, or its compiler refuses a switch.
+          UsageError: the call stands within jit, vmap or grad.
+        """
+        if trace.is_traced((args, kwargs)):
+            raise UsageError(
+                f"{self._name} is compiled by pallas_debug.compile and cannot be traced by jit, "
+                "vmap or grad. Put it outside of them, as in compile(jax.vmap(f))."
+            )
+        if not platform.has_tpu():
+            raise CannotRunError(self._no_tpu("call"))
+        call = executable.call_of(args, kwargs)
+        return cast(R, self._executable(call)(*call.arrays))
+
+    def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The program for these arguments, as jax hands it to the compiler (`jax.stages.Lowered`).
+
+        Arguments may be abstract. Where there is no TPU, it is lowered for one all the same.
+        """
+        return self._lowered(executable.call_of(args, kwargs))
+
+    def compiled_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
+        """The executable for these arguments (`jax.stages.Compiled`); it takes the arrays alone.
+
+        Arguments may be abstract, and say by their sharding which device it is for: one of
+        `jax.experimental.topologies` will do.
+
+        Raises:
+          CannotRunError: there is no TPU and no argument is on one, or the compiler refuses a
+            switch.
+        """
+        call = executable.call_of(args, kwargs)
+        if not platform.has_tpu() and call.device_kind() is None:
+            raise CannotRunError(self._no_tpu("compile"))
+        return self._executable(call)
+
+    def _executable(self, call: executable.Call) -> Any:
+        key = call.key()
+        with self._lock:
+            found = self._executables.get(key)
+            if found is None:
+                found = self._executables[key] = self._compile(call)
+        return found
+
+    def _compile(self, call: executable.Call) -> Any:
+        lowered = self._lowered(call)
+        try:
+            return lowered.compile(dict(switches.compile_options(self.switches)))
+        except Exception as error:
+            refused = switches.refusal(str(error), versions.installed())
+            if refused is None:
+                raise
+            raise CannotRunError(refused) from error
+
+    def _lowered(self, call: executable.Call) -> Any:
+        kind = call.device_kind()
+        stand_in = targets.of_device(kind) if kind else None
+        return executable.lowered(
+            self._function,
+            call,
+            settings=switches.lowering_settings(self.switches),
+            chip_of=None if platform.has_tpu() else stand_in or self._chip,
+        )
+
+    @property
+    def _name(self) -> str:
+        return getattr(self._function, "__name__", repr(self._function))
+
+    def _no_tpu(self, verb: str) -> str:
+        wanted = f", switches={','.join(self.switches)!r}" if self.switches else ""
+        return (
+            f"there is no TPU here to {verb} {self._name} {'on' if verb == 'call' else 'for'}. "
+            f"To compile its kernels and keep every stage: "
+            f"pallas_debug.dump({self._name}, ...{wanted}). To run them: "
+            f"pallas_debug.interpret({self._name})(...)."
+        )

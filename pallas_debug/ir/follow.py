@@ -1,0 +1,181 @@
+"""What became of an operation: through the passes, forwards and backwards.
+
+Two things tell. Where the texts of two passes agree but for names and locations, the line itself
+is still there. Where they do not, the location tells: a pass that rewrites an operation gives what
+it makes of it the location of what it was. Of several operations at one location those of the same
+name are meant, and of n that became m the ones at the same place in the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pallas_debug.ir.diff import diff
+from pallas_debug.ir.operations import Module
+
+_PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp")
+"""What the names of a family have in common: `mulf`, `muli`, `vmul.f32`."""
+
+Fate = Literal["same", "changed", "renamed", "split", "merged", "gone"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """The operation in one pass.
+
+    Attributes:
+      module: position of the pass in the row that was given.
+      lines: of its text, from 0; none where it is gone.
+      fate: `same` but for names; `changed` operands, types or attributes; `renamed` to another
+        operation; `split` into several; `merged` with others into fewer; `gone`.
+    """
+
+    module: int
+    lines: tuple[int, ...]
+    fate: Fate
+
+
+class Trail:
+    """Follows operations through a row of modules; what it learns of two neighbours it keeps."""
+
+    def __init__(self, modules: Sequence[Module]) -> None:
+        self._modules = [_Located(m) for m in modules]
+        self._aligned: dict[int, tuple[dict[int, int], dict[int, int]]] = {}
+
+    def follow(self, module: int, line: int) -> list[Step]:
+        """What became of the operation on a line, pass by pass until it is gone."""
+        return self._walk(module, line, 1)
+
+    def trace(self, module: int, line: int) -> list[Step]:
+        """What the operation on a line came from, pass by pass backwards."""
+        return self._walk(module, line, -1)
+
+    def _walk(self, module: int, line: int, step: Literal[1, -1]) -> list[Step]:
+        lines: tuple[int, ...] = (line,)
+        steps: list[Step] = []
+        while lines and 0 <= module + step < len(self._modules):
+            found, fate = self._next(module, lines, step)
+            module += step
+            lines = found
+            steps.append(Step(module=module, lines=lines, fate=fate))
+        return steps
+
+    def _next(
+        self, module: int, lines: tuple[int, ...], step: Literal[1, -1]
+    ) -> tuple[tuple[int, ...], Fate]:
+        here, there = self._modules[module], self._modules[module + step]
+        same = self._same(module, step)
+        if all(line in same for line in lines):
+            return tuple(same[line] for line in lines), "same"
+        found: set[int] = set()
+        for line in lines:
+            found |= {same[line]} if line in same else set(_counterparts(here, there, line))
+        return tuple(sorted(found)), _fate(here, there, lines, found)
+
+    def _same(self, module: int, step: Literal[1, -1]) -> dict[int, int]:
+        """The lines that are there before and after, but for names and locations."""
+        first = min(module, module + step)
+        known = self._aligned.get(first)
+        if known is None:
+            old, new = self._modules[first].module, self._modules[first + 1].module
+            found = diff(old.lines, new.lines, ignore=("ssa", "loc"), kind=new.kind)
+            there: dict[int, int] = {}
+            for change in found.changes:
+                if change.tag == "equal":
+                    pairs = zip(change.old, change.new, strict=True)
+                    there.update((found.old.numbers[a], found.new.numbers[b]) for a, b in pairs)
+            known = there, {b: a for a, b in there.items()}
+            self._aligned[first] = known
+        return known[0 if step == 1 else 1]
+
+
+class _Located:
+    """A module whose operations are known by where they come from."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    @cached_property
+    def keys(self) -> dict[int, str]:
+        """For each operation's line its location, spelled without aliases."""
+        module = self.module
+        spelled: dict[str, str] = {}
+        found = {}
+        for line, name in enumerate(module.names):
+            body = None if name is None else module.location(line)
+            if body is None:
+                continue
+            if body not in spelled:
+                known = bool(module.chains.resolve(body)) or module.kind != "mlir"
+                spelled[body] = module.chains.spelled(body) if known else ""
+            if spelled[body]:
+                found[line] = spelled[body]
+        return found
+
+    def named(self, key: str) -> list[tuple[int, str]]:
+        """The operations at a location, with their names."""
+        return [(line, self.module.names[line] or "") for line in self.rows[key]]
+
+    @cached_property
+    def rows(self) -> dict[str, list[int]]:
+        """For each location the lines of its operations."""
+        found: dict[str, list[int]] = {}
+        for line, key in self.keys.items():
+            found.setdefault(key, []).append(line)
+        return found
+
+
+def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
+    """The operations in `there` at the location of a line in `here`, by its place among equals."""
+    key = here.keys.get(line)
+    if key is None or key not in there.rows:
+        return []
+    ours, theirs = here.named(key), there.named(key)
+    mine = here.module.names[line] or ""
+    for alike in (_same, _family):
+        a = [n for n, name in ours if alike(name) == alike(mine)]
+        b = [n for n, name in theirs if alike(name) == alike(mine)]
+        if b:
+            return _share(a.index(line), len(a), b)
+    # Another operation took its place: one that nothing else there was before, or it is gone.
+    kept = {_family(name) for _, name in ours} & {_family(name) for _, name in theirs}
+    constant = _is_constant(mine)
+    a = [n for n, name in ours if _family(name) not in kept and _is_constant(name) == constant]
+    b = [n for n, name in theirs if _family(name) not in kept and _is_constant(name) == constant]
+    return _share(a.index(line), len(a), b) if b else []
+
+
+def _share(position: int, size: int, row: list[int]) -> list[int]:
+    """Of a row that `size` operations became, the part that the one at `position` became."""
+    start = position * len(row) // size
+    return row[start : max((position + 1) * len(row) // size, start + 1)]
+
+
+def _same(name: str) -> str:
+    return name
+
+
+def _is_constant(name: str) -> bool:
+    return name.endswith("constant")
+
+
+def _family(name: str) -> str:
+    """`vector.load`, `tpu.vector_load` and `llo.vector_load` are of one."""
+    _, llo, word = name.rpartition("llo.")
+    word = word.partition(".")[0] if llo else word.rpartition(".")[2]
+    word = word.removeprefix("vector_").removeprefix("v")
+    return next((plain for plain in _PLAIN if word.startswith(plain)), word)
+
+
+def _fate(here: _Located, there: _Located, lines: Sequence[int], found: set[int]) -> Fate:
+    if not found:
+        return "gone"
+    if len(found) > len(lines):
+        return "split"
+    if len(found) < len(lines):
+        return "merged"
+    before = {here.module.names[n] for n in lines}
+    return "changed" if before == {there.module.names[n] for n in found} else "renamed"

@@ -1,0 +1,452 @@
+"""What the lines of compiler text are: operations, values, regions, locations.
+
+One reader for all that the compiler and jax print: MLIR (StableHLO, Mosaic, its `llo` dialect),
+jaxprs, LLO text and bundles. It reads lines, with regular expressions, and never refuses a text:
+what it does not know is a line without an operation. jaxlib's MLIR parser is not used: it does not
+read half of the passes, and a jaxlib is not at hand where dumps are read.
+
+`read_line` knows a line by itself; `Module` knows the tables of a whole text: who defines a value
+and who uses it, the regions, the locations behind aliases, the count of each operation.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+from pallas_debug.ir.chains import Chains
+from pallas_debug.model import SourceLine
+
+Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
+
+LONG = 1 << 16
+"""Characters of a line that are looked at: a constant of ten million tells no more after that."""
+
+_MLIR_OPERATION = re.compile(
+    r"\s*(?P<head>}? ?)"
+    r"(?P<results>%[\w$.-]+(?::\d+)?(?: *, *%[\w$.-]+(?::\d+)?)* = )?"
+    r'(?:"(?P<quoted>[\w$.-]+)"|(?P<name>[A-Za-z_][\w$]*(?:\.[\w$-]+)+|return|module|func|call)\b)'
+)
+_MLIR_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_MLIR_LOCATION = re.compile(r" ?loc\((?P<body>#loc\d*|unknown)\)(?P<end>[ {]*)$")
+_JAXPR_OPERATION = re.compile(
+    r"\s*(?P<results>[^\s=<#][^=<#]*?) (?:= (?P<name>[A-Za-z_][\w-]*)|(?P<arrow><-))"
+    r"|\s*(?P<store>[a-z]+\[[^\]]*\]) <- "
+    r"|\s*(?P<bare>[a-z_]\w{2,})\[(?!.* <- )"
+)
+_JAXPR_BINDER = re.compile(r"(?<![\w.])(?P<name>[a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
+_JAXPR_WORD = re.compile(r"(?<![\w.:=])[a-z]{1,6}(?![\w:=(])")
+_JAXPR_LOCATION = re.compile(r"  # (?P<file>.+?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
+_LLO_OPERATION = re.compile(
+    r"(?:^\s*(?:0x[0-9a-f]+|\d+)\s+(?:[A-Z]{2})?\s*:[^{]*\{ *|^\s*|;;\s*)"
+    r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
+)
+_LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
+_BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:.*\{", re.MULTILINE)
+_REGION = re.compile(r"\s*\$region\d+: ")
+
+
+_PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Value:
+    """A value in a line: its name, and where it stands (characters)."""
+
+    name: str
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Operation:
+    """An operation, on a line.
+
+    Attributes:
+      name: as it is printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
+      name_at: where the name stands.
+      location_at: where the location stands that a viewer may fold away; None where there is none.
+    """
+
+    line: int
+    name: str
+    name_at: tuple[int, int]
+    results: tuple[Value, ...] = ()
+    operands: tuple[Value, ...] = ()
+    location_at: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Region:
+    """Lines that fold: `start` is the one that opens it and stays, `stop` the one that ends it."""
+
+    start: int
+    stop: int
+    depth: int
+
+
+def guess_kind(head: str) -> Kind:
+    """What a text is, by its beginning (some thousand characters)."""
+    if _BUNDLE.search(head):
+        return "bundles"
+    if _REGION.search(head):
+        return "llo"
+    if "{ lambda " in head:
+        return "jaxpr"
+    if re.search(r"^(#\w+ = |module\b|\s*func\.func\b|\s*%[\w$.-]+(:\d+)? = )", head, re.MULTILINE):
+        return "mlir"
+    return "text"
+
+
+def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
+    """Where the location of a line stands."""
+    if kind == "mlir":
+        found = _MLIR_LOCATION.search(text, max(0, len(text) - 64))
+        if found:
+            return found.start(), found.end() - len(found["end"])
+        start = text.rfind(" loc(", 0, LONG)
+        end = closing(text, start + 5) if start >= 0 else -1
+        return (start, end) if start >= 0 and not text[end:].strip(" {") else None
+    found = (_JAXPR_LOCATION if kind == "jaxpr" else _LLO_LOCATION).search(text, 0, LONG)
+    return found.span() if found else None
+
+
+def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
+    """The operations of a line: at most one, but in bundles."""
+    text = text[:LONG]
+    if kind == "mlir":
+        return _read_mlir(text, line)
+    if kind == "jaxpr":
+        return _read_jaxpr(text, line)
+    return tuple(_read_llo(text, line)) if kind in ("llo", "bundles") else ()
+
+
+def name_of(text: str, kind: Kind) -> str | None:
+    """The name of a line's first operation: the quick part of `read_line`."""
+    if kind == "mlir":
+        found = _MLIR_OPERATION.match(text)
+        return (found["quoted"] or found["name"]) if found else None
+    if kind == "jaxpr":
+        found = _JAXPR_OPERATION.match(text, 0, LONG)
+        return _jaxpr_name(found) if found else None
+    if kind in ("llo", "bundles"):
+        found = _LLO_OPERATION.search(text, 0, LONG)
+        return found["name"] if found else None
+    return None
+
+
+class Module:
+    """A text as a whole. Every table is made when it is first asked for, in one pass.
+
+    Args:
+      lines: the text's lines; a viewer of a huge file gives the first of them.
+      kind: guessed unless given.
+    """
+
+    def __init__(self, lines: Sequence[str], kind: Kind | None = None) -> None:
+        self.lines = lines
+        self.kind: Kind = kind or guess_kind("\n".join(lines[:60])[:LONG])
+
+    @classmethod
+    def of(cls, text: str, kind: Kind | None = None) -> Module:
+        return cls(text.removesuffix("\n").split("\n"), kind)
+
+    def operations(self, line: int) -> tuple[Operation, ...]:
+        """The operations of one line."""
+        return read_line(self.lines[line], self.kind, line=line)
+
+    @cached_property
+    def names(self) -> list[str | None]:
+        """The name of each line's first operation."""
+        if self.kind == "mlir":
+            match = _MLIR_OPERATION.match
+            found = map(match, self.lines)
+            return [(f["quoted"] or f["name"]) if f else None for f in found]
+        return [name_of(text, self.kind) for text in self.lines]
+
+    @cached_property
+    def counts(self) -> Counter[str]:
+        """How often each operation occurs; in bundles, all that a line holds."""
+        if self.kind != "bundles":
+            return Counter(name for name in self.names if name is not None)
+        return Counter(op.name for n in range(len(self.lines)) for op in self.operations(n))
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Locations to Python lines."""
+        return Chains(self.lines)
+
+    def source(self, line: int) -> tuple[SourceLine, ...]:
+        """The Python lines that a line of this text comes from, innermost function first."""
+        text = self.lines[line]
+        if self.kind == "mlir":
+            body = self.location(line)
+            return self.chains.resolve(body) if body else ()
+        if self.kind == "jaxpr":
+            found = _JAXPR_LOCATION.search(text, 0, LONG)
+            if not found:
+                return ()
+            file, number, function = found["file"], int(found["line"]), found["function"]
+            return (SourceLine(file=file, line=number, function=function),)
+        bodies = _LLO_LOCATION.finditer(text, 0, LONG)
+        return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
+
+    def location(self, line: int) -> str | None:
+        """The body of a line's `loc(…)`, as it is printed."""
+        text = self.lines[line]
+        if self.kind == "mlir" and (found := _MLIR_LOCATION.search(text, max(0, len(text) - 64))):
+            return found["body"]
+        at = location_at(text, self.kind)
+        if at is None:
+            return None
+        return text[at[0] : at[1]].strip().removeprefix("loc(").removesuffix(")")
+
+    @cached_property
+    def from_source(self) -> dict[tuple[str, int], list[int]]:
+        """For each Python line, as file and number, the lines of this text that come from it.
+
+        Lines of the call chain count like the innermost one.
+        """
+        found: dict[tuple[str, int], list[int]] = {}
+        for number, name in enumerate(self.names):
+            if name is not None:
+                for key in dict.fromkeys((s.file, s.line) for s in self.source(number)):
+                    found.setdefault(key, []).append(number)
+        return found
+
+    @cached_property
+    def regions(self) -> tuple[Region, ...]:
+        """What can be folded, in the order of the opening lines."""
+        return tuple(sorted(_regions(self.lines, self.kind), key=lambda r: (r.start, -r.stop)))
+
+    def definition(self, name: str, line: int) -> int | None:
+        """The line that defines the value which `name` means at `line`.
+
+        MLIR uses a number again in a region beside: the last definition in sight is meant.
+        """
+        lines, ends = self._definitions.get(_base(name), ((), ()))
+        for at in range(bisect.bisect_right(lines, line) - 1, -1, -1):
+            if ends[at] >= line:
+                return lines[at]
+        return None
+
+    def uses(self, name: str, line: int) -> tuple[int, ...]:
+        """The lines that use the value which `name` means at `line`, without its definition."""
+        base = _base(name)
+        defined = self.definition(base, line)
+        found = self._uses.get(base, ())
+        return tuple(n for n in found if n != defined and self.definition(base, n) == defined)
+
+    @cached_property
+    def _definitions(self) -> dict[str, tuple[list[int], list[int]]]:
+        """For each value the lines that define it, and where each is last in sight."""
+        inside, outside = self._scopes
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for number, name, is_argument in _defined(self.lines, self.kind):
+            lines, stops = found.setdefault(name, ([], []))
+            lines.append(number)
+            stops.append((inside if is_argument else outside)[number])
+        return found
+
+    @cached_property
+    def _scopes(self) -> tuple[list[int], list[int]]:
+        """For each line, where what it defines is last in sight: its arguments, its results.
+
+        They differ on lines that open a region.
+        """
+        last = len(self.lines) - 1
+        inside = [last] * len(self.lines)
+        if self.kind != "mlir":  # elsewhere a name means one value
+            return inside, inside
+        outside = inside.copy()
+        for region in self.regions:  # outer ones come first
+            outside[region.start] = inside[region.start]
+            size = region.stop - region.start
+            inside[region.start : region.stop] = [region.stop] * size
+            outside[region.start + 1 : region.stop] = [region.stop] * (size - 1)
+        return inside, outside
+
+    @cached_property
+    def _uses(self) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = {}
+        words = _MLIR_VALUE
+        known: Iterable[str] | None = None
+        if self.kind == "jaxpr":
+            words, known = _JAXPR_WORD, self._definitions.keys()
+        for number, text in enumerate(self.lines):
+            for name in dict.fromkeys(map(_base, words.findall(text, 0, LONG))):
+                if known is None or name in known:
+                    found.setdefault(name, []).append(number)
+        return found
+
+
+def _base(name: str) -> str:
+    """`%5#1` is a part of `%5`."""
+    return name.partition("#")[0]
+
+
+def closing(text: str, start: int) -> int:
+    """Behind the parenthesis that closes the one before `start`; strings are skipped."""
+    depth = 1
+    for found in _PARENTHESIS.finditer(text, start, start + LONG):
+        depth += {"(": 1, ")": -1}.get(found[0], 0)
+        if depth == 0:
+            return found.end()
+    return len(text)
+
+
+def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
+    found = _MLIR_OPERATION.match(text)
+    if not found:
+        return ()
+    group = "quoted" if found["quoted"] else "name"
+    at = location_at(text, "mlir")
+    results = _values(_MLIR_VALUE, text, *found.span("results")) if found["results"] else ()
+    operands = _values(_MLIR_VALUE, text, found.end(), at[0] if at else len(text))
+    if found[group] == "scf.for":  # %i = … stands behind the name, and is defined by it
+        operands = operands[1:]
+    return (
+        Operation(
+            line=line,
+            name=found[group],
+            name_at=found.span(group),
+            results=tuple(
+                Value(name=_base(v.name).partition(":")[0], start=v.start, stop=v.stop)
+                for v in results
+            ),
+            operands=operands,
+            location_at=at,
+        ),
+    )
+
+
+def _read_jaxpr(text: str, line: int) -> tuple[Operation, ...]:
+    found = _JAXPR_OPERATION.match(text)
+    if not found or "{ lambda" in text[: found.end()]:
+        return ()
+    at = location_at(text, "jaxpr")
+    end = at[0] if at else len(text)
+    group = next(g for g in ("name", "arrow", "store", "bare") if found[g])
+    return (
+        Operation(
+            line=line,
+            name=_jaxpr_name(found) or "",
+            name_at=found.span(group),
+            results=_values(_JAXPR_BINDER, text, 0, found.end(), "name"),
+            operands=_values(_JAXPR_WORD, text, found.end(), end),
+            location_at=at,
+        ),
+    )
+
+
+def _jaxpr_name(found: re.Match[str]) -> str | None:
+    """`a <- b[...]` reads a reference; `_, b[...] <- b[...], c` swaps, as jax prints it."""
+    if found["bare"]:
+        return found["bare"]
+    if found["name"]:
+        return found["name"] if "lambda" not in found["results"] else None
+    if found["store"] or "[" in re.sub(r":\w+\[[^\]]*\]", "", found["results"]):
+        return "swap"
+    return "get"
+
+
+def _read_llo(text: str, line: int) -> Iterator[Operation]:
+    found = list(_LLO_OPERATION.finditer(text))
+    for number, this in enumerate(found, 1):
+        end = found[number].start() if number < len(found) else len(text)
+        at = _LLO_LOCATION.search(text, this.end(), end)
+        operands = _values(_MLIR_VALUE, text, this.end(), at.start() if at else end)
+        if this["predicate"]:
+            operands = _values(_MLIR_VALUE, text, *this.span("predicate")) + operands
+        yield Operation(
+            line=line,
+            name=this["name"],
+            name_at=this.span("name"),
+            results=_values(_MLIR_VALUE, text, *this.span("results")),
+            operands=operands,
+            location_at=at.span() if at else None,
+        )
+
+
+def _values(
+    pattern: re.Pattern[str], text: str, start: int, stop: int, group: str | int = 0
+) -> tuple[Value, ...]:
+    return tuple(
+        Value(name=f[group], start=f.start(group), stop=f.end(group))
+        for f in pattern.finditer(text, start, stop)
+    )
+
+
+_ARGUMENT = re.compile(r"%[\w$.-]+(?= = |: )")
+
+
+def _defined(lines: Sequence[str], kind: Kind) -> Iterator[tuple[int, str, bool]]:
+    """Each line with each name that it defines, and whether that is a region's argument."""
+    for number, text in enumerate(lines):
+        if kind == "jaxpr":
+            for name in _JAXPR_BINDER.findall(text, 0, LONG):
+                yield number, name, False
+        elif kind != "mlir":
+            for name in _ARGUMENT.findall(text, 0, LONG):
+                yield number, name, False
+        else:
+            stripped = text.lstrip()
+            head = text.partition(" = ")[0] if stripped.startswith("%") else ""
+            for name in _MLIR_VALUE.findall(head, 0, LONG):
+                yield number, name, False
+            # Arguments of functions, blocks and loops.
+            if text.endswith(("{", ":")) or stripped.startswith("^"):
+                for name in _ARGUMENT.findall(text, len(head), LONG):
+                    yield number, name, True
+
+
+def _regions(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
+    if kind == "llo":
+        yield from _indented(lines)
+    elif kind in ("mlir", "jaxpr"):
+        yield from _bracketed(lines, kind)
+
+
+def _bracketed(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
+    opened: list[int] = []
+    for number, text in enumerate(lines):
+        if kind == "mlir":
+            # `} else {`, `}, {` close one and open one.
+            closes, opens = text.lstrip().startswith("}"), text.endswith("{")
+        else:
+            code = text.partition("  # ")[0]
+            balance = sum(map(code.count, "([{")) - sum(map(code.count, ")]}"))
+            closes, opens = balance < 0, balance > 0
+        if closes and opened:
+            start = opened.pop()
+            yield Region(start=start, stop=number, depth=len(opened))
+        if opens:
+            opened.append(number)
+    while opened:  # a text that was cut short
+        start = opened.pop()
+        if start < len(lines) - 1:
+            yield Region(start=start, stop=len(lines) - 1, depth=len(opened))
+
+
+def _indented(lines: Sequence[str]) -> Iterator[Region]:
+    """LLO: `$region` lines, and what stands further in below them."""
+    opened: list[tuple[int, int]] = []
+    for number, text in enumerate(lines):
+        indent = len(text) - len(text.lstrip())
+        if not text.strip() or (indent == 0 and not text.startswith("$")):
+            continue  # a comment over several lines starts in the first column
+        while opened and opened[-1][1] >= indent:
+            start, _ = opened.pop()
+            if number - 1 > start:
+                yield Region(start=start, stop=number - 1, depth=len(opened))
+        if _REGION.match(text):
+            opened.append((number, indent))
+    while opened:
+        start, _ = opened.pop()
+        if len(lines) - 1 > start:
+            yield Region(start=start, stop=len(lines) - 1, depth=len(opened))

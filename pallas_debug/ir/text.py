@@ -1,0 +1,323 @@
+"""A text as lines, over a file of any size: what the viewer, the diff and the search read from.
+
+Nothing is held but one number per 64 KB of the file: how many lines end up to there. So an index
+over 200 MB takes 25 KB, whether the file is one line or nothing but newlines, and is built in
+steps that the caller sizes. Bytes are decoded when they are asked for; what is no UTF-8 becomes
+U+FFFD. Files are read and never mapped: a mapped file that is cut short while shown ends the
+process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import os
+import stat
+from array import array
+from collections import OrderedDict
+from pathlib import Path
+from typing import Literal, Protocol
+
+BLOCK = 1 << 16
+"""Bytes per entry of the index."""
+
+STEP = 1 << 22
+"""Bytes that one call of `index` reads unless told: about 5 ms."""
+
+_CACHED_BLOCKS = 8
+
+Growth = Literal["same", "grown", "replaced", "gone"]
+
+
+class Source(Protocol):
+    """Bytes that can be read anywhere, and may become more."""
+
+    def size(self) -> int: ...
+
+    def read(self, offset: int, count: int) -> bytes: ...
+
+    def refresh(self) -> Literal["same", "replaced", "gone"]: ...
+
+    def close(self) -> None: ...
+
+
+class Document:
+    """Lines over a source; the index grows as it is asked to.
+
+    Lines end at a newline and at nothing else: a carriage return or a form feed is a character of
+    its line. Line numbers count from 0.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._ends = array("Q")  # newlines in all blocks up to and with this one
+        self._indexed = 0
+        self._size = source.size()
+        self._cache: OrderedDict[int, array[int]] = OrderedDict()
+
+    @classmethod
+    def open(cls, path: str | Path) -> Document:
+        """The document of a file.
+
+        Raises:
+          OSError: it cannot be opened.
+        """
+        return cls(_File(Path(path)))
+
+    @classmethod
+    def of(cls, text: str | bytes) -> Document:
+        """The document of a text in memory."""
+        return cls(_Memory(text.encode(errors="replace") if isinstance(text, str) else text))
+
+    @property
+    def size(self) -> int:
+        """Bytes, as of the last `grow`."""
+        return self._size
+
+    @property
+    def indexed(self) -> int:
+        """Bytes whose lines are known."""
+        return self._indexed
+
+    @property
+    def complete(self) -> bool:
+        return self._indexed >= self._size
+
+    @property
+    def line_count(self) -> int:
+        """Lines known so far. The last one counts without a newline once all is indexed."""
+        if not self.complete:
+            return self._newlines
+        return self._newlines + (self._size > 0 and self._last_end != self._size)
+
+    def index(self, budget: int = STEP) -> bool:
+        """Index up to `budget` bytes more; whether all is indexed."""
+        goal = min(self._size, self._indexed + max(budget, BLOCK))
+        newlines = self._newlines
+        while self._indexed < goal:
+            block = self._source.read(self._indexed, BLOCK)
+            if not block:  # cut short since; `grow` will tell
+                self._size = self._indexed
+                break
+            newlines += block.count(b"\n")
+            self._ends.append(newlines)
+            self._indexed += len(block)
+            # A part of a block is the end; what was written since the last `grow` counts too.
+            self._size = self._indexed if len(block) < BLOCK else max(self._size, self._indexed)
+        return self.complete
+
+    def index_all(self) -> Document:
+        """Index to the end. Returns itself."""
+        while not self.index(1 << 30):
+            pass
+        return self
+
+    def lines(self, start: int, stop: int, *, limit: int | None = None) -> list[str]:
+        """The lines from `start` to before `stop`, as far as there are any, without newlines.
+
+        Args:
+          start: counted from 0.
+          stop: the index is built as far as it needs.
+          limit: bytes of a line at which it is cut; see `line_size` for what is left out.
+        """
+        start = max(start, 0)
+        self._index_to(stop)
+        stop = min(stop, self.line_count)
+        if start >= stop:
+            return []
+        begin, end = self.offset(start), self.offset(stop)
+        if limit is None or end - begin <= limit:
+            data = self._source.read(begin, end - begin)
+            return data.removesuffix(b"\n").decode(errors="replace").split("\n")
+        return [self.line_slice(number, 0, limit) for number in range(start, stop)]
+
+    def line(self, number: int) -> str:
+        """One line.
+
+        Raises:
+          IndexError: there is none of that number.
+        """
+        found = self.lines(number, number + 1) if number >= 0 else []
+        if not found:
+            raise IndexError(f"there is no line {number}; there are {self.line_count}")
+        return found[0]
+
+    def line_size(self, number: int) -> int:
+        """Bytes of a line without its newline."""
+        begin, end = self._span(number)
+        return end - begin
+
+    def line_slice(self, number: int, start: int, stop: int) -> str:
+        """The bytes from `start` to `stop` of a line, decoded: a window on a huge one."""
+        begin, end = self._span(number)
+        begin, end = begin + max(start, 0), min(end, begin + stop)
+        return self._source.read(begin, max(end - begin, 0)).decode(errors="replace")
+
+    def offset(self, number: int) -> int:
+        """Byte at which a line starts; the document's end for the line after the last."""
+        self._index_to(number)
+        if number <= 0:
+            return 0
+        if number > self._newlines:
+            return self._size
+        block = bisect.bisect_left(self._ends, number)
+        before = self._ends[block - 1] if block else 0
+        return block * BLOCK + self._newlines_of(block)[number - before - 1] + 1
+
+    def line_at(self, offset: int) -> int:
+        """The line that holds a byte."""
+        while self._indexed <= offset and not self.index():
+            pass
+        block = min(max(offset, 0), max(self._indexed - 1, 0)) // BLOCK
+        if block >= len(self._ends):
+            return 0
+        before = self._ends[block - 1] if block else 0
+        return before + bisect.bisect_left(self._newlines_of(block), offset - block * BLOCK)
+
+    def read(self, offset: int, count: int) -> bytes:
+        """Bytes as they are."""
+        return self._source.read(offset, count)
+
+    def text(self) -> str:
+        """The whole, decoded. For what is known to be small enough."""
+        return self._source.read(0, self._source.size()).decode(errors="replace")
+
+    def grow(self) -> Growth:
+        """Look at the file again. Lines known before stay, unless it was replaced or cut short.
+
+        A file that is gone can still be read, as it was.
+        """
+        state = self._source.refresh()
+        size = self._source.size()
+        if state == "replaced" or size < self._size:
+            self._forget(0)
+            self._size = size
+            return "replaced"
+        if state == "gone" or size == self._size:
+            return "gone" if state == "gone" else "same"
+        self._forget(self._indexed // BLOCK)  # the last block may have been a part of one
+        self._size = size
+        return "grown"
+
+    def close(self) -> None:
+        self._source.close()
+
+    def __enter__(self) -> Document:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def _newlines(self) -> int:
+        return self._ends[-1] if self._ends else 0
+
+    @property
+    def _last_end(self) -> int:
+        """Where the last whole line ends."""
+        return self.offset(self._newlines)
+
+    def _index_to(self, number: int) -> None:
+        while self._newlines < number and not self.index():
+            pass
+
+    def _span(self, number: int) -> tuple[int, int]:
+        begin, end = self.offset(number), self.offset(number + 1)
+        ended = end > begin and (number < self._newlines)
+        return begin, end - ended
+
+    def _newlines_of(self, block: int) -> array[int]:
+        """Where the newlines of a block are, of the blocks that were looked at last."""
+        known = self._cache.get(block)
+        if known is None:
+            data = self._source.read(block * BLOCK, BLOCK)
+            known = array("I", _positions(data))
+            # A file that was cut short since has fewer than were counted: its end stands in.
+            before = self._ends[block - 1] if block else 0
+            known.extend([len(data)] * max(0, self._ends[block] - before - len(known)))
+            self._cache[block] = known
+            if len(self._cache) > _CACHED_BLOCKS:
+                self._cache.popitem(last=False)
+        self._cache.move_to_end(block)
+        return known
+
+    def _forget(self, blocks: int) -> None:
+        """Keep the index of the first blocks alone."""
+        del self._ends[blocks:]
+        self._indexed = min(self._indexed, blocks * BLOCK)
+        self._cache.clear()
+
+
+def _positions(data: bytes) -> list[int]:
+    found = []
+    position = data.find(b"\n")
+    while position >= 0:
+        found.append(position)
+        position = data.find(b"\n", position + 1)
+    return found
+
+
+class _Memory:
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    def size(self) -> int:
+        return len(self._data)
+
+    def read(self, offset: int, count: int) -> bytes:
+        return self._data[offset : offset + count]
+
+    def refresh(self) -> Literal["same"]:
+        return "same"
+
+    def close(self) -> None:
+        pass
+
+
+def _opened(path: Path) -> int:
+    """A pipe or device is refused, and is not waited for."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(fd).st_mode):
+        return fd
+    os.close(fd)
+    raise OSError(errno.EINVAL, "Not a regular file", str(path))
+
+
+class _File:
+    def __init__(self, path: Path) -> None:
+        self._fd = -1
+        self._path = path
+        self._fd = _opened(path)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def read(self, offset: int, count: int) -> bytes:
+        chunks = []
+        while count > 0:
+            chunk = os.pread(self._fd, count, offset)  # at most 2 GB at a time
+            if not chunk:
+                break
+            chunks.append(chunk)
+            offset, count = offset + len(chunk), count - len(chunk)
+        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+
+    def refresh(self) -> Literal["same", "replaced", "gone"]:
+        try:
+            there, ours = self._path.stat(), os.fstat(self._fd)
+            if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
+                return "same"
+            fd = _opened(self._path)
+        except OSError:
+            return "gone"
+        os.close(self._fd)
+        self._fd = fd
+        return "replaced"
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+    def __del__(self) -> None:
+        self.close()

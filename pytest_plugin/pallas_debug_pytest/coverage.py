@@ -1,0 +1,339 @@
+"""`--pallas-coverage`: kernels that the source files of a run define and that never launched.
+
+What is defined is read off the files' syntax: calls of `pallas_call`, `kernel`, `mpmd_map` and
+`core_map` in the modules below the root directory that the run imported. What was launched the
+session knows. No jax.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from pallas_debug.model import Kernel
+
+CALLS = ("pallas_call", "core_map", "mpmd_map")
+_KERNEL = "kernel"
+_MODULES = ("pl", "pltpu", "plgpu", "plsc", "pallas")
+"""`kernel` is a common name: it counts as an attribute of one of these, or imported from pallas."""
+_NOT_OURS = ("site-packages", "dist-packages")
+MAX_LINES = 50
+
+Line = tuple[str, int]
+_Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """Where a kernel function stands, decorators included."""
+
+    file: str
+    first: int
+    last: int
+
+    def holds(self, line: Line) -> bool:
+        return line[0] == self.file and self.first <= line[1] <= self.last
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A call that makes a kernel.
+
+    Attributes:
+      kernels: functions that it may be called with; empty where the syntax does not tell.
+      around: the function in which it stands, else the call itself.
+    """
+
+    file: str
+    line: int
+    name: str
+    kernels: tuple[Function, ...]
+    around: Function
+
+
+class Coverage:
+    """What is launched in this process, and what could have been.
+
+    Args:
+      root: directory below which files count.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._kernels: set[Line] = set()
+        self._calls: set[Line] = set()
+
+    def launched(self, kernel: Kernel, calls: Iterable[Line]) -> None:
+        """A kernel was run, by way of these lines."""
+        if kernel.source is not None:
+            self._kernels.add((kernel.source.file, kernel.source.line))
+        self._calls.update(calls)
+
+    def result(self) -> dict[str, bool]:
+        """Whether each kernel was launched, by `file:line function`."""
+        found = {}
+        for file in _files(self._root):
+            for definition in definitions(file):
+                place = file.relative_to(self._root)
+                found[f"{place}:{definition.line} {definition.name}"] = self._was(definition)
+        return found
+
+    def _was(self, definition: Definition) -> bool:
+        for function in definition.kernels:
+            if any(function.holds(line) for line in self._kernels):
+                return True
+        # A kernel function that is handed in, or comes from elsewhere: who called it tells.
+        return not definition.kernels and any(map(definition.around.holds, self._calls))
+
+
+def lines(results: Iterable[Mapping[str, bool]]) -> list[str]:
+    """For the summary: of all workers, what none of them launched."""
+    launched: dict[str, bool] = {}
+    for result in results:
+        for place, was in result.items():
+            launched[place] = launched.get(place, False) or was
+    if not launched:
+        return ["no kernel is defined by the files of this run"]
+    missing = sorted((p for p, was in launched.items() if not was), key=_in_order)
+    said = [f"never launched: {place}" for place in missing[:MAX_LINES]]
+    if len(missing) > MAX_LINES:
+        said.append(f"… and {len(missing) - MAX_LINES} more")
+    return [*said, f"{len(launched) - len(missing)} of {len(launched)} kernels launched"]
+
+
+def _in_order(place: str) -> tuple[str, int]:
+    file, _, rest = place.rpartition(":")
+    return file, int(rest.partition(" ")[0])
+
+
+def _files(root: Path) -> list[Path]:
+    """Source files below `root` of the modules that are imported."""
+    environment = Path(sys.prefix)
+    found = set()
+    for module in list(sys.modules.values()):
+        name = getattr(module, "__file__", None)
+        if not isinstance(name, str) or not name.endswith(".py"):
+            continue
+        file = Path(name)
+        if file.is_relative_to(root) and not _is_installed(file, environment):
+            found.add(file)
+    return sorted(found)
+
+
+def _is_installed(file: Path, environment: Path) -> bool:
+    return file.is_relative_to(environment) or not set(_NOT_OURS).isdisjoint(file.parts)
+
+
+def definitions(file: Path) -> list[Definition]:
+    """The calls in a file that make kernels."""
+    try:
+        source = file.read_text(encoding="utf-8")
+        if not any(name in source for name in (*CALLS, _KERNEL)):
+            return []
+        tree = ast.parse(source)
+    except (OSError, ValueError, SyntaxError):
+        return []
+    return list(_Reader(str(file), tree).read())
+
+
+class _Reader:
+    """Reads one file."""
+
+    def __init__(self, file: str, tree: ast.Module) -> None:
+        self._file = file
+        self._tree = tree
+        self._names = _imported(tree)
+
+    def read(self) -> Iterator[Definition]:
+        yield from self._within(self._tree, (self._tree,))
+
+    def _within(self, node: ast.AST, scopes: tuple[_Scope, ...]) -> Iterator[Definition]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                yield from self._decorated(child)
+            if isinstance(child, ast.Call) and self._makes_kernels(child.func):
+                yield from self._called(child, scopes)
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                yield from self._within(child, (*scopes, child))
+            else:
+                yield from self._within(child, scopes)
+
+    def _makes_kernels(self, function: ast.expr) -> bool:
+        if isinstance(function, ast.Attribute):
+            if function.attr == _KERNEL:
+                return isinstance(function.value, ast.Name) and function.value.id in _MODULES
+            return function.attr in CALLS
+        return isinstance(function, ast.Name) and self._names.get(function.id) in (*CALLS, _KERNEL)
+
+    def _decorated(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Definition]:
+        """`@pl.kernel(...)`, `@pl.core_map(mesh)`, `@functools.partial(pl.kernel, ...)`."""
+        for decorator in function.decorator_list:
+            named = [decorator]
+            if isinstance(decorator, ast.Call):
+                named = [decorator.func, *(decorator.args[:1] if _is_partial(decorator) else [])]
+            if any(self._makes_kernels(one) for one in named):
+                yield self._definition(function, function.name, (self._place(function),))
+
+    def _called(self, call: ast.Call, scopes: tuple[_Scope, ...]) -> Iterator[Definition]:
+        kernel = next((k.value for k in call.keywords if k.arg in ("kernel", "body")), None)
+        kernel = call.args[0] if call.args else kernel
+        is_decorator = kernel is None or self._is_decorator(call, scopes)
+        if kernel is None or is_decorator:
+            return
+        found = tuple(dict.fromkeys(self._functions(kernel, scopes, 0)))
+        name = _written(kernel) if found else _around(scopes)
+        yield self._definition(call, name, found, scopes)
+
+    def _is_decorator(self, call: ast.Call, scopes: tuple[_Scope, ...]) -> bool:
+        """`pl.core_map(mesh)` above a function takes no kernel function as its argument."""
+        name = (
+            call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        )
+        return name == "core_map" or any(
+            call in function.decorator_list
+            for function in ast.walk(scopes[-1])
+            if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        )
+
+    def _definition(
+        self,
+        node: ast.expr | ast.FunctionDef | ast.AsyncFunctionDef,
+        name: str,
+        kernels: tuple[Function, ...],
+        scopes: tuple[_Scope, ...] = (),
+    ) -> Definition:
+        inside = [s for s in scopes if not isinstance(s, ast.Module)]
+        return Definition(
+            file=self._file,
+            line=node.lineno,
+            name=name,
+            kernels=kernels,
+            around=self._place(inside[-1] if inside else node),
+        )
+
+    def _functions(
+        self, node: ast.expr, scopes: tuple[_Scope, ...], depth: int
+    ) -> Iterator[Function]:
+        """The functions that an expression may be, as far as this file and its imports tell."""
+        if depth > 8:  # x = partial(x)
+            return
+        if isinstance(node, ast.Lambda):
+            yield self._place(node)
+        elif isinstance(node, ast.Call) and node.args:  # functools.partial(kernel, …), and the like
+            yield from self._functions(node.args[0], scopes, depth + 1)
+        elif isinstance(node, ast.IfExp):
+            yield from self._functions(node.body, scopes, depth + 1)
+            yield from self._functions(node.orelse, scopes, depth + 1)
+        elif isinstance(node, ast.Name):
+            yield from self._named(node.id, scopes, depth)
+        elif isinstance(node, ast.Attribute):
+            yield from self._imported_function(node)
+
+    def _named(self, name: str, scopes: tuple[_Scope, ...], depth: int) -> Iterator[Function]:
+        for i in range(len(scopes), 0, -1):
+            scope = scopes[i - 1]
+            found = list(self._bound(name, scope, scopes[:i], depth))
+            if found:
+                yield from found
+                return
+            if name in _parameters(scope):
+                return
+        yield from self._imported_function(ast.Name(id=name))
+
+    def _bound(
+        self, name: str, scope: _Scope, scopes: tuple[_Scope, ...], depth: int
+    ) -> Iterator[Function]:
+        for node in _own_nodes(scope):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == name:
+                yield self._place(node)
+            elif isinstance(node, ast.Assign) and name in _assigned(node):
+                yield from self._functions(node.value, scopes, depth + 1)
+
+    def _imported_function(self, node: ast.expr) -> Iterator[Function]:
+        """By the module object: the run has imported it."""
+        module = next(
+            (m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == self._file),
+            None,
+        )
+        found = _looked_up(node, module)
+        while hasattr(found, "func") or hasattr(found, "__wrapped__"):
+            found = getattr(found, "func", None) or getattr(found, "__wrapped__", None)
+        code = getattr(found, "__code__", None)
+        if code is not None:
+            last = max((line for *_, line in code.co_lines() if line), default=code.co_firstlineno)
+            yield Function(file=code.co_filename, first=code.co_firstlineno, last=last)
+
+    def _place(self, node: ast.AST) -> Function:
+        assert not isinstance(node, ast.Module)
+        decorators = [d.lineno for d in getattr(node, "decorator_list", [])]
+        first = min([node.lineno, *decorators])  # type: ignore[attr-defined]
+        return Function(file=self._file, first=first, last=node.end_lineno or first)  # type: ignore[attr-defined]
+
+
+def _own_nodes(scope: _Scope) -> Iterator[ast.AST]:
+    """The statements of a scope, not those of functions within it."""
+    waiting = list(ast.iter_child_nodes(scope))
+    while waiting:
+        node = waiting.pop(0)
+        yield node
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.expr):
+            waiting += ast.iter_child_nodes(node)
+
+
+def _assigned(node: ast.Assign) -> set[str]:
+    return {target.id for target in node.targets if isinstance(target, ast.Name)}
+
+
+def _parameters(scope: _Scope) -> set[str]:
+    if isinstance(scope, ast.Module):
+        return set()
+    given = scope.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    return {argument.arg for argument in every if argument is not None}
+
+
+def _imported(tree: ast.Module) -> dict[str, str]:
+    """Names in the file that stand for something of pallas, and what they are there."""
+    return {
+        alias.asname or alias.name: alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and "pallas" in (node.module or "")
+        for alias in node.names
+    }
+
+
+def _is_partial(call: ast.Call) -> bool:
+    function = call.func
+    name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
+    return name == "partial"
+
+
+def _looked_up(node: ast.expr, module: ModuleType | None) -> object:
+    """`name` or `module.name`; of anything else, nothing: attributes of objects may run code."""
+    if isinstance(node, ast.Name):
+        return vars(module).get(node.id) if module is not None else None
+    if isinstance(node, ast.Attribute):
+        owner = _looked_up(node.value, module)
+        return vars(owner).get(node.attr) if isinstance(owner, ModuleType) else None
+    return None
+
+
+def _around(scopes: tuple[_Scope, ...]) -> str:
+    """The function that calls with a kernel it was given."""
+    names = [getattr(scope, "name", None) for scope in scopes]
+    return next((name for name in reversed(names) if name), "<module>")
+
+
+def _written(node: ast.expr) -> str:
+    """The kernel's name as the call has it: `partial(body, 1)` is `body`."""
+    if isinstance(node, ast.Call) and node.args:
+        return _written(node.args[0])
+    if isinstance(node, ast.Lambda):
+        return "<lambda>"
+    return ast.unparse(node).partition("\n")[0][:80]

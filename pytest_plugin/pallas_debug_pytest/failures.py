@@ -1,0 +1,90 @@
+"""What was found in the kernels of one test, as the text of its failure. No jax, no session.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from pallas_debug import report
+from pallas_debug.model import Finding
+
+MAX_LINES = 15
+"""Of one finding; a message of the user's may be of any length."""
+MAX_FINDINGS = 5
+
+Key = tuple[str, str, str | None, int | None, str | None]
+
+
+def key(finding: Finding) -> Key:
+    """What makes two findings the same fault."""
+    line = finding.source
+    return (
+        finding.kind,
+        finding.kernel,
+        line.file if line else None,
+        line.line if line else None,
+        finding.operand,
+    )
+
+
+def counts(findings: Iterable[Finding]) -> Counter[Key]:
+    """How often each fault was seen."""
+    return Counter({key(finding): finding.count for finding in findings})
+
+
+def text(findings: Sequence[Finding], record: Path | None) -> str:
+    """The first findings in full, how many more there are, and where all of them are.
+
+    Args:
+      findings: of one test.
+      record: the file in the dump directory that has them all.
+    """
+    whole = [report.finding_text(finding) for finding in findings[:MAX_FINDINGS]]
+    parts = [_cut(words) for words in whole]
+    more = len(findings) - MAX_FINDINGS
+    if more > 0:
+        parts.append(f"… and {more} more")
+    if record is not None and (more > 0 or parts != whole):
+        parts.append(f"all of them: cat {report.relative(record)}")
+    return "\n".join(parts)
+
+
+def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
+    """Whether an exception was this finding: an interpreter stops the program with its text."""
+    words = report.finding_text(finding)
+    return any(words in said for said in texts)
+
+
+def at_their_line(longrepr: object, finding: Finding) -> None:
+    """Let a failure of ours stand at the kernel's line, as `--tb=line` and editors show it."""
+    crash = getattr(longrepr, "reprcrash", None)
+    if crash is not None and finding.source is not None:
+        crash.path, crash.lineno = finding.source.file, finding.source.line
+
+
+def in_their_words(longrepr: object, finding: Finding) -> None:
+    """Let a failure by an interpreter's exception say what was found, not how jax was told.
+
+    jax puts its own stack, a page of it, into the exception's text.
+    """
+    chain = getattr(longrepr, "chain", None)
+    if not chain:
+        return
+    traceback, crash, _ = chain[-1]
+    words = _cut(report.finding_text(finding)).splitlines()
+    for entry in traceback.reprentries[-1:]:
+        before = [line for line in entry.lines if not line.startswith("E ")]
+        entry.lines = [*before, *(f"E   {line}" for line in words)]
+    if crash is not None:
+        crash.message = words[0]
+
+
+def _cut(words: str) -> str:
+    lines = words.splitlines()
+    if len(lines) <= MAX_LINES:
+        return words
+    return "\n".join([*lines[: MAX_LINES - 1], f"  … {len(lines) - MAX_LINES + 1} more lines"])

@@ -1,0 +1,185 @@
+"""What the fixtures `pallas` and `pallas_target` give.
+
+Imported when a test asks for one of them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_debug import api
+from pallas_debug import report as text
+from pallas_debug.aot.pool import DEFAULT_TIMEOUT
+from pallas_debug.errors import UnknownTargetError
+from pallas_debug.hooks import plugin_manager
+from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
+from pallas_debug.session import resolve_targets
+from pallas_debug_pytest import failures, marks, run
+from pallas_debug_pytest import settings as settings_
+from pallas_debug_pytest.watcher import Running, Watcher
+
+
+class Pallas:
+    """The Pallas kernels of one test."""
+
+    def __init__(self, watcher: Watcher, running: Running, tmp_path: Callable[[], Path]) -> None:
+        self._watcher = watcher
+        self._running = running
+        self._tmp_path = tmp_path
+        self._compiled: list[Dump] = []
+
+    @property
+    def kernels(self) -> tuple[Kernel, ...]:
+        """The kernels that this test ran or lowered so far, each once."""
+        return tuple(self._running.used.values())
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        """What was found in them so far. Reading it excuses nothing: `expect` does."""
+        self._settle()
+        return self._running.findings
+
+    @property
+    def prints(self) -> tuple[PrintRecord, ...]:
+        """What they printed so far, in order."""
+        self._settle()
+        return self._running.session.observer.records
+
+    @property
+    def dumps(self) -> tuple[Dump, ...]:
+        """What is compiled: by `compile`, and of `kernels` where the run dumps."""
+        session = self._running.session
+        if session.store is None:
+            return tuple(self._compiled)
+        session.wait()
+        used = [dump for dump in session.dumps if dump.kernel.digest in self._running.used]
+        known = {dump.kernel.digest for dump in self._compiled}
+        return (*self._compiled, *(dump for dump in used if dump.kernel.digest not in known))
+
+    def compile(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        targets: str | Iterable[str] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Dump, ...]:
+        """Compile the kernels that a function would call, without running it.
+
+        As `pallas_debug.dump`, into the run's dump directory, else into the test's `tmp_path`.
+
+        Args:
+          targets: names; those of the marker, else those of the run, unless told.
+        """
+        settings = self._watcher.settings
+        made = api.dump(
+            function,
+            *args,
+            targets=targets or self._running.marks.targets or settings.targets,
+            to=settings.dump or self._tmp_path() / "dumps",
+            timeout=settings.timeout or DEFAULT_TIMEOUT,
+            **kwargs,
+        )
+        self._compiled += made
+        return made
+
+    def interpret(self, mode: str) -> AbstractContextManager[None]:
+        """Kernels that are called within the block run in this mode."""
+        return self._running.session.interpreting(mode)
+
+    @contextlib.contextmanager
+    def expect(
+        self, kind: str, *, kernel: str | None = None, match: str | None = None
+    ) -> Iterator[list[Finding]]:
+        """Within the block something must be found, and does not fail the test.
+
+            with pallas.expect("OutOfBoundsRead", kernel="rows") as found:
+                rows(12)
+            assert found[0].grid_point == (1,)
+
+        Where an interpreter stops the program for it, the block ends there.
+
+        Args:
+          kind: of the finding, such as `NanProduced`.
+          kernel: its name; any unless told.
+          match: a regular expression that is searched for in the finding's text.
+        """
+        running, found = self._running, list[Finding]()
+        self._settle()
+        before = failures.counts(running.findings)
+
+        def collect() -> None:
+            for finding in running.findings:
+                more = finding.count - before[failures.key(finding)]
+                if more > 0 and _is(finding, kind, kernel, match):
+                    running.expected[failures.key(finding)] = finding.count
+                    found.append(finding)
+
+        try:
+            yield found
+            self._settle()
+        except Exception as error:
+            collect()
+            if not any(failures.was_raised(finding, [str(error)]) for finding in found):
+                raise
+            running.session.reset()
+        else:
+            collect()
+        if not found:
+            pytest.fail(_not_found(kind, kernel, match, running.findings))
+
+    def _settle(self) -> None:
+        self._running.session.settle()
+
+
+def pallas(request: pytest.FixtureRequest) -> Pallas:
+    """For the test of this request, which is watched from now on if it was not."""
+    watcher = run.watch(request.config)
+    running = watcher.running or watcher.begin(request.node, asked=True)
+    assert running is not None
+    return Pallas(watcher, running, lambda: Path(request.getfixturevalue("tmp_path")))
+
+
+@contextlib.contextmanager
+def target(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """The chip of this request's test, for the code that it calls as well."""
+    watcher = run.watch(request.config)
+    running = watcher.running or watcher.begin(request.node, asked=True)
+    assert running is not None
+    settings = settings_.of(request.config)
+    name = getattr(request, "param", None) or marks.target_name(request.node, settings)
+    try:
+        (chip,) = resolve_targets((str(name),), plugin_manager())
+    except UnknownTargetError as error:
+        raise pytest.UsageError(str(error)) from error
+    with running.session.answering(chip):
+        yield chip
+
+
+def _is(finding: Finding, kind: str, kernel: str | None, match: str | None) -> bool:
+    return (
+        finding.kind == kind
+        and kernel in (None, finding.kernel)
+        and (match is None or re.search(match, text.finding_text(finding)) is not None)
+    )
+
+
+def _not_found(
+    kind: str, kernel: str | None, match: str | None, findings: tuple[Finding, ...]
+) -> str:
+    wanted = kind
+    if kernel is not None:
+        wanted += f" in kernel `{kernel}`"
+    if match is not None:
+        wanted += f" that matches {match!r}"
+    others = ", ".join(dict.fromkeys(f"{f.kind} in `{f.kernel}`" for f in findings))
+    return f"expected {wanted}; found was {others or 'nothing. Is it checked for?'}"

@@ -1,0 +1,66 @@
+"""`--pallas-flags`: flags for libtpu, which it reads once, when it is loaded.
+
+They are set before the first `conftest.py` is imported. Imported when the option is used; must not
+import jax, which may look for a TPU.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+VARIABLE = "LIBTPU_INIT_ARGS"
+_OURS = "xla_mosaic_dump_to"
+
+
+def check(value: str) -> None:
+    """Whether libtpu can read it.
+
+    Raises:
+      ValueError: what it would stumble over.
+    """
+    words = value.split()
+    if not words or not words[0].startswith("-"):
+        raise ValueError(f"{value!r} is no list of flags; write it as '--xla_a=1 --xla_b=2'")
+    if any(quote in value for quote in "\"'"):
+        raise ValueError(f"{value!r} holds quotes, which libtpu does not know")
+    if any(word.lstrip("-").partition("=")[0] == _OURS for word in words):
+        raise ValueError(f"--{_OURS} is what --pallas-dump sets; name the directory there")
+
+
+def add(config: pytest.Config, value: str) -> None:
+    """Put the flags behind those that the environment holds, until the run is over.
+
+    Raises:
+      pytest.UsageError: libtpu has been loaded in this process.
+    """
+    if is_loaded():
+        raise pytest.UsageError(
+            "--pallas-flags comes too late: libtpu is loaded in this process already, and reads "
+            f"its flags once. Set {VARIABLE} in the environment, or find out which plugin "
+            "(-p, entry point) uses jax while pytest starts"
+        )
+    before = os.environ.get(VARIABLE)
+    if before is not None and before.endswith(value):
+        return  # a worker of xdist has the environment of the process that started it
+    os.environ[VARIABLE] = f"{before} {value}" if before else value
+    config.add_cleanup(lambda: _restore(before))
+
+
+def is_loaded() -> bool:
+    """Whether the library is in this process; `import libtpu` alone does not load it."""
+    try:
+        return "libtpu.so" in Path("/proc/self/maps").read_text()
+    except OSError:
+        return False
+
+
+def _restore(before: str | None) -> None:
+    if before is None:
+        os.environ.pop(VARIABLE, None)
+    else:
+        os.environ[VARIABLE] = before

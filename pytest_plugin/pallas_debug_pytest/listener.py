@@ -1,0 +1,160 @@
+"""In the process that talks to the user: the header, and the summary of the run. No jax.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+import pallas_debug
+from pallas_debug import report as text
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.model import Dump
+from pallas_debug_pytest import REPORTED, coverage
+from pallas_debug_pytest.settings import Settings
+
+if TYPE_CHECKING:
+    from pallas_debug_pytest.watcher import Watcher
+
+NAME = "pallas-debug"
+
+
+class Listener:
+    """Header and summary."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self._settings = settings
+        self.watcher: Watcher | None = None
+        self._tests: dict[str, set[str]] = {}
+        self._targets = set(settings.targets)
+        self._found: dict[str, list[str]] = {}
+        self._said: list[Mapping[str, Any]] = []
+
+    def pytest_report_header(self) -> str | None:
+        if not self._settings.speaks:
+            return None
+        return f"{NAME} {pallas_debug.__version__}: {'; '.join(self._doing())}"
+
+    def _doing(self) -> list[str]:
+        settings = self._settings
+        doing = []
+        if settings.dump is not None:
+            where = text.relative(settings.dump)
+            doing.append(f"dumping to {where} for {', '.join(settings.targets)}")
+        elif settings.names_target and not settings.watches:
+            doing.append(f"target {', '.join(settings.targets)}, for tests that ask for it")
+        if settings.interpret is not None:
+            doing.append(f"kernels run in {_title(settings.interpret)}")
+        elif settings.watches and self._interprets():
+            doing.append("kernels run in HLO interpret mode, as there is no accelerator")
+        if settings.checks:
+            doing.append(f"checked for {', '.join(settings.checks)}")
+        if settings.races:
+            doing.append("races fail their test")
+        if settings.coverage:
+            doing.append("kernels that never launch are listed")
+        if settings.flags:
+            doing.append(f"libtpu flags {settings.flags}")
+        return doing
+
+    def _interprets(self) -> bool:
+        session = self.watcher.session if self.watcher is not None else None
+        return session is None or session.interpret_mode.kind == "auto"
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        data: Mapping[str, list[str]] = getattr(report, REPORTED, {})
+        if data.get("kernels"):
+            self._tests.setdefault(report.nodeid, set()).update(data["kernels"])
+        if data.get("findings"):
+            self._found[report.nodeid] = data["findings"]
+        self._targets.update(data.get("targets", ()))
+
+    def hear(self, said: Mapping[str, Any]) -> None:
+        """What a watcher had to say at its end."""
+        self._said.append(said)
+        self._found.update(said["found"])
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        if self.watcher is not None:
+            self.hear(self.watcher.said())
+        lines = [f"problem: {problem}" for problem in self._all("problems")]
+        unchecked = [f"NOT CHECKED: {sentence}" for sentence in self._all("unchecked")]
+        lines += self._all("notices")
+        lines += self._coverage()
+        lines += self._findings()
+        lines += self._kernels() if self._settings.watches else []
+        if not lines and not unchecked:
+            return
+        terminalreporter.write_sep("-", NAME)
+        for line in unchecked:
+            terminalreporter.write_line(line, red=True, bold=True)
+        for line in lines:
+            terminalreporter.write_line(line)
+
+    def _all(self, kind: str) -> list[str]:
+        return list(dict.fromkeys(line for said in self._said for line in said[kind]))
+
+    def _coverage(self) -> list[str]:
+        results = [said["coverage"] for said in self._said if said["coverage"] is not None]
+        return coverage.lines(results) if self._settings.coverage else []
+
+    def _findings(self) -> list[str]:
+        if not self._found:
+            return []
+        kinds = Counter(kind for found in self._found.values() for kind in found)
+        counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+        total = text.plural(kinds.total(), "finding")
+        return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
+
+    def _kernels(self) -> list[str]:
+        used = {folder for folders in self._tests.values() for folder in folders}
+        if not used:
+            return []
+        tests = text.plural(len(self._tests), "test")
+        if self._settings.dump is None:
+            return [f"{text.plural(len(used), 'kernel')} used by {tests}"]
+        dumps = _read(self._settings, used, self._targets)
+        lines = text.summary(dumps, self._settings.dump)
+        counts = len(lines) - 2 if len(lines) > 1 else 0
+        lines[counts] += f", used by {tests}"
+        return lines
+
+
+def _title(mode: str) -> str:
+    """Of an interpret mode as it was written. The controller of xdist has no jax to ask."""
+    kind, _, params = (part.strip() for part in mode.partition(","))
+    title = {
+        "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+        "off": "the mode that the code says",
+    }.get(kind, f"{kind.upper()} interpret mode")
+    return f"{title} ({params})" if params else title
+
+
+def _read(settings: Settings, used: set[str], wanted: set[str]) -> list[Dump]:
+    """The kernels that were used, as the dump directory has them at the end of the run."""
+    from pallas_debug.store import open_dumps
+
+    assert settings.dump is not None
+    try:
+        stored = open_dumps(settings.dump).kernels()
+    except PallasDebugError:
+        return []
+    return [
+        Dump(
+            kernel=k.kernel,
+            folder=k.folder,
+            compilations=tuple(
+                c.compilation
+                for c in k.compilations
+                if c.compilation is not None and c.target in wanted
+            ),
+        )
+        for k in stored
+        if k.name in used and k.kernel is not None
+    ]

@@ -1,0 +1,183 @@
+"""`@pytest.mark.pallas(...)`: checked against its signature when tests are collected.
+
+Imported when a test has the marker or asks for a fixture of ours. Imports jax only where a mode has
+parameters, which only jax knows.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from pallas_debug.aot import targets
+from pallas_debug.errors import UnknownTargetError
+from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.model import Target
+from pallas_debug_pytest import FIXTURES, options, requirements
+from pallas_debug_pytest import settings as settings_
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks:
+    """What the markers of a test say; None for what they leave to the run's options."""
+
+    interpret: str | None = None
+    check: tuple[str, ...] | None = None
+    targets: tuple[str, ...] | None = None
+    requires: tuple[requirements.Need, ...] = ()
+
+    @property
+    def asks(self) -> bool:
+        """Whether they ask for a session, or for something else of one."""
+        return self.interpret is not None or self.check is not None
+
+
+MARKS = pytest.StashKey[Marks]()
+
+
+def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Item]:
+    """Read the markers of these tests, and skip those whose requirements are not met.
+
+    Returns:
+      In a worker of xdist, those whose markers make no sense, which is reported as an error of
+      collection: a `UsageError` would end the worker, and its controller not know why.
+
+    Raises:
+      pytest.UsageError: a marker that makes no sense; the message has its place.
+    """
+    settings = settings_.of(config)
+    extra = extra_targets(plugin_manager())
+    broken = set()
+    for item in items:
+        try:
+            _apply(item, settings, extra)
+        except pytest.UsageError as error:
+            if not hasattr(config, "workerinput"):
+                raise
+            broken.add(item)
+            report = pytest.CollectReport(item.nodeid, "failed", str(error), [])
+            config.hook.pytest_collectreport(report=report)
+    return broken
+
+
+def is_watched(item: pytest.Item) -> bool:
+    """Whether a test asks to be watched, by its markers or by a fixture."""
+    if MARKS in item.stash and item.stash[MARKS].asks:
+        return True
+    return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
+
+
+def _apply(item: pytest.Item, settings: settings_.Settings, extra: tuple[Target, ...]) -> None:
+    marks = item.stash[MARKS] = _read(item, extra)
+    target = _target(item, settings, extra) if marks.requires else None
+    reason = unmet(marks, target) if target is not None else None
+    if reason:
+        item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def unmet(marks: Marks, target: Target) -> str | None:
+    """Why a test cannot run for this target; None where it can."""
+    reasons = filter(None, (need.missing(target) for need in marks.requires))
+    return next(reasons, None)
+
+
+def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
+    """The chip a test is for: its own parameter, else the run's first."""
+    call = getattr(item, "callspec", None)
+    return str(
+        call.params.get("pallas_target", settings.targets[0]) if call else settings.targets[0]
+    )
+
+
+def _target(
+    item: pytest.Item, settings: settings_.Settings, extra: tuple[Target, ...]
+) -> Target | None:
+    """None for the TPU of this host: which it is, is asked when the test starts."""
+    name = target_name(item, settings)
+    if name == targets.DEVICE.name:
+        return None
+    try:
+        return targets.resolve(name, extra)
+    except UnknownTargetError as error:
+        raise pytest.UsageError(str(error)) from error
+
+
+def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
+    found = Marks()
+    for mark in reversed(list(item.iter_markers("pallas"))):  # the closest is the last word
+        try:
+            found = _with(found, mark, extra)
+        except ValueError as error:
+            file, line, _ = item.location
+            place = file if line is None else f"{file}:{line + 1}"
+            raise pytest.UsageError(f"{place}: @pytest.mark.pallas: {error}") from error
+    return found
+
+
+def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
+    if mark.args:
+        raise ValueError(f"it takes keywords alone, not {mark.args[0]!r}; {_SIGNATURE}")
+    for name, value in mark.kwargs.items():
+        if name not in _READERS:
+            close = difflib.get_close_matches(name, _READERS, 1)
+            hint = f" (did you mean {close[0]}?)" if close else ""
+            raise ValueError(f"it has no argument {name!r}{hint}; {_SIGNATURE}")
+        if value is None:
+            continue
+        read = _READERS[name](value, extra)
+        if name == "requires":  # those of the class hold as well
+            read = (*marks.requires, *read)
+        marks = replace(marks, **{name: read})
+    return marks
+
+
+_SIGNATURE = f"write {options.MARKER.partition(':')[0]}"
+
+
+def _interpret(value: object, extra: object) -> str:
+    if isinstance(value, bool):
+        return "auto" if value else "off"
+    if not isinstance(value, str):
+        raise ValueError(f"interpret is the text of a mode, such as 'hlo', not {value!r}")
+    options.named("interpret").check(value)
+    return value
+
+
+def _check(value: object, extra: object) -> tuple[str, ...]:
+    if isinstance(value, bool):
+        return options.DEFAULT_CHECKS if value else ()
+    return options.checks(",".join(_names(value, "check")))
+
+
+def _targets(value: object, extra: tuple[Target, ...]) -> tuple[str, ...]:
+    names = _names(value, "targets")
+    targets.resolve_all(names, extra)
+    return names
+
+
+def _names(value: object, argument: str) -> tuple[str, ...]:
+    names = value.split(",") if isinstance(value, str) else value
+    if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
+        raise ValueError(f"{argument} is names, as text or a tuple of texts, not {value!r}")
+    return tuple(name.strip() for name in names)
+
+
+def _known_targets(value: object, extra: tuple[Target, ...]) -> tuple[str, ...]:
+    try:
+        return _targets(value, extra)
+    except UnknownTargetError as error:
+        raise ValueError(str(error)) from error
+
+
+_READERS: dict[str, Callable[[Any, tuple[Target, ...]], Any]] = {
+    "interpret": _interpret,
+    "check": _check,
+    "targets": _known_targets,
+    "requires": lambda value, extra: requirements.parse(value, extra),
+}

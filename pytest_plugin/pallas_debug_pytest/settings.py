@@ -1,0 +1,113 @@
+"""What the options ask for together, and what of it contradicts itself.
+
+Imported when an option, a marker or a fixture asks: the class alone costs half a millisecond.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pallas_debug_pytest.options import (
+    DEFAULT_TARGET,
+    OPTIONS,
+    RACES,
+    SWITCH,
+    checks,
+    switch,
+    value,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What was asked for, from wherever."""
+
+    dump: Path | None
+    targets: tuple[str, ...]
+    interpret: str | None
+    timeout: float | None
+    checks: tuple[str, ...]
+    races: bool
+    hang: float | None
+    flags: str | None
+    coverage: bool
+    names_target: bool
+
+    @property
+    def watches(self) -> bool:
+        """Whether the whole run is watched; else only tests that ask by a marker or a fixture."""
+        asked = (self.dump, self.interpret, self.checks, self.coverage)
+        return any(one not in (None, (), False) for one in asked)
+
+    @property
+    def speaks(self) -> bool:
+        """Whether there is something for the header."""
+        return self.watches or self.flags is not None or self.names_target
+
+
+SETTINGS = pytest.StashKey[Settings]()
+
+
+def of(config: pytest.Config) -> Settings:
+    """What is asked for in this run."""
+    found = config.stash.get(SETTINGS, None)
+    if found is None:
+        found = config.stash[SETTINGS] = _resolve(config)
+    return found
+
+
+def _resolve(config: pytest.Config) -> Settings:
+    """What is asked for.
+
+    Raises:
+      pytest.UsageError: a value that makes no sense, or two that contradict each other; the message
+        says where it stands.
+    """
+    found = {option.name: value(config, option) for option in OPTIONS}
+    dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
+    races = switch(found["races"] or "off")
+    settings = Settings(
+        dump=None if dump is None else config.invocation_params.dir / dump,
+        targets=tuple(part.strip() for part in (found["target"] or DEFAULT_TARGET).split(",")),
+        interpret=_racing(found["interpret"]) if races else found["interpret"],
+        timeout=None if timeout is None else float(timeout),
+        checks=checks(found["check"]) if found["check"] else (),
+        races=races,
+        hang=None if hang is None else float(hang),
+        flags=found["flags"],
+        coverage=switch(found["coverage"] or "off"),
+        names_target=found["target"] is not None,
+    )
+    for name, wants in (("timeout", "--pallas-dump"), ("hang", "--pallas-interpret")):
+        if config.getoption(f"--pallas-{name}") is not None and not settings.watches:
+            raise pytest.UsageError(f"--pallas-{name} does nothing by itself; give {wants} as well")
+    return settings
+
+
+def _racing(mode: str | None) -> str:
+    """The interpret mode that looks for races, with what was asked for beside.
+
+    Raises:
+      pytest.UsageError: a mode in which no race is seen.
+    """
+    kind, *params = [part.strip() for part in (mode or "auto").split(",")]
+    if kind not in ("auto", "tpu"):
+        raise pytest.UsageError(
+            f"--pallas-races contradicts --pallas-interpret={mode}: "
+            "only TPU interpret mode sees races; leave one of them out"
+        )
+    for ours in RACES.split(",")[1:]:
+        stem = "num_cores" if ours.startswith("num_cores") else ours
+        given = [p for p in params if p.startswith(stem)]
+        if not given:
+            params.append(ours)
+        elif stem == ours and SWITCH.get(given[0].partition("=")[2].lower()) is False:
+            raise pytest.UsageError(
+                f"--pallas-races contradicts --pallas-interpret={mode}; leave one of them out"
+            )
+    return ",".join(["tpu", *params])

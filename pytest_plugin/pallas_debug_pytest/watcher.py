@@ -1,0 +1,390 @@
+"""Where tests run: sessions, which test used which kernel, and what was found there.
+
+Imported by `run.py` when somebody asks, and imports jax. Where an option asks, the whole run has
+one session, and each test keeps its findings and prints apart. Where only a test asks, by a marker
+or a fixture, it has a session of its own, and the tests around it have none.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Generator
+from dataclasses import dataclass, field
+
+import pytest
+
+from pallas_debug import report as text
+from pallas_debug.aot.pool import DEFAULT_TIMEOUT
+from pallas_debug.bridge import platform
+from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.hooks import hookimpl, plugin_manager
+from pallas_debug.model import Finding, Kernel, PrintRecord
+from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
+from pallas_debug_pytest import OUTPUT, REPORTED, coverage, failures, marks
+from pallas_debug_pytest.listener import NAME
+from pallas_debug_pytest.marks import MARKS, Marks
+from pallas_debug_pytest.settings import Settings
+
+
+@dataclass(eq=False, kw_only=True)
+class Running:
+    """The test that is being run.
+
+    Attributes:
+      own: whether the session is this test's alone.
+      used: by their digests.
+      expected: how often each fault was said to be expected.
+      judged: how often each fault was seen when the test was last told of it.
+      printed: how many prints went to standard output.
+      raised: what we failed the test with, and the finding that it was for.
+    """
+
+    nodeid: str
+    marks: Marks
+    session: Session
+    own: bool
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    used: dict[str, Kernel] = field(default_factory=dict)
+    expected: Counter[failures.Key] = field(default_factory=Counter)
+    judged: Counter[failures.Key] = field(default_factory=Counter)
+    printed: int = 0
+    raised: BaseException | None = None
+    raised_for: Finding | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.session.observer.findings
+
+    def unexpected(self) -> list[Finding]:
+        """What was found, not expected, and not raised to the code that called the kernel."""
+        known = self.expected | self.judged
+        return [
+            finding
+            for finding in self.findings
+            if finding.count > known[failures.key(finding)]
+            and not failures.was_raised(finding, self.session.raised)
+        ]
+
+
+class Watcher:
+    """In a process that runs tests: the session, and the test that is being run."""
+
+    def __init__(self, config: pytest.Config, settings: Settings) -> None:
+        self._config = config
+        self.settings = settings
+        self._session: Session | None = None
+        self._coverage = coverage.Coverage(config.rootpath) if settings.coverage else None
+        self.running: Running | None = None
+        self.notices: list[str] = []
+        self.problems: list[str] = []
+        self.unchecked: list[str] = []
+        self._found: dict[str, list[str]] = {}
+
+    def open(self) -> None:
+        """Begin the session of the whole run.
+
+        Raises:
+          pytest.UsageError: a target that nobody knows, a directory that cannot be written to.
+        """
+        settings = self.settings
+        try:
+            self._session = self._opened(
+                dumps=settings.dump,
+                targets=settings.targets if settings.dump else (),
+                chip=settings.targets[0],
+                interpret=settings.interpret,
+                checks=settings.checks,
+            )
+        except UsageError as error:
+            raise pytest.UsageError(str(error)) from error
+        except PallasDebugError as error:
+            raise pytest.UsageError(f"{NAME}: {error}") from error
+        if settings.checks:
+            self._say_what_is_not_checked(self._session)
+
+    @property
+    def session(self) -> Session | None:
+        """The session of the whole run."""
+        return self._session
+
+    def _opened(self, **options: object) -> Session:
+        settings = self.settings
+        session = Session(
+            Options(
+                **options,  # type: ignore[arg-type]
+                prints=True,
+                timeout=settings.timeout or DEFAULT_TIMEOUT,
+                hang_after=settings.hang or DEFAULT_HANG,
+            ),
+            self,
+            runs=True,
+            say=self.notices.append,
+        )
+        worker = getattr(self._config, "workerinput", None)
+        if worker is not None:
+            session.run_id = str(worker.get("testrunuid", session.run_id))
+        return session.__enter__()
+
+    def _say_what_is_not_checked(self, session: Session) -> None:
+        if session.interpret_mode.kind != "off":
+            return
+        if not platform.has_accelerator():
+            self.unchecked.append(
+                "kernels that the code does not interpret itself: --pallas-interpret=off leaves "
+                "them to an accelerator, and there is none"
+            )
+        elif "uninitialized" in self.settings.checks:
+            self.notices.append("`uninitialized` is looked for in interpret modes alone")
+
+    # What the session tells. Called within jax: nothing may escape.
+
+    @hookimpl
+    def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
+        running = self.running
+        if running is not None:
+            running.used.setdefault(kernel.digest, kernel)
+        session = running.session if running is not None else self._session
+        if self._coverage is not None and session is not None:
+            self._coverage.launched(kernel, session.calls(kernel))
+
+    @hookimpl
+    def pallas_debug_print(self, record: PrintRecord) -> None:
+        if self.running is not None:
+            self.running.printed += 1
+        sys.stdout.write(text.print_text(record) + "\n")
+
+    # A test from its setup to its end.
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self) -> Generator[None, object, object]:
+        try:
+            return (yield)
+        finally:
+            self.end()
+
+    # After those that skip tests by their marks, before the one that sets them up.
+    @pytest.hookimpl
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        self.end()  # it may be run a second time
+        try:
+            self.begin(item, asked=marks.is_watched(item))
+        except PallasDebugError as error:
+            problem = str(error)
+        else:
+            return
+        pytest.fail(problem, pytrace=False)
+
+    def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
+        """Watch this test, if the run is watched or the test asks for it."""
+        said = item.stash.get(MARKS, Marks())
+        self._require(item, said)
+        if self._session is None and not asked:
+            return None
+        self._leave_out_what_came_before()
+        session = self._session or self._opened(
+            chip=marks.target_name(item, self.settings),
+            interpret=said.interpret,
+            checks=said.check or (),
+        )
+        running = Running(
+            nodeid=item.nodeid, marks=said, session=session, own=self._session is None
+        )
+        self.running = running
+        running.stack.enter_context(session.separately())
+        if running.own:
+            return running
+        if said.interpret is not None:
+            running.stack.enter_context(session.interpreting(said.interpret))
+        if said.check is not None:
+            running.stack.enter_context(session.checking(said.check))
+        if said.targets is not None and session.store is not None:
+            running.stack.enter_context(session.compiling_for(said.targets))
+        return running
+
+    def _require(self, item: pytest.Item, said: Marks) -> None:
+        """The requirements that could not be judged when the test was collected."""
+        name = marks.target_name(item, self.settings)
+        if said.requires and name == "tpu":
+            reason = marks.unmet(said, resolve_targets((name,), plugin_manager())[0])
+            if reason:
+                pytest.skip(reason)
+
+    def _leave_out_what_came_before(self) -> None:
+        """What was found between tests, as while they were imported, belongs to none of them."""
+        if self._session is None:
+            return
+        for finding in self._session.observer.findings:
+            self.problems.append(f"found outside of the tests: {text.finding_text(finding)}")
+
+    def end(self) -> None:
+        """Keep what became of the test, and leave its session."""
+        running, self.running = self.running, None
+        if running is None:
+            return
+        try:
+            if running.used:
+                self._record(running)
+            running.stack.close()
+        except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
+            self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
+        running.session.observer.clear()
+        if running.own:
+            self._close(running.session)
+
+    def _record(self, running: Running) -> object:
+        return running.session.record_run(
+            running.nodeid,
+            running.used.values(),
+            prints=running.session.observer.records,
+            findings=running.findings,
+        )
+
+    # Innermost: what kernels print while they are waited for is captured as the test's.
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_call(self) -> Generator[None, object, object]:
+        running = self.running
+        if running is None:
+            return (yield)
+        try:
+            result = skipped = None
+            try:
+                result = yield
+            except pytest.skip.Exception as error:
+                skipped = error  # to skip the rest does not mend what was found
+            self._judge(running)
+            if skipped is not None:
+                raise skipped
+            return result
+        finally:
+            # After a test that passes too: it may have expected an exception in a kernel.
+            running.session.reset()
+            self._say_what_was_cut(running)
+
+    @pytest.hookimpl(wrapper=True, trylast=True)
+    def pytest_runtest_teardown(self) -> Generator[None, object, object]:
+        result = yield
+        if self.running is not None:
+            self._judge(self.running)
+        return result
+
+    def _judge(self, running: Running) -> None:
+        """Fail the test for what its kernels did.
+
+        Raises:
+          pytest.fail.Exception: with the text of what was found.
+        """
+        running.session.settle()  # a kernel that goes wrong fails the test that called it
+        found = running.unexpected()
+        running.judged = failures.counts(running.findings)
+        if not found:
+            return
+        record = self._record(running) if running.session.store is not None else None
+        try:
+            pytest.fail(failures.text(found, record), pytrace=False)  # type: ignore[arg-type]
+        except pytest.fail.Exception as error:
+            running.raised, running.raised_for = error, found[0]
+            raise
+
+    def _say_what_was_cut(self, running: Running) -> None:
+        records = running.session.observer.records
+        if len(records) > running.printed:
+            sys.stdout.write(text.print_text(records[-1]) + "\n")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, call: pytest.CallInfo[None]
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        running = self.running
+        if running is None:
+            return report
+        folders = self._folders(running)
+        found = list(running.findings) if report.failed else []
+        data = {
+            "kernels": folders,
+            "targets": list(running.marks.targets or ()),
+            "findings": [finding.kind for finding in found],
+        }
+        setattr(report, REPORTED, data)
+        if found:
+            self._found[report.nodeid] = data["findings"]
+        if report.failed:
+            running.session.reset()
+            self._show(running, report, call)
+            if folders and running.session.store is not None:
+                report.sections.append((NAME, "\n".join(self._section(running.session, folders))))
+        return report
+
+    def _show(
+        self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
+    ) -> None:
+        """Add to a failure what was found and what it does not say itself."""
+        error = call.excinfo.value if call.excinfo is not None else None
+        running.judged = failures.counts(running.findings)
+        if error is not None and error is running.raised and running.raised_for is not None:
+            failures.at_their_line(report.longrepr, running.raised_for)
+            return
+        rest = []
+        for finding in running.findings:
+            if not failures.was_raised(finding, [str(error)]):
+                rest.append(finding)
+            elif not self._config.getoption("fulltrace"):
+                failures.in_their_words(report.longrepr, finding)
+        if rest:
+            report.sections.append((f"{NAME}: findings", failures.text(rest, None)))
+
+    def _folders(self, running: Running) -> list[str]:
+        store = running.session.store
+        if store is None:
+            return [kernel.name for kernel in running.used.values()]
+        return [store.folder(kernel).name for kernel in running.used.values()]
+
+    def _section(self, session: Session, folders: list[str]) -> list[str]:
+        assert session.store is not None
+        root = text.relative(session.store.root)
+        lines = [f"{text.plural(len(folders), 'kernel')} used by this test:"]
+        lines += [f"  {root}/{folder}" for folder in folders[:10]]
+        if len(folders) > 10:
+            lines.append(f"  … and {len(folders) - 10} more")
+        lines.append(f"show one: pallas-debug show {root}/{folders[0]}")
+        return lines
+
+    # The end of the run.
+
+    def pytest_sessionfinish(self, exitstatus: int) -> None:
+        if self._session is not None:
+            self._leave_out_what_came_before()
+            interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
+            self._close(self._session, stop=interrupted)
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[OUTPUT] = self.said()
+
+    def said(self) -> dict[str, object]:
+        """For the summary: plain data, which travels to xdist's controller."""
+        return {
+            "problems": self.problems,
+            "notices": self.notices,
+            "unchecked": self.unchecked,
+            "found": self._found,
+            "coverage": None if self._coverage is None else self._coverage.result(),
+        }
+
+    def _close(self, session: Session, *, stop: bool = False) -> None:
+        try:
+            session.__exit__(KeyboardInterrupt if stop else None, None, None)
+        except Exception as error:  # noqa: BLE001 - of a kernel; a run's end is no place for it
+            self.problems.append(f"a kernel failed outside of the tests: {error}")
+        self.unchecked += session.unchecked
+        self.problems += [
+            str(problem) for problem in session.problems if str(problem) not in session.unchecked
+        ]
+
+    def pytest_unconfigure(self) -> None:
+        # A run that was interrupted did not come by sessionfinish.
+        if self._session is not None:
+            self._session.__exit__(KeyboardInterrupt, None, None)

@@ -1,0 +1,18 @@
+"""The guide lists every check, in the words that the code has for it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from pallas_debug.checks import names
+
+GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "checks.md"
+
+
+def test_the_table_is_that_of_the_code() -> None:
+    rows = re.findall(r"^\| `(\w+)` \| (.*) \| (on|off) \|$", GUIDE.read_text(), re.MULTILINE)
+    assert rows == [
+        (name, text, "on" if name in names.DEFAULT else "off")
+        for name, text in names.CHECKS.items()
+    ]

@@ -1,0 +1,101 @@
+"""`grep` over dump directories, ours and raw."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "ir" / "data"
+OLD, NEW = DATA / "libtpu-0.0.42", DATA / "libtpu-0.0.50"
+RAW = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.42" / "add"
+
+
+def test_as_grep_finds_it(command: Any) -> None:
+    files = sorted((NEW).rglob("passes/*.mlir"))
+    known = subprocess.run(
+        ["grep", "-nH", "vector_load", *files], capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    done = command("grep", "vector_load", NEW)
+    assert done.returncode == 0
+    assert sorted(line for line in done.stdout.splitlines() if "/passes/" in line) == sorted(known)
+
+
+def test_counts_and_names(command: Any) -> None:
+    hits = command("grep", "llo.vmul", NEW).stdout.splitlines()
+    counts = [
+        line.rsplit(":", 1) for line in command("grep", "-c", "llo.vmul", NEW).stdout.splitlines()
+    ]
+    assert sum(int(number) for _, number in counts) == len(hits)
+    assert command("grep", "-l", "llo.vmul", NEW).stdout.splitlines() == [
+        path for path, _ in counts
+    ]
+
+
+def test_nothing_found_is_exit_code_1(command: Any) -> None:
+    done = command("grep", "nothing like it", NEW)
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
+    assert command("grep", "-c", "nothing like it", NEW).returncode == 1
+    assert command("grep", "--json", "nothing like it", NEW).stdout.strip() == "[]"
+
+
+def test_case_and_literals(command: Any) -> None:
+    assert command("grep", "VECTOR_LOAD", NEW).returncode == 1
+    assert (
+        command("grep", "-i", "VECTOR_LOAD", NEW).stdout
+        == command("grep", "vector_load", NEW).stdout
+    )
+    assert command("grep", "-F", "[%c0, %c0]", NEW).returncode == 0
+
+
+def test_filters(command: Any) -> None:
+    found = json.loads(
+        command("grep", "constant", OLD, "-t", "v6e", "-p", "18", "-k", "rows", "--json").stdout
+    )
+    assert {(f["target"], f["stage"]) for f in found} == {("v6e", "18-finalize-llo")}
+    assert {"kernel", "path", "line", "column", "text", "cut"} <= found[0].keys()
+    stages = json.loads(command("grep", "-l", "def scale", NEW, "-p", "source", "--json").stdout)
+    assert [f["stage"] for f in stages] == ["source"]
+    assert command("grep", "def scale", NEW).returncode == 1
+    nobody = command("grep", "constant", OLD, "-k", "flash")
+    assert "no texts of that kernel, target and pass" in nobody.stderr
+
+
+def test_raw_dumps_without_what_changed_nothing(command: Any) -> None:
+    found = json.loads(command("grep", "func.func", RAW, "-l", "--json").stdout)
+    assert {f["kernel"] for f in found} == {"add"}
+    assert len(found) < len(list(RAW.glob("*.txt")))
+
+
+def test_hostile_files(command: Any, tmp_path: Path) -> None:
+    root = tmp_path / "dumps"
+    shutil.copytree(NEW, root)
+    (folder,) = root.glob("rows-*")
+    passes = folder / "v5e" / "passes"
+    (passes / "30-binary.mlir").write_bytes(
+        b"\xff\x00needle\x1b[2J\nx" + b"y" * 3_000_000 + b"needle"
+    )
+    (passes / "31-loop").symlink_to(passes)
+    (passes / "32-gone.mlir").symlink_to(tmp_path / "nothing")
+    (folder / "again").symlink_to(root)
+    done = command("grep", "needle", root)
+    assert done.returncode == 0
+    assert [line.split(":")[1] for line in done.stdout.splitlines()] == ["1", "2"]
+    assert len(done.stdout) < 5000
+
+
+@pytest.mark.parametrize(
+    "arguments,code,said",
+    [
+        (["(", NEW], 2, "'(' is no regular expression: missing ), unterminated subpattern"),
+        (["x", "nowhere"], 3, "no such directory: nowhere"),
+    ],
+)
+def test_what_cannot_be_searched(command: Any, arguments: list[Any], code: int, said: str) -> None:
+    done = command("grep", *arguments)
+    assert done.returncode == code
+    assert said in done.stderr

@@ -1,0 +1,84 @@
+"""`source`: the Python source with the operations that come from each line; and `ls` by filters."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DATA = Path(__file__).parents[1] / "ir" / "data"
+OLD, NEW = DATA / "libtpu-0.0.42", DATA / "libtpu-0.0.50"
+RAW = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.42" / "add"
+SOURCE = (DATA / "rows.py").read_text().splitlines()
+
+
+@pytest.mark.parametrize("root", [OLD, NEW])
+def test_the_source_with_counts(command: Any, root: Path) -> None:
+    done = command("source", root / "rows", "-t", "v5e")
+    assert done.returncode == 0, done.stderr
+    head, file, *rows = done.stdout.splitlines()
+    assert head.endswith("finalize-llo: operations by source line")
+    assert file == "…/rows.py"
+    assert "    return x * factor" in rows[0]
+    assert int(rows[0].split()[0]) >= 1
+    whole = command("source", root / "rows", "-t", "v5e", "--all").stdout.splitlines()[2:]
+    assert len(whole) >= len(SOURCE)
+
+
+def test_as_json_in_any_stage(command: Any) -> None:
+    found = json.loads(command("source", NEW, "--pass", "jaxpr", "--json").stdout)
+    assert (found["stage"], found["target"]) == ("jaxpr", None)
+    by_line = {row["line"]: row for row in found["lines"]}
+    assert by_line[9]["operations"] == {"mul": 1}
+    assert by_line[9]["text"] == "    return x * factor"
+
+
+def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
+    done = command("source", NEW, "--line", "9")
+    assert done.stdout.splitlines()[0] == "return x * factor"
+    assert "/jaxpr: 1 operation\n" in done.stdout
+    assert "llo.vmul.f32" in done.stdout
+    assert "loc(" not in done.stdout
+    same = command("source", NEW, "--line", "rows.py:9").stdout
+    assert same == done.stdout
+    found = json.loads(command("source", NEW, "--line", "9", "--json").stdout)
+    assert {op["name"] for op in found[-1]["operations"]} >= {"llo.vmul.f32"}
+
+
+@pytest.mark.parametrize(
+    "arguments,said",
+    [
+        ([NEW, "--line", "1"], "no operation comes from line 1; there are some from 9, 13,"),
+        ([NEW, "--line", "tile.py:9"], "no operation comes from tile.py:9; there are some from "),
+        (
+            [NEW, "--line", "x"],
+            "--line 'x' is neither a line such as 12 nor one such as tile.py:12",
+        ),
+        ([RAW], "names no Python line: it was dumped without locations"),
+        ([OLD], "say which target; there are: v5e, v6e"),
+    ],
+)
+def test_what_cannot_be_shown(command: Any, arguments: list[Any], said: str) -> None:
+    done = command("source", *arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments,rows",
+    [
+        (["--name", "row"], 2),
+        (["--name", "flash"], 0),
+        (["--status", "ok"], 2),
+        (["--status", "failed"], 0),
+        (["--test", "rows"], 2),
+        (["--test", "nobody"], 0),
+        (["--target", "v6e", "--status", "ok"], 1),
+    ],
+)
+def test_ls_by_filters(command: Any, arguments: list[str], rows: int) -> None:
+    done = command("ls", OLD, *arguments)
+    assert len(done.stdout.splitlines()) == rows
+    assert ("no kernels of that kind" in done.stderr) == (rows == 0)

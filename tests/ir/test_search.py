@@ -1,0 +1,134 @@
+"""Searching: the same lines as `re` finds line by line, whatever the text and the chunks."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.ir.search import SHOWN, Hit, Progress, Query, count, search
+
+PATTERNS = [
+    "vector_load", r"%\d+ = tpu\.", r"loc\(#loc1\d\)$", "^ +return", "(mulf|addf)", "a*", "", "$", "^$",
+    r"[^,]+,[^,]+,", r"\s+scf", r"rows\.py.:9", r"x{2,}", r"f32[^\w]", r"\bi32\b", r"(?s)mulf.*return",
+    r"[\s]func", r"\.\w+_", r"a?rith", r"}\)?", r"\Drith", "…/",
+]  # fmt: skip
+
+
+def hits(path: Path, query: Query, chunk: int = 1 << 20) -> list[Hit]:
+    return [e for e in search([path], query, chunk=chunk) if isinstance(e, Hit)]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_lines_are_those_that_re_finds(passes: list[Path], pattern: str) -> None:
+    for path in (passes[0], passes[-1]):
+        lines = path.read_text().split("\n")[:-1]
+        for folds in (False, True):
+            compiled = re.compile(pattern, re.IGNORECASE if folds else 0)
+            expected = [n for n, line in enumerate(lines, 1) if compiled.search(line)]
+            query = Query(text=pattern, ignore_case=folds)
+            assert [hit.line for hit in hits(path, query)] == expected
+            assert [hit.line for hit in hits(path, query, 700)] == expected
+            assert list(count([path], query)) == [(path, len(expected), None)]
+
+
+@pytest.mark.parametrize("text", ["tpu.vector_load", "%0", "(", "ARITH", "a\\", "f32["])
+def test_literals(passes: list[Path], text: str) -> None:
+    lines = passes[0].read_text().split("\n")
+    expected = [n for n, line in enumerate(lines, 1) if text in line]
+    assert [h.line for h in hits(passes[0], Query(text=text, literal=True))] == expected
+    folded = [n for n, line in enumerate(lines, 1) if text.lower() in line.lower()]
+    query = Query(text=text, literal=True, ignore_case=True)
+    assert [h.line for h in hits(passes[0], query)] == folded
+
+
+def test_smart_case() -> None:
+    for text, folds in {"load": True, "Load": False, r"\Wload": True, r"\Load": True}.items():
+        assert Query(text=text, ignore_case=None).folds is folds
+    assert not Query(text="A", literal=True, ignore_case=None).folds
+
+
+def test_a_hit_says_where_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes("first\nä xyz needle here\n".encode())
+    (hit,) = hits(path, Query(text="needle"))
+    assert (hit.line, hit.column, hit.text, hit.cut) == (2, 7, "ä xyz needle here", False)
+    assert hit.parts == ("ä xyz ", "needle", " here")
+
+
+def test_a_huge_line_is_shown_in_part(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"x" * 10_000_000 + b"needle" + b"y" * 10_000 + b"\nnext needle")
+    first, second = hits(path, Query(text="needle", literal=True))
+    assert (first.line, first.column, first.cut, len(first.data)) == (1, 10_000_000, True, SHOWN)
+    assert first.parts[1] == "needle"
+    assert (second.line, second.text) == (2, "next needle")
+
+
+def test_chunks_at_random(tmp_path: Path) -> None:
+    rng = random.Random(4)
+    path = tmp_path / "text"
+    for _ in range(60):
+        lines = [rng.choice(["ab", "", "xaby", "b" * rng.randrange(90)]) for _ in range(30)]
+        path.write_text("\n".join(lines) + rng.choice(["", "\n"]))
+        expected = [(n, line) for n, line in enumerate(lines, 1) if "ab" in line]
+        for text in ("ab", "a[b]", "(ab)"):
+            found = hits(path, Query(text=text), rng.randrange(1, 200))
+            assert [(hit.line, hit.text) for hit in found] == expected
+
+
+def test_what_is_not_utf8_and_has_no_end(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"\xff\xfe\x00 one\n\x1b[31m\xc3one")
+    assert [h.text for h in hits(path, Query(text="one"))] == [
+        "\ufffd\ufffd\x00 one",
+        "\x1b[31m\ufffdone",
+    ]
+    path.write_bytes(b"")
+    assert hits(path, Query(text="one")) == []
+
+
+def test_characters_outside_ascii(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("grün\ngrüün\ngrn\nÄ\n")
+    assert [h.line for h in hits(path, Query(text="grü+n"))] == [1, 2]
+    assert [h.line for h in hits(path, Query(text="grü", literal=True))] == [1, 2]
+    assert [h.line for h in hits(path, Query(text="Ä", literal=True, ignore_case=True))] == [4]
+
+
+def test_many_files_with_progress_and_problems(tmp_path: Path) -> None:
+    paths = [tmp_path / name for name in ("a", "gone", "b", "pipe")]
+    paths[0].write_bytes(b"x\n" * 100)
+    paths[2].write_bytes(b"x\ny\n")
+    os.mkfifo(paths[3])
+    events = list(search(paths, Query(text="x"), chunk=50))
+    done = [e for e in events if isinstance(e, Progress) and e.done]
+    assert [(e.path, e.files, e.hits) for e in done] == [
+        (paths[0], 1, 100), (paths[1], 2, 100), (paths[2], 3, 101), (paths[3], 4, 101),
+    ]  # fmt: skip
+    assert "gone cannot be read: No such file" in (done[1].problem or "")
+    assert "Not a regular file" in (done[3].problem or "")
+    assert [(n, bool(p)) for _, n, p in count(paths, Query(text="x"))] == [
+        (100, False), (0, True), (1, False), (0, True),
+    ]  # fmt: skip
+    assert [n for _, n, _ in count(paths[:1], Query(text="x"), first=True)] == [1]
+
+
+def test_a_search_is_ended_by_who_reads_it(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"x\n" * 1_000_000)
+    events = search([path] * 1000, Query(text="x"))
+    next(events)
+    events.close()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*", "(?P<"])
+def test_what_is_no_regular_expression(pattern: str) -> None:
+    if pattern == "a{2":
+        Query(text=pattern).compiled()  # Python takes it as it stands
+        return
+    with pytest.raises(re.error):
+        Query(text=pattern).compiled()

@@ -1,0 +1,254 @@
+"""`--pallas-check` in real child runs: what is found fails the test it belongs to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import pytest
+from pallas_debug_pytest import options
+
+from pallas_debug.checks import names
+from pallas_debug.store import open_dumps
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+def test_good():
+    assert rows(8)[0, 0] == 1
+
+def test_beyond():
+    rows(12)
+
+def test_beyond_once_more():
+    rows(12)
+
+def test_fails_by_itself():
+    log(BAD)
+    assert 1 == 2
+
+@pytest.mark.xfail(strict=True)
+def test_expected_to_fail():
+    log(BAD)
+
+def test_skips_the_rest():
+    log(BAD)
+    pytest.skip("of the test")
+
+@pytest.fixture
+def checked_at_the_end():
+    yield
+    log(BAD)
+
+def test_fails_at_teardown(checked_at_the_end):
+    pass
+
+import unittest
+class TestCase(unittest.TestCase):
+    def test_bad(self):
+        log(BAD)
+
+    def test_good_again(self):
+        log(GOOD)
+"""
+
+
+def failure(result: pytest.RunResult, test: str) -> list[str]:
+    """The lines below the headline of one failure."""
+    text = result.stdout.str()
+    match = re.search(
+        rf"^_+ (?:ERROR at \w+ of )?{test} _+\n(.*?)^(?:[_=]{{4}}|-+ pallas-debug -+$)",
+        text,
+        re.M | re.S,
+    )
+    assert match is not None, text
+    return [line for line in match[1].splitlines() if not line.startswith("[gw")]
+
+
+BEYOND = [
+    "OutOfBoundsRead in kernel `rows`",
+    "  kernels.py:14   o_ref[...] = x_ref[pl.ds(start_ref[0], 8), :]",
+    "  x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
+]
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_what_is_found_fails_the_test_it_belongs_to(
+    child: Child, pytester: pytest.Pytester, workers: list[str]
+) -> None:
+    result = child(TESTS, "--pallas-check", "--junitxml=report.xml", "--tb=short", *workers)
+    result.assert_outcomes(passed=3, failed=5, xfailed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "pallas-debug *: kernels run in HLO interpret mode, as there is no accelerator; "
+            f"checked for {', '.join(options.DEFAULT_CHECKS)}",
+            "*- pallas-debug -*",
+            "6 findings in 6 tests: 4 NanProduced, 2 OutOfBoundsRead",
+            "2 kernels used by 9 tests",
+        ]
+    )
+    for test in ("test_beyond", "test_beyond_once_more"):  # jitted and checked before
+        assert failure(result, test)[:3] == BEYOND
+    itself = failure(result, "test_fails_by_itself")
+    assert "E   assert 1 == 2" in itself
+    assert re.fullmatch("-+ pallas-debug: findings -+", itself[3])
+    assert itself[4] == "NanProduced in kernel `log`"
+    for test in ("test_skips_the_rest", "TestCase.test_bad"):
+        assert failure(result, test)[0] == "NanProduced in kernel `log`"
+    assert failure(result, "test_fails_at_teardown")[0] == "NanProduced in kernel `log`"
+    assert "FAILED test_it.py::test_beyond - Failed: OutOfBoundsRead in kernel `rows`" in (
+        result.stdout.str()
+    )
+    root = ElementTree.parse(pytester.path / "report.xml").getroot()
+    failures = {
+        case.get("name"): case.find("failure").get("message")  # type: ignore[union-attr]
+        for case in root.iter("testcase")
+        if case.find("failure") is not None
+    }
+    assert len(failures) == 5
+    assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
+
+
+def test_only_what_is_named_is_checked_and_every_finding_is_counted(
+    child: Child, pytester: pytest.Pytester
+) -> None:
+    result = child(
+        """
+        @pytest.mark.parametrize("start", [8, 12])
+        def test_rows(start):
+            rows(start)
+
+        def test_nan():
+            log(BAD)
+
+        def test_many():
+            def many(x_ref, *o_refs):
+                for i in range(7):
+                    o_refs[i][...] = x_ref[pl.ds(x_ref[0, 0].astype(int) + 9 + i, 8), :]
+            call(many, X, out_shape=[OUT] * 7)
+
+        def test_long():
+            def long(x_ref, o_ref):
+                pl.debug_check(x_ref[0, 0] > 1, "line\\n" * 40)
+                o_ref[...] = x_ref[...]
+            call(long, GOOD)
+        """,
+        "--pallas-check=index,user",
+        "--pallas-dump",
+        "--tb=short",
+    )
+    result.assert_outcomes(passed=2, failed=3)
+    many = failure(result, r"test_many")
+    assert sum(line.startswith("OutOfBoundsRead") for line in many) == 1  # one line, one finding
+    long = failure(result, "test_long")
+    assert long[0] == "CheckFailed in kernel `long`"
+    assert re.fullmatch(r"  … \d+ more lines", long[14])
+    record = next(line for line in long if line.startswith("all of them: cat "))
+    file = pytester.path / record.removeprefix("all of them: cat ")
+    assert '"kind": "CheckFailed"' in file.read_text()
+    found = {
+        run.name.partition("::")[2]: [finding.kind for finding in run.findings]
+        for run in open_dumps(pytester.path / "dumps").runs()
+    }
+    assert found["test_rows[12]"] == ["OutOfBoundsRead"]
+    assert found["test_rows[8]"] == found["test_nan"] == []
+
+
+def test_five_findings_are_shown_and_the_others_counted(child: Child) -> None:
+    lines = "\n".join(
+        f"                o_ref[...] = x_ref[pl.ds(start_ref[0] + {i}, 8), :]" for i in range(8)
+    )
+    result = child(
+        f"""
+        def test_many():
+            def many(start_ref, x_ref, o_ref):
+{lines}
+            call(many, jnp.array([12]), X)
+        """,
+        "--pallas-check=index",
+    )
+    result.assert_outcomes(failed=1)
+    many = failure(result, "test_many")
+    assert sum(line.startswith("OutOfBoundsRead") for line in many) == 5
+    assert many[-1] == "… and 3 more"
+
+
+UNCHECKED = """
+def over_a_mesh():
+    def body(x_ref, o_ref):
+        pltpu.sync_copy(x_ref, o_ref)
+    mesh = pltpu.create_tensorcore_mesh("core", num_cores=1)
+    return pl.kernel(body, OUT, mesh=mesh, name="over_a_mesh")(X[:8])
+
+@pytest.mark.parametrize("i", range(2))
+def test_it(i):
+    over_a_mesh()
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[str]) -> None:
+    result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
+    said = [line for line in result.stdout.lines if line.startswith("NOT CHECKED: ")]
+    assert len(said) == 1, result.stdout.str()
+    assert said[0].startswith("NOT CHECKED: kernel `over_a_mesh` is not checked as asked for: ")
+    assert said[0].endswith("That nothing is found in it means nothing.")
+
+
+def test_kernels_that_nobody_can_run_are_not_checked(child: Child) -> None:
+    result = child("def test_nothing(): pass", "--pallas-check=nan", "--pallas-interpret=off")
+    result.stdout.fnmatch_lines(
+        ["NOT CHECKED: kernels that the code does not interpret itself: --pallas-interpret=off *"]
+    )
+
+
+def test_the_names_are_those_of_the_checks() -> None:
+    assert tuple(names.CHECKS) == options.CHECKS
+    assert names.DEFAULT == options.DEFAULT_CHECKS
+    for text in ("all", "nan", "div, user"):
+        assert options.checks(text) == names.parse(text)
+
+
+@pytest.mark.parametrize("place", ["line", "environment", "ini"])
+def test_an_unknown_check_is_refused_with_the_list(
+    child: Child, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    arguments = ["--pallas-check=nan,idnex"] if place == "line" else []
+    if place == "environment":
+        monkeypatch.setenv("PALLAS_DEBUG_CHECK", "nan,idnex")
+    if place == "ini":
+        pytester.makeini("[pytest]\npallas_check = nan,idnex\n")
+    pytester.makeconftest("import sys; assert 'jax' not in sys.modules")
+    result = child("", *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    said = "unknown check 'idnex' (did you mean index?); there are user, nan, inf, index, div, "
+    assert said in result.stderr.str()
+    assert "Traceback" not in result.stderr.str()
+
+
+def test_a_call_that_checks_for_itself_keeps_what_it_finds(child: Child) -> None:
+    result = child(
+        """
+        import pallas_debug
+        @pytest.mark.parametrize("mode", ["hlo", "tpu"])
+        def test_nested(mode):
+            report, _ = pallas_debug.check(log, interpret=mode)(BAD)
+            assert [f.kind for f in report.findings] == ["NanProduced"]
+
+        def test_with_raises():
+            with pytest.raises(Exception, match="OutOfBoundsRead"):
+                with pallas_debug.interpret("tpu"):
+                    rows(12)
+        """,
+        "--pallas-check",
+    )
+    result.assert_outcomes(passed=3)
+
+
+def test_what_is_found_between_tests_is_said(child: Child) -> None:
+    result = child("log(BAD)\ndef test_nothing(): pass", "--pallas-check")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["problem: found outside of the tests: NanProduced in kernel `log`"]
+    )

@@ -1,0 +1,157 @@
+"""The fixtures `pallas` and `pallas_target` in real child runs, with options and without."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+def test_kernels(pallas):
+    assert pallas.kernels == ()
+    log(GOOD)
+    log(GOOD)
+    rows(8)
+    assert [kernel.name for kernel in pallas.kernels] == ["log", "rows"]
+    assert pallas.findings == ()
+
+def test_anew(pallas):
+    log(GOOD)
+    assert [kernel.name for kernel in pallas.kernels] == ["log"]
+
+@pytest.mark.pallas(check="nan,index")
+def test_expect(pallas):
+    with pallas.expect("NanProduced", kernel="log", match="logarithm") as found:
+        log(BAD)
+    assert found[0].source.line == 20
+    assert pallas.findings == tuple(found)
+
+@pytest.mark.pallas(check="nan,index")
+def test_expected_and_something_else(pallas):
+    with pallas.expect("NanProduced"):
+        log(BAD)
+        rows(12)
+
+@pytest.mark.pallas(check="nan,index")
+def test_expected_once_and_found_again(pallas):
+    with pallas.expect("NanProduced"):
+        log(BAD)
+    log(BAD)
+
+@pytest.mark.pallas(check="nan,index")
+def test_expected_and_not_found(pallas):
+    rows(12)
+    with pallas.expect("NanProduced", kernel="log"):
+        rows(12)
+
+@pytest.mark.pallas(interpret="tpu")
+def test_the_program_is_stopped(pallas):
+    with pallas.expect("OutOfBoundsRead"):
+        rows(12)
+        assert False, "not reached"
+    with pytest.raises(RuntimeError, match="mine"), pallas.expect("OutOfBoundsRead"):
+        raise RuntimeError("mine")
+    assert rows(8)[0, 0] == 1
+
+def test_interpret(pallas):
+    from jax._src import config
+    value = config.pallas_tpu_interpret_mode_context_manager
+    with pallas.interpret("tpu,detect_races"):
+        assert value.value.detect_races
+        log(GOOD)
+    with pallas.interpret("off"), pytest.raises(ValueError, match="Only interpret mode"):
+        log(GOOD)
+
+def test_without():
+    from jax._src import config
+    with pytest.raises(ValueError, match="Only interpret mode"):
+        log(GOOD)
+
+def test_asked_for_late(request):
+    pallas = request.getfixturevalue("pallas")
+    log(GOOD)
+    assert [kernel.name for kernel in pallas.kernels] == ["log"]
+
+def test_compile(pallas, tmp_path):
+    assert pallas.dumps == ()
+    (dump,) = pallas.compile(log, GOOD, targets="v5e,v6e")
+    assert dump.ok and [c.target for c in dump.compilations] == ["v5e", "v6e"]
+    assert pallas.dumps == (dump,)
+    assert dump.folder.is_relative_to(tmp_path)
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_without_an_option(child: Child, workers: list[str]) -> None:
+    result = child(TESTS, "--tb=short", *workers)
+    result.assert_outcomes(passed=8, failed=3)
+    text = result.stdout.str()
+    for test, said in {
+        "expected_and_something_else": "Failed: OutOfBoundsRead in kernel `rows`",
+        "expected_once_and_found_again": "Failed: NanProduced in kernel `log`",
+        "expected_and_not_found": "Failed: expected NanProduced in kernel `log`; ",
+    }.items():
+        assert f"FAILED test_it.py::test_{test} - {said}"[:70].rstrip() in text
+    assert "expected NanProduced in kernel `log`; found was OutOfBoundsRead in `rows`" in text
+
+
+def test_while_dumping(child: Child, pytester: pytest.Pytester) -> None:
+    result = child(
+        """
+        def test_dumps(pallas):
+            log(GOOD)
+            (dump,) = pallas.dumps
+            assert dump.compilation("v6e").ok
+            assert dump.folder.is_dir()
+
+        @pytest.mark.pallas(targets="v5e")
+        def test_compile(pallas):
+            (dump,) = pallas.compile(rows, 8)
+            assert [c.target for c in dump.compilations] == ["v5e"]
+            assert dump.folder.parent.name == "dumps"
+        """,
+        "--pallas-dump",
+        "--pallas-target=v6e",
+    )
+    result.assert_outcomes(passed=2)
+
+
+TARGETS = """
+def test_target(pallas_target):
+    assert generation(GOOD)[0, 0] == int(pallas_target.name.strip("vtpu")[0])
+
+@pytest.mark.pallas(requires="v6e+")
+def test_newer(pallas_target):
+    assert pallas_target.name == "v6e"
+
+@pytest.mark.parametrize("pallas_target", ["v4", "v6e:2x4"], indirect=True)
+def test_own(pallas_target, pallas):
+    assert generation(GOOD)[0, 0] == int(pallas_target.name[1])
+    assert pallas.kernels[0].chip == pallas_target.device_kind
+
+@pytest.mark.parametrize("pallas_target", ["v99"], indirect=True)
+def test_unknown(pallas_target):
+    pass
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments,passed,skipped",
+    [
+        ([], 3, 1),
+        (["--pallas-target=v6e,v5e"], 5, 1),
+        (["--pallas-target=v5e,v6e", "--pallas-interpret", "-n", "2"], 5, 1),
+    ],
+)
+def test_the_target(child: Child, arguments: list[str], passed: int, skipped: int) -> None:
+    result = child(TARGETS, *arguments)
+    result.assert_outcomes(passed=passed, skipped=skipped, errors=1)
+    assert "unknown target 'v99'; the known ones are v4" in result.stdout.str()
+
+
+def test_the_words_of_help(child: Child) -> None:
+    text = child("", "--fixtures", "-q").stdout.str()
+    assert "The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`." in text
+    assert "The chip this test is for, as an abstract one" in text

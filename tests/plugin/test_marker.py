@@ -1,0 +1,267 @@
+"""`@pytest.mark.pallas` in real child runs: with options and without, its mistakes and its words."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable
+from importlib import metadata
+
+import pytest
+from pallas_debug_pytest import marks, options, requirements
+
+from pallas_debug.aot.targets import BUILTIN, resolve
+from pallas_debug.model import Target
+from pallas_debug.store import open_dumps
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+@pytest.mark.pallas(check=True)
+def test_checked():
+    log(BAD)
+
+@pytest.mark.pallas(check="index")
+def test_checked_for_something_else():
+    log(BAD)
+
+@pytest.mark.pallas(interpret="tpu")
+def test_interpreted():
+    rows(12)
+
+@pytest.mark.pallas
+def test_only_marked():
+    log(BAD)
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_without_an_option_the_marker_turns_it_on_for_its_test(
+    child: Child, workers: list[str]
+) -> None:
+    result = child(TESTS, "--tb=short", *workers)
+    result.assert_outcomes(passed=1, failed=3)
+    text = result.stdout.str()
+    assert "E   ValueError: Only interpret mode is supported on CPU backend." in text
+    assert "FAILED test_it.py::test_checked - Failed: NanProduced in kernel `log`" in text
+    assert "FAILED test_it.py::test_interpreted - OutOfBoundsRead in kernel `rows`" in text
+    assert "2 findings in 2 tests: " in text
+    assert "pallas-debug 0" not in text  # no header: the run asked for nothing
+
+
+def test_the_marker_overrides_the_options_for_its_test(
+    child: Child, pytester: pytest.Pytester
+) -> None:
+    result = child(
+        """
+        def mode():
+            from jax._src import config
+            value = config.pallas_tpu_interpret_mode_context_manager.value
+            return "hlo" if value is True else type(value).__name__
+
+        def test_option():
+            assert mode() == "hlo"
+            log(GOOD)
+
+        @pytest.mark.pallas(interpret="tpu,detect_races")
+        class TestMode:
+            def test_of_the_class(self):
+                assert mode() == "InterpretParams"
+
+            @pytest.mark.pallas(interpret="hlo")
+            def test_the_closest_holds(self):
+                assert mode() == "hlo"
+
+        @pytest.mark.pallas(interpret=False)
+        def test_off():
+            with pytest.raises(ValueError, match="Only interpret mode"):
+                rows(8)
+
+        @pytest.mark.pallas(check=False)
+        def test_not_checked():
+            log(BAD)
+
+        @pytest.mark.pallas(check=("nan", "inf"))
+        def test_checked_though_jitted():
+            log(BAD)
+
+        def test_option_again():
+            log(BAD)
+
+        def test_option_still_checks(pallas):
+            with pallas.expect("OutOfBoundsRead"):
+                rows(12)
+
+        @pytest.mark.pallas(targets="v6e")
+        def test_for_another_chip():
+            log(GOOD)
+        """,
+        "--pallas-interpret=hlo",
+        "--pallas-check=index",
+        "--pallas-dump",
+        "--tb=line",
+        "-rA",
+    )
+    result.assert_outcomes(passed=8, failed=1)
+    assert "FAILED test_it.py::test_checked_though_jitted - Failed: NanPro" in result.stdout.str()
+    assert "kernels.py:20: Failed: NanProduced in kernel `log`" in result.stdout.str()
+    result.stdout.fnmatch_lines(["2 kernels for v5e, v6e in dumps*"])
+    compiled = {
+        kernel.name.partition("-")[0]: [c.target for c in kernel.compilations]
+        for kernel in open_dumps(pytester.path / "dumps").kernels()
+    }
+    assert compiled == {"log": ["v5e", "v6e"], "rows": ["v5e"]}
+
+
+REQUIRING = """
+import jax._src.xla_bridge, pytest
+
+@pytest.mark.parametrize("i", range(1))
+@pytest.mark.pallas(requires=("v5e+", "not tpu7x"))
+def test_chips(i):
+    pass
+
+@pytest.mark.pallas(requires="v6e")
+class TestClass:
+    @pytest.mark.pallas(requires="jax>=0.99")
+    def test_both(self):
+        pass
+
+    def test_class(self):
+        pass
+
+def test_no_device_was_looked_at(request):
+    assert "jax" in __import__("sys").modules
+    assert not jax._src.xla_bridge.backends_are_initialized()
+"""
+
+
+@pytest.mark.parametrize(
+    "target,passed,reasons",
+    [
+        (None, 2, ["requires v6e, and the target is v5e", "requires v6e, and the target is v5e"]),
+        ("v6e:2x4", 3, [f"requires jax>=0.99, and jax is {metadata.version('jax')}"]),
+        ("v4,v6e", 1, ["requires v5e+, and the target is v4"]),
+    ],
+)
+def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
+    pytester: pytest.Pytester, target: str | None, passed: int, reasons: list[str]
+) -> None:
+    pytester.makepyfile(test_it=REQUIRING)
+    arguments = [f"--pallas-target={target}"] if target else []
+    result = pytester.runpytest_subprocess("-rs", *arguments)
+    text = result.stdout.str()
+    for reason in reasons:
+        assert reason in text
+    result.assert_outcomes(passed=passed, skipped=4 - passed)
+    if target:
+        assert f"target {', '.join(target.split(','))}, for tests that ask for it" in text
+
+
+MISTAKES = {
+    "intepret='hlo'": "it has no argument 'intepret' (did you mean interpret?); write pallas(",
+    "'hlo'": "it takes keywords alone, not 'hlo'; write pallas(",
+    "interpret='fast'": "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off",
+    "interpret=3": "interpret is the text of a mode, such as 'hlo', not 3",
+    "interpret='tpu,detect_race'": "has no parameter 'detect_race' (did you mean detect_races?)",
+    "check='nam'": "unknown check 'nam' (did you mean nan?); there are user, nan, ",
+    "check=3": "check is names, as text or a tuple of texts, not 3",
+    "targets='v99'": "unknown target 'v99'; the known ones are v4, v5e",
+    "requires='v6'": "unknown requirement 'v6'; write a chip (v4, v5e, v5p, v6e, tpu7x)",
+    "requires='jax>=new'": "'jax>=new' is no version",
+    "requires=6": "requires is text or a tuple of texts, not 6",
+}
+
+
+def test_a_marker_that_makes_no_sense_ends_the_run_with_its_place(child: Child) -> None:
+    result = child("@pytest.mark.pallas(intepret='hlo')\ndef test_it(): pass")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert result.stderr.str().startswith(
+        "ERROR: test_it.py:2: @pytest.mark.pallas: it has no argument 'intepret' "
+    )
+    assert "Traceback" not in result.stderr.str()
+
+
+def test_under_xdist_each_is_an_error_of_collection(child: Child) -> None:
+    """A `UsageError` in a worker would be an internal error of its controller."""
+    tests = [
+        f"@pytest.mark.pallas({marker})\ndef test_{i}(): pass" for i, marker in enumerate(MISTAKES)
+    ]
+    result = child("\n".join([*tests, "def test_good(): pass"]), "-n", "2")
+    text = result.stdout.str()
+    for i, said in enumerate(MISTAKES.values()):
+        line = next(x for x in result.stdout.lines if x.startswith(f"test_it.py:{2 * i + 2}: "))
+        assert line.startswith(f"test_it.py:{2 * i + 2}: @pytest.mark.pallas: ")
+        assert said in line
+    assert text.count("ERROR collecting") == len(MISTAKES)
+    assert "INTERNALERROR" not in text
+    assert result.ret != 0
+
+
+def test_its_help_is_its_signature(child: Child) -> None:
+    result = child("", "--markers", "--strict-markers")
+    line = next(x for x in result.stdout.lines if x.startswith("@pytest.mark.pallas("))
+    assert line.removeprefix("@pytest.mark.") == options.MARKER
+    for name in marks._READERS:
+        assert f"{name}=None" in options.MARKER
+        assert f" {name}: " in options.MARKER
+    assert set(inspect.signature(marks.Marks).parameters) == set(marks._READERS)
+
+
+CHIPS = {target.name: target for target in BUILTIN}
+
+
+@pytest.mark.parametrize(
+    "text,met",
+    [
+        ("v5e", {"v5e"}),
+        ("v5e+", {"v5e", "v5p", "v6e", "tpu7x"}),
+        ("v4 or v6e+", {"v4", "v6e", "tpu7x"}),
+        ("not v4", {"v5e", "v5p", "v6e", "tpu7x"}),
+        ("not v5e or v5p", {"v4", "v6e", "tpu7x"}),
+        ("not v6e+", {"v4", "v5e", "v5p"}),
+    ],
+)
+def test_which_chips_meet_a_requirement(text: str, met: set[str]) -> None:
+    (need,) = requirements.parse(text)
+    assert {name for name, target in CHIPS.items() if need.missing(target) is None} == met
+
+
+def test_requirements_on_targets_that_are_not_named_like_chips() -> None:
+    needs = requirements.parse(("v6e", "v5e+"))
+    for target in (
+        resolve("v6e:4x4"),
+        Target(name="tpu", topology=None, device_kind="TPU v6 lite"),
+    ):
+        assert [need.missing(target) for need in needs] == [None, None]
+    own = Target(name="mine", topology="v9:2x2", device_kind="TPU v9")
+    (need,) = requirements.parse("mine", [own])
+    assert need.missing(own) is None
+    assert need.missing(CHIPS["v4"]) == "requires mine, and the target is v4"
+    with pytest.raises(ValueError, match="what comes after it is not known"):
+        requirements.parse("mine+", [own])
+
+
+def test_requirements_on_versions() -> None:
+    (needs,) = requirements.parse("jax>=0.5,<99")
+    assert needs.missing(CHIPS["v4"]) is None
+    (absent,) = requirements.parse("no-such-thing>=1")
+    assert absent.missing(CHIPS["v4"]) == (
+        "requires no-such-thing>=1, and no-such-thing is not installed"
+    )
+
+
+def test_a_test_that_only_requires_costs_no_jax(child: Child, pytester: pytest.Pytester) -> None:
+    pytester.makeconftest(
+        """
+        import json, sys
+        def pytest_unconfigure():
+            with open("modules.json", "w") as file:
+                json.dump(sorted({"jax", "pallas_debug_pytest.watcher"} & set(sys.modules)), file)
+        """
+    )
+    pytester.makepyfile(
+        test_plain="import pytest\n@pytest.mark.pallas(requires='v4')\ndef test_it(): pass"
+    )
+    pytester.runpytest_subprocess("test_plain.py").assert_outcomes(skipped=1)
+    assert json.loads((pytester.path / "modules.json").read_text()) == []

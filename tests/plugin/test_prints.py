@@ -1,0 +1,89 @@
+"""What kernels print, in real child runs: to the test's standard output and into the run's record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pallas_debug.checks.observer import MAX_PRINTS
+from pallas_debug.store import open_dumps
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+@pytest.mark.parametrize("n", [1, 3])
+def test_prints(n):
+    count(n)
+    assert n == 3
+
+def test_records(pallas):
+    count(2)
+    assert [p.text for p in pallas.prints] == ["i = 0", "i = 1"]
+    assert [p.loop for p in pallas.prints] == [(0,), (1,)]
+    count(1)
+    assert len(pallas.prints) == 3
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--pallas-interpret=hlo"], ["--pallas-dump", "-n", "2"]], ids=["hlo", "xdist"]
+)
+def test_prints_are_on_standard_output_in_order(
+    child: Child, pytester: pytest.Pytester, arguments: list[str]
+) -> None:
+    result = child(TESTS, "--tb=short", *arguments)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        ["*Captured stdout call*", "kernels.py:27, loop iteration (0,): i = 0"], consecutive=True
+    )
+    assert result.stdout.str().count("i = ") == 1
+    if "--pallas-dump" in arguments:
+        kept = {
+            run.name.partition("::")[2]: [record.text for record in run.prints]
+            for run in open_dumps(pytester.path / "dumps").runs()
+        }
+        assert kept == {
+            "test_prints[1]": ["i = 0"],
+            "test_prints[3]": ["i = 0", "i = 1", "i = 2"],
+            "test_records": ["i = 0", "i = 1", "i = 0"],
+        }
+
+
+def test_in_tpu_interpret_mode_and_to_the_terminal(child: Child) -> None:
+    result = child("def test_it(): count(3)", "--pallas-interpret=tpu", "-s", "-q")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [f"*kernels.py:27, loop iteration ({i},): i = {i}" for i in range(3)]
+    )
+
+
+def test_a_million_lines_are_cut_and_the_cut_is_said(
+    child: Child, pytester: pytest.Pytester
+) -> None:
+    result = child(
+        """
+        def test_many():
+            count(12_000)
+            assert False
+        def test_few():
+            count(2)
+            assert False
+        """,
+        "--pallas-dump",
+        "--tb=no",
+        "--show-capture=stdout",
+        "-rN",
+        "--junitxml=report.xml",
+        "-o",
+        "junit_logging=system-out",
+    )
+    result.assert_outcomes(failed=2)
+    out = (pytester.path / "report.xml").read_text()
+    assert f"i = {MAX_PRINTS - 1}\n" in out
+    assert f"i = {MAX_PRINTS}\n" not in out
+    cut = f"… {12_000 - MAX_PRINTS} more prints were cut: the first {MAX_PRINTS} are kept"
+    assert out.count(cut) == 1
+    (many,) = (r for r in open_dumps(pytester.path / "dumps").runs() if r.name.endswith("many"))
+    assert len(many.prints) == MAX_PRINTS + 1
+    assert many.prints[-1].text == cut

@@ -1,0 +1,335 @@
+"""Switches through all the rooms: what they do to a dump, and what is said of a kernel's prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug import report
+from pallas_debug.aot import switches
+from pallas_debug.bridge import versions
+from pallas_debug.errors import UsageError
+from pallas_debug.hooks import hookimpl
+from pallas_debug.model import Dump, Finding
+from pallas_debug.session import Options, Session
+from pallas_debug.store import open_dumps
+
+X = jax.ShapeDtypeStruct((8, 128), jnp.float32)
+LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
+UNSEEN = "it prints, and a TPU shows nothing of it: it was compiled without the switch log_recorder"
+
+
+def talking_kernel(x_ref: Any, o_ref: Any) -> None:
+    pl.debug_print("row {}", pl.program_id(0))
+    pl.debug_check(x_ref[0, 0] >= 0, "negative")
+
+    def body(buffer: Any) -> None:
+        o_ref[...] = buffer[...] + x_ref[...]
+
+    pl.run_scoped(body, pltpu.VMEM((8, 128), jnp.float32))
+
+
+def talking(x: Any) -> Any:
+    return pl.pallas_call(talking_kernel, out_shape=X, grid=(1,), name="talking")(x)
+
+
+def copying_kernel(start_ref: Any, x_ref: Any, o_ref: Any, sem: Any) -> None:
+    copy = pltpu.make_async_copy(x_ref.at[pl.ds(start_ref[0] * 8, 8), :], o_ref, sem)
+    copy.start()
+    copy.wait()
+
+
+def copying(start: Any, x: Any) -> Any:
+    return pl.pallas_call(
+        copying_kernel,
+        out_shape=X,
+        in_specs=[
+            pl.BlockSpec(memory_space=pltpu.SMEM),
+            pl.BlockSpec(memory_space=pl.ANY),
+        ],
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+        name="copying",
+    )(start, x)
+
+
+def wrong_kernel(x_ref: Any, o_ref: Any) -> None:
+    pl.debug_print("row {:03d}", pl.program_id(0))
+    o_ref[...] = x_ref[...]
+
+
+def wrong(x: Any) -> Any:
+    return pl.pallas_call(wrong_kernel, out_shape=X, grid=(1,), name="wrong")(x)
+
+
+def saying_kernel(x_ref: Any, o_ref: Any) -> None:
+    pl.debug_print("row {}", pl.program_id(0))
+    o_ref[...] = x_ref[...]
+
+
+def saying(x: Any) -> Any:
+    return pl.pallas_call(saying_kernel, out_shape=X, grid=(1,), name="saying")(x)
+
+
+def unformatted_kernel(x_ref: Any, o_ref: Any) -> None:
+    pl.debug_print("row", pl.program_id(0))
+    o_ref[...] = x_ref[...]
+
+
+def unformatted(x: Any) -> Any:
+    return pl.pallas_call(unformatted_kernel, out_shape=X, grid=(1,), name="unformatted")(x)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Dump:
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path_factory.mktemp("plain"))
+    return dump
+
+
+def code(dump: Dump) -> int:
+    memory = dump.compilations[0].memory
+    assert memory is not None
+    return memory.generated_code
+
+
+def test_the_recorder_is_in_and_the_dump_says_so(plain: Dump, tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="log_recorder")
+    compilation = dump.compilation("v5e")
+    assert compilation.switches == ("log_recorder",)
+    assert compilation.notes == ()
+    assert code(dump) > code(plain) + 1_000_000
+    document = json.loads((dump.folder / "v5e" / "compilation.json").read_text())
+    assert document["switches"] == ["log_recorder"]
+    stored = open_dumps(tmp_path).find(dump.name).target("v5e").compilation
+    assert stored == compilation
+
+
+def test_a_kernel_that_prints_without_the_recorder_is_named_once(plain: Dump) -> None:
+    assert plain.compilation("v5e").switches == ()
+    assert plain.compilation("v5e").notes == (UNSEEN,)
+    for_two = Dump(kernel=plain.kernel, folder=plain.folder, compilations=plain.compilations * 2)
+    lines = report.summary([for_two], None)
+    assert lines == [f"{plain.name}: {UNSEEN}", "1 kernel for v5e"]
+
+
+def test_a_kernel_that_does_not_print_is_not_named(tmp_path: Path) -> None:
+    start = jax.ShapeDtypeStruct((1,), jnp.int32)
+    x = jax.ShapeDtypeStruct((256, 128), jnp.float32)
+    (dump,) = pallas_debug.dump(copying, start, x, to=tmp_path)
+    (checked,) = pallas_debug.dump(copying, start, x, to=tmp_path, switches=["bounds_checks"])
+    assert dump.compilation("v5e").notes == checked.compilation("v5e").notes == ()
+    assert code(checked) > code(dump)
+    (inserted,) = (checked.folder / "v5e" / "passes").glob("*-assert-insertion.mlir")
+    assert "references out-of-bounds elements in dimension 0" in inserted.read_text()
+    assert "assert-insertion" not in [p.name for p in dump.compilation("v5e").changed_passes]
+
+
+def test_a_flag_of_libtpus_turns_the_recorder_on_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_enable_log_recorder=true")
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path)
+    assert code(dump) > 1_000_000
+    assert dump.compilation("v5e").notes == ()
+
+
+def test_assertions_become_assertions_of_the_kernels_module(plain: Dump, tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="assertions")
+    assert "cf.assert" not in (plain.folder / "v5e" / "mosaic.mlir").read_text()
+    text = (dump.folder / "v5e" / "mosaic.mlir").read_text()
+    assert text.count("cf.assert") == 1
+    assert '"negative"' in text
+    assert dump.compilation("v5e").ok
+
+
+def test_poisoned_buffers_begin_as_nan(plain: Dump, tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="poison_buffers")
+    assert "0x7FC00000" not in (plain.folder / "v5e" / "mosaic.mlir").read_text()
+    assert "0x7FC00000" in (dump.folder / "v5e" / "mosaic.mlir").read_text()
+
+
+def test_all_at_once_and_the_settings_of_jax_are_left_as_they_were(
+    plain: Dump, tmp_path: Path
+) -> None:
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches=list(switches.SWITCHES))
+    assert dump.compilation("v5e").switches == tuple(switches.SWITCHES)
+    assert code(dump) > code(plain) + 1_000_000
+    assert not jax.config.jax_pallas_enable_debug_checks
+    assert not jax.config.jax_pallas_poison_buffers
+
+
+def test_each_choice_is_compiled_and_then_kept(tmp_path: Path) -> None:
+    def dump(**kwargs: Any) -> tuple[bool, tuple[str, ...]]:
+        (dumped,) = pallas_debug.dump(saying, X, to=tmp_path, **kwargs)
+        return dumped.compilation("v5e").cached, dumped.compilation("v5e").switches
+
+    assert dump() == (False, ())
+    assert dump() == (True, ())
+    assert dump(switches="assertions") == (False, ("assertions",))
+    assert dump(switches=("assertions",)) == (True, ("assertions",))
+    assert dump(switches="poison_buffers,assertions") == (False, ("poison_buffers", "assertions"))
+
+
+def test_an_unknown_one_is_refused_before_anything_is_done(tmp_path: Path) -> None:
+    listed = "there are log_recorder, bounds_checks, poison_vmem, transpose_trace, "
+    listed += "poison_buffers, assertions"
+    with pytest.raises(UsageError) as caught:
+        pallas_debug.dump(talking, X, to=tmp_path / "dumps", switches="log_recoder")
+    assert str(caught.value) == f"unknown switch 'log_recoder'; {listed}"
+    with pytest.raises(UsageError, match="unknown switch"):
+        pallas_debug.debug(to=tmp_path / "dumps", switches=["nope"])
+    with pytest.raises(UsageError, match="unknown switch"):
+        Session(Options(switches=("nope",)))
+    assert not (tmp_path / "dumps").exists()
+
+
+@pytest.mark.parametrize(
+    "option,where,who",
+    [("xla_no_such_option", "compile", "libtpu"), ("jax_no_such_setting", "lowering", "jax")],
+)
+def test_one_that_is_refused_is_a_failure_that_names_it(
+    option: str, where: str, who: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = switches.SWITCHES["poison_vmem"]
+    other = type(real)(**{**vars(real), "option": option, "where": where})
+    monkeypatch.setattr(switches, "SWITCHES", {**switches.SWITCHES, "poison_vmem": other})
+    (dump,) = pallas_debug.dump(talking, X, to=tmp_path, switches="poison_vmem")
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    assert failure.type == "SwitchRefused"
+    assert failure.stage == where
+    assert failure.headline == (
+        f"the switch 'poison_vmem' is refused: {who} {versions.installed()[who]} does not know "
+        f"{option}. Leave the switch out, or use another {who}."
+    )
+    assert dump.compilation("v5e").switches == ("poison_vmem",)
+
+
+def test_the_decorator_takes_switches(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pallas_debug.debug(
+        to=tmp_path, interpret="hlo", switches=["log_recorder", "poison_vmem"]
+    ) as session:
+        talking(jnp.ones((8, 128)))
+    (dump,) = session.dumps
+    assert dump.compilation("v5e").switches == ("log_recorder", "poison_vmem")
+    assert UNSEEN not in capsys.readouterr().err
+
+
+def test_a_print_that_a_tpu_cannot_do_is_why_the_dump_failed(tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(wrong, X, to=tmp_path)
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    assert (failure.stage, failure.type) == ("lowering", "PrintNotSupported")
+    assert failure.source is not None
+    assert failure.source.text == 'pl.debug_print("row {:03d}", pl.program_id(0))'
+    assert failure.message.splitlines() == [
+        "a TPU cannot do this print: the format string 'row {:03d}' has the format spec `:03d`",
+        "cause: on a TPU the log recorder formats what is printed, and it knows `{}` alone",
+        "try: write `{}`; to print less of a number, round it in the kernel",
+        "",
+        "ValueError: The format string should not contain any format specs or conversions",
+    ]
+    assert dump.compilation("v5e").notes == ()
+
+
+def test_a_print_that_kills_the_compiler_is_why(tmp_path: Path) -> None:
+    (dump,) = pallas_debug.dump(unformatted, X, to=tmp_path)
+    compilation = dump.compilation("v5e")
+    if LIBTPU > (0, 0, 42):
+        assert compilation.ok
+        assert compilation.notes == (UNSEEN,)
+        return
+    failure = compilation.failure
+    assert failure is not None
+    assert (failure.stage, failure.type) == ("crash", "PrintNotSupported")
+    assert failure.source is not None
+    assert failure.source.text == 'pl.debug_print("row", pl.program_id(0))'
+    lines = failure.message.splitlines()
+    assert lines[:4] == [
+        "a TPU cannot do this print: a scalar of type int32 is printed without a `{}` for it, "
+        "behind 'row'",
+        "cause: libtpu 0.0.42 aborts at that: without a `{}` it takes float32 alone",
+        "try: write 'row {}'",
+        "",
+    ]
+    assert lines[4].startswith("SIGABRT: the compiler's process died of SIGABRT")
+    assert compilation.notes == ()
+
+
+def test_a_failure_for_another_reason_is_not_laid_to_a_print(tmp_path: Path) -> None:
+    def sorting_kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.sort(x_ref[...], axis=1)
+        pl.debug_print("row {:03d}", pl.program_id(0))
+
+    def sorting(x: Any) -> Any:
+        return pl.pallas_call(sorting_kernel, out_shape=X, grid=(1,))(x)
+
+    (dump,) = pallas_debug.dump(sorting, X, to=tmp_path)
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    assert failure.type == "NotImplementedError"
+    assert "sort" in failure.headline
+
+
+class Found:
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    @hookimpl
+    def pallas_debug_finding(self, finding: Finding) -> None:
+        self.findings.append(finding)
+
+
+@pytest.mark.parametrize("targets,told", [(("v5e", "v6e"), 1), ((), 0)])
+def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
+    targets: tuple[str, ...], told: int, tmp_path: Path
+) -> None:
+    """Once, whatever the number of targets; without one, the kernel is for an interpreter."""
+    found = Found()
+    with Session(Options(dumps=tmp_path, targets=targets, interpret="hlo"), found) as session:
+        wrong(jnp.ones((8, 128)))
+        assert len(found.findings) == told  # before anything was compiled
+    assert session.observer.findings == tuple(found.findings)
+    if told:
+        assert found.findings[0].kind == "PrintNotSupported"
+        assert found.findings[0].count == 1
+        assert report.finding_text(found.findings[0]).splitlines() == [
+            "PrintNotSupported in kernel `wrong`",
+            f"  {report.relative(Path(__file__))}:{line_of('row {:03d}')}   "
+            'pl.debug_print("row {:03d}", pl.program_id(0))',
+            "  the format string 'row {:03d}' has the format spec `:03d`",
+            "  cause: on a TPU the log recorder formats what is printed, and it knows `{}` alone",
+            "  try: write `{}`; to print less of a number, round it in the kernel",
+        ]
+
+
+def line_of(text: str) -> int:
+    lines = Path(__file__).read_text().splitlines()
+    return next(i for i, line in enumerate(lines, 1) if text in line)
+
+
+def test_a_print_that_compiles_and_comes_out_wrong_is_a_note(tmp_path: Path) -> None:
+    def braces_kernel(x_ref: Any, o_ref: Any) -> None:
+        pl.debug_print("{} of {{ {}", pl.program_id(0), 7)
+        o_ref[...] = x_ref[...]
+
+    def braces(x: Any) -> Any:
+        return pl.pallas_call(braces_kernel, out_shape=X, grid=(1,))(x)
+
+    (dump,) = pallas_debug.dump(braces, X, to=tmp_path, switches="log_recorder")
+    compilation = dump.compilation("v5e")
+    words = "the format string '{} of {{ {}' has a `{{` or `}}` before a `{}`"
+    if compilation.failure is not None:  # jax 0.12
+        assert compilation.failure.headline == f"a TPU cannot do this print: {words}"
+        return
+    line = line_of('"{} of {{ {}", pl')
+    assert compilation.notes == (
+        f"its print {Path(__file__)}:{line} comes out wrong on a TPU: {words}",
+    )

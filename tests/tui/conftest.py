@@ -1,0 +1,50 @@
+"""A screen as text, and golden files of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from textual.app import App
+
+GOLDEN = Path(__file__).parent / "golden"
+RAW = Path(__file__).parents[1] / "store" / "data"
+
+
+@pytest.fixture
+def raw() -> Path:
+    """Raw dumps by the real compiler: `<libtpu>/<kernel>/`."""
+    return RAW
+
+
+def screen_text(app: App[None]) -> str:
+    """What is on the screen, without colours and trailing blanks."""
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips) + "\n"
+
+
+@pytest.fixture
+def golden() -> Callable[[App[None], str], None]:
+    """Compares a screen with `golden/NAME.txt`; `UPDATE_GOLDEN=1` writes it."""
+
+    def compare(app: App[None], name: str) -> None:
+        path, actual = GOLDEN / f"{name}.txt", screen_text(app)
+        if os.environ.get("UPDATE_GOLDEN"):
+            path.write_text(actual)
+        assert actual == path.read_text()
+
+    return compare
+
+
+@pytest.fixture(scope="session")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dump directory that the installed command made: a kernel for two targets."""
+    folder = tmp_path_factory.mktemp("tui") / "dumps"
+    command = Path(sys.executable).with_name("pallas-debug")
+    kernel = ("dump", "pallas_debug_kernels:vector_add", "--to", str(folder))
+    subprocess.run([command, *kernel, "--target", "v5e,v6e"], check=True, capture_output=True)
+    return folder

@@ -1,0 +1,305 @@
+"""The app in Textual's own driver, at three sizes, on dumps of the real compiler."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from pallas_debug.tui import highlight
+from pallas_debug.tui.app import BrowseApp
+from pallas_debug.tui.lineview import visible
+from pallas_debug.tui.model import Browser
+
+Golden = Callable[[App[None], str], None]
+SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test: there is no plugin for that among the project's requirements."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause()
+
+
+def status(app: BrowseApp) -> str:
+    return str(app.query_one("#status", Static).render())
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("libtpu", ["libtpu-0.0.42", "libtpu-0.0.50"])
+@drive
+async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -> None:
+    app = BrowseApp(Browser(raw / libtpu / "add"))
+    async with app.run_test(size=SIZES[size]) as pilot:
+        await pilot.pause()
+        golden(app, f"{libtpu}-{size}")
+
+
+@drive
+async def test_a_failed_kernel_opens_at_the_pass_that_failed(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "misaligned"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await pilot.pause()
+        step = app.steps.current
+        assert step is not None
+        assert step.failed
+        assert "infer-vector-layout" in step.label
+        assert "the pass infer-vector-layout failed" in status(app)
+
+
+@drive
+async def test_keys_move_in_every_pane(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 8)) as pilot:
+        await press(pilot, "enter")
+        assert app.steps.has_focus
+        await press(pilot, "j", "j", "k")
+        assert app.steps.cursor == 1
+        await press(pilot, "G")
+        assert app.steps.cursor == app.steps.count - 1
+        await press(pilot, "g", "tab", "space")
+        assert app.text.has_focus
+        assert app.text.cursor == app.text.size.height - 1
+        await press(pilot, "g", "ctrl+d")
+        assert app.text.cursor == (app.text.size.height - 1) // 2
+
+
+@drive
+async def test_brackets_go_to_what_changed_and_braces_to_any_pass(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "right_square_bracket", "right_square_bracket")
+        changed = app.steps.current
+        assert changed is not None
+        assert changed.changed
+        await press(pilot, "left_square_bracket")
+        at = app.steps.cursor
+        await press(pilot, "right_curly_bracket")
+        assert app.steps.cursor == at + 1
+        await press(pilot, "H")
+        assert all(step.changed for step in app.steps.steps)
+        await press(pilot, "H")
+        assert not all(step.changed for step in app.steps.steps)
+
+
+@drive
+async def test_search_counts_and_goes_round(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "slash", *"vector", "full_stop", *"load", "enter")
+        assert app.text.has_focus
+        hits = app.text.hits
+        assert hits
+        assert all("vector.load" in app.text.line(i) for i in hits)
+        assert app.text.cursor == hits[0]
+        assert f"1/{len(hits)}" in status(app)
+        await press(pilot, "N")
+        assert app.text.cursor == hits[-1]
+        await press(pilot, "n")
+        assert app.text.cursor == hits[0]
+        await press(pilot, "escape")
+        assert app.text.where == ""
+        assert app.is_running
+
+
+@drive
+async def test_a_search_that_is_no_expression_is_taken_as_it_stands(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "slash", "left_parenthesis")
+        assert app.text.hits
+        assert all("(" in app.text.line(i) for i in app.text.hits)
+
+
+@drive
+async def test_a_line_is_gone_to(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "colon", "5", "enter")
+        assert app.text.cursor == 4
+        await press(pilot, "colon", *"999999", "enter")
+        assert app.text.cursor == app.text.count - 1
+
+
+@drive
+async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "z", "slash", "escape")
+        assert not app.query_one("#prompt", Input).has_class("asking")
+        assert app.zoomed
+        await press(pilot, "escape")
+        assert not app.zoomed
+        await press(pilot, "escape", "escape", "question_mark", "escape")
+        assert app.is_running
+        await press(pilot, "q")
+    assert not app.is_running
+
+
+@drive
+async def test_the_help_lists_the_real_keys(raw: Path, golden: Golden) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(80, 40)) as pilot:
+        await press(pilot, "question_mark")
+        golden(app, "help")
+
+
+@drive
+async def test_narrow_terminals_show_the_focused_pane(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(20, 6)) as pilot:
+        for shown in (app.kernels, app.steps, app.text, app.kernels):
+            panes = (app.kernels, app.steps, app.text)
+            seen = [pane.display and pane.parent.display for pane in panes]
+            assert seen == [pane is shown for pane in panes]
+            await press(pilot, "tab")
+
+
+@drive
+async def test_what_a_file_holds_is_shown_and_not_obeyed(tmp_path: Path, raw: Path) -> None:
+    for path in (raw / "libtpu-0.0.50" / "add").iterdir():
+        (tmp_path / path.name).write_bytes(b"\x1b[2J\x1b]0;title\x07 [red]%x\x00\xff\xfe\n" * 3)
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "enter", "right_curly_bracket")
+        line = "".join(text for text, _ in app.text.cells(0))
+        assert visible(line).isprintable()
+        assert "␛[2J␛]0;title␇ [red]%x␀��" in visible(line)
+
+
+@drive
+async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> None:
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert "`pallas-debug dump` makes some" in status(app)
+        await press(pilot, "j", "tab", "right_square_bracket", "t", "slash", "x", "enter", "y", "n")
+        assert app.is_running
+
+
+@drive
+async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> None:
+    for i, path in enumerate(sorted((raw / "libtpu-0.0.50" / "add").iterdir())):
+        (tmp_path / path.name).write_bytes(b"x" * 10_000_000 if i == 3 else b"y")
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "slash", "x", "enter", "l", "j")
+        shown = [i for i in range(app.steps.count) if app.text.count]
+        while "x" not in app.text.line(0) and app.steps.cursor < shown[-1]:
+            await press(pilot, "right_curly_bracket")
+        assert "".join(t for t, _ in app.text.cells(0)).endswith("… 9,990,000 more characters")
+
+
+@pytest.mark.parametrize(
+    "line, kinds",
+    [
+        (
+            '  %0 = arith.constant 1 : i32 loc("a.py":1:2)',
+            {"value", "operation", "type", "literal"},
+        ),
+        ("#loc1 = loc(callsite(#loc2 at #loc3))", {"location"}),
+        ("    c:f32[128,256] <- a[...]  # softmax.py:7:8 (k)", {"comment", "type"}),
+        ('"string" // and a comment', {"string", "comment"}),
+        ("plain words", set()),
+    ],
+)
+def test_highlighting(line: str, kinds: set[str]) -> None:
+    spans = highlight.spans(line)
+    assert "".join(text for text, _ in spans) == line
+    assert kinds <= {kind for _, kind in spans}
+
+
+@drive
+async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, *["right_square_bracket"] * 2, "d")
+        assert app.text.line(0) == "--- 01 original"
+        assert app.text.line(1) == "+++ 03 canonicalize-memory-space"
+        marks = {app.text.line(i)[:1] for i in range(3, app.text.count)}
+        assert marks == {" ", "+", "-"}
+        await press(pilot, "i")
+        assert app.noise
+        await press(pilot, "right_square_bracket")
+        assert app.text.line(1) == "+++ 04 infer-memref-layout"
+        await press(pilot, "escape")
+        assert not app.text.is_diff
+
+
+@drive
+async def test_the_first_pass_has_nothing_before_it(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "d")
+        assert app.text.line(0) == "there is nothing before 00 deserialization"
+
+
+@drive
+async def test_the_line_under_the_cursor_names_its_python_line_and_its_values(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "slash", *"addf", "enter")
+        line = app.text.cursor
+        operation = app.text.module.operations(line)[0]
+        assert operation.name == "arith.addf"
+        await press(pilot, "X")
+        defined = app.text.module.operations(app.text.cursor)[0].results[0].name
+        assert defined == operation.operands[0].name
+        assert ("text--same" in {kind for _, kind in app.text.cells(line)}) is True
+        await press(pilot, "x")
+        assert app.text.cursor == line
+
+
+@drive
+async def test_the_source_is_linked_both_ways(dumps: Path) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "o", "tab", "tab", "slash", *"addf", "enter")
+        line = app.text.cursor
+        origin = app.text.origin[0]
+        assert app.source.cursor == origin.line - 1
+        assert "x_ref[...] + y_ref[...]" in app.source._lines[app.source.cursor]
+        assert f"kernel.py:{origin.line}" in status(app)
+        await press(pilot, "tab", "g")
+        assert app.focused is app.source
+        app.source.cursor = origin.line - 1
+        await pilot.pause()
+        assert line in app.text._origin
+        assert app.text.cursor in app.text._origin
+        await press(pilot, "o")
+        assert app.focused is app.text
+        assert not app.source.display
+
+
+@drive
+async def test_the_next_target_is_shown_at_the_same_pass(dumps: Path) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, *["right_square_bracket"] * 3)
+        step = app.steps.current
+        assert step is not None
+        await press(pilot, "t")
+        assert app.target == "v6e"
+        assert app.steps.current is not None
+        assert app.steps.current.label == step.label
+        await press(pilot, "T")
+        assert app.target == "v5e"
