@@ -54,6 +54,13 @@ class Terminal:
     def send(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
     def quit(self) -> int:
         self.send("q")
         self.wait_for("\x1b[?1049l")  # the screen that was there before is back
@@ -63,7 +70,11 @@ class Terminal:
 
 
 def test_from_start_to_quit(dumps: Path) -> None:
-    terminal = Terminal("browse", str(dumps))
+    with Terminal("browse", str(dumps)) as terminal:
+        _walk(terminal)
+
+
+def _walk(terminal: Terminal) -> None:
     terminal.wait_for("vector_add-")
     terminal.send("]")
     terminal.wait_for("deserialization")
@@ -78,9 +89,9 @@ def test_from_start_to_quit(dumps: Path) -> None:
 
 
 def test_without_colours(dumps: Path) -> None:
-    terminal = Terminal("browse", str(dumps), NO_COLOR="1")
-    terminal.wait_for("vector_add-")
-    assert terminal.quit() == 0
+    with Terminal("browse", str(dumps), NO_COLOR="1") as terminal:
+        terminal.wait_for("vector_add-")
+        assert terminal.quit() == 0
     used = {int(n) for n in re.findall(r"[34]8;5;(\d+)", terminal.seen)}
     assert used <= {0, 7, 8, 15, 16, 59, 102, 145, 188, 231, *range(232, 256)}, "not all are greys"
 
@@ -98,6 +109,6 @@ def test_without_a_terminal(command: Run, dumps: Path) -> None:
 @pytest.mark.parametrize("what, message", [("nothing", "no such directory"), ("file", "is a file")])
 def test_a_directory_that_cannot_be_browsed(tmp_path: Path, what: str, message: str) -> None:
     (tmp_path / "file").write_text("")
-    terminal = Terminal("browse", str(tmp_path / what))
-    terminal.wait_for(message)
-    assert terminal.process.wait(timeout=SECONDS) != 0
+    with Terminal("browse", str(tmp_path / what)) as terminal:
+        terminal.wait_for(message)
+        assert terminal.process.wait(timeout=SECONDS) != 0
