@@ -242,7 +242,8 @@ def are_given(config: pytest.Config) -> bool:
     Raises:
       pytest.UsageError: a value that makes no sense; the message says where it stands.
     """
-    return any([value(config, option) is not None for option in OPTIONS])  # each is looked at
+    found = [value(config, option) for option in OPTIONS]  # each is looked at
+    return any(one is not None for one in found)
 
 
 def value(
