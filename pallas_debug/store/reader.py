@@ -63,6 +63,14 @@ class StoredCompilation:
         Raises:
           DumpFormatError: the directory does not keep it, or no more.
         """
+        return read_text(self.path(wanted))
+
+    def path(self, wanted: Pass) -> Path:
+        """The file that holds the text after a pass.
+
+        Raises:
+          DumpFormatError: the directory does not keep it.
+        """
         passes = self._read().passes
         if wanted not in passes:
             raise DumpFormatError(f"{self.folder} has no pass {wanted.name!r}")
@@ -70,7 +78,7 @@ class StoredCompilation:
         latest = next((p.file for p in reversed(upto) if p.file), None)
         if latest is None:
             raise DumpFormatError(f"{self.folder} keeps no text of the pass {wanted.name!r}")
-        return read_text(self.folder / latest)
+        return self.folder / latest
 
     def _read(self) -> Compilation:
         if self.compilation is None:

@@ -1,21 +1,32 @@
-"""The app: three panes side by side, or one at a time where there is no room."""
+"""The app: three panes side by side, or one at a time where there is no room.
+
+What the keys do is in `commands/`; here is what they act on.
+"""
 
 from __future__ import annotations
 
-import re
-from typing import ClassVar
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, TypeVar
 
 from textual import on
 from textual.app import App, ComposeResult
-from textual.binding import Binding, BindingType
+from textual.binding import BindingType
+from textual.command import Provider
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
 from textual.widgets import Input, Static
 
+from pallas_debug.tui.actions import registry
+from pallas_debug.tui.chooser import Chooser
 from pallas_debug.tui.help import HelpScreen
 from pallas_debug.tui.lineview import LineView, visible
-from pallas_debug.tui.model import Browser, Step
+from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, Step
+from pallas_debug.tui.palette import Actions
 from pallas_debug.tui.panes import KernelPane, SourcePane, StepPane, TextPane
+from pallas_debug.tui.prompt import Prompt
+
+T = TypeVar("T")
 
 THREE_PANES, TWO_PANES = 120, 72
 """Columns from which on all panes are shown, and two of them."""
@@ -28,35 +39,8 @@ class BrowseApp(App[None]):
     """`pallas-debug browse`: kernels, their passes, and the text of each."""
 
     TITLE = "pallas-debug"
-    ENABLE_COMMAND_PALETTE = False
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("tab", "focus_next", "next pane", priority=True),
-        Binding("shift+tab", "focus_previous", "previous pane", priority=True),
-        Binding("enter", "into", "into the next pane", show=False),
-        Binding("]", "step_changed(1)", "next pass that changed something"),
-        Binding("[", "step_changed(-1)", "previous pass that changed something"),
-        Binding("}", "step(1)", "next pass"),
-        Binding("{", "step(-1)", "previous pass"),
-        Binding("t", "target(1)", "next target"),
-        Binding("T", "target(-1)", "previous target"),
-        Binding("H", "hide_same", "hide passes that changed nothing"),
-        Binding("L", "locations", "fold locations away"),
-        Binding("slash", "search", "search", priority=True),
-        Binding("n", "hit(1)", "next hit"),
-        Binding("N", "hit(-1)", "previous hit"),
-        Binding("colon", "go_to", "go to a line", priority=True),
-        Binding("d", "diff", "what the pass changed"),
-        Binding("i", "noise", "count noise as change: value numbers, locations, attribute order"),
-        Binding("o", "source", "Python source below the text, linked both ways"),
-        Binding("x", "use", "next use of the line's value"),
-        Binding("X", "definition", "definition of the line's first operand"),
-        Binding("z", "zoom", "zoom a pane"),
-        Binding("y", "copy", "copy the line"),
-        Binding("question_mark", "help", "help"),
-        Binding("escape", "peel", "close what is on top"),
-        Binding("q", "quit", "quit"),
-    ]
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {Actions}
+    BINDINGS: ClassVar[list[BindingType]] = [a.binding() for a in registry().values() if a.keys]
 
     CSS = """
     Screen { layout: vertical; }
@@ -68,11 +52,8 @@ class BrowseApp(App[None]):
     SourcePane { border-top: hkey $surface-lighten-2; }
     .away { display: none; }
     #title, #status { height: 1; background: $panel; padding: 0 1; }
-    #prompt { height: 1; border: none; padding: 0 1; display: none; }
-    #prompt.asking { display: block; }
     """
 
-    target: reactive[str | None] = reactive(None)
     zoomed: reactive[bool] = reactive(False)
     diffing: reactive[bool] = reactive(False)
     noise: reactive[bool] = reactive(False)
@@ -80,23 +61,24 @@ class BrowseApp(App[None]):
 
     def __init__(self, browser: Browser) -> None:
         super().__init__()
-        self._browser = browser
-        self._asking = ""
+        self.browser = browser
+        self.wanted_target: str | None = None
+        self.against: Against = BEFORE
 
     def compose(self) -> ComposeResult:
         yield Static(id="title", markup=False)
         with Horizontal(id="panes"):
-            yield KernelPane(self._browser, id="kernels")
+            yield KernelPane(self.browser, id="kernels")
             yield StepPane(id="steps")
             with Vertical(id="right"):
                 yield TextPane(id="text")
                 yield SourcePane(id="source")
-        yield Input(id="prompt", compact=True)
+        yield Prompt(id="prompt")
         yield Static(id="status", markup=False)
 
     def on_mount(self) -> None:
         self.kernels.focus()
-        self._show_kernel()
+        self.show_kernel()
 
     @property
     def kernels(self) -> KernelPane:
@@ -115,45 +97,92 @@ class BrowseApp(App[None]):
         return self.query_one(SourcePane)
 
     @property
+    def prompt(self) -> Prompt:
+        return self.query_one(Prompt)
+
+    @property
     def _panes(self) -> list[LineView]:
         """Those that the focus goes through."""
         panes: list[LineView] = [self.kernels, self.steps, self.text]
         return [*panes, self.source] if self.sourcing else panes
 
+    # Where one is.
+
+    @property
+    def entry(self) -> Entry | None:
+        """The kernel under the cursor."""
+        return self.kernels.current
+
+    @property
+    def target(self) -> str | None:
+        """The target that is shown: the one asked for, where the kernel has it."""
+        return self.browser.target(self.entry, self.wanted_target) if self.entry else None
+
+    @property
+    def place(self) -> Place | None:
+        """The text at hand."""
+        if self.entry is None or self.steps.current is None:
+            return None
+        return Place(entry=self.entry, target=self.target, step=self.steps.current)
+
+    @property
+    def base(self) -> Place | None:
+        """What it is compared with, where it is."""
+        if not self.diffing or self.place is None:
+            return None
+        return self.browser.base(self.place, self.against)
+
     # What the panes show.
 
     @on(LineView.Moved, "#kernels")
-    def _show_kernel(self) -> None:
-        if not self._browser.names:
-            self._say(f"no kernels in {self._browser.root}; `pallas-debug dump` makes some")
+    def show_kernel(self) -> None:
+        """The passes of the kernel under the cursor; of one that failed, at the failing pass."""
+        if self.entry is None:
+            roots = " and ".join(map(str, self.browser.roots))
+            self.say(f"no kernels in {roots}; `pallas-debug dump` makes some")
             return
-        number, before = self.kernels.cursor, self.steps.current
-        steps = self._browser.steps(number, self.target)
-        failing = self._browser.failing(number, self.target, steps)
+        before = self.steps.current
+        steps = self.browser.steps(self.entry, self.wanted_target)
+        failing = self.browser.failing(self.entry, self.wanted_target, steps)
         at = before if failing is None else steps[failing]
         self.steps.show(steps, at or _first_shown(steps))
-        self._show_step()
+        self.show_step()
 
     @on(LineView.Moved, "#steps")
-    def _show_step(self) -> None:
-        step, number = self.steps.current, self.kernels.cursor
-        if step is None:
+    def show_step(self) -> None:
+        """The text of the step under the cursor, or what it is compared with another."""
+        place = self.place
+        if place is None:
             self.text.show([])
         elif self.diffing:
-            steps = self.steps.all_steps
-            lines = self._browser.change(number, self.target, steps, step, noise=self.noise)
-            self.text.show(lines, is_diff=True)
+            self.text.show(self._change(place), is_diff=True)
         else:
-            self.text.show(self._browser.lines(number, self.target, step))
+            self.text.show(self.browser.lines(place))
         self._show_source()
-        self._tell()
+        self.tell()
+
+    def _change(self, place: Place) -> list[str]:
+        base = self.base
+        if base is None and self.against == BEFORE:
+            return [f"there is nothing before {place.step.label}"]
+        if base is None:
+            return [f"there is nothing to compare {place.step.label} with; D chooses"]
+        return self.browser.change(base, place, noise=self.noise)
 
     def watch_diffing(self) -> None:
         if self.query(KernelPane):
-            self._show_step()
+            self.show_step()
 
     def watch_noise(self) -> None:
         self.watch_diffing()
+
+    def go_to_target(self, direction: int) -> None:
+        """The next target of the kernel, or the previous one, at the same step."""
+        if self.entry is None or self.target is None:
+            return
+        names = [c.target for c in self.browser.stored(self.entry).compilations]
+        self.wanted_target = names[(names.index(self.target) + direction) % len(names)]
+        self.show_kernel()
 
     # The source, and what comes from it.
 
@@ -164,17 +193,17 @@ class BrowseApp(App[None]):
 
     def _show_source(self) -> None:
         """The kernel's file, with how many lines of the text come from each of its lines."""
-        if not self.sourcing or not self._browser.names:
+        if not self.sourcing or self.entry is None:
             return
-        file = self._browser.source_file(self.kernels.cursor)
+        file = self.browser.source_file(self.entry)
         origins = self.text.module.from_source if self.text.module.lines else {}
         counts = {line: len(at) for (name, line), at in origins.items() if name == file}
-        self.source.show(self._browser.source_lines(self.kernels.cursor), counts)
+        self.source.show(self.browser.source_lines(self.entry), counts)
         self._follow_text()
 
     def _follow_text(self) -> None:
         """The cursor of the source goes to the line that the text's line comes from."""
-        file = self._browser.source_file(self.kernels.cursor)
+        file = self.browser.source_file(self.entry) if self.entry else None
         line = next((s.line for s in self.text.origin if s.file == file), None)
         if line is not None:
             self.source.cursor = line - 1
@@ -182,38 +211,52 @@ class BrowseApp(App[None]):
     @on(LineView.Moved, "#source")
     def _mark_origin(self) -> None:
         """What comes from the line of the source is marked in the text."""
-        if not self.sourcing or not self._browser.names:
+        if not self.sourcing or self.entry is None:
             return
-        file = self._browser.source_file(self.kernels.cursor)
+        file = self.browser.source_file(self.entry)
         origins = self.text.module.from_source if self.text.module.lines else {}
         at = origins.get((file or "", self.source.cursor + 1), [])
         self.text.mark_origin(at)
         if at and self.focused is self.source:
             self.text.cursor = next((i for i in at if i >= self.text.cursor), at[0])
 
+    # What is said.
+
     @on(LineView.Moved, "#text")
-    def _tell(self) -> None:
+    def tell(self) -> None:
         """The line above the panes says what is shown, the one below where one stands."""
-        if not self._browser.names:
+        if self.entry is None:
             return
         if self.sourcing and self.focused is not self.source:
             self._follow_text()
-        number = self.kernels.cursor
-        compilation = self._browser.compilation(number, self.target)
         step = self.steps.current
-        parts = [self._browser.names[number], compilation.target if compilation else "no target"]
+        parts = [self.entry.name, self.target or "no target"]
+        if len(self.browser.roots) > 1:
+            parts.insert(0, str(self.browser.roots[self.entry.dump]))
         parts += [step.label] if step else []
-        parts += ["what it changed" + (", with noise" if self.noise else "")] * self.diffing
+        parts += [self._compared()] * self.diffing
         self.query_one("#title", Static).update(visible("  ›  ".join(parts)))
+        compilation = self.browser.compilation(self.entry, self.wanted_target)
         failure = compilation and compilation.compilation and compilation.compilation.failure
         place = f"{self.text.cursor + 1}/{self.text.count}"
         found = f"  {self.text.where}" if self.text.where else ""
         said = f"  {failure.headline}" if failure else ""
         source = f"  {self.text.origin_text}" if self.text.origin else ""
-        self._say(f"{place}{found}{source}{said}   ? help  q quit")
+        self.say(f"{place}{found}{source}{said}   ? help  q quit")
 
-    def _say(self, text: str) -> None:
+    def _compared(self) -> str:
+        base, place = self.base, self.place
+        with_noise = ", with noise" if self.noise else ""
+        if self.against == BEFORE or base is None or place is None:
+            return f"what it changed{with_noise}"
+        return f"against {self.browser.label(base, place)}{with_noise}"
+
+    def say(self, text: str) -> None:
+        """In the line at the bottom, until something else is to be said."""
         self.query_one("#status", Static).update(visible(text))
+
+    def show_help(self) -> None:
+        self.push_screen(HelpScreen())
 
     # How much room there is.
 
@@ -254,147 +297,73 @@ class BrowseApp(App[None]):
 
     # What the keys do.
 
+    async def action_perform(self, name: str) -> None:
+        """Do what the registry has under a name."""
+        done = registry()[name].run(self)
+        if inspect.isawaitable(done):
+            await done
+
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Keys that move the focus act at once, ahead of what is typed after them.
 
         While something is asked for, or help lies on top, they are characters like any other.
         """
-        moves_focus = action in ("search", "go_to", "focus_next", "focus_previous")
-        return not (moves_focus and (self._asking or len(self.screen_stack) > 1))
+        if action != "perform" or not registry()[str(parameters[0])].ahead:
+            return True
+        return not (self.prompt.asking or len(self.screen_stack) > 1)
 
-    def action_into(self) -> None:
-        if self.focused is not self.text:
-            self._focus(1)
-
-    def action_focus_next(self) -> None:
-        self._focus(1)
-
-    def action_focus_previous(self) -> None:
-        self._focus(-1)
-
-    def _focus(self, direction: int) -> None:
+    def focus_pane(self, direction: int) -> None:
         """Panes that are away can be focused too: they come back by it."""
         panes = self._panes
         at = next((i for i, pane in enumerate(panes) if pane is self.focused), 0)
-        wanted = panes[(at + direction) % len(panes)]
+        self._focus(panes[(at + direction) % len(panes)])
+
+    def _focus(self, wanted: LineView) -> None:
         for pane in (wanted, *wanted.ancestors):
             pane.remove_class("away")
         self.screen.set_focus(wanted)  # at once: the next key is for it
 
-    def action_step_changed(self, direction: int) -> None:
-        self.steps.next_changed(direction)
-
-    def action_step(self, direction: int) -> None:
-        self.steps.cursor += direction
-
-    def action_target(self, direction: int) -> None:
-        if not self._browser.names:
-            return
-        names = [c.target for c in self._browser.kernel(self.kernels.cursor).compilations]
-        current = self._browser.compilation(self.kernels.cursor, self.target)
-        if current is not None:
-            at = names.index(current.target)
-            self.target = names[(at + direction) % len(names)]
-            self._show_kernel()
-
-    def action_hide_same(self) -> None:
-        self.steps.only_changed = not self.steps.only_changed
-
-    def action_locations(self) -> None:
-        self.text.folded = not self.text.folded
-
-    def action_diff(self) -> None:
-        self.diffing = not self.diffing
-
-    def action_source(self) -> None:
-        if self.focused is self.source:
-            self._focus(-1)
-        self.sourcing = not self.sourcing
-
-    def action_noise(self) -> None:
-        self.noise = not self.noise
-
-    def action_use(self) -> None:
-        self.text.next_use()
-
-    def action_definition(self) -> None:
-        self.text.to_definition()
-
-    def action_zoom(self) -> None:
-        self.zoomed = not self.zoomed
-
-    def action_copy(self) -> None:
-        if self.text.count:
-            self.copy_to_clipboard(self.text.line(self.text.cursor))
-            self._say("copied the line")
-
-    def action_help(self) -> None:
-        self.push_screen(HelpScreen(self.BINDINGS, LineView.BINDINGS))
-
-    def action_peel(self) -> None:
-        if self._asking:
-            self._stop_asking()
+    def peel(self) -> None:
+        """Close what is on top: only `q` leaves."""
+        if self.prompt.asking:
+            self.prompt.stop()
+            self._focus(self.text)
         elif self.text.where:
             self.text.search(None)
-            self._tell()
+            self.tell()
         elif self.diffing:
             self.diffing = False
+            self.against = BEFORE
         elif self.zoomed:
             self.zoomed = False
 
-    # What is asked for in the line at the bottom.
+    # What is asked for.
 
-    def action_search(self) -> None:
-        self._ask("search")
-
-    def action_go_to(self) -> None:
-        self._ask("line")
-
-    def action_hit(self, direction: int) -> None:
-        self.text.next_hit(direction)
-        self._tell()
-
-    def _ask(self, what: str) -> None:
-        self._asking = what
-        prompt = self.query_one("#prompt", Input)
-        prompt.placeholder = "regular expression" if what == "search" else "line"
-        prompt.value = ""
-        prompt.add_class("asking")
-        self.screen.set_focus(prompt)
-
-    def _stop_asking(self) -> None:
-        self._asking = ""
-        self.query_one("#prompt", Input).remove_class("asking")
-        for pane in (self.text, *self.text.ancestors):
-            pane.remove_class("away")
-        self.screen.set_focus(self.text)
-
-    @on(Input.Changed, "#prompt")
-    def _typed(self, event: Input.Changed) -> None:
-        if self._asking == "search":
-            self.text.search(_pattern(event.value))
-            self.text.next_hit(1, here=True)
-            self._tell()
+    def ask(
+        self,
+        what: str,
+        *,
+        value: str = "",
+        typed: Callable[[str], None] | None = None,
+        done: Callable[[str], None] | None = None,
+    ) -> None:
+        """Ask for something in the line at the bottom; see `Prompt.ask`."""
+        self.prompt.ask(what, value=value, typed=typed, done=done)
+        self.screen.set_focus(self.prompt)
 
     @on(Input.Submitted, "#prompt")
-    def _asked(self, event: Input.Submitted) -> None:
-        asking, value = self._asking, event.value.strip()
-        self._stop_asking()
-        if asking == "line" and value.isdecimal():
-            self.text.cursor = int(value) - 1
+    def _asked(self) -> None:
+        self._focus(self.text)
+        self.prompt.finish()
+
+    def choose(
+        self, what: str, choices: Sequence[tuple[str, T]], chosen: Callable[[T | None], None]
+    ) -> None:
+        """Have one of several chosen; None where it is left."""
+        screen: Chooser[Any] = Chooser(what, choices)
+        self.push_screen(screen, chosen)
 
 
 def _first_shown(steps: list[Step]) -> Step | None:
     """The kernel's own module before any pass, or the first text there is."""
     return next((s for s in steps if s.stage == "mosaic"), steps[0] if steps else None)
-
-
-def _pattern(text: str) -> re.Pattern[str] | None:
-    """What was typed as a regular expression, or as it stands while it is none."""
-    if not text:
-        return None
-    flags = 0 if any(c.isupper() for c in text) else re.IGNORECASE
-    try:
-        return re.compile(text, flags)
-    except re.error:
-        return re.compile(re.escape(text), flags)

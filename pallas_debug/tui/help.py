@@ -11,18 +11,11 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 from textual.widgets import Static
 
-_NAMES = {
-    "slash": "/",
-    "colon": ":",
-    "question_mark": "?",
-    "escape": "esc",
-    "pagedown": "pgdn",
-    "pageup": "pgup",
-}
+from pallas_debug.tui.actions import spelled
 
 
 class HelpScreen(ModalScreen[None]):
-    """What each key does."""
+    """What each key does: in the pane that has the focus, then everywhere."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("escape,question_mark,q", "dismiss", "close", show=False)
@@ -36,22 +29,27 @@ class HelpScreen(ModalScreen[None]):
     }
     """
 
-    def __init__(self, *groups: Iterable[BindingType]) -> None:
-        super().__init__()
-        self._groups = groups
-
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help"):
-            yield Static("\n".join(lines(*self._groups)), markup=False)
+            yield Static("\n".join(self._lines()), markup=False)
+
+    def _lines(self) -> list[str]:
+        """A line for each binding of the app and of the pane below, as they are now."""
+        below = self.app.screen_stack[-2]
+        nodes = [below.focused, self.app] if below.focused is not None else [self.app]
+        groups = [lines(_bound(node)) for node in nodes]
+        return [line for group in groups for line in [*group, ""]][:-1]
 
 
-def lines(*groups: Iterable[BindingType]) -> list[str]:
-    """A line for each binding."""
-    found = []
-    for group in groups:
-        for binding in group:
-            assert isinstance(binding, Binding)
-            keys = " ".join(_NAMES.get(key, key) for key in binding.key.split(","))
-            found.append(f"{keys:>16}  {binding.description}")
-        found.append("")
-    return found[:-1]
+def _bound(node: object) -> list[Binding]:
+    bindings = getattr(node, "_bindings")  # noqa: B009
+    return [b for found in bindings.key_to_bindings.values() for b in found]
+
+
+def lines(bindings: Iterable[Binding]) -> list[str]:
+    """A line for each thing that keys do, with all its keys."""
+    keys: dict[tuple[str, str], list[str]] = {}
+    for binding in bindings:
+        if binding.description and not binding.system:
+            keys.setdefault((binding.action, binding.description), []).append(binding.key)
+    return [f"{spelled(','.join(k)):>16}  {what}" for (_, what), k in keys.items()]

@@ -13,7 +13,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.model import SourceLine
 from pallas_debug.tui import highlight
 from pallas_debug.tui.lineview import Cells, LineView
-from pallas_debug.tui.model import Browser, Step
+from pallas_debug.tui.model import Browser, Entry, Step
 
 LONGEST = 10_000
 """Characters of a line that are shown."""
@@ -41,11 +41,19 @@ class KernelPane(LineView):
 
     @property
     def count(self) -> int:
-        return len(self._browser.names)
+        return len(self._browser.entries)
+
+    @property
+    def current(self) -> Entry | None:
+        """The kernel under the cursor."""
+        return self._browser.entries[self.cursor] if self.count else None
 
     def cells(self, line: int) -> Cells:
-        stored = self._browser.kernel(line)
+        entry = self._browser.entries[line]
+        stored = self._browser.stored(entry)
         cells: Cells = [(f"{BROKEN} ", "kernels--failed")] if stored.problem else []
+        if len(self._browser.roots) > 1:
+            cells.insert(0, (f"{'AB'[entry.dump]} ", ""))
         for compilation in stored.compilations:
             is_ok = compilation.compilation is not None and compilation.compilation.ok
             mark, style = (OK, "kernels--ok") if is_ok else (FAILED, "kernels--failed")

@@ -1,0 +1,96 @@
+"""The model of the terminal UI, without a screen."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, kernel_name
+
+COMMAND = Path(sys.executable).with_name("pallas-debug")
+
+
+def at(browser: Browser, entry: Entry, name: str, target: str | None = None) -> Place:
+    target = browser.target(entry, target)
+    step = next(s for s in browser.steps(entry, target) if s.name == name)
+    return Place(entry=entry, target=target, step=step)
+
+
+@pytest.fixture
+def two(dumps: Path, tmp_path: Path) -> Browser:
+    """The dump directory twice; in the second one the kernel has another digest."""
+    other = tmp_path / "other"
+    shutil.copytree(dumps, other)
+    kernel = next(other.glob("vector_add-*"))
+    kernel.rename(kernel.with_name("vector_add-00000000"))
+    return Browser(dumps, other)
+
+
+def test_a_folder_is_of_a_kernel() -> None:
+    assert kernel_name("flash-fwd-1f2e3d4c") == "flash-fwd"
+    assert kernel_name("add#2") == "add#2"
+
+
+def test_what_a_text_is_compared_with(two: Browser) -> None:
+    first, second = sorted(two.entries, key=lambda e: e.dump)
+    place = at(two, first, "apply-vector-layout", "v5e")
+    before = two.base(place, BEFORE)
+    assert before is not None
+    assert before.step.changed
+    assert before.target == "v5e"
+    assert two.base(at(two, first, "source"), BEFORE) is None
+
+    v6e = two.base(place, Against(target="v6e"))
+    assert v6e is not None
+    assert (v6e.target, v6e.step.name) == ("v6e", "apply-vector-layout")
+    assert two.base(place, Against(target="v4")) is None
+
+    step = two.base(place, Against(step="mosaic"))
+    assert step is not None
+    assert (step.entry, step.target, step.step.stage) == (first, "v5e", "mosaic")
+
+    assert two.twin(first) == second
+    twin = two.base(place, Against(other_dump=True))
+    assert twin is not None
+    assert (twin.entry, twin.target) == (second, "v5e")
+    assert two.change(twin, place, noise=True) == [
+        f"{two.label(place, twin)} is as {two.label(twin, place)}"
+    ]
+
+
+def test_a_kernel_that_several_could_be_the_twin_of_has_none(two: Browser) -> None:
+    folder = next(two.roots[1].glob("vector_add-*"))
+    shutil.copytree(folder, folder.with_name("vector_add-11111111"))
+    assert two.refresh()
+    assert two.twin(next(e for e in two.entries if e.dump == 0)) is None
+
+
+def test_the_command_prints_what_is_shown(two: Browser) -> None:
+    first, second = sorted(two.entries, key=lambda e: e.dump)
+    place = at(two, first, "apply-vector-layout", "v5e")
+    assert printed(two.command(place)) == two.text(place)
+    for against in (
+        BEFORE,
+        Against(target="v6e"),
+        Against(other_dump=True),
+        Against(step="mosaic"),
+    ):
+        base = two.base(place, against)
+        assert base is not None
+        lines = printed(two.command(place, base)).splitlines()
+        expected = two.change(base, place, noise=True)
+        if expected[0].startswith("---"):
+            assert lines[2:] == expected[2:], against
+        else:
+            assert not lines, against
+    assert printed(two.command(at(two, second, "jaxpr"))).startswith("{ lambda")
+
+
+def printed(command: str) -> str:
+    assert command.startswith("pallas-debug ")
+    run = [COMMAND, *command.split()[1:]]
+    return subprocess.run(run, check=True, capture_output=True, text=True).stdout
