@@ -23,9 +23,9 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge import lines, rewrite
-from pallas_debug.bridge.recording import Pending, Recorder, any_of
-from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text, slice_text
+from pallas_debug.bridge import conditions, lines, nan_flow, rewrite
+from pallas_debug.bridge.recording import Pending, Recorder, Region, Tripwire, any_of
+from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
 
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
 """Every check there is, by its name."""
@@ -113,13 +113,14 @@ class Checker(rewrite.Visitor):
         self,
         checks: Sequence[str],
         operands: dict[int, Operand],
-        recorder: Recorder | None,
+        recorder: Recorder | Tripwire | None,
     ) -> None:
         self._checks = frozenset(checks)
         self._operands = operands
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._pending: list[Pending] = []
+        self._regions: list[Region] = []  # those that are being visited, the innermost last
+        self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
         self._place = rewrite.Place()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
@@ -153,15 +154,22 @@ class Checker(rewrite.Visitor):
         if eqn.primitive in _ACCESSES:
             self._first_read(eqn, inputs, outputs)
             return
+        if nan_flow.is_clean_constant(eqn):
+            self._clean[id(outputs[0])] = outputs[0]
         if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
-            self._born("nan", _is_nan, eqn, inputs, outputs[0])
+            self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
         if eqn.primitive.name in _MAKES_INFINITY and "inf" in self._checks:
-            self._born("inf", _is_infinite, eqn, inputs, outputs[0])
+            self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
+        if self._trips and len(outputs) == 1:
+            self._regions[-1].flow.follow(eqn, inputs, outputs)
+
+    def entering(self, place: rewrite.Place) -> None:
+        self._regions.append(Region())
 
     def leaving(self, place: rewrite.Place) -> None:
-        pending, self._pending = self._pending, []
-        if pending and self._recorder is not None:
-            self._recorder.write(pending, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+        region = self._regions.pop()
+        if region.pending and self._recorder is not None:
+            self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
@@ -170,6 +178,11 @@ class Checker(rewrite.Visitor):
 
     def wants(self, jaxpr: Any) -> bool:
         return capacity(jaxpr, tuple(self._checks)) > 0
+
+    @property
+    def _trips(self) -> bool:
+        """Whether it is enough to know that there is a NaN."""
+        return isinstance(self._recorder, Tripwire)
 
     def unknown(self, eqn: Any) -> None:
         self.not_entered.append(eqn.primitive.name)
@@ -183,16 +196,17 @@ class Checker(rewrite.Visitor):
         """
         if "index" not in self._checks:
             return
+        self.entering(self._place)
         batch = [np.int32(0)] * len(mapping.vmapped_dims)  # whose blocks are jax's own
         operands = list(self._operands.values())[mapping.num_index_operands :]
         for operand, block in zip(operands, mapping.block_mappings, strict=False):
             inner, consts = rewrite.opened(block.index_map_jaxpr)
             indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
-            shape = tuple(block_size(b) for b in block.block_shape)
+            shape = tuple(conditions.block_size(b) for b in block.block_shape)
             for dim, (index, entry, bound) in enumerate(
                 zip(indices, block.block_shape, block.array_aval.shape, strict=False)
             ):
-                size = block_size(entry)
+                size = conditions.block_size(entry)
                 is_element = type(entry).__name__ == "Element"
                 number = bound - 1 if is_element or size is None else (bound - 1) // size
                 if self._stays(index, number, inner, dim, mapping):
@@ -247,7 +261,7 @@ class Checker(rewrite.Visitor):
                     check="user",
                     operation="check",
                     source=lines.source_at(eqn, self._place),
-                    values=tuple((f"{i}", _kept_dtype(x)) for i, x in enumerate(scalars)),
+                    values=tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars)),
                     details={
                         "payload": tuple(
                             (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
@@ -276,7 +290,7 @@ class Checker(rewrite.Visitor):
             return
         source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
         for ref, what in ((source, "read"), (destination, "write")):
-            if _is_transformed(ref):
+            if conditions.is_transformed(ref):
                 self._indices(eqn, ref.ref, ref.transforms, what)
 
     def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
@@ -286,7 +300,7 @@ class Checker(rewrite.Visitor):
         for transform in transforms or ():
             if not isinstance(transform, indexing.NDIndexer):
                 continue
-            outer, view = view, f"{view}.at[{', '.join(_dims(transform))}]"
+            outer, view = view, f"{view}.at[{', '.join(conditions.dims(transform))}]"
             for dim, (index, bound) in enumerate(
                 zip(transform.indices, transform.shape, strict=True)
             ):
@@ -310,16 +324,16 @@ class Checker(rewrite.Visitor):
                             "dim": dim,
                             "size": size if is_slice else None,
                             "bound": bound,
-                            "dims": _dims(transform),
+                            "dims": conditions.dims(transform),
                             "view": outer,
                             "stride": stride,
                             "shape": tuple(transform.shape),
                             "dtype": str(aval.dtype),
-                            "space": _space(aval),
+                            "space": conditions.space(aval),
                         },
                     ),
-                    _is_outside(start, last),
-                    values=functools.partial(_first_outside, start, last),
+                    conditions.is_outside(start, last),
+                    values=functools.partial(conditions.first_outside, start, last),
                 )
 
     def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
@@ -360,8 +374,8 @@ class Checker(rewrite.Visitor):
                     "space": None,
                 },
             ),
-            _is_outside(start, last),
-            values=functools.partial(_first_outside, start, last),
+            conditions.is_outside(start, last),
+            values=functools.partial(conditions.first_outside, start, last),
         )
 
     def _hint(self, eqn: Any, value: Any) -> None:
@@ -379,7 +393,7 @@ class Checker(rewrite.Visitor):
                 details={"divisor": divisor},
             ),
             failed,
-            values=lambda: [_one_where(failed, value)],
+            values=lambda: [conditions.one_where(failed, value)],
         )
 
     def _division(self, eqn: Any, inputs: Sequence[Any]) -> None:
@@ -395,10 +409,10 @@ class Checker(rewrite.Visitor):
                 check="div",
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=(("dividend", _kept_dtype(left)),) if kept else (),
+                values=(("dividend", conditions.kept_dtype(left)),) if kept else (),
                 details={"shape": shape_text(str(right.dtype), right.shape), "float": is_float},
             ),
-            _wide(right) == 0,
+            conditions.wide(right) == 0,
             values=lambda: [left] if kept else [],
         )
 
@@ -411,18 +425,19 @@ class Checker(rewrite.Visitor):
         output: Any,
     ) -> None:
         """A NaN or an infinity that came of operands that held neither."""
-        if not _is_float(output) or _has_bad_constant(is_bad, inputs):
+        if not conditions.is_float(output) or conditions.has_bad_constant(is_bad, inputs):
             return
-        arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and _is_float(x)]
+        arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and conditions.is_float(x)]
         scalars = [
             (f"{i}", x)
             for i, x in enumerate(inputs)
-            if jnp.shape(x) == () and _is_float(x) and not jnp.shape(output)
+            if jnp.shape(x) == () and conditions.is_float(x) and not jnp.shape(output)
         ]
 
-        born = is_bad(output)
         elementwise = all(jnp.shape(x) in (jnp.shape(output), ()) for x in arrays)
-        if elementwise:
+        may_trip = self._trips and check == "nan"
+        born = None if may_trip else is_bad(output)
+        if elementwise and not may_trip:
             for x in arrays:
                 born = born & ~is_bad(x)
 
@@ -434,7 +449,7 @@ class Checker(rewrite.Visitor):
                 check=check,
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=tuple((name, _kept_dtype(x)) for name, x in scalars[:MAX_VALUES]),
+                values=tuple((name, conditions.kept_dtype(x)) for name, x in scalars[:MAX_VALUES]),
                 details={
                     "shape": shape_text(str(output.dtype), output.shape),
                     "operands": tuple(
@@ -445,6 +460,7 @@ class Checker(rewrite.Visitor):
             born,
             confirmed=None if elementwise else confirmed,
             values=lambda: [x for _, x in scalars[:MAX_VALUES]],
+            nan_in=output if may_trip else None,
         )
 
     def _first_read(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
@@ -454,8 +470,9 @@ class Checker(rewrite.Visitor):
             return
         is_read = _ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
-        if not _is_float(value):
+        if not conditions.is_float(value):
             return
+        is_clean = id(value) in self._clean
         aval = jax_core.typeof(inputs[0])
         self._add(
             Site(
@@ -466,10 +483,12 @@ class Checker(rewrite.Visitor):
                 details={
                     "shape": tuple(aval.shape),
                     "dtype": str(aval.dtype),
-                    "space": _space(aval),
+                    "space": conditions.space(aval),
                 },
             ),
-            _is_nan(value),
+            None if self._trips or is_clean else conditions.is_nan(value),
+            nan_in=value,
+            is_read=is_read,
         )
 
     def _add(
@@ -479,102 +498,21 @@ class Checker(rewrite.Visitor):
         *,
         confirmed: Callable[[], Any] | None = None,
         values: Callable[[], Sequence[Any]] = lambda: (),
+        nan_in: Any = None,
+        is_read: bool = False,
     ) -> None:
         number = len(self.sites)
         loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
         self.sites.append(replace(site, step=self._place.step, loops=loops))
-        self._pending.append(
-            Pending(site=number, failed=failed, confirmed=confirmed, values=values)
-        )
-
-
-def _is_transformed(value: Any) -> bool:
-    return hasattr(value, "ref") and hasattr(value, "transforms")
-
-
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
-
-
-def _has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
-    """Whether what is looked for stands in the program's text."""
-    constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and _is_float(x))
-    with jax.ensure_compile_time_eval():
-        return any(bool(jnp.any(is_bad(jnp.asarray(x)))) for x in constants)
-
-
-def _wide(value: Any) -> Any:
-    """Narrow floats as float32: not every core compares them."""
-    if jnp.result_type(value).itemsize < 4:
-        return value.astype("float32" if _is_float(value) else "int32")
-    return value
-
-
-def _is_nan(value: Any) -> Any:
-    wide = _wide(value)
-    return wide != wide
-
-
-def _is_infinite(value: Any) -> Any:
-    return lax.abs(_wide(value)) == np.float32(np.inf)
-
-
-def _one_where(failed: Any, value: Any) -> Any:
-    """The largest value that failed."""
-    if jnp.ndim(value) == 0:
-        return value
-    lowest = jnp.float32(-jnp.inf)
-    return jnp.max(jnp.where(failed, value.astype("float32"), lowest)).astype("int32")
-
-
-def _is_outside(start: Any, last: int) -> Any:
-    """Whether an index is below 0 or beyond the last; in its own dtype, however narrow."""
-    dtype = jnp.result_type(start)
-    limits = jnp.iinfo(dtype)
-    above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
-    return above if limits.min == 0 else (start < np.array(0, dtype)) | above
-
-
-def _first_outside(start: Any, last: int) -> list[Any]:
-    if jnp.ndim(start) == 0:
-        return [start]
-    wide = start.astype("float32")
-    above = jnp.max(wide)
-    return [jnp.where(above > last, above, jnp.min(wide)).astype("int32")]
-
-
-def _kept_dtype(value: Any) -> str:
-    dtype = jnp.result_type(value)
-    if dtype == jnp.bool_:
-        return "bool"
-    if jnp.issubdtype(dtype, jnp.floating):
-        return "float32"
-    return "uint32" if dtype == jnp.uint32 else "int32"
-
-
-def block_size(entry: Any) -> int | None:
-    """Of one dimension; None where it is squeezed away."""
-    if entry is None or type(entry).__name__ == "Squeezed":
-        return None
-    return int(getattr(entry, "block_size", entry))
-
-
-def _dims(transform: Any) -> tuple[str, ...]:
-    """Each index of an access as text; what is known only at run time as dots."""
-    texts = []
-    for index in transform.indices:
-        is_slice = isinstance(index, indexing.Slice)
-        start, size = (index.start, index.size) if is_slice else (index, 1)
-        if isinstance(start, jax_core.Tracer) or jnp.ndim(start):
-            texts.append("…")
-        else:
-            texts.append(
-                slice_text(int(start), size, index.stride) if is_slice else f"{int(start)}"
+        if id(nan_in) in self._clean:
+            return  # it stays a site: that of a store, by which an output is known as written
+        self._regions[-1].pending.append(
+            Pending(
+                site=number,
+                failed=failed,
+                confirmed=confirmed,
+                values=values,
+                nan_in=nan_in,
+                is_read=is_read,
             )
-    return tuple(texts)
-
-
-def _space(aval: Any) -> str:
-    space = getattr(aval, "memory_space", None)
-    name = str(getattr(space, "value", space or "default")).lower()
-    return "vmem" if name == "default" else name  # where Pallas puts a block unless told
+        )

@@ -19,8 +19,8 @@ from jax._src import core as jax_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import checking, printing, rewrite
-from pallas_debug.bridge.recording import Recorder
+from pallas_debug.bridge import checking, conditions, printing, rewrite
+from pallas_debug.bridge.recording import Recorder, Tripwire
 from pallas_debug.bridge.sites import Layout
 
 MAX_BYTES = 256 << 20
@@ -35,13 +35,15 @@ class Instrumented:
 
     Attributes:
       params: of the primitive; where there are checks its last output is
-        `int32[layout.slices, 1, layout.words]`.
+        `int32[layout.slices, 1, layout.words]`, or `int32[layout.slices, 1, 1]` where it trips.
       layout: None where there are no checks in it.
+      trips: whether it says no more than that something may have failed (`recording.Tripwire`).
       not_entered: primitives that hold code which was not checked.
     """
 
     params: dict[str, Any]
     layout: Layout | None
+    trips: bool = False
     not_entered: tuple[str, ...]
 
     def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
@@ -60,7 +62,11 @@ class CannotInstrument(Exception):
 
 
 def instrument(
-    params: dict[str, Any], checks: Sequence[str], printed: printing.Printed | None = None
+    params: dict[str, Any],
+    checks: Sequence[str],
+    printed: printing.Printed | None = None,
+    *,
+    trips: bool = False,
 ) -> Instrumented | None:
     """Put checks into a kernel, and have its prints say where they come from.
 
@@ -70,6 +76,7 @@ def instrument(
       params: of a `pallas_call` equation.
       checks: names from `checking.CHECKS`.
       printed: is given what the kernel prints; its prints are left alone where there is none.
+      trips: whether it is enough to know that something may have failed; in HLO interpret mode.
 
     Raises:
       CannotInstrument: the kernel is of a kind that this cannot rewrite.
@@ -83,7 +90,7 @@ def instrument(
         return None  # it runs nowhere
     capacity = checking.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
-    made = _Rewriting(params, tuple(checks), printed)
+    made = _Rewriting(params, tuple(checks), printed, trips=trips)
     if capacity == 0:
         jaxpr = made.with_prints() if printed else None
         if not made.changed:
@@ -91,7 +98,7 @@ def instrument(
         return Instrumented(params={**params, "jaxpr": jaxpr}, layout=None, not_entered=())
     prefix = _prefix(params, capacity)
     room = _layout(mapping, prefix, capacity)
-    block = _block_mapping(mapping, room, prefix)
+    block = _block_mapping(mapping, (room.slices, 1, 1 if trips else room.words), prefix)
     jaxpr = made.with_checks(room, block, prefix)
     if len(made.sites) > capacity:
         raise CannotInstrument(f"{len(made.sites)} checks were found in it where {capacity} fit")
@@ -108,6 +115,7 @@ def instrument(
             ),
         },
         layout=replace(room, sites=made.sites),
+        trips=trips,
         not_entered=made.not_entered,
     )
 
@@ -133,7 +141,7 @@ def uncovered(params: dict[str, Any]) -> frozenset[str]:
         for out, entry, bound in zip(
             inner.outvars, block.block_shape, block.array_aval.shape, strict=False
         ):
-            size = checking.block_size(entry) or 1
+            size = conditions.block_size(entry) or 1
             sizes = dict(zip(inner.invars, mapping.grid, strict=False))
             steps = sizes.get(out) if not hasattr(out, "val") else None
             if isinstance(steps, int) and steps * size < bound:
@@ -145,12 +153,18 @@ class _Rewriting:
     """One kernel that is traced again with something added; says afterwards what that was."""
 
     def __init__(
-        self, params: dict[str, Any], checks: tuple[str, ...], printed: printing.Printed | None
+        self,
+        params: dict[str, Any],
+        checks: tuple[str, ...],
+        printed: printing.Printed | None,
+        *,
+        trips: bool,
     ) -> None:
         self._jaxpr = params["jaxpr"]
         self._mapping = params["grid_mapping"]
         self._checks = checks
         self._printed = printed
+        self._trips = trips
         self._name = str(params.get("name") or self._jaxpr.debug_info.func_name)
         self._vectors = bool(params.get("interpret"))
         self.sites: tuple[Any, ...] = ()
@@ -169,9 +183,13 @@ class _Rewriting:
         names.insert(position, "checks_ref")
         sequential = max(prefix - len(self._mapping.vmapped_dims), 0)
 
-        def split(refs: list[Any], point: Sequence[Any]) -> tuple[list[Any], Recorder]:
+        def split(refs: list[Any], point: Sequence[Any]) -> tuple[list[Any], Recorder | Tripwire]:
             words = refs.pop(position)
-            recorder = Recorder(words, layout, point, vectors=self._vectors)
+            recorder = (
+                Tripwire(words)
+                if self._trips
+                else Recorder(words, layout, point, vectors=self._vectors)
+            )
             _at_first(recorder.clear, point[sequential:])
             return refs, recorder
 
@@ -182,7 +200,7 @@ class _Rewriting:
         self,
         avals: Sequence[Any],
         debug_info: Any,
-        split: Callable[[list[Any], Sequence[Any]], tuple[list[Any], Recorder | None]],
+        split: Callable[[list[Any], Sequence[Any]], tuple[list[Any], Recorder | Tripwire | None]],
     ) -> Any:
         mapping = self._mapping
 
@@ -249,8 +267,8 @@ def _semantics(params: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given)
 
 
-def _block_mapping(mapping: Any, layout: Layout, prefix: int) -> Any:
-    """One row of words for each slice of the grid."""
+def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> Any:
+    """One row of words for each slice of the grid, of all rows' shape."""
 
     def index_map(*args: Any) -> tuple[Any, ...]:
         row: Any = np.int32(0)
@@ -258,10 +276,10 @@ def _block_mapping(mapping: Any, layout: Layout, prefix: int) -> Any:
             row = row * np.int32(size) + index
         return row, np.int32(0), np.int32(0)
 
-    spec = pl.BlockSpec((1, 1, layout.words), index_map, memory_space=pltpu.SMEM)
+    spec = pl.BlockSpec((1, 1, shape[2]), index_map, memory_space=pltpu.SMEM)
     return spec.to_block_mapping(
         "outputs[checks]",
-        jax_core.ShapedArray((layout.slices, 1, layout.words), jnp.dtype("int32")),
+        jax_core.ShapedArray(shape, jnp.dtype("int32")),
         index_map_avals=mapping.index_map_avals,
         index_map_tree=mapping.index_map_tree,
         grid=mapping.grid,

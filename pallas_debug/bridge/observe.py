@@ -2,7 +2,9 @@
 
 Where an observer is at work, a kernel is not lowered as it is: its instrumented form is
 (`instrument.py`), and the program calls back behind the kernel, not within it, with the words that
-its checks left. Prints call back where they stand, as they do without us, but say from where.
+its checks left. Where those only say that something may have failed, the callback runs the kernel
+a second time to learn what (`again.py`). Prints call back where they stand, as they do without us,
+but say from where.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ from jax._src import core as jax_core
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 
-from pallas_debug.bridge import instrument, lines
+from pallas_debug.bridge import again, instrument, lines
+from pallas_debug.bridge.recording import READ
 from pallas_debug.bridge.sites import Failure, Site
 from pallas_debug.model import PrintRecord, SourceLine
 
@@ -117,8 +120,9 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
 
     if not observer.checks and prints is None:
         return None
+    trips = again.can_be_run_again(params)
     try:
-        made = instrument.instrument(params, observer.checks, prints)
+        made = instrument.instrument(params, observer.checks, prints, trips=trips)
     except instrument.CannotInstrument as error:
         observer.skipped(name, str(error))
         return None
@@ -151,13 +155,20 @@ def _rule(
             return _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if made.layout is None:
             return _lower(context, lambda *args: made.bind(primitive, args), nodes)
-        words = jax_core.ShapedArray((made.layout.slices, 1, made.layout.words), np.dtype("int32"))
+        chosen, second = made, None
+        if made.trips and again.is_on_one_cpu(context):
+            second = again.Again(primitive, params, observer.checks, _lowering_ours)
+        elif made.trips:
+            whole = instrument.instrument(params, observer.checks)
+            assert whole is not None  # as it could be given its tripwire
+            chosen = whole
+        words = chosen.params["out_avals"][-1]
         wider = context.replace(avals_out=(*context.avals_out, words))
-        *results, rows = _lower(wider, lambda *args: made.bind(primitive, args), nodes)
+        *results, rows = _lower(wider, lambda *args: chosen.bind(primitive, args), nodes)
         if wider.tokens_out is not None:
             context.set_tokens_out(wider.tokens_out)
-        arrays, avals = _looked_at(made, nodes, results, context)
-        told = _telling(made, observer, name, _call(made.params))
+        arrays, avals = _looked_at(chosen, nodes, results, context)
+        told = _telling(chosen, second, observer, name, _call(chosen.params))
         _call_back(context, told, [rows, *arrays], [words, *avals])
         return results
 
@@ -175,9 +186,12 @@ def _looked_at(
     """The arrays in whose NaNs a read of what nobody wrote ends: inputs, then outputs.
 
     They are looked at by the host, and only after something failed. Not those of a device: to
-    fetch them would cost more than all checks, and there unwritten memory holds anything.
+    fetch them would cost more than all checks, and there unwritten memory holds anything. To run
+    a kernel again, all of its operands are needed.
     """
     assert made.layout is not None
+    if made.trips:
+        return [*nodes, *results], [*context.avals_in, *context.avals_out]
     if not made.params.get("interpret") or not made.layout.checks("uninitialized"):
         return [], []
     inputs = len(instrument.array_names(made.params)[0])
@@ -186,28 +200,68 @@ def _looked_at(
 
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
+    with _lowering_ours():
+        return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
+
+
+@contextlib.contextmanager
+def _lowering_ours() -> Iterator[None]:
+    """In this thread, kernels that are lowered have their checks already."""
     before, _local.lowering = getattr(_local, "lowering", False), True
     try:
-        return list(mlir.lower_fun(run, multiple_results=True)(context, *nodes))
+        yield
     finally:
         _local.lowering = before
 
 
 def _telling(
-    made: instrument.Instrumented, observer: Observer, name: str, call: SourceLine | None
+    made: instrument.Instrumented,
+    second: again.Again | None,
+    observer: Observer,
+    name: str,
+    call: SourceLine | None,
 ) -> Callable[..., tuple[()]]:
     layout = made.layout
     assert layout is not None
     inputs, outputs = instrument.array_names(made.params)
     uncovered = instrument.uncovered(made.params)
+    looks_for_nan = layout.checks("uninitialized")
+
+    def run_again(
+        second: again.Again,
+        tripped: int,
+        args: Sequence[np.ndarray],
+        results: Sequence[np.ndarray],
+    ) -> Sequence[Failure]:
+        if not tripped:
+            return ()
+        try:
+            seen = second.run(args, results)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            reason = f"{type(error).__name__} in the second run that says which one: {error}"
+            _innermost(observer).skipped(name, f"a check failed in it, with {reason}")
+            return ()
+        if seen.misses(tripped):
+            _innermost(observer).skipped(
+                name, "a check failed in it, and not again in the second run that says which one"
+            )
+        return seen.failures
 
     def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
-        given, results = arrays[: len(inputs)], arrays[len(inputs) :]
-        boxes = {n: _box_of_nan(n, a) for n, a in zip(outputs, results, strict=False)}
-        failures = layout.read(np.asarray(rows))
+        split = max(len(arrays) - len(outputs), 0)
+        args, results = arrays[:split], arrays[split:]
+        written = zip(outputs, results, strict=False) if looks_for_nan else ()
+        boxes = {n: _box_of_nan(n, a) for n, a in written}
+        if second is None:
+            failures: Sequence[Failure] = layout.read(np.asarray(rows))
+        else:
+            tripped = int(np.bitwise_or.reduce(rows, axis=None))
+            # Nothing comes of a NaN that was read and shows nowhere.
+            matters = tripped != READ or any(boxes.values())
+            failures = run_again(second, tripped, args, results) if matters else ()
         # Inputs matter to who reads or keeps a NaN, and to nobody else.
-        asks = any(boxes.values()) or bool(failures)
-        with_nan = zip(inputs, given, strict=False) if asks else ()
+        asks = looks_for_nan and (any(boxes.values()) or bool(failures))
+        with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
         _innermost(observer).checked(
             Run(
                 kernel=name,

@@ -3,11 +3,15 @@
 What can fail is computed where it stands, as a scalar or as a mask over an array. Masks of one
 shape are joined before they are reduced, so that what never fails costs one reduction per shape,
 and everything else happens only where something failed.
+
+Code that writes down everything takes XLA long to compile. Where a kernel can be run a second time
+a `Tripwire` says no more than that something may have failed.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,6 +20,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from pallas_debug.bridge import conditions
+from pallas_debug.bridge.nan_flow import NanFlow
 from pallas_debug.bridge.sites import MAX_LOOPS, MAX_VALUES, Layout
 
 
@@ -28,15 +34,28 @@ class Pending:
     """A site whose check was computed and not yet written down.
 
     Attributes:
-      failed: a bool, or a mask of any shape; it may be set too often.
+      failed: a bool, or a mask of any shape; it may be set too often. None for a tripwire, which
+        looks into `nan_in` itself.
       confirmed: looks again, as a scalar bool; None where `failed` is to be believed.
       values: scalars to keep.
+      nan_in: the array that holds a NaN where this failed; None for what is not about NaN.
+      is_read: whether the NaN was only read so far.
     """
 
     site: int
     failed: Any
     confirmed: Callable[[], Any] | None = None
     values: Callable[[], Sequence[Any]] = field(default=_nothing)
+    nan_in: Any = None
+    is_read: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """The kernel, a loop body, a branch or a scope, without those inside it."""
+
+    pending: list[Pending] = field(default_factory=list)
+    flow: NanFlow = field(default_factory=NanFlow)
 
 
 class Recorder:
@@ -68,8 +87,9 @@ class Recorder:
 
         lax.fori_loop(np.int32(0), np.int32(self._layout.capacity), clear_one, None)
 
-    def write(self, pending: Sequence[Pending], loops: Sequence[Any]) -> None:
-        """Write down those that failed. Their sites are numbered without a gap."""
+    def write(self, region: Region, loops: Sequence[Any]) -> None:
+        """Write down what failed in a region."""
+        pending = region.pending
         flags, any_failed = (_packed if self.vectors else _joined)(pending)
 
         def record() -> tuple[()]:
@@ -79,7 +99,8 @@ class Recorder:
             ]
             place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
             if self.vectors:
-                self._write_rows(pending, failed, place)
+                for run in _runs(pending):
+                    self._write_rows(pending[run], failed[run], place)
             else:
                 for one, is_set in zip(pending, failed, strict=True):
                     self._write_one(one, is_set, place)
@@ -90,7 +111,7 @@ class Recorder:
     def _write_rows(
         self, pending: Sequence[Pending], failed: Sequence[Any], place: Sequence[Any]
     ) -> None:
-        """All sites at once, a row each."""
+        """Sites that are numbered without a gap, all at once, a row each."""
         width, count = self._layout.record, len(pending)
         start = self._layout.base(pending[0].site)
         at = slice(start, start + count * width)
@@ -141,6 +162,45 @@ class Recorder:
         lax.cond(failed & (count == 0), first, lambda: ())
 
 
+CERTAIN, PERHAPS, READ = 1, 2, 4
+"""What a tripwire says: something failed; perhaps it did, as there is a NaN; there is one in what
+was read, and it shows in nothing that was computed of it or written."""
+
+
+class Tripwire:
+    """Keeps in one word, `int32[1, 1, 1]`, whether anything may have failed."""
+
+    vectors = True
+
+    def __init__(self, word: Any) -> None:
+        self._word = word
+
+    def clear(self) -> None:
+        """Nothing failed so far."""
+        self._word[...] = lax.full(self._word.shape, 0, "int32")
+
+    def write(self, region: Region, loops: Sequence[Any]) -> None:
+        """Add what may have failed in a region."""
+        kinds: dict[int, int] = {}
+        for p in region.pending:
+            kinds[id(p.nan_in)] = kinds.get(id(p.nan_in), 0) | (READ if p.is_read else PERHAPS)
+        arrays = [p.nan_in for p in region.pending if p.nan_in is not None]
+        failed = [
+            (PERHAPS if p.confirmed else CERTAIN, p.failed)
+            for p in region.pending
+            if p.nan_in is None
+        ]
+        for array in region.flow.ends(arrays):
+            kind = READ if kinds[id(array)] == READ else PERHAPS
+            failed.append((kind, conditions.is_nan(array)))
+        by_shape: dict[tuple[int, ...], list[Any]] = {}
+        for kind, mask in failed:
+            shape = np.shape(mask)
+            by_shape.setdefault(shape, []).append(lax.select(mask, *_full(shape, kind)))
+        found = _or([_any_bits(_or(masks)) for masks in by_shape.values()])
+        self._word[0, 0, 0] = self._word[0, 0, 0] | found
+
+
 def any_of(condition: Any) -> Any:
     """Whether any entry is set."""
     if np.ndim(condition) == 1:
@@ -180,7 +240,7 @@ def _packed(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
     for members in groups.values():
         bits = _or(
             [
-                lax.select(pending[i].failed, *_full(np.shape(pending[i].failed), bit))
+                lax.select(pending[i].failed, *_full(np.shape(pending[i].failed), 1 << bit))
                 for bit, i in enumerate(members)
             ]
         )
@@ -194,8 +254,8 @@ def _packed(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
 _BITS = 31
 
 
-def _full(shape: tuple[int, ...], bit: int) -> tuple[Any, Any]:
-    return lax.full(shape, 1 << bit, "int32"), lax.full(shape, 0, "int32")
+def _full(shape: tuple[int, ...], word: int) -> tuple[Any, Any]:
+    return lax.full(shape, word, "int32"), lax.full(shape, 0, "int32")
 
 
 def _any_bits(bits: Any) -> Any:
@@ -206,6 +266,12 @@ def _any_bits(bits: Any) -> Any:
 
 def _bit(bits: Any, bit: int) -> Any:
     return (bits & np.int32(1 << bit)) != 0
+
+
+def _runs(pending: Sequence[Pending]) -> list[slice]:
+    """Where sites follow each other: what stands in an inner region has numbers in between."""
+    starts = [i for i, p in enumerate(pending) if i == 0 or p.site != pending[i - 1].site + 1]
+    return [slice(a, b) for a, b in itertools.pairwise([*starts, len(pending)])]
 
 
 def _or(values: Sequence[Any]) -> Any:

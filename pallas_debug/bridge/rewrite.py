@@ -171,7 +171,7 @@ class _Replay:
         replaced = self.visitor.before(eqn, inputs, place)
         if replaced is not None:
             return replaced
-        inline = _inlined(eqn)
+        inline = inlined(eqn)
         if inline is not None:
             inner, consts = inline
             called = replace(place, calls=(*place.calls, eqn))
@@ -225,7 +225,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[
 
 def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
     params = eqn.params
-    num_consts, num_carry = _scan_sizes(params)
+    num_consts, num_carry = scan_sizes(params)
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
     xs = inputs[num_consts + num_carry :]
     counter = _loop_counter(params["jaxpr"], num_consts, carry)
@@ -316,7 +316,7 @@ def has_rule(eqn: Any) -> bool:
     return eqn.primitive in _RULES
 
 
-def _inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     """The jaxpr of an equation that does no more than call it."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
         return opened(eqn.params["jaxpr"])
@@ -335,7 +335,7 @@ def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
     return inner.jaxpr, inner.consts
 
 
-def _scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
+def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
     """How many constants and carried values a scan has."""
     if "num_consts" in params:  # to jax 0.11
         return params["num_consts"], params["num_carry"]

@@ -194,6 +194,30 @@ def test_when(mode: str) -> None:
     assert finding.message == "too far: 2"
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_what_fails_in_front_of_a_branch_that_is_not_taken(mode: str) -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        i = pl.program_id(0)
+        pl.debug_check(i != 0, "in front")
+
+        @pl.when(i == 3)
+        def _() -> None:
+            def step(n: Any, _: Any) -> None:
+                checkify.debug_check(n < 1, "inside: {n}", n=n)
+
+            lax.fori_loop(0, 3, step, None)
+
+        pl.debug_check(i != 1, "behind")
+        o_ref[...] = x_ref[...]
+
+    found, _ = checked(lambda x: call(kernel, x, grid=(4,)), X, mode=mode)
+    assert [(f.message, f.grid_point, f.loop, f.count) for f in found] == [
+        ("in front", (0,), (), 1),
+        ("behind", (1,), (), 1),
+        ("inside: 1", (3,), (1,), 2),
+    ]
+
+
 def test_branches() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         i = pl.program_id(0)
