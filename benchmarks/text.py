@@ -3,11 +3,15 @@
     python benchmarks/text.py
 
 Texts come from a real dump of splash attention, repeated to 200 MB in a temporary directory.
-Each figure is the best of five; the ratio is ours over the tool's. Nothing is asserted.
+Each figure is the best of five; the ratio is ours over the tool's. The figures of the text pane
+are of one run without a terminal. Nothing is asserted.
 """
 
 from __future__ import annotations
 
+import asyncio
+import resource
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -15,11 +19,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from textual import events
+from textual.app import App, ComposeResult
+
 from pallas_debug.ir import search
 from pallas_debug.ir.diff import diff
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Module
 from pallas_debug.ir.text import Document
+from pallas_debug.tui.textpane import TextPane
 
 SIZE = 200_000_000
 PATTERNS = (("vector_load", "-F"), ("nothing_here", "-F"), (r"llo\.v(add|sub)\.f32", "-E"))
@@ -88,6 +96,53 @@ def searching(path: Path) -> None:
         row("  all hits", found, "grep -n", grep)
 
 
+class Pane(App[None]):
+    def compose(self) -> ComposeResult:
+        yield TextPane(id="text")
+
+
+async def drawing(path: Path, huge: Path) -> None:
+    """The pane at 160 columns: until a text is drawn, and how soon a line down is meanwhile."""
+    app = Pane()
+    async with app.run_test(size=(160, 48)) as pilot:
+        pane = app.query_one(TextPane)
+
+        async def drawn(act: Callable[[], object]) -> float:
+            start = time.perf_counter()
+            act()
+            pane.refresh()
+            pane.render_lines(pane.size.region)  # as the compositor does
+            return time.perf_counter() - start
+
+        with Document.open(path) as document:
+            row(f"pane, {path.name}: drawn", await drawn(lambda: pane.show(document)))
+            row("  a line down", await drawn(lambda: pane.action_move(1)))
+            start = time.perf_counter()
+            while not pane.linked:
+                await pilot.pause(0.01)
+            row("  values, regions and Python lines known", time.perf_counter() - start)
+            pane.show([])
+        with Document.open(huge) as document:
+            row("pane, 200 MB: drawn", await drawn(lambda: pane.show(document)))
+            start = time.perf_counter()
+            pane.search("nothing_here")
+            took = []
+            while pane.searching or pane.source.indexed < pane.source.size:
+                asked, before = time.perf_counter(), pane.cursor
+                app.post_message(events.Key("j", "j"))
+                while pane.cursor == before:
+                    await asyncio.sleep(0)
+                await drawn(lambda: None)
+                took.append(time.perf_counter() - asked)
+                await asyncio.sleep(0.02)
+            row("  indexed and searched", time.perf_counter() - start)
+            row("  a line down meanwhile, median", statistics.median(took))
+            row("  a line down meanwhile, worst", max(took))
+            pane.show([])
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    print(f"{'memory of all of this at most':44} {peak:9.0f} MB")
+
+
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         passes = dumped(Path(folder) / "dumps")
@@ -106,6 +161,7 @@ def main() -> None:
         row("open 200 MB: first screen", opening_huge)
         index = best(lambda: Document.open(huge).index_all())
         row("  index all lines", index, "wc -l", best(tool("wc", "-l", huge)))
+        asyncio.run(drawing(longest, huge))
         searching(huge)
 
 

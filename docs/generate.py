@@ -226,6 +226,7 @@ def dump_format() -> str:
         f"    {writer.KERNEL:23}what the kernel is: Kernel",
         f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
         f"    {files['source']:23}the file that holds the kernel function, as it was",
+        f"    {writer.PROGRAM:23}the kernel as a program that needs jax alone",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
         f"      {writer.COMPILATION:21}what the compiler made of it: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
@@ -400,6 +401,38 @@ def switches() -> str:
     )
 
 
+def keys() -> str:
+    """What the terminal UI does, off its registry of actions."""
+    from textual.binding import Binding
+
+    from pallas_debug.tui.actions import registry, spelled
+    from pallas_debug.tui.help import HEADINGS, MOVING, in_pane
+    from pallas_debug.tui.lineview import LineView
+
+    moving = in_pane(Binding.make_bindings(LineView.BINDINGS))
+    parts = [
+        "What `pallas-debug browse` can do. `?` shows the same, with your own keys and those of "
+        "the pane that has the focus; `ctrl+p` has every action by what it does. The names are "
+        "what [your keymap](../guides/browse.md#keys-of-your-own) gives keys to.",
+        f"## {MOVING}",
+        "In every list and text, and in the help. These are not in the keymap; one that you give "
+        "to an action is the action's.",
+        table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving]),
+    ]
+    groups: dict[str, list[list[str]]] = {}
+    for action in registry().values():
+        heading = HEADINGS.get(action.group, action.group.capitalize())
+        row = [_keys(spelled(action.keys)), action.title, f"`{action.name}`"]
+        groups.setdefault(heading, []).append(row)
+    for heading, rows in groups.items():
+        parts += [f"## {heading}", table(["keys", "what they do", "action"], rows)]
+    return page("Keys", "pallas_debug/tui/commands/", parts)
+
+
+def _keys(text: str) -> str:
+    return " ".join(f"`{key}`" for key in text.split()) or "palette"
+
+
 VARIABLES = {
     "LIBTPU_INIT_ARGS": "Flags for libtpu. They are given to every compilation and are part of "
     "the cache's key; `--xla_mosaic_dump_to` is left out, as each compilation has a directory of "
@@ -408,7 +441,17 @@ VARIABLES = {
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
     "PYTHONPATH": "Handed on to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
-    "NO_COLOR": "Where it is set, nothing is printed in colours.",
+    "NO_COLOR": "Where it is set and not empty, nothing is printed in colours.",
+    "VISUAL": "The editor that `browse` opens sources and texts in, before `EDITOR`. It is split "
+    "into words as a shell does, and run without one.",
+    "EDITOR": "The same, where `VISUAL` is unset.",
+    "PAGER": "What `browse` reads a text in at `|`; `less -R` where it is unset.",
+    "XDG_STATE_HOME": "Below it, `pallas-debug/` holds where one was in `browse`, and reports of "
+    "its crashes; `~/.local/state` where it is unset.",
+    "XDG_CONFIG_HOME": "Below it, `pallas-debug/browse.toml` holds keys of your own; `~/.config` "
+    "where it is unset.",
+    "TMUX": "Where it is set, what is copied is handed through tmux, too.",
+    "STY": "Where it is set, what is copied is handed through screen.",
 }
 """Variables that the code reads, besides those of the pytest plugin."""
 
@@ -464,6 +507,42 @@ def _variables_read() -> set[str]:
 
 
 # Text.
+
+
+def errors() -> str:
+    """The catalogue of explanations."""
+    from pallas_debug.explain import TOPICS
+
+    parts = [
+        "What `pallas-debug explain` knows: every way in which a kernel is known to fail, with its "
+        "cause and what to do. An entry is found by its id, by XLA's code, by the message or by "
+        "the kind of a finding. The "
+        "[guide](../guides/explain.md) shows the command at work.",
+    ]
+    for topic, entries in TOPICS.items():
+        parts.append(f"## {topic}")
+        for entry in entries:
+            code = f" ({entry.code})" if entry.code else ""
+            parts += [f"### {entry.id}{code}", f"{_sentence(entry.title)}"]
+            rows = [
+                ["cause", _prose(entry.cause)],
+                ["what to do", _prose(entry.advice)],
+                ["versions", _prose(entry.versions)],
+                ["targets", ", ".join(f"`{target}`" for target in entry.targets)],
+                ["findings", ", ".join(f"`{kind}`" for kind in entry.kinds)],
+                ["links", ", ".join(f"<{link}>" for link in entry.links)],
+            ]
+            parts.append(table(["", "about it"], [row for row in rows if row[1]]))
+    return page("Errors", "pallas_debug/explain/catalogue/", parts)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _prose(text: str) -> str:
+    """Words in which Markdown's own signs are meant as they are."""
+    return re.sub(r"([*_<>\[\]])", r"\\\1", text)
 
 
 def page(title: str, source: str, parts: Sequence[str]) -> str:
@@ -543,6 +622,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "targets.md": targets,
     "switches.md": switches,
     "environment.md": environment,
+    "errors.md": errors,
+    "keys.md": keys,
 }
 
 

@@ -25,6 +25,10 @@ PICTURES = {
         (120, 36),
         ("o", *["right_square_bracket"] * 3, "tab", "tab", "slash", *"load", "enter", "n"),
     ),
+    "browse-diff": (
+        (160, 30),
+        (*["right_square_bracket"] * 4, "d", "tab", "tab", "z"),
+    ),
     "browse-search": ((120, 30), ("right_square_bracket", "slash", *"vector", "enter", "n")),
 }
 """For each picture: columns and rows, and the keys that are pressed for it."""
@@ -52,6 +56,8 @@ async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) ->
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
+        await app.workers.wait_for_complete()  # what is counted aside
+        await pilot.pause()
         return app.export_screenshot()
 
 

@@ -71,3 +71,11 @@ class ChecksFailed(PallasDebugError):
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)
         super().__init__(text)
+
+
+class VerificationFailed(PallasDebugError):
+    """Something is wrong with a kernel; the text is that of the whole verdict."""
+
+    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(text)

@@ -136,8 +136,13 @@ def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[Pall
 
 def explanations(manager: pluggy.PluginManager, message: str) -> list[Explanation]:
     """The explanations that plugins have for a failure's message; patterns are searched for."""
+    return [e for e in extra_explanations(manager) if re.search(e.pattern, message)]
+
+
+def extra_explanations(manager: pluggy.PluginManager) -> tuple[Explanation, ...]:
+    """The explanations that plugins add."""
     lists = cast(list[Sequence[Explanation]], manager.hook.pallas_debug_explanations())
-    return [e for found in lists for e in found if re.search(e.pattern, message)]
+    return tuple(explanation for found in lists for explanation in found)
 
 
 def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:

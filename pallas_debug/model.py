@@ -273,12 +273,41 @@ class PrintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a failure means: a recogniser for its message, and words for a person."""
+    """What a failure means: a recogniser for its message, and words for a person.
+
+    Attributes:
+      id: short, and the same in every release: `scoped-vmem-overflow`.
+      pattern: regular expression that is searched for in the message; empty where nothing is ever
+        printed and findings alone lead here.
+      cause, advice: a sentence each, without a full stop.
+      title: what happened, in one line.
+      code: XLA's own, `E1001`, where it has one.
+      versions: a sentence on the releases of jax or libtpu that say this; empty for all.
+      targets: the chips that it concerns; empty for all.
+      kind: of the finding that such a failure amounts to.
+      kinds: of findings that this explains.
+      links: where it is documented or was discussed.
+      marks: texts of which one stands in every line that the pattern matches. A log is searched
+        for these first; without any, every line of it is tried.
+      ambiguous: whether other programs say the same: then it is recognised only near a word of
+        Pallas, Mosaic or a TPU.
+      general: whether it is what is left to say where no other entry fits.
+    """
 
     id: str
     pattern: str
     cause: str
     advice: str
+    title: str = ""
+    code: str | None = None
+    versions: str = ""
+    targets: tuple[str, ...] = ()
+    kind: str = ""
+    kinds: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    marks: tuple[str, ...] = ()
+    ambiguous: bool = False
+    general: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,7 +44,7 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     """What a run dumped: a line for each failure, the counts, and the next command."""
     compilations = [(dump, c) for dump in dumps for c in dump.compilations]
     failed = [(dump, c) for dump, c in compilations if not c.ok]
-    lines = [f"{dump.name} {c.target}: {status(c)}" for dump, c in failed]
+    lines = _failed_lines(failed)
     lines += dict.fromkeys(f"{dump.name}: {note}" for dump, c in compilations for note in c.notes)
     targets = list(dict.fromkeys(c.target for _, c in compilations))
     cached = sum(c.cached for _, c in compilations)
@@ -62,6 +62,35 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
     if root is not None and dumps:
         lines.append(f"next: {next_command(dumps, root)}")
     return lines
+
+
+def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
+    """Each failure, and below the last of those that mean the same, what they mean."""
+    lines: list[str] = []
+    meant: dict[tuple[str, ...], int] = {}
+    for dump, compilation in failed:
+        lines.append(f"{dump.name} {compilation.target}: {status(compilation)}")
+        meaning = tuple(explanation(compilation, dump))
+        if meaning in meant:
+            del lines[meant[meaning] : meant[meaning] + len(meaning)]
+        meant = {meaning: len(lines)}
+        lines += meaning
+    return lines
+
+
+def explanation(compilation: Compilation, dump: Dump) -> list[str]:
+    """What a failure means and what to do, indented; nothing where nobody knows or it says so."""
+    from pallas_debug import explain
+
+    if compilation.failure is None or is_in_our_words(compilation.failure):
+        return []
+    explained = explain.of_failure(compilation.failure, dump.kernel)
+    return [] if explained is None else [f"  {line}" for line in explained.brief()]
+
+
+def is_in_our_words(failure: Failure) -> bool:
+    """Whether the message itself says what to do: it is ours, and not jax's or libtpu's."""
+    return failure.stage in ("timeout", "setup") or "\ntry: " in failure.message
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
@@ -82,10 +111,17 @@ def finding_text(finding: Finding) -> str:
     lines += finding.message.splitlines()
     if finding.other is not None:
         lines.append(f"other side: {_quoted(finding.other)}")
-    if finding.cause:
-        lines.append(f"cause: {finding.cause}")
-    if finding.advice:
-        lines.append(f"try: {finding.advice}")
+    cause, advice = finding.cause, finding.advice
+    if not cause and not advice:
+        from pallas_debug import explain
+
+        explained = explain.of_finding(finding)
+        if explained is not None:
+            cause, advice = explained.cause, explained.advice
+    if cause:
+        lines.append(f"cause: {cause}")
+    if advice:
+        lines.append(f"try: {advice}")
     return "\n  ".join(lines)
 
 

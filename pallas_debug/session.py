@@ -29,6 +29,7 @@ from pallas_debug.bridge import (
     observe,
     platform,
     selftest,
+    spell,
     tpu_interpret,
 )
 from pallas_debug.bridge.interpret_params import Mode
@@ -220,6 +221,11 @@ class Session:
     def kernels(self) -> list[Kernel]:
         """The distinct kernels that were captured, in the order of their first lowering."""
         return [c.kernel for c in self._captures.values()]
+
+    @property
+    def captures(self) -> list[capture.Capture]:
+        """The same with what it takes to lower them again."""
+        return list(self._captures.values())
 
     @property
     def dumps(self) -> list[Dump]:
@@ -415,6 +421,8 @@ class Session:
                 self._tell(
                     "kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
                 )
+                if self.store is not None:
+                    self.store.put_program(kernel, spell.program_of(captured))
                 for finding in job.unprintable(captured) if self.targets else ():
                     self.observer.found(finding)
             collected: list[capture.Capture] | None = getattr(self._local, "collected", None)

@@ -74,14 +74,14 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
             chip.answering(target),
             jax.enable_x64(captured.enable_x64),
             with_settings(settings),
-            _collecting_mosaic(sink),
+            collecting_mosaic(sink),
         ):
             traced = _traced(captured, target)
             module = traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
             stablehlo = module.operation.get_asm(enable_debug_info=True)
             bytecode = mlir.module_to_bytecode(module)
     except Exception as error:
-        raise LoweringFailed(_failure(error)) from error
+        raise LoweringFailed(failure_of(error)) from error
     return Lowered(
         module=bytecode,
         stablehlo=stablehlo,
@@ -171,7 +171,7 @@ _original: Any = None
 
 
 @contextlib.contextmanager
-def _collecting_mosaic(sink: list[str]) -> Iterator[None]:
+def collecting_mosaic(sink: list[str]) -> Iterator[None]:
     """Put the text of every Mosaic module that this thread lowers into `sink`.
 
     The module that goes into the custom call is serialised, and from jax 0.12 on its locations
@@ -196,7 +196,8 @@ def _lower_and_collect(*args: Any, **kwargs: Any) -> Any:
     return _original(*args, **kwargs)
 
 
-def _failure(error: BaseException) -> Failure:
+def failure_of(error: BaseException) -> Failure:
+    """What jax raised as it lowered, with the line of the equation that it was at."""
     return Failure(
         stage="lowering",
         type=type(error).__name__,

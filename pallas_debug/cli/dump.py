@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import importlib
-import re
-import runpy
-import sys
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug.cli import output
+from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
     from pallas_debug.session import Session
-
-_FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
 
 DIRECTORY = "dumps"
 TARGETS = "v5e"
@@ -97,14 +89,12 @@ def command(
     the background; options of ours stand before WHAT. A function is not run: it is traced with
     abstract arguments. A bundled kernel has arguments of its own.
     """
-    function = _FUNCTION.fullmatch(what)
-    if function and not options["module"] and not Path(what).exists():
+    function = None if options["module"] else programs.named_function(what)
+    if function is not None:
         if rest:  # options may also stand behind a function: it has no arguments of its own
             given = ["--arg=" + text for text in args] + _spelled(ctx, options)
             return command.main([*given, *rest, what], standalone_mode=False) or 0
-        return _finish(
-            _of_function(function["module"], function["function"], args, options), options
-        )
+        return _finish(_of_function(*function, args, options), options)
     if args or options["spec"]:
         raise UsageError(
             f"{'--arg' if args else '--spec'} is for package.module:function, "
@@ -134,14 +124,9 @@ def _of_function(
     module: str, name: str, args: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[Dump], Path]:
     from pallas_debug.api import dump
-    from pallas_debug.cli import arguments
 
-    function = _import_function(module, name)
-    positional, keyword = arguments.parse(args)
-    if not args:
-        positional, keyword = _bundled_arguments(function, options["spec"])
-    elif options["spec"] is not None:
-        raise UsageError("--spec and --arg both say what the arguments are: give one of them")
+    function = programs.import_function(module, name)
+    positional, keyword = programs.function_arguments(function, args, options["spec"])
     sessions: list[Session] = []
 
     with output.progress(
@@ -168,7 +153,7 @@ def _of_function(
         except PallasDebugError:
             raise
         except Exception as error:
-            _print_their_traceback(error)
+            programs.print_their_traceback(error)
             raise CannotRunError(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
                 f"{', '.join(args) or 'no arguments'}. Are shapes and dtypes what it expects?"
@@ -176,56 +161,10 @@ def _of_function(
     return list(dumps), options["directory"].absolute()
 
 
-def _import_function(module: str, name: str) -> Callable[..., Any]:
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"there is no module {error.name!r}: is it installed, or should you be in another "
-            "directory?"
-        ) from error
-    for part in name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError as error:
-            raise UsageError(f"{module} has no {name!r}") from error
-    if not callable(found):
-        raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
-    return found  # type: ignore[no-any-return]
-
-
-def _bundled_arguments(
-    function: Callable[..., Any], spec_name: str | None
-) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a spec, for a function that is a bundled kernel; none for any other."""
-    operation = None
-    if getattr(function, "__module__", "").split(".")[0] == "pallas_debug_kernels":
-        from pallas_debug_kernels import operations
-
-        operation = next((op for op in operations() if op.function is function), None)
-    if operation is None:
-        if spec_name is not None:
-            raise UsageError(
-                "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
-                "`pallas-debug kernels` lists them"
-            )
-        return [], {}
-    try:
-        spec = operation.spec(spec_name) if spec_name else operation.tagged("small")[0]
-    except ValueError as error:
-        raise UsageError(str(error)) from error
-    return list(spec.args), dict(spec.kwargs)
-
-
 def _of_program(
     what: str, rest: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[Dump], Path]:
-    if not options["module"] and not Path(what).is_file():
-        raise UsageError(
-            f"no such script: {what}. Name a Python file, `-m` and a module, "
-            "or package.module:function."
-        )
+    programs.check_exists(what, module=options["module"])
     from pallas_debug.aot import switches
     from pallas_debug.api import Notice, say_mode, split_targets
     from pallas_debug.session import Options, Session
@@ -243,7 +182,7 @@ def _of_program(
         say=say_mode,
     )
     with session:
-        problem = _run(what, rest, module=options["module"])
+        problem = programs.run_program(what, rest, module=options["module"])
         session.record_run(" ".join(["-m", what] if options["module"] else [what]))
         with output.progress(
             lambda: len(session.dumps) * len(session.targets), lambda: session.pending
@@ -261,42 +200,6 @@ def _of_program(
             "off a TPU, or only define its kernels?"
         )
     return session.dumps, options["directory"].absolute()
-
-
-def _run(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
-    """Run a program as `python` would; what went wrong with it, in a sentence, or None."""
-    argv, path = sys.argv, list(sys.path)
-    sys.argv = [what, *rest]
-    try:
-        if module:
-            sys.path.insert(0, str(Path.cwd()))
-            runpy.run_module(what, run_name="__main__", alter_sys=True)
-        else:
-            sys.path.insert(0, str(Path(what).resolve().parent))
-            runpy.run_path(str(Path(what).resolve()), run_name="__main__")
-    except SystemExit as error:
-        if error.code in (None, 0):
-            return None
-        return f"{what} exited with {error.code!r}; the kernels that it had lowered were kept"
-    except Exception as error:  # noqa: BLE001 - whatever the user's program raises
-        _print_their_traceback(error)
-        return f"{what} raised {type(error).__name__}; the kernels that it had lowered were kept"
-    finally:
-        sys.argv, sys.path = argv, path
-    return None
-
-
-def _print_their_traceback(error: BaseException) -> None:
-    """The program's own frames: ours, runpy's and jax's come first, and are none of its concern."""
-    frames = error.__traceback__
-    while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
-        frames = frames.tb_next
-    error.__cause__ = error.__context__ = None  # jax's note that it removed its own frames
-    traceback.print_exception(type(error), error, frames or error.__traceback__)
-
-
-def _is_outside(module: str) -> bool:
-    return module.split(".")[0] in ("runpy", "jax", "pallas_debug")
 
 
 def _finish(result: tuple[list[Dump], Path], options: dict[str, Any]) -> int:

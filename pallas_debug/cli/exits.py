@@ -17,7 +17,10 @@ class Exit(enum.IntEnum):
 
 MEANING: dict[Exit, str] = {
     Exit.OK: "everything asked for was done, and every kernel compiled",
-    Exit.FAILED: "it was done, and at least one kernel failed to compile; `grep` found nothing",
+    Exit.FAILED: (
+        "it was done, and at least one kernel failed to compile; `grep` found nothing, "
+        "`explain` recognised nothing"
+    ),
     Exit.USAGE: "what was asked for makes no sense: an unknown target, kernel, pass or option",
     Exit.CANNOT_RUN: (
         "it could not be done: no libtpu, no such directory, a full disk, "

@@ -10,12 +10,15 @@ from pallas_debug._version import __version__
 
 COMMANDS: dict[str, str] = {
     "dump": "Compile the kernels of a script, module or function for TPU targets.",
+    "verify": "Say whether kernels work, on which chips, and if not, why.",
     "ls": "List dumped kernels, or the passes of one.",
     "show": "Print a stage or pass of a dumped kernel.",
     "browse": "Browse kernels and their passes in the terminal.",
     "diff": "Show what a pass changed, or what differs between two stages.",
     "grep": "Search all stages and passes of all kernels.",
     "source": "Show the source of a kernel with the operations that come from each line.",
+    "explain": "Say what errors mean: of a message, a log, a dump, or a code.",
+    "reproduce": "Write one script that shows a dumped kernel's failure again.",
     "targets": "List the chips that one can compile for.",
     "kernels": "List the bundled kernels and their specs.",
     "doctor": "Say what works on this machine and what does not, each with its remedy.",

@@ -13,10 +13,15 @@ import click
 
 def print_json(value: Any) -> None:
     """Data on standard output, as JSON that a person can read too."""
+    click.echo(json_text(value))
+
+
+def json_text(value: Any) -> bytes:
+    """Data as JSON that a person can read too."""
     import msgspec
 
     encoded = msgspec.json.encode(msgspec.to_builtins(value, enc_hook=str))
-    click.echo(msgspec.json.format(encoded, indent=2))
+    return msgspec.json.format(encoded, indent=2)
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:

@@ -11,25 +11,20 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from patiencediff import PatienceSequenceMatcher
-
-from pallas_debug.ir.normal import Noise, normal_lines, value_names
+from pallas_debug.ir.match import Block, Budget, joined, match, patience, refined
+from pallas_debug.ir.normal import Noise, ValueNames, normal_lines, value_names
 from pallas_debug.ir.operations import Kind, Module, guess_kind, name_of
 
 Tag = Literal["equal", "replace", "delete", "insert"]
-Block = tuple[int, int, int]
-"""First matched line on either side, and how many."""
-
 CONTEXT = 3
 
-_CLOSE_WORK = 400_000
-"""Pairs of lines compared in gaps that patience leaves: about 50 ms at worst."""
-
 _MANY_WORDS = 1500
+_FEW_PAIRS = 10_000
 _WORDS = re.compile(r"[%#@$]?[\w.$-]+|\s+|.", re.DOTALL)
 
 
@@ -92,8 +87,14 @@ class Diff:
         if any(c.tag != "equal" for c in hunk):
             yield tuple(hunk)
 
-    def pairs(self, change: Change) -> list[tuple[int | None, int | None]]:
-        """For a split view: which line of a change became which; None opposite one without."""
+    def pairs(
+        self, change: Change, budget: Budget | None = None
+    ) -> list[tuple[int | None, int | None]]:
+        """For a split view: which line of a change became which; None opposite one without.
+
+        Args:
+          budget: what may be spent on it, for who asks for the pairs of many changes.
+        """
         if len(change.old) == len(change.new):
             return list(zip(change.old, change.new, strict=True))
         names = [
@@ -102,7 +103,7 @@ class Diff:
         ]
         found: list[tuple[int | None, int | None]] = []
         i, j = change.old.start, change.new.start
-        blocks = _Budget().close(names[0], names[1])
+        blocks = (budget or Budget()).close(names[0], names[1])
         for a, b, size in [*blocks, (len(names[0]), len(names[1]), 0)]:
             a, b = change.old.start + a, change.new.start + b
             found += [(k, None) for k in range(i, a)] + [(None, k) for k in range(j, b)]
@@ -154,12 +155,14 @@ def diff(
     *,
     ignore: Collection[Noise] = (),
     kind: Kind | None = None,
+    tick: Callable[[], None] = lambda: None,
 ) -> Diff:
     """What changed from `old` to `new`, both lines without newlines.
 
     Args:
       ignore: noise that is no change. Lines that are noise alone take no part.
       kind: what the texts are; guessed from `new` unless given.
+      tick: called between the steps of the work; what it raises ends it.
     """
     kind = kind or guess_kind("\n".join(new[:60]))
     keys = [normal_lines(lines, kind, ignore) for lines in (old, new)]
@@ -176,7 +179,7 @@ def diff(
         blocks = _match_values(shown, values)
         blocks = _same_values(shown, values, blocks)
     else:
-        blocks = _match(shown[0], shown[1])
+        blocks = match(shown[0], shown[1])
     changes = tuple(_changes(blocks, len(shown[0]), len(shown[1])))
     return Diff(old=sides[0], new=sides[1], changes=changes, kind=kind)
 
@@ -203,9 +206,13 @@ def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
 
 
 def _word_opcodes(a: list[str], b: list[str]) -> list[tuple[str, int, int, int, int]]:
+    """Which words became which. The longest runs in common read best, and take long to find."""
     if max(len(a), len(b)) > _MANY_WORDS:
         return [("replace", 0, len(a), 0, len(b))]
-    return list(difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes())
+    if len(a) * len(b) < _FEW_PAIRS:
+        return list(difflib.SequenceMatcher(None, a, b, autojunk=False).get_opcodes())
+    changes = _changes(Budget().close(a, b), len(a), len(b))
+    return [(c.tag, c.old.start, c.old.stop, c.new.start, c.new.stop) for c in changes]
 
 
 def _cut(change: Change, start: int, stop: int) -> list[Change]:
@@ -234,44 +241,55 @@ def _changes(blocks: Sequence[Block], old_size: int, new_size: int) -> Iterator[
         i, j = a + size, b + size
 
 
-def _match(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Blocks of equal lines: by lines that occur once, and pair by pair in what gaps stay."""
-    budget = _Budget()
-    return _refined(_patience(a, b), (a, b), budget.close)
-
-
-def _match_values(keys: Sequence[Sequence[str]], values: Sequence[list[list[str]]]) -> list[Block]:
+def _match_values(keys: Sequence[Sequence[str]], values: Sequence[ValueNames]) -> list[Block]:
     """Blocks of lines that are equal but for the names of values.
 
     First the lines that compute the same from the same, which the whole chain of definitions
     tells; in the gaps the lines that do so from equal operands; then the lines by themselves.
     """
     a, b = (_computed(*side) for side in zip(keys, values, strict=True))
-    budget = _Budget()
-    blocks = _patience(a[0], b[0])
+    budget = Budget()
+    blocks = patience(a[0], b[0])
     for near in (1, 2):
-        blocks = _refined(blocks, (a[near], b[near]), _patience)
-    return _refined(blocks, (a[2], b[2]), budget.close)
+        blocks = refined(blocks, (a[near], b[near]), patience)
+    return refined(blocks, (a[2], b[2]), budget.close)
 
 
-def _computed(
-    keys: Sequence[str], values: Sequence[list[str]]
-) -> tuple[list[int], list[int], list[int]]:
+def _computed(keys: Sequence[str], values: ValueNames) -> tuple[array[int], array[int], array[int]]:
     """Hashes per line: of all that it computes; of it and its operands' lines; of it alone."""
-    whole: dict[str, int] = {}
-    single: dict[str, int] = {}
-    hashes: tuple[list[int], list[int], list[int]] = ([], [], [])
+    whole, single, lines = _Unknown(), _Zero(), _Lines()
+    deeply, nearly, all_alone = array("q"), array("q"), array("q")
+    of_whole, of_single = whole.__getitem__, single.__getitem__
     for key, names in zip(keys, values, strict=True):
-        defined = _results(key)
+        alone, defined = lines[key]
         operands = names[defined:]
-        alone = hash(key)
-        deep = hash((alone, *[whole.get(name) or hash(name[:4]) for name in operands]))
-        near = hash((alone, *[single.get(name, 0) for name in operands]))
+        deep = hash((alone, *map(of_whole, operands)))
+        deeply.append(deep)
+        nearly.append(hash((alone, *map(of_single, operands))))
+        all_alone.append(alone)
         for position, name in enumerate(names[:defined]):
-            whole[name], single[name] = hash((deep, position)), hash((alone, position))
-        for of_line, value in zip(hashes, (deep, near, alone), strict=True):
-            of_line.append(value)
-    return hashes
+            whole[name], single[name] = deep + position, alone + position
+    return deeply, nearly, all_alone
+
+
+class _Unknown(dict[str, int]):
+    """What a value is that no line defines: no more than how its name begins tells."""
+
+    def __missing__(self, name: str) -> int:
+        return hash(name[:4])
+
+
+class _Zero(dict[str, int]):
+    def __missing__(self, name: str) -> int:
+        return 0
+
+
+class _Lines(dict[str, tuple[int, int]]):
+    """The hash of a line, and how many results it has. Without names most lines occur often."""
+
+    def __missing__(self, key: str) -> tuple[int, int]:
+        found = self[key] = hash(key), _results(key)
+        return found
 
 
 def _results(key: str) -> int:
@@ -285,40 +303,48 @@ def _results(key: str) -> int:
 
 
 def _same_values(
-    keys: Sequence[Sequence[str]], values: Sequence[list[list[str]]], blocks: Sequence[Block]
+    keys: Sequence[Sequence[str]], values: Sequence[ValueNames], blocks: Sequence[Block]
 ) -> list[Block]:
     """The blocks without the lines whose operands are others than before, whatever their names.
 
     Which new name an old one has, the matched lines tell that define it; for what is defined in
     lines that changed, the first matched line that uses it.
     """
-    names = _Names()
+    names, results = _Names(), _Lines()
+    there = names.there
     kept: list[Block] = []
     i = j = 0
     for a, b, size in blocks:
         for side, first, last in ((0, i, a), (1, j, b)):
             for n in range(first, last):
-                names.forget(side, values[side][n][: _results(keys[side][n])])
+                names.forget(side, values[side][n][: results[keys[side][n]][1]])
+        first = 0  # of a run of lines that are the same
         for k in range(size):
             old, new = values[0][a + k], values[1][b + k]
-            defined = _results(keys[1][b + k])
-            same = names.agree(old[defined:], new[defined:])
-            names.define(old[:defined], new[:defined])
-            if same:
-                kept.append((a + k, b + k, 1))
+            defined = results[keys[1][b + k]][1]
+            operands = old[defined:], new[defined:]
+            # Most operands are as they were known to be: that is seen at once.
+            same = tuple(map(there.get, operands[0])) == operands[1] or names.agree(*operands)
+            if defined:
+                names.define(old[:defined], new[:defined])
+            if not same:
+                kept.append((a + first, b + first, k - first))
+                first = k + 1
+        kept.append((a + first, b + first, size - first))
         i, j = a + size, b + size
-    return _joined(kept)
+    return joined([block for block in kept if block[2]])
 
 
 class _Names:
     """Which old name is which new one, so far."""
 
     def __init__(self) -> None:
-        self._known: tuple[dict[str, str], dict[str, str]] = ({}, {})
+        self.there: dict[str, str] = {}
+        self._back: dict[str, str] = {}
 
     def agree(self, old: Sequence[str], new: Sequence[str]) -> bool:
         """Whether the names may stand for each other; those unknown so far do from now on."""
-        there, back = self._known
+        there, back = self.there, self._back
         for a, b in zip(old, new, strict=False):
             if there.get(a, b) != b or back.get(b, a) != a:
                 return False
@@ -326,7 +352,7 @@ class _Names:
         return True
 
     def define(self, old: Sequence[str], new: Sequence[str]) -> None:
-        there, back = self._known
+        there, back = self.there, self._back
         for a, b in zip(old, new, strict=False):
             back.pop(there.get(a, ""), None)  # a name that is used again means another value
             there.pop(back.get(b, ""), None)
@@ -334,56 +360,6 @@ class _Names:
 
     def forget(self, side: int, names: Sequence[str]) -> None:
         """A line that has no counterpart defines them anew."""
-        here, there = self._known[side], self._known[1 - side]
+        here, there = (self.there, self._back) if side == 0 else (self._back, self.there)
         for name in names:
             there.pop(here.pop(name, ""), None)
-
-
-Matcher = Callable[[Sequence[Hashable], Sequence[Hashable]], list[Block]]
-
-
-def _refined(
-    blocks: Sequence[Block],
-    keys: tuple[Sequence[Hashable], Sequence[Hashable]],
-    match: Matcher,
-) -> list[Block]:
-    """The blocks, and those that `match` finds in the gaps between them."""
-    found: list[Block] = []
-    i = j = 0
-    for a, b, size in [*blocks, (len(keys[0]), len(keys[1]), 0)]:
-        if i < a and j < b:
-            inner = match(keys[0][i:a], keys[1][j:b])
-            found += [(i + k, j + m, length) for k, m, length in inner]
-        if size:
-            found.append((a, b, size))
-        i, j = a + size, b + size
-    return _joined(found)
-
-
-def _joined(blocks: Sequence[Block]) -> list[Block]:
-    joined: list[Block] = []
-    for a, b, size in blocks:
-        if joined and joined[-1][0] + joined[-1][2] == a and joined[-1][1] + joined[-1][2] == b:
-            joined[-1] = (joined[-1][0], joined[-1][1], joined[-1][2] + size)
-        else:
-            joined.append((a, b, size))
-    return joined
-
-
-def _patience(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    found = PatienceSequenceMatcher(None, a, b).get_matching_blocks()
-    return [(i, j, size) for i, j, size in found if size]
-
-
-class _Budget:
-    """Matching by pairs, which takes the product of both lengths, as long as there is not much."""
-
-    def __init__(self, pairs: int = _CLOSE_WORK) -> None:
-        self._left = pairs
-
-    def close(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-        if len(a) * len(b) > self._left:
-            return []
-        self._left -= len(a) * len(b)
-        matcher = difflib.SequenceMatcher(None, a, b, autojunk=False)
-        return [(i, j, size) for i, j, size in matcher.get_matching_blocks() if size]

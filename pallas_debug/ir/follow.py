@@ -3,7 +3,8 @@
 Two things tell. Where the texts of two passes agree but for names and locations, the line itself
 is still there. Where they do not, the location tells: a pass that rewrites an operation gives what
 it makes of it the location of what it was. Of several operations at one location those of the same
-name are meant, and of n that became m the ones at the same place in the row.
+name are meant, and of n that became m the ones at the same place in the row. Of an operation
+without a location the one of its family is taken that stands in its place.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from functools import cached_property
 from typing import Literal
 
 from pallas_debug.ir.diff import diff
+from pallas_debug.ir.match import Budget
 from pallas_debug.ir.operations import Module
 
 _PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp")
@@ -43,7 +45,7 @@ class Trail:
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._modules = [_Located(m) for m in modules]
-        self._aligned: dict[int, tuple[dict[int, int], dict[int, int]]] = {}
+        self._aligned: dict[int, tuple[_Aligned, _Aligned]] = {}
 
     def follow(self, module: int, line: int) -> list[Step]:
         """What became of the operation on a line, pass by pass until it is gone."""
@@ -67,29 +69,70 @@ class Trail:
         self, module: int, lines: tuple[int, ...], step: Literal[1, -1]
     ) -> tuple[tuple[int, ...], Fate]:
         here, there = self._modules[module], self._modules[module + step]
-        same = self._same(module, step)
+        aligned = self._side(module, step)
+        same = aligned.same
         if all(line in same for line in lines):
             return tuple(same[line] for line in lines), "same"
         found: set[int] = set()
         for line in lines:
-            found |= {same[line]} if line in same else set(_counterparts(here, there, line))
+            if line in same:
+                found.add(same[line])
+            elif line in here.keys:
+                found.update(_counterparts(here, there, line))
+            elif line in aligned.in_place:
+                found.add(aligned.in_place[line])
         return tuple(sorted(found)), _fate(here, there, lines, found)
 
-    def _same(self, module: int, step: Literal[1, -1]) -> dict[int, int]:
-        """The lines that are there before and after, but for names and locations."""
+    def _side(self, module: int, step: Literal[1, -1]) -> _Aligned:
+        """How the lines of a module and of the next one, or of the one before, stand together."""
         first = min(module, module + step)
         known = self._aligned.get(first)
         if known is None:
             old, new = self._modules[first].module, self._modules[first + 1].module
-            found = diff(old.lines, new.lines, ignore=("ssa", "loc"), kind=new.kind)
-            there: dict[int, int] = {}
-            for change in found.changes:
-                if change.tag == "equal":
-                    pairs = zip(change.old, change.new, strict=True)
-                    there.update((found.old.numbers[a], found.new.numbers[b]) for a, b in pairs)
-            known = there, {b: a for a, b in there.items()}
-            self._aligned[first] = known
+            there = _align(old, new)
+            known = self._aligned[first] = there, there.backwards
         return known[0 if step == 1 else 1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Aligned:
+    """Lines of a module, each with one of the next.
+
+    Attributes:
+      same: those that are there before and after, but for names and locations.
+      in_place: those of a family at the same place among lines that changed.
+    """
+
+    same: dict[int, int]
+    in_place: dict[int, int]
+
+    @property
+    def backwards(self) -> _Aligned:
+        return _Aligned(
+            same={b: a for a, b in self.same.items()},
+            in_place={b: a for a, b in self.in_place.items()},
+        )
+
+
+def _align(old: Module, new: Module) -> _Aligned:
+    found = diff(old.lines, new.lines, ignore=("ssa", "loc"), kind=new.kind)
+    a, b = found.old.numbers, found.new.numbers
+    budget = Budget()
+    same: dict[int, int] = {}
+    in_place: dict[int, int] = {}
+    for change in found.changes:
+        if change.tag == "equal":
+            pairs = zip(change.old, change.new, strict=True)
+            same.update((a[i], b[j]) for i, j in pairs)
+        elif change.tag == "replace":
+            families = (
+                [_family(module.names[numbers[n]] or "") for n in lines]
+                for module, numbers, lines in ((old, a, change.old), (new, b, change.new))
+            )
+            for i, j, size in budget.close(*families):
+                for k in range(size):
+                    in_place[a[change.old[i + k]]] = b[change.new[j + k]]
+    return _Aligned(same=same, in_place=in_place)
 
 
 class _Located:

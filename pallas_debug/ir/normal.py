@@ -8,8 +8,10 @@ names along the lines that it has matched.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Collection, Sequence
+from array import array
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Literal, get_args
 
 from pallas_debug.ir.operations import LONG, Kind, closing
@@ -22,6 +24,8 @@ VALUE = re.compile(r"%[\w$.-]+")
 """A value in MLIR, LLO or bundles."""
 
 _WORD = re.compile(r"(?<![\w.])[a-z]{1,6}(?=[\s,:\])}\[(]|$)")
+_VALUE_OR_END = re.compile(VALUE.pattern + r"|\n")
+_WORD_OR_END = re.compile(_WORD.pattern + r"|\n")
 _BINDER = re.compile(r"(?<![\w.])([a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
 _KEYWORDS = frozenset(("in", "let", "lambda"))
 _LOCATION_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"| loc\(')
@@ -54,19 +58,54 @@ def normal_lines(
             if line.startswith("#loc"):
                 normal[number] = None
     if "attrs" in ignore:
-        normal = [None if line is None else sorted_attributes(line) for line in normal]
+        normal = _all_sorted(normal)
     return normal
 
 
-def value_names(lines: Sequence[str], kind: Kind) -> list[list[str]]:
-    """The names of values in each line, in the order in which they stand there."""
-    if kind == "text":
-        return [[] for _ in lines]
-    if kind != "jaxpr":
-        return [VALUE.findall(line, 0, LONG) for line in lines]
-    known = _defined("\n".join(lines))
-    code = (line.partition("  # ")[0] for line in lines)
-    return [[w for w in _WORD.findall(line, 0, LONG) if w in known] for line in code]
+def _all_sorted(lines: Sequence[str | None]) -> list[str | None]:
+    """Each line with sorted attributes. Once the names are gone, most lines are there often."""
+    known: dict[str | None, str | None] = {None: None}
+    for line in lines:
+        if line not in known:
+            known[line] = sorted_attributes(line) if line and _SORTABLE.search(line) else line
+    return list(map(known.__getitem__, lines))
+
+
+class ValueNames:
+    """The names of values in each line of a text.
+
+    All are held in one tuple, which the garbage collector looks at once: with a list for each line
+    it would be busy for as long as all else takes.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = tuple(names)  # those of a line end with a newline
+        ends = (number for number, name in enumerate(self._names, 1) if name == "\n")
+        self._starts = array("L", (0, *ends))
+
+    def __getitem__(self, line: int) -> tuple[str, ...]:
+        """The names in a line, in the order in which they stand there."""
+        return self._names[self._starts[line] : self._starts[line + 1] - 1]
+
+    def __iter__(self) -> Iterator[tuple[str, ...]]:
+        names = self._names
+        return (names[a : b - 1] for a, b in itertools.pairwise(self._starts))
+
+
+def value_names(lines: Sequence[str], kind: Kind) -> ValueNames:
+    """The names of values in each line."""
+    if not lines:
+        return ValueNames(())
+    code: Iterable[str] = lines if kind != "text" else [""] * len(lines)
+    if kind == "jaxpr":
+        code = (line.partition("  # ")[0] for line in lines)
+    elif max(map(len, lines), default=0) > LONG:
+        code = (line[:LONG] for line in lines)
+    text = "\n".join(code) + "\n"
+    if kind == "jaxpr":
+        known = _defined(text) | {"\n"}
+        return ValueNames(word for word in _WORD_OR_END.findall(text) if word in known)
+    return ValueNames(_VALUE_OR_END.findall(text))
 
 
 def sorted_attributes(line: str) -> str:
@@ -107,6 +146,7 @@ def _joined(parts: list[str], closed_by: str) -> str:
 
 
 _DEEPEST = 100
+_SORTABLE = re.compile(r"\{[^}]*=[^}]*,|\{[^}]*,[^}]*=")
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\](),]')
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _ATTRIBUTE = re.compile(r"\s*[A-Za-z_][\w.$]*\s*(?:=|$)")

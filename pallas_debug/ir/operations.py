@@ -219,6 +219,10 @@ class Module:
                     found.setdefault(key, []).append(number)
         return found
 
+    def make_tables(self) -> None:
+        """Make all tables now, for who will ask from where there is no time to wait."""
+        _ = (self.names, self.from_source, self.regions, self._definitions, self._uses)
+
     @cached_property
     def regions(self) -> tuple[Region, ...]:
         """What can be folded, in the order of the opening lines."""

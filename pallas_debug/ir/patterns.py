@@ -46,12 +46,35 @@ class Query:
         Raises:
           re.error: the text is no regular expression.
         """
+        return re.compile(self._bytes(), re.MULTILINE)
+
+    def of_line(self) -> re.Pattern[bytes] | None:
+        """The same up to the end of the line: as many matches as there are lines that match.
+
+        None where what is matched may go past a line, or be nothing.
+        """
+        if "(?" in self.text or r"\n" in self.text or "\n" in self.text:
+            return None
+        if self.compiled().search(b""):
+            return None
+        return re.compile(b"(?:" + self._bytes() + b").*(?:\n|\\Z)", re.MULTILINE)
+
+    def _bytes(self) -> bytes:
         source = re.escape(self.text) if self.literal else self.text
         re.compile(source)  # its errors speak of characters
         tokens = _tokens(source)
         if self.folds:
             tokens = (token if _is_escape(token) else _lowered(token) for token in tokens)
-        return re.compile(b"".join(map(_bytes_of, tokens)), re.MULTILINE)
+        return b"".join(map(_bytes_of, tokens))
+
+    def of_text(self) -> re.Pattern[str]:
+        """The pattern, for the characters of one line.
+
+        Raises:
+          re.error: the text is no regular expression.
+        """
+        source = re.escape(self.text) if self.literal else self.text
+        return re.compile(source, re.IGNORECASE if self.folds else 0)
 
     def needle(self) -> bytes | None:
         """The bytes that are the whole pattern, where it is nothing but characters."""

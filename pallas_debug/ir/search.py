@@ -8,6 +8,8 @@ makes it quick; a match that reaches past the end of its line is tried again on 
 from __future__ import annotations
 
 import errno
+import itertools
+import operator
 import os
 import re
 import stat
@@ -17,11 +19,13 @@ from pathlib import Path
 
 from pallas_debug.ir.patterns import Query as Query
 
-CHUNK = 1 << 20
-"""Bytes read at a time; the search can be stopped between any two."""
+CHUNK = 1 << 18
+"""Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
 
 LONGEST = 1 << 26
 """A line longer than this is searched in pieces, and a match across two of them is not seen."""
+
+_NEWLINE = ord("\n")
 
 SHOWN = 1000
 """Bytes of a hit's line that are kept, around the match."""
@@ -82,7 +86,7 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
     Raises:
       re.error: the query is no regular expression.
     """
-    finder = _finder(query)
+    find = finder(query)
     read = hits = 0
     for files, path in enumerate(paths, 1):
         problem = None
@@ -90,7 +94,7 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
         try:
             for data in _chunks(path, chunk):
                 position = newlines = 0
-                for start, stop in finder(data):
+                for start, stop in find(data):
                     newlines += data.count(b"\n", position, start)
                     position = start
                     yield _hit(path, data, before + newlines, start, stop)
@@ -111,27 +115,29 @@ def count(
     Args:
       first: stop a text at its first hit, for who wants to know whether there is one.
     """
-    finder = _finder(query)
+    counted = counter(query)
     for path in paths:
         found, problem = 0, None
         try:
             for data in _chunks(path, chunk):
-                for _ in finder(data):
-                    found += 1
-                    if first:
-                        break
+                found += counted(data)
                 if first and found:
+                    found = 1
                     break
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
         yield path, found, problem
 
 
-Finder = Callable[[bytearray], Iterator[tuple[int, int]]]
+Finder = Callable[[bytes | bytearray], Iterator[tuple[int, int]]]
 
 
-def _finder(query: Query) -> Finder:
-    """What finds, in whole lines, the first match of each line that has one."""
+def finder(query: Query) -> Finder:
+    """What finds, in whole lines, the first match of each line that has one: `(start, stop)`.
+
+    Raises:
+      re.error: the query is no regular expression.
+    """
     needle, required, folds = query.needle(), query.required(), query.folds
     if needle is not None and b"\n" not in needle:
         return lambda data: _literal(data.lower() if folds else data, needle)
@@ -141,7 +147,35 @@ def _finder(query: Query) -> Finder:
     return lambda data: _pattern(data.lower() if folds else data, pattern)
 
 
-def _literal(data: bytearray, needle: bytes) -> Iterator[tuple[int, int]]:
+def counter(query: Query) -> Callable[[bytes | bytearray], int]:
+    """What counts, in whole lines, those that match: as `finder` finds them, and quicker.
+
+    Raises:
+      re.error: the query is no regular expression.
+    """
+    needle, required, folds = query.needle(), query.required(), query.folds
+    if needle and b"\n" not in needle:
+        return lambda data: _count_literal(data.lower() if folds else data, needle)
+    line = query.of_line()
+    if required is None and line is not None:
+        return lambda data: _count_lines(data.lower() if folds else data, line)
+    find = finder(query)
+    return lambda data: sum(1 for _ in find(data))
+
+
+def _count_literal(data: bytes | bytearray, needle: bytes) -> int:
+    """What stands between two hits holds a newline, or they are on one line."""
+    parts = data.split(needle)
+    if len(parts) == 1:
+        return 0
+    return 1 + sum(map(operator.contains, parts[1:-1], itertools.repeat(_NEWLINE)))
+
+
+def _count_lines(data: bytes | bytearray, line: re.Pattern[bytes]) -> int:
+    return sum(1 for _ in line.finditer(data, 0, len(data) - data.endswith(b"\n")))
+
+
+def _literal(data: bytes | bytearray, needle: bytes) -> Iterator[tuple[int, int]]:
     find, size = data.find, len(needle)
     position = find(needle)
     while position >= 0:
@@ -151,7 +185,7 @@ def _literal(data: bytearray, needle: bytes) -> Iterator[tuple[int, int]]:
 
 
 def _prefiltered(
-    data: bytearray, pattern: re.Pattern[bytes], required: bytes
+    data: bytes | bytearray, pattern: re.Pattern[bytes], required: bytes
 ) -> Iterator[tuple[int, int]]:
     """Only the lines that hold what every match holds."""
     position = data.find(required)
@@ -165,7 +199,7 @@ def _prefiltered(
         position = data.find(required, end)
 
 
-def _pattern(data: bytearray, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
+def _pattern(data: bytes | bytearray, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
     size = len(data) - data.endswith(b"\n")
     position = 0
     crossed = False

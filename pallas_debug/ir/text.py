@@ -178,6 +178,21 @@ class Document:
         """Bytes as they are."""
         return self._source.read(offset, count)
 
+    def chunk(self, offset: int, size: int, longest: int) -> bytes:
+        """Whole lines from a line's first byte on, about `size` bytes of them; none at the end.
+
+        Args:
+          longest: bytes; a line that is longer comes in parts.
+        """
+        while True:
+            data = self._source.read(offset, size)
+            if len(data) < size:
+                return data
+            end = data.rfind(b"\n") + 1
+            if end or size >= longest:
+                return data[:end] if end else data
+            size = min(4 * size, longest)
+
     def text(self) -> str:
         """The whole, decoded. For what is known to be small enough."""
         return self._source.read(0, self._source.size()).decode(errors="replace")

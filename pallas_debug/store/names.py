@@ -7,6 +7,15 @@ import re
 
 from pallas_debug.model import Kernel
 
+KERNEL, COMPILATION = "kernel.json", "compilation.json"
+"""What makes a folder a kernel's, or a target's."""
+
+PROGRAM = "program.py"
+"""A kernel written out as a program of its own; `reproduce` makes scripts of it."""
+
+RUNS = "runs"
+"""The folder of what tests and scripts used."""
+
 MAX_BYTES = 200
 """Most file systems allow 255 bytes; the rest is for the suffixes that we append."""
 

@@ -10,6 +10,7 @@ MLIR bytecode ends in `.mlirbc`.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -80,7 +81,49 @@ def compiles(files: Iterable[Path]) -> list[RawCompile]:
     return sorted(found, key=lambda c: c.stamp)
 
 
-def describe(passes: Sequence[RawPass], *, keep_unchanged: bool) -> list[Pass]:
+def outline(passes: Sequence[RawPass]) -> list[Pass]:
+    """The passes of one compile by the sizes and times of their files.
+
+    A text is read only where it is as long as the one before. No pass has a digest; each names
+    its file.
+
+    Raises:
+      OSError: a file has gone.
+    """
+    outlined: list[Pass] = []
+    before: RawPass | None = None
+    began: os.stat_result | None = None
+    for raw in passes:
+        this = raw.path.stat()
+        seconds, same = None, False
+        if before is not None and began is not None:
+            seconds = max(0.0, round((this.st_mtime_ns - began.st_mtime_ns) / 1e9, 6))
+            same = this.st_size == began.st_size and _same(before.path, raw.path)
+        outlined.append(
+            Pass(
+                number=raw.number,
+                name=raw.name,
+                size=this.st_size,
+                sha256="",
+                seconds=seconds,
+                changed=raw.failed or not same,
+                failed=raw.failed,
+                file=raw.path.name,
+            )
+        )
+        before, began = raw, this
+    return outlined
+
+
+def _same(a: Path, b: Path) -> bool:
+    with a.open("rb") as one, b.open("rb") as other:
+        while chunk := one.read(_HEAD):
+            if chunk != other.read(_HEAD):
+                return False
+    return True
+
+
+def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[Pass]:
     """The passes of one compile as the manifest lists them.
 
     Args:

@@ -6,19 +6,23 @@ the directory stays readable.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord, Stage
 from pallas_debug.store import raw, schema
-from pallas_debug.store.writer import COMPILATION, KERNEL, RUNS
+from pallas_debug.store.names import COMPILATION, KERNEL, RUNS
 
 RAW_TARGET = "raw"
 """The target's name where libtpu's files do not say which chip they were made for."""
+
+LLO, LOG, PASSES = "llo", "compiler.log", "passes"
+"""Below a target's folder: what comes after the passes, what the compiler said, and they."""
 
 _STAGE_FILES: dict[Stage, str] = {
     "source": "source.py",
@@ -29,6 +33,8 @@ _STAGE_FILES: dict[Stage, str] = {
 
 _OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
 """The stages that are the same for every target."""
+
+_OF_TARGET: tuple[Stage, ...] = ("stablehlo", "mosaic")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +86,32 @@ class StoredCompilation:
             raise DumpFormatError(f"{self.folder} keeps no text of the pass {wanted.name!r}")
         return self.folder / latest
 
+    def others(self) -> list[Path]:
+        """The files beside the passes: those of LLO, by name, and the compiler's log."""
+        if self.target == RAW_TARGET:
+            return []
+        llo = [self.folder / LLO / name for name in _names(self.folder / LLO, of_folders=False)]
+        log = self.folder / LOG
+        return [*llo, log] if log.is_file() else llo
+
     def _read(self) -> Compilation:
         if self.compilation is None:
             raise DumpFormatError(self.problem or f"{self.folder} cannot be read")
         return self.compilation
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredText:
+    """A text of a kernel, known by its file alone.
+
+    Attributes:
+      target: its folder's name; None where the text is the same for every target.
+      stage: `jaxpr`, `13-infer-vector-layout`.
+    """
+
+    path: Path
+    target: str | None
+    stage: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +170,9 @@ class DumpReader:
     """A directory of dumps, ours or libtpu's."""
 
     root: Path
+    _raw: dict[str, raw.RawCompile] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def __iter__(self) -> Iterator[StoredKernel]:
         yield from self.kernels()
@@ -154,40 +185,71 @@ class DumpReader:
         """
         if (self.root / KERNEL).is_file():  # a single kernel's folder was named
             return [_read_kernel(self.root)]
-        paths = _listed(self.root)
-        folders = [p for p in paths if _is_kernel(p) and p.is_dir()]
-        files = [p for p in paths if p.is_file()]
-        return [_read_kernel(folder) for folder in folders] + _raw_kernels(self.root, files)
+        folders, files = _scanned(self.root)
+        kernels = [_read_kernel(self.root / name) for name in folders]
+        for name, compile_ in _raw_compiles(self.root, files).items():
+            kernels.append(_raw_kernel(self.root, name, compile_, raw.describe))
+        return kernels
 
     def names(self) -> list[str]:
-        """What `read` takes, without a look into any kernel's folder; raw dumps are read whole.
+        """What `read` takes: nothing is read for it but the directory itself.
+
+        Raw dumps by libtpu 0.0.42 and before are the exception: a kernel's name stands in its
+        first file.
 
         Raises:
           DumpDirectoryError: the directory can be listed no more.
         """
         if (self.root / KERNEL).is_file():
             return [self.root.resolve().name]
-        try:
-            with os.scandir(self.root) as entries:
-                listed = [(entry.name, entry.is_dir()) for entry in entries]
-        except OSError as error:
-            raise DumpDirectoryError(f"{self.root} cannot be listed: {error.strerror}.") from error
-        folders = sorted(name for name, is_folder in listed if is_folder)
-        files = [self.root / name for name, is_folder in sorted(listed) if not is_folder]
-        found = [name for name in folders if _is_kernel(self.root / name)]
-        return found + [kernel.name for kernel in _raw_kernels(self.root, files)]
+        folders, files = _scanned(self.root)
+        found = _raw_compiles(self.root, files)
+        self._raw.clear()
+        self._raw.update(found)
+        return [*folders, *found]
 
     def read(self, name: str) -> StoredKernel:
-        """One kernel of `names`; where its folder cannot be read, its `problem` says why."""
+        """One kernel of `names`; where its folder cannot be read, its `problem` says why.
+
+        Of raw dumps no more is read than tells which passes changed something: they come without
+        digests.
+        """
         if (self.root / KERNEL).is_file():
             return _read_kernel(self.root)
         if (self.root / name).is_dir():
             return _read_kernel(self.root / name)
-        files = [path for path in _listed(self.root) if path.is_file()]
-        raw_kernels = {kernel.name: kernel for kernel in _raw_kernels(self.root, files)}
-        if name in raw_kernels:
-            return raw_kernels[name]
+        compile_ = self._find_raw(name)
+        if compile_ is not None:
+            return _raw_kernel(self.root, name, compile_, raw.outline)
         return StoredKernel(name=name, folder=self.root, problem=f"{name} has gone from here")
+
+    def _find_raw(self, name: str) -> raw.RawCompile | None:
+        if name not in self._raw:
+            with contextlib.suppress(DumpDirectoryError):
+                self.names()
+        return self._raw.get(name)
+
+    def texts(self, name: str) -> Iterator[StoredText]:
+        """The texts of one kernel of `names` that a search goes through, each file once.
+
+        Found by the names of the files, none of which is read. The source and the compiler's log
+        are left out: they are not what the compiler made of a kernel.
+        """
+        folder = self.root if (self.root / KERNEL).is_file() else self.root / name
+        if not folder.is_dir():
+            yield from _raw_texts(self._find_raw(name))
+            return
+        if (folder / _STAGE_FILES["jaxpr"]).is_file():
+            yield StoredText(path=folder / _STAGE_FILES["jaxpr"], target=None, stage="jaxpr")
+        for target in _names(folder, of_folders=True):
+            for stage in _OF_TARGET:
+                if (folder / target / _STAGE_FILES[stage]).is_file():
+                    path = folder / target / _STAGE_FILES[stage]
+                    yield StoredText(path=path, target=target, stage=stage)
+            for inner in (PASSES, LLO):
+                for file in _names(folder / target / inner, of_folders=False):
+                    path = folder / target / inner / file
+                    yield StoredText(path=path, target=target, stage=path.stem)
 
     def find(self, wanted: str) -> StoredKernel:
         """The kernel by its folder's name, its own name, or a unique start of either.
@@ -215,13 +277,16 @@ class DumpReader:
 
     def runs(self) -> list[RunRecord]:
         """What tests and scripts recorded, run by run; records that cannot be read are left out."""
-        records = []
-        for path in sorted((self.root / RUNS).glob("*/*.json")):
-            try:
-                records.append(schema.decode(path.read_bytes(), RunRecord, path))
-            except (OSError, DumpFormatError):
-                continue
-        return records
+        return list(self.iter_runs())
+
+    def iter_runs(self) -> Iterator[RunRecord]:
+        """The same, each read when it is asked for."""
+        for run in _names(self.root / RUNS, of_folders=True):
+            for file in _names(self.root / RUNS / run, of_folders=False):
+                path = self.root / RUNS / run / file
+                if path.suffix == ".json":
+                    with contextlib.suppress(OSError, DumpFormatError):
+                        yield schema.decode(path.read_bytes(), RunRecord, path)
 
 
 def open_dumps(root: str | Path) -> DumpReader:
@@ -231,8 +296,8 @@ def open_dumps(root: str | Path) -> DumpReader:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
     root = Path(root)
-    _listed(root)
-    return DumpReader(root=root)
+    with _opened(root):
+        return DumpReader(root=root)
 
 
 def read_text(path: Path) -> str:
@@ -247,9 +312,18 @@ def read_text(path: Path) -> str:
         raise DumpFormatError(f"{path} cannot be read: {error.strerror}. Dump again.") from error
 
 
-def _listed(root: Path) -> list[Path]:
+def _listed(root: Path) -> list[tuple[str, bool]]:
+    """The names in a directory, each with whether it is one itself; nothing else is looked at."""
+    with _opened(root) as entries:
+        return [(entry.name, _is_folder(entry)) for entry in entries]
+
+
+@contextlib.contextmanager
+def _opened(root: Path) -> Iterator[Iterator[os.DirEntry[str]]]:
+    """A directory that is listed; why it cannot be, in the words of every command."""
     try:
-        return sorted(root.iterdir())
+        with os.scandir(root) as entries:
+            yield entries
     except FileNotFoundError as error:
         raise DumpDirectoryError(
             f"no such directory: {root}. `pallas-debug dump SCRIPT.py` makes one."
@@ -262,8 +336,34 @@ def _listed(root: Path) -> list[Path]:
         raise DumpDirectoryError(f"{root} cannot be listed: {error.strerror}.") from error
 
 
-def _is_kernel(folder: Path) -> bool:
-    return not folder.name.startswith(".") and folder.name != RUNS
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _scanned(root: Path) -> tuple[list[str], list[str]]:
+    """The folders of kernels, and the files, each by name.
+
+    Raises:
+      DumpDirectoryError: the directory cannot be listed.
+    """
+    folders, files = [], []
+    for name, is_folder in _listed(root):
+        if not is_folder:
+            files.append(name)
+        elif name != RUNS and not name.startswith("."):
+            folders.append(name)
+    return sorted(folders), sorted(files)
+
+
+def _names(folder: Path, *, of_folders: bool) -> list[str]:
+    """What a folder holds of either kind, by name; nothing where it is not there."""
+    try:
+        return sorted(name for name, is_folder in _listed(folder) if is_folder == of_folders)
+    except DumpDirectoryError:
+        return []
 
 
 def _read_kernel(folder: Path) -> StoredKernel:
@@ -278,10 +378,10 @@ def _read_kernel(folder: Path) -> StoredKernel:
     except DumpFormatError as error:
         problem = str(error)
     try:
-        targets = _listed(folder)
+        targets = sorted(name for name, is_folder in _listed(folder) if is_folder)
     except DumpDirectoryError as error:
         targets, problem = [], problem or str(error)
-    compilations = tuple(filter(None, map(_read_compilation, targets)))
+    compilations = tuple(filter(None, (_read_compilation(folder / name) for name in targets)))
     return StoredKernel(
         name=folder.resolve().name,  # `.` has none of its own
         folder=folder,
@@ -307,24 +407,34 @@ def _read_compilation(folder: Path) -> StoredCompilation | None:
     return StoredCompilation(folder=folder, target=folder.name, problem=problem)
 
 
-def _raw_kernels(root: Path, files: list[Path]) -> list[StoredKernel]:
-    stored = []
+def _raw_compiles(root: Path, files: list[str]) -> dict[str, raw.RawCompile]:
+    """Compiles by what they are called here: by their kernel, and a number from the second on."""
+    found: dict[str, raw.RawCompile] = {}
     counts: dict[str, int] = {}
-    for compile_ in raw.compiles(files):
+    for compile_ in raw.compiles(root / name for name in files):
         counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
-        name = compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"
-        try:
-            stored.append(_raw_kernel(root, name, compile_))
-        except OSError as error:
-            problem = f"{error.filename} cannot be read: {error.strerror}."
-            stored.append(StoredKernel(name=name, folder=root, problem=problem))
-    return stored
+        found[compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"] = compile_
+    return found
 
 
-def _raw_kernel(root: Path, name: str, compile_: raw.RawCompile) -> StoredKernel:
-    passes = tuple(raw.describe(compile_.passes, keep_unchanged=True))
+def _raw_texts(compile_: raw.RawCompile | None) -> Iterator[StoredText]:
+    for this in compile_.passes if compile_ else ():
+        yield StoredText(path=this.path, target=RAW_TARGET, stage=f"{this.number:02d}-{this.name}")
+
+
+Describe = Callable[[Sequence[raw.RawPass]], list[Pass]]
+
+
+def _raw_kernel(
+    root: Path, name: str, compile_: raw.RawCompile, describe: Describe
+) -> StoredKernel:
+    try:
+        passes = tuple(describe(compile_.passes))
+    except OSError as error:
+        problem = f"{error.filename} cannot be read: {error.strerror}."
+        return StoredKernel(name=name, folder=root, problem=problem)
     failure = _raw_failure(compile_)
-    digest = hashlib.sha256(passes[0].sha256.encode()).hexdigest()
+    digest = hashlib.sha256(passes[0].sha256.encode()).hexdigest() if passes[0].sha256 else ""
     compilation = Compilation(
         kernel=name,
         target=RAW_TARGET,

@@ -6,7 +6,6 @@ dataclass as it is read. What does not fit is a `DumpFormatError` that says whic
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,6 +25,8 @@ T = TypeVar("T", Kernel, Compilation, RunRecord)
 
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
     """The document as JSON that a person can read."""
+    import json  # not where dumps are only read
+
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSION}
     # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
     text = json.dumps(head | msgspec.to_builtins(document), ensure_ascii=False, indent=1)

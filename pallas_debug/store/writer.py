@@ -22,11 +22,12 @@ from filelock import FileLock
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError
 from pallas_debug.model import Compilation, Kernel, RunRecord
 from pallas_debug.store import schema
+from pallas_debug.store.names import COMPILATION as COMPILATION
+from pallas_debug.store.names import KERNEL as KERNEL
+from pallas_debug.store.names import PROGRAM as PROGRAM
+from pallas_debug.store.names import RUNS as RUNS
 from pallas_debug.store.names import clean, kernel_folder, target_folder
 
-KERNEL = "kernel.json"
-COMPILATION = "compilation.json"
-RUNS = "runs"
 _TMP = ".tmp"
 _LOCKS = ".locks"
 _STRIPES = 3  # hex digits: at most 4,096 lock files, however many kernels
@@ -87,6 +88,15 @@ class Store:
             for name, content in files.items():  # kernel.json last: it vouches for the others
                 self._replace_file(folder / name, content)
         return folder
+
+    def put_program(self, kernel: Kernel, program: str) -> Path:
+        """Write a kernel as a program of its own, beside what it is; the file."""
+        path = self.folder(kernel) / PROGRAM
+        files: dict[str, Content] = {PROGRAM: program.encode(errors="replace")}
+        with self._explaining():
+            if not self._same(path.parent, files):
+                self._replace_file(path, files[PROGRAM])
+        return path
 
     def put_compilation(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]

@@ -5,11 +5,14 @@ An action is a function of the app, written in `commands/` beside those of its k
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import string
+import unicodedata
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from textual.binding import Binding
+from textual.keys import KEY_NAME_REPLACEMENTS, Keys
 
 if TYPE_CHECKING:
     from pallas_debug.tui.app import BrowseApp
@@ -38,10 +41,18 @@ class Action:
     def group(self) -> str:
         return self.name.partition(".")[0]
 
-    def binding(self) -> Binding:
-        """The action as Textual binds it."""
+    def bindings(self, keys: str, *, over: Collection[str] = ()) -> list[Binding]:
+        """The action as Textual binds it, to each of these keys.
+
+        Args:
+          over: keys that count before what the focused pane does with them.
+        """
         does = f"perform('{self.name}')"
-        return Binding(self.keys, does, self.title, show=False, priority=self.ahead, id=self.name)
+        return [
+            Binding(key, does, self.title, show=False, priority=self.ahead or key in over)
+            for key in keys.split(",")
+            if key
+        ]
 
 
 _REGISTRY: dict[str, Action] = {}
@@ -53,7 +64,8 @@ def action(name: str, keys: str, title: str, *, ahead: bool = False) -> Callable
     def register(run: Run) -> Run:
         if name in _REGISTRY:
             raise ValueError(f"there are two actions {name}")
-        _REGISTRY[name] = Action(name=name, keys=keys, title=title, run=run, ahead=ahead)
+        named = ",".join(key_named(key) or key for key in keys.split(",") if key)
+        _REGISTRY[name] = Action(name=name, keys=named, title=title, run=run, ahead=ahead)
         return run
 
     return register
@@ -67,22 +79,32 @@ def registry() -> Mapping[str, Action]:
     return _REGISTRY
 
 
-KEY_NAMES = {
-    "slash": "/",
-    "colon": ":",
-    "question_mark": "?",
-    "ampersand": "&",
-    "vertical_line": "|",
-    "escape": "esc",
-    "pagedown": "pgdn",
-    "pageup": "pgup",
-    "left_square_bracket": "[",
-    "right_square_bracket": "]",
-    "left_curly_bracket": "{",
-    "right_curly_bracket": "}",
-}
-
-
 def spelled(keys: str) -> str:
     """Keys as a person reads them: `space pgdn`."""
-    return " ".join(KEY_NAMES.get(key, key) for key in keys.split(",") if key)
+    return " ".join(_spelled(key) for key in keys.split(",") if key)
+
+
+def _spelled(key: str) -> str:
+    *modifiers, base = key.split("+")
+    return "+".join([*modifiers, _SHORT.get(base) or _PUNCTUATION.get(base, base)])
+
+
+def key_named(text: str) -> str | None:
+    """What Textual calls a key without modifiers, such as `/`, `esc` or `f5`; None for no key."""
+    text = next((key for key, short in _SHORT.items() if short == text), text)
+    if len(text) == 1 and text.isprintable():
+        return text if text.isalnum() else _name(text)
+    return text if text in _KEYS or text in _PUNCTUATION else None
+
+
+def _name(character: str) -> str:
+    name = unicodedata.name(character, "").lower().replace("-", "_").replace(" ", "_")
+    return KEY_NAME_REPLACEMENTS.get(name, name)
+
+
+_SHORT = {"escape": "esc", "pagedown": "pgdn", "pageup": "pgup"}
+"""Keys that a person calls otherwise than Textual does."""
+
+_PUNCTUATION = {_name(character): character for character in string.punctuation}
+
+_KEYS = frozenset(key.value for key in Keys)

@@ -20,7 +20,7 @@ TAB = 8
 UNSEEN = "�"
 """Stands for what has no picture: controls of 8 bits, of direction, of joining; half pairs."""
 
-_TABLE: dict[int, int | str] = {i: 0x2400 + i for i in range(32)} | {0x7F: 0x2421}
+_TABLE: dict[int, str] = {i: chr(0x2400 + i) for i in range(32)} | {0x7F: chr(0x2421)}
 _TABLE |= dict.fromkeys(
     (
         *range(0x80, 0xA0),

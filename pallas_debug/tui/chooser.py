@@ -44,10 +44,11 @@ class Chooser(ModalScreen[T | None], Generic[T]):
     Args:
       title: what is chosen.
       choices: what each is called, and what it is.
+      at: the one that the cursor stands on at first.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "dismiss", "close", show=False),
+        Binding("escape,ctrl+c", "dismiss", "close", show=False),
         Binding("down,ctrl+n", "move(1)", "down", show=False),
         Binding("up,ctrl+p", "move(-1)", "up", show=False),
         Binding("pagedown", "move(10)", "page down", show=False),
@@ -62,8 +63,9 @@ class Chooser(ModalScreen[T | None], Generic[T]):
     #chooser _List { height: 1fr; }
     """
 
-    def __init__(self, title: str, choices: Sequence[tuple[str, T]]) -> None:
+    def __init__(self, title: str, choices: Sequence[tuple[str, T]], *, at: int = 0) -> None:
         super().__init__()
+        self._at = at
         self._title = title
         self._choices = list(choices)
         self._shown = self._choices
@@ -75,19 +77,20 @@ class Chooser(ModalScreen[T | None], Generic[T]):
             yield _List()
 
     def on_mount(self) -> None:
-        self._show("")
+        self.query_one(Input).focus()
+        self._show("", keep=self._at)
 
     @on(Input.Changed)
     def _typed(self, event: Input.Changed) -> None:
         self._show(event.value)
 
-    def _show(self, words: str) -> None:
+    def _show(self, words: str, *, keep: int = 0) -> None:
         """Those that have every word in their label, in either case."""
         wanted = words.lower().split()
         self._shown = [c for c in self._choices if all(w in c[0].lower() for w in wanted)]
         shown = self.query_one(_List)
         shown.labels = [label for label, _ in self._shown]
-        shown.changed(keep=0)
+        shown.changed(keep=keep)
 
     def action_move(self, lines: int) -> None:
         self.query_one(_List).cursor += lines

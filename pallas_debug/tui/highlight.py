@@ -1,19 +1,21 @@
 """Colours for a line of jaxpr, StableHLO, Mosaic or LLO text, by what its parts are.
 
-One set of rules serves all stages: MLIR's spelling, jax's and Python's differ little where colour
-is of use. A line is looked at by itself, and only when it is drawn.
+One set of rules serves all stages: MLIR's spelling, jax's, LLO's and Python's differ little where
+colour is of use. A line is looked at by itself, and only when it is drawn.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 Spans = list[tuple[str, str]]
 """Parts of a line, each with its kind; `""` for what is nothing in particular."""
 
-KINDS = ("comment", "location", "string", "value", "operation", "type", "literal")
+Mark = tuple[int, int, str]
+"""A part of a line from one character to before another, and its kind."""
+
+KINDS = ("comment", "location", "string", "value", "operation", "type", "literal", "label")
 
 _FOLDED = "loc(…)"
 
@@ -21,8 +23,9 @@ _RULES = re.compile(
     r"(?P<location>\bloc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\""
     r"|\((?:[^()]|\([^()]*\))*\))*\))*\))"
     r"|(?P<string>\"(?:[^\"\\]|\\.)*\")"
-    r"|(?P<comment>//.*|(?:(?<=\s)|^)#\s.*)"
+    r"|(?P<comment>//.*|(?:(?<=\s)|^)#\s.*|;;|/\*(?! loc\()[^*]*\*/)"
     r"|(?P<value>%[\w$.-]+(?::\d+)?(?:#\d+)?|\^bb\d+)"
+    r"|(?P<label>\$region\d+|#allocation\d+|^= control target .*|^L[HB]: .*)"
     r"|(?P<type>\b(?:tensor|vector|memref|tuple)<[^=]*?>(?=[\s,)>}]|$)|![\w.]+(?:<[^>]*>)?"
     r"|\b[a-zA-Z]+\d*\[[\d,]*\]|\b(?:[iuf]\d{1,2}|bf16|index)\b)"
     r"|(?P<operation>\b(?:[a-z_]\w*\.)+[a-z_]\w*\b|(?<== )[a-z_]\w*\b)"
@@ -44,37 +47,39 @@ def spans(line: str) -> Spans:
 
 
 def without_locations(parts: Iterable[tuple[str, str]]) -> Spans:
-    """The parts with each location folded away."""
-    return [(_FOLDED if kind == "location" else text, kind) for text, kind in parts]
+    """The parts with each location folded away, but those that something was found in."""
+    return [
+        (_FOLDED if kind == "location" and _is_whole(text) else text, kind) for text, kind in parts
+    ]
 
 
-def with_hits(parts: Iterable[tuple[str, str]], pattern: re.Pattern[str]) -> Spans:
-    """The parts with what a search found in them set apart; a hit may go across parts."""
-    parts = list(parts)
-    line = "".join(text for text, _ in parts)
-    hits = [match.span() for match in pattern.finditer(line) if match.end() > match.start()]
-    if not hits:
-        return parts
-    cuts = sorted({0, len(line), *(edge for hit in hits for edge in hit), *_edges(parts)})
-    result: Spans = []
-    for start, stop in itertools.pairwise(cuts):
-        is_hit = any(a <= start and stop <= b for a, b in hits)
-        result.append((line[start:stop], "hit" if is_hit else _kind_at(parts, start)))
-    return [part for part in result if part[0]]
+def _is_whole(location: str) -> bool:
+    return location.startswith("loc(") and location.endswith(")")
 
 
-def _edges(parts: Spans) -> list[int]:
-    edges, end = [], 0
-    for text, _ in parts:
-        end += len(text)
-        edges.append(end)
-    return edges
-
-
-def _kind_at(parts: Spans, position: int) -> str:
-    end = 0
+def marked(parts: Spans, marks: Sequence[Mark]) -> Spans:
+    """The parts with others laid over them, which may go across parts. Marks are in order."""
+    found: Spans = []
+    at = number = 0
     for text, kind in parts:
-        end += len(text)
-        if position < end:
-            return kind
-    return ""
+        start, stop = at, at + len(text)
+        while at < stop:
+            while number < len(marks) and marks[number][1] <= at:
+                number += 1
+            if number == len(marks) or marks[number][0] >= stop:
+                found.append((text[at - start :], kind))
+                at = stop
+                continue
+            first, last, over = marks[number]
+            if first > at:
+                found.append((text[at - start : first - start], kind))
+            at, end = max(first, at), min(last, stop)
+            found.append((text[at - start : end - start], over))
+            at = end
+    return found
+
+
+def hits(line: str, pattern: re.Pattern[str]) -> list[Mark]:
+    """Where a pattern matches, as marks."""
+    found = (match.span() for match in pattern.finditer(line))
+    return [(start, stop, "hit") for start, stop in found if stop > start]

@@ -6,15 +6,19 @@ index is built step by step: between two steps the screen answers keys.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from pallas_debug.ir.text import STEP, Document, Growth
+from pallas_debug.ir.text import Document, Growth
 
 LONGEST = 10_000
 """Characters (bytes, in a file) of a line that are asked for at a time."""
 
-PIECE = 1 << 24
+STEP = 1 << 21
+"""Bytes that are indexed at a time: 3 ms."""
+
+PIECE = 1 << 22
 """Bytes of a line that are searched at a time, where it is longer."""
 
 
@@ -61,13 +65,19 @@ class Lines(Protocol):
         """All lines. For what is known to be small."""
         ...
 
-    def chunk(self, offset: int, size: int) -> bytes:
-        """About `size` bytes from `offset` on, up to the end of a line; none at the end."""
+    def pieces(self, line: int, size: Callable[[], int]) -> Iterator[bytes]:
+        """The bytes of all lines from one on, in pieces of about `size()` that end with a line.
+
+        A line longer than `PIECE` comes in parts.
+        """
         ...
 
 
 class DocumentLines:
-    """The lines of a file."""
+    """The lines of a file.
+
+    A file that cannot be read any more has empty lines; `grow` raises then, and so it is told.
+    """
 
     unit = "bytes"
 
@@ -87,22 +97,34 @@ class DocumentLines:
         return self._document.indexed
 
     def text(self, line: int, start: int = 0, stop: int = LONGEST) -> str:
-        return self._document.line_slice(line, start, stop)
+        with suppress(OSError):
+            return self._document.line_slice(line, start, stop)
+        return ""
 
     def length(self, line: int) -> int:
-        return self._document.line_size(line)
+        with suppress(OSError):
+            return self._document.line_size(line)
+        return 0
 
     def index(self) -> bool:
-        return self._document.index(STEP)
+        with suppress(OSError):
+            return self._document.index(STEP)
+        return True
 
     def grow(self) -> Growth:
         return self._document.grow()
 
     def whole(self) -> Sequence[str]:
-        return self._document.lines(0, 1 << 62)
+        with suppress(OSError):
+            return self._document.lines(0, 1 << 62)
+        return []
 
-    def chunk(self, offset: int, size: int) -> bytes:
-        return self._document.chunk(offset, size, PIECE)
+    def pieces(self, line: int, size: Callable[[], int]) -> Iterator[bytes]:
+        with suppress(OSError):
+            offset = self._document.offset(line)
+            while data := self._document.chunk(offset, size(), PIECE):
+                offset += len(data)
+                yield data
 
 
 class ListLines:
@@ -141,9 +163,9 @@ class ListLines:
     def whole(self) -> Sequence[str]:
         return self._lines
 
-    def chunk(self, offset: int, size: int) -> bytes:
-        raise NotImplementedError
-
-
-def _unused() -> Iterator[None]:
-    yield None
+    def pieces(self, line: int, size: Callable[[], int]) -> Iterator[bytes]:
+        while line < len(self._lines):
+            step = max(size() * len(self._lines) // max(self._size, 1), 1)
+            part = self._lines[line : line + step]
+            yield ("\n".join(part) + "\n").encode(errors="replace")
+            line += step

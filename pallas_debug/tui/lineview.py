@@ -7,8 +7,9 @@ several where long ones wrap. A line that does not wrap goes on to the right, an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, ClassVar
 
 from rich.segment import Segment
 from rich.style import Style
@@ -19,6 +20,7 @@ from textual.message import Message
 from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+from textual.worker import Worker
 
 from pallas_debug.tui.cells import Cells as Cells
 from pallas_debug.tui.cells import cuts, without_tabs
@@ -27,6 +29,8 @@ from pallas_debug.tui.cells import visible as visible
 
 GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
 """Marks where a line goes on to the right, to the left, and in the next row."""
+
+_TURNS = 12
 
 
 class LineView(ScrollView, can_focus=True):
@@ -49,25 +53,40 @@ class LineView(ScrollView, can_focus=True):
         Binding("G,end", "go(-1)", "bottom", show=False),
     ]
 
-    COMPONENT_CLASSES: ClassVar[set[str]] = {"lineview--cursor", "lineview--more"}
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "lineview--cursor",
+        "lineview--more",
+        "lineview--selected",
+    }
 
     DEFAULT_CSS = """
     LineView {
         scrollbar-size-vertical: 1;
         scrollbar-size-horizontal: 0;
         & .lineview--cursor { background: $surface-lighten-1; }
+        & .lineview--selected { background: $secondary-muted; }
         & .lineview--more { color: $text-warning; text-style: bold; }
         &:focus .lineview--cursor { background: $primary-muted; text-style: bold; }
+        &:nocolor .lineview--selected { text-style: reverse; }
         &:nocolor .lineview--cursor { text-style: underline; }
         &:nocolor:focus .lineview--cursor { text-style: bold reverse; }
     }
     """
 
-    cursor: reactive[int] = reactive(0)
+    cursor: reactive[int] = reactive(0, repaint=False)  # its watcher draws what changes
     panned: reactive[int] = reactive(0)
     """Cells of each line that are left out on the left."""
     wrap: reactive[bool] = reactive(False)
     """Whether long lines go on in further rows."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._screen: list[Strip] = []
+        self._base: Style | None = None
+        self._columns: int | None = None
+
+    selected_from: reactive[int | None] = reactive(None)
+    """The line from which lines are selected."""
 
     class Moved(Message):
         """The cursor stands on another line."""
@@ -92,7 +111,7 @@ class LineView(ScrollView, can_focus=True):
         """What stands on a line."""
         raise NotImplementedError
 
-    def gutter(self, line: int) -> Cells:
+    def prefix(self, line: int) -> Cells:
         """What stands before a line, and stays where it is when the line is panned."""
         return []
 
@@ -120,6 +139,18 @@ class LineView(ScrollView, can_focus=True):
         """Rows of the screen that lines are drawn on."""
         return max(self.size.height, 1)
 
+    @property
+    def columns(self) -> int:
+        """Cells of a row of the screen, without those of the scrollbar."""
+        if self._columns is None:
+            return self.scrollable_content_region.width
+        return self._columns
+
+    @property
+    def base(self) -> Style:
+        """How plain text looks."""
+        return self._base or self.rich_style
+
     def changed(self, *, keep: int | None = None) -> None:
         """There is something else to show.
 
@@ -128,7 +159,7 @@ class LineView(ScrollView, can_focus=True):
         """
         # Wrapped, the last line too can be the first one on the screen.
         below = self.room - 1 if self.wrap else self.size.height - self.room
-        self.virtual_size = Size(self.size.width, self.rows + below)
+        self.virtual_size = Size(self.columns, self.rows + below)
         wanted = self.cursor if keep is None else keep
         self.set_reactive(LineView.cursor, max(0, min(wanted, self.count - 1)))
         self._follow()
@@ -150,6 +181,8 @@ class LineView(ScrollView, can_focus=True):
 
     def _follow(self) -> None:
         """Scroll so that the cursor is seen."""
+        if not self.count:
+            return
         row, top = self.row_of(self.cursor), self.scroll_offset.y
         if row < top:
             wanted = row
@@ -183,27 +216,43 @@ class LineView(ScrollView, can_focus=True):
                 return line
         return None
 
+    def aside(self, work: Callable[[], Coroutine[Any, Any, None]], group: str) -> Worker[None]:
+        """Start work beside the drawing. Another one of the same group ends it."""
+        worker: Worker[None] = self.run_worker(work, group=group, exclusive=True)
+        return worker
+
+    @staticmethod
+    async def breathe() -> None:
+        """Let the screen do what it has to: a key takes some turns until it is seen."""
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
+
     # Drawing.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        self._screen = [strip for _, strip in self._wrapped()] if self.wrap else []
-        return super().render_lines(crop)
+        # What Textual works out anew each time it is asked is the same for all lines.
+        self._base, self._columns = self.rich_style, self.columns
+        try:
+            self._screen = [strip for _, strip in self._wrapped()] if self.wrap else []
+            return super().render_lines(crop)
+        finally:
+            self._base = self._columns = None
 
     def render_line(self, y: int) -> Strip:
-        width = self.size.width
+        width = self.columns
         if y >= self.room:
-            return self._below().crop(0, width).extend_cell_length(width, self.rich_style)
+            return self._below().crop(0, width).extend_cell_length(width, self.base)
         if self.wrap:
             known = y < len(self._screen)
-            return self._screen[y] if known else Strip.blank(width, self.rich_style)
+            return self._screen[y] if known else Strip.blank(width, self.base)
         row = y + self.scroll_offset.y
         if row >= self.rows:
-            return Strip.blank(width, self.rich_style)
+            return Strip.blank(width, self.base)
         return self._strips(self.line_of(row))[0]
 
     def _below(self) -> Strip:
         """What stands on the rows of the screen that are kept from the lines."""
-        return Strip.blank(self.size.width, self.rich_style)
+        return Strip.blank(self.columns, self.base)
 
     def _wrapped(self) -> Iterator[tuple[int, Strip]]:
         """The rows of the screen, each with its line."""
@@ -218,18 +267,45 @@ class LineView(ScrollView, can_focus=True):
 
     def _strips(self, line: int) -> list[Strip]:
         """A line as rows of the screen: one, or as many as it wraps to."""
-        base = self.rich_style
+        base = self.base_of(line)
+        before, body = self.prefix(line), self.cells(line)
+        return self.column(before, body, self.columns, base, self.left_out(line))
+
+    def base_of(self, line: int) -> Style:
+        """How plain text looks on a line: another way on that of the cursor."""
         if line == self.cursor:
-            base += self.get_component_rich_style("lineview--cursor", partial=True)
-        gutter = self.strip(self.gutter(line), base)
-        body = self.strip(without_tabs(self.cells(line)), base)
-        room = max(self.size.width - gutter.cell_length, 1)
-        parts = self._rows(body, room, base) if self.wrap else [self._panned(line, body, room, base)]
-        ahead = [gutter, *[self._continued(gutter, base)] * (len(parts) - 1)]
-        width = self.size.width
+            return self.base + self._style("lineview--cursor")
+        return self.base + self._style("lineview--selected") if line in self.selected else self.base
+
+    @property
+    def selected(self) -> range:
+        """The lines from the anchor to the cursor; none where there is no anchor."""
+        if self.selected_from is None:
+            return range(0)
+        first, last = sorted((self.selected_from, self.cursor))
+        return range(first, min(last + 1, self.count))
+
+    def column(
+        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int = 0
+    ) -> list[Strip]:
+        """A line as rows of a width: one with what is seen of it, or all where lines wrap.
+
+        Args:
+          before: stays where it is when the line is panned, and is not wrapped.
+          left_out: cells that are missing at the beginning of `parts`.
+        """
+        prefix, body = self.strip(before, base), self.strip(without_tabs(parts), base)
+        room = max(width - prefix.cell_length, 1)
+        if self.wrap:
+            rows = self._rows(body, room, base)
+        else:
+            rows = [self._panned(left_out, body, room, base)]
+        ahead = [prefix]
+        if len(rows) > 1:
+            ahead += [self._continued(prefix, base)] * (len(rows) - 1)
         return [
-            Strip.join([before, part]).crop(0, width).extend_cell_length(width, base)
-            for before, part in zip(ahead, parts, strict=True)
+            Strip.join([first, row]).crop(0, width).extend_cell_length(width, base)
+            for first, row in zip(ahead, rows, strict=True)
         ]
 
     def strip(self, parts: Cells, base: Style) -> Strip:
@@ -247,20 +323,20 @@ class LineView(ScrollView, can_focus=True):
             rows = [*rows[: self.room - 1], said]
         return rows
 
-    def _panned(self, line: int, body: Strip, room: int, base: Style) -> Strip:
+    def _panned(self, left_out: int, body: Strip, room: int, base: Style) -> Strip:
         """The part of a line that is seen, with marks where it goes on."""
-        start = self.panned - self.left_out(line)
+        start = self.panned - left_out
         shown = body.crop(start, start + room)
         more = base + self._style("lineview--more")
         if body.cell_length > start + room:
             shown = Strip.join([shown.crop(0, room - 1), Strip([Segment(GOES_ON, more)])])
-        if self.panned and (body.cell_length or self.left_out(line)):
+        if self.panned and (body.cell_length or left_out):
             shown = Strip.join([Strip([Segment(CAME_FROM, more)]), shown.crop(1)])
         return shown
 
-    def _continued(self, gutter: Strip, base: Style) -> Strip:
-        """The gutter of a row that is not a line's first."""
-        width = gutter.cell_length
+    def _continued(self, prefix: Strip, base: Style) -> Strip:
+        """What stands before a row that is not a line's first."""
+        width = prefix.cell_length
         more = base + self._style("lineview--more")
         return Strip([Segment(WRAPPED.rjust(width)[:width], more)]) if width else Strip([])
 
@@ -285,6 +361,20 @@ class LineView(ScrollView, can_focus=True):
         """Show what stands further right, or left. There is nothing to pan in wrapped lines."""
         if not self.wrap:
             self.panned = min(self.panned + columns, max(self.widest() - 1, 0))
+
+    def pan_home(self) -> None:
+        """Show lines from where they begin."""
+        self.panned = 0
+
+    def pan_end(self) -> None:
+        """Show the end of the longest line on the screen."""
+        self.panned = 0 if self.wrap else self.widest() - self._body_width()
+
+    def _body_width(self) -> int:
+        """Cells that the line under the cursor has on the screen."""
+        if not self.count:
+            return self.columns
+        return self.columns - self.strip(self.prefix(self.cursor), Style.null()).cell_length
 
     def widest(self) -> int:
         """Cells of the longest line on the screen."""

@@ -6,19 +6,33 @@ Imports no textual: it is tested, and used by whoever wants the same view withou
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
-from pallas_debug.errors import PallasDebugError
-from pallas_debug.ir import diff
-from pallas_debug.ir.normal import NOISE
-from pallas_debug.model import STAGES, Pass, Stage
-from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel, open_dumps
+from pallas_debug.errors import DumpDirectoryError, PallasDebugError
+from pallas_debug.model import STAGES, Failure, Pass, RunRecord, Stage
+from pallas_debug.store import (
+    DumpReader,
+    StoredCompilation,
+    StoredKernel,
+    StoredText,
+    open_dumps,
+)
+from pallas_debug.store.reader import read_text
+
+KEPT = 256
+"""Kernels whose documents stay in memory once they were read."""
+
+ERROR, LOG = "error", "log"
+"""Steps that are no text of the kernel: why it failed, what the compiler said."""
 
 
-@dataclass(frozen=True, order=True)
-class Entry:
+class Entry(NamedTuple):
     """A kernel in one of the directories that are browsed.
 
     Attributes:
@@ -37,12 +51,14 @@ class Step:
     Attributes:
       stage: its name where it is a stage.
       pass_: what the dump says of it where it is a pass.
+      file: where it is neither: LLO after the passes, or the compiler's log.
       label: what a person calls it.
     """
 
     label: str
     stage: Stage | None = None
     pass_: Pass | None = None
+    file: Path | None = None
 
     @property
     def name(self) -> str:
@@ -57,6 +73,11 @@ class Step:
     @property
     def failed(self) -> bool:
         return self.pass_ is not None and self.pass_.failed
+
+    @property
+    def of_kernel(self) -> bool:
+        """Whether it is the kernel in some form, and not what was said about it."""
+        return self.label not in (ERROR, LOG)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,32 +122,79 @@ class Browser:
     def __init__(self, *roots: Path) -> None:
         self.roots = roots
         self._readers: list[DumpReader] = [open_dumps(root) for root in roots]
-        self._read: dict[Entry, StoredKernel] = {}
+        self._read: OrderedDict[Entry, StoredKernel] = OrderedDict()
+        self._lock = threading.Lock()  # workers read, too
         self.entries: list[Entry] = []
         self.refresh()
 
     def refresh(self) -> bool:
-        """List the directories again; whether there is anything new, or gone."""
+        """List the directories again; whether there is anything new, or gone.
+
+        A directory that can be listed no more keeps what it had.
+        """
         before = self.entries
-        self.entries = [
-            Entry(i, name) for i, reader in enumerate(self._readers) for name in reader.names()
-        ]
+        found: list[Entry] = []
+        for i, reader in enumerate(self._readers):
+            try:
+                found += [Entry(i, name) for name in reader.names()]
+            except DumpDirectoryError:
+                found += [entry for entry in before if entry.dump == i]
         if len(self.roots) > 1:  # what is in both stands side by side
-            self.entries.sort(key=lambda e: (e.name, e.dump))
-        return self.entries != before
+            found.sort(key=lambda e: (e.name, e.dump))
+        self.entries = found
+        self.__dict__.pop("_known", None)
+        self.__dict__.pop("_by_kernel", None)
+        return found != before
+
+    @cached_property
+    def _known(self) -> frozenset[Entry]:
+        return frozenset(self.entries)
+
+    @cached_property
+    def _by_kernel(self) -> dict[tuple[int, str], list[Entry]]:
+        found: dict[tuple[int, str], list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.dump, kernel_name(entry.name)), []).append(entry)
+        return found
 
     def forget(self, entry: Entry | None = None) -> None:
         """Read a kernel, or all, from the disk again when it is asked for."""
-        if entry is None:
-            self._read.clear()
-        else:
-            self._read.pop(entry, None)
+        with self._lock:
+            if entry is None:
+                self._read.clear()
+            else:
+                self._read.pop(entry, None)
 
     def stored(self, entry: Entry) -> StoredKernel:
-        """What the dump has of a kernel; read from the disk at the first time."""
-        if entry not in self._read:
-            self._read[entry] = self._readers[entry.dump].read(entry.name)
-        return self._read[entry]
+        """What the dump has of a kernel; read from the disk unless it was among the last ones."""
+        with self._lock:
+            found = self._read.get(entry)
+            if found is not None:
+                self._read.move_to_end(entry)
+                return found
+        found = self.glance(entry)
+        with self._lock:
+            self._read[entry] = found
+            while len(self._read) > KEPT:
+                self._read.popitem(last=False)
+        return found
+
+    def glance(self, entry: Entry) -> StoredKernel:
+        """The same, read from the disk and not kept: for who looks at all kernels."""
+        return self._readers[entry.dump].read(entry.name)
+
+    def texts(self, entry: Entry) -> Iterator[StoredText]:
+        """The texts of a kernel for all its targets, found by the names of their files."""
+        return self._readers[entry.dump].texts(entry.name)
+
+    def runs(self, dump: int) -> Iterator[RunRecord]:
+        """What tests and scripts recorded in a directory, each read when it is asked for."""
+        return self._readers[dump].iter_runs()
+
+    def named(self, dump: int, name: str) -> list[Entry]:
+        """The kernels of a directory by their own name, or that of their folder."""
+        exact = Entry(dump, name)
+        return [exact] if exact in self._known else self._by_kernel.get((dump, name), [])
 
     def compilation(self, entry: Entry, target: str | None) -> StoredCompilation | None:
         """For a target, or for the first there is, failures before others."""
@@ -157,6 +225,12 @@ class Browser:
                 Step(label=f"{p.number:02d} {p.name}", pass_=p)
                 for p in compilation.compilation.passes
             ]
+        if compilation is not None:
+            for path in compilation.others():
+                label = LOG if path.name == "compiler.log" else path.stem
+                steps.append(Step(label=label, file=path))
+            if self.failure(entry, target) is not None or compilation.problem:
+                steps.append(Step(label=ERROR))
         return steps
 
     def path(self, place: Place) -> Path:
@@ -173,23 +247,28 @@ class Browser:
             if path is None:
                 raise PallasDebugError(f"{stored.name} has no {place.step.stage}")
             return path
-        assert place.step.pass_ is not None
-        assert compilation is not None
+        if place.step.file is not None:
+            return place.step.file
+        if place.step.pass_ is None or compilation is None:
+            raise PallasDebugError(f"{stored.name} has no file for {place.step.label}")
         return compilation.path(place.step.pass_)
 
     def text(self, place: Place) -> str:
         """What a step left; where it cannot be read, the reason."""
-        stored = self.stored(place.entry)
-        compilation = self.compilation(place.entry, place.target)
+        if place.step.label == ERROR:
+            return self._error(place)
         try:
-            if place.step.stage is not None:
-                target = compilation.target if compilation else None
-                return stored.stage_text(place.step.stage, target)
-            assert place.step.pass_ is not None
-            assert compilation is not None
-            return compilation.text(place.step.pass_)
+            return read_text(self.path(place))
         except PallasDebugError as error:
             return str(error)
+
+    def _error(self, place: Place) -> str:
+        compilation = self.compilation(place.entry, place.target)
+        failure = self.failure(place.entry, place.target)
+        if failure is None:
+            return (compilation.problem if compilation else None) or "it compiled"
+        where = f"\n{failure.source}" if failure.source else ""
+        return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
 
     def lines(self, place: Place) -> list[str]:
         """The text of a step, by lines."""
@@ -197,14 +276,19 @@ class Browser:
 
     def failing(self, entry: Entry, target: str | None, steps: Sequence[Step]) -> int | None:
         """Where a kernel that failed is to be opened: its failing pass, or the last there is."""
-        compilation = self.compilation(entry, target)
-        failure = compilation and compilation.compilation and compilation.compilation.failure
-        if not failure:
+        if self.failure(entry, target) is None:
             return None
         for i, step in enumerate(steps):
             if step.failed:
                 return i
-        return len(steps) - 1 if steps else None
+        texts = [i for i, step in enumerate(steps) if step.pass_ or step.stage]
+        return texts[-1] if texts else len(steps) - 1 if steps else None
+
+    def failure(self, entry: Entry, target: str | None) -> Failure | None:
+        """Why a kernel has no executable for a target; None where it has one."""
+        compilation = self.compilation(entry, target)
+        found = compilation.compilation if compilation else None
+        return found.failure if found else None
 
     # Diffs.
 
@@ -212,17 +296,20 @@ class Browser:
         """The last text of the same compilation that is another one than this."""
         steps = self.steps(place.entry, place.target)
         labels = [s.label for s in steps]
-        if place.step.label not in labels:
+        if place.step.label not in labels or not place.step.of_kernel:
             return None
         earlier = [s for s in steps[: labels.index(place.step.label)] if s.changed]
         return Place(entry=place.entry, target=place.target, step=earlier[-1]) if earlier else None
 
     def twin(self, entry: Entry) -> Entry | None:
         """The same kernel in the other directory: of the same folder's name, or of its own name."""
-        others = [e for e in self.entries if e.dump != entry.dump]
-        same = [e for e in others if e.name == entry.name]
-        alike = [e for e in others if kernel_name(e.name) == kernel_name(entry.name)]
-        return same[0] if same else alike[0] if len(alike) == 1 else None
+        if len(self.roots) < 2:
+            return None
+        other = 1 - entry.dump
+        if Entry(other, entry.name) in self._known:
+            return Entry(other, entry.name)
+        alike = self._by_kernel.get((other, kernel_name(entry.name)), [])
+        return alike[0] if len(alike) == 1 else None
 
     def base(self, place: Place, against: Against) -> Place | None:
         """What a text is compared with; None where there is no such text."""
@@ -244,6 +331,9 @@ class Browser:
         Args:
           noise: whether renumbered values, locations and the order of attributes count.
         """
+        from pallas_debug.ir import diff  # not at the start: it takes a while
+        from pallas_debug.ir.normal import NOISE
+
         found = diff.diff(self.lines(old), self.lines(new), ignore=() if noise else NOISE)
         names = self.label(old, new), self.label(new, old)
         lines = list(found.unified(*names))
@@ -280,13 +370,15 @@ class Browser:
     def command(self, place: Place, base: Place | None = None) -> str:
         """What prints the same in a shell: `pallas-debug show …`, or `diff` against a base."""
         first = base or place
-        words = [str(self.roots[first.entry.dump]), _spelled(first.step)]
+        if first.step.file is not None and first.step.label != LOG:
+            return shlex.join(["cat", str(first.step.file)])
+        words = [str(self.roots[first.entry.dump]), spelled(first.step)]
         options = ["--kernel", first.entry.name]
         options += ["--target", first.target] if first.target else []
         if base is None:
             return shlex.join(["pallas-debug", "show", *words, *options])
         if base.entry == place.entry and base.target == place.target:
-            words.append(_spelled(place.step))
+            words.append(spelled(place.step))
         elif base.entry == place.entry:
             options += ["--against", place.target or ""]
         else:
@@ -301,5 +393,6 @@ def kernel_name(folder: str) -> str:
     return name if dash and len(digest) == 8 else folder
 
 
-def _spelled(step: Step) -> str:
+def spelled(step: Step) -> str:
+    """A step as one names it on the command line."""
     return f"{step.pass_.number}" if step.pass_ is not None else step.label

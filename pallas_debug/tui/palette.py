@@ -2,35 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from functools import partial
+from collections.abc import Mapping
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
+from pallas_debug.tui.actions import registry, spelled
+from pallas_debug.tui.help import HEADINGS
 
-from pallas_debug.tui.actions import Action, registry, spelled
-
-
-class Actions(Provider):
-    """The registry, for Textual's palette."""
-
-    async def discover(self) -> Hits:
-        for found in _actions():
-            run = partial(self.app.run_action, f"perform('{found.name}')")
-            yield DiscoveryHit(_label(found), run, help=found.name)
-
-    async def search(self, query: str) -> Hits:
-        matcher = self.matcher(query)
-        for found in _actions():
-            label = _label(found)
-            score = matcher.match(f"{label} {found.name}")
-            if score > 0:
-                run = partial(self.app.run_action, f"perform('{found.name}')")
-                yield Hit(score, matcher.highlight(label), run, help=found.name)
+NAME = "program.palette"
 
 
-def _actions() -> Iterator[Action]:
-    return (a for a in registry().values() if a.name != "program.palette")
+def choices(keys: Mapping[str, str]) -> list[tuple[str, str]]:
+    """A line for each action, and its name.
+
+    Args:
+      keys: of each action, as the user has them.
+    """
+    actions = [a for a in registry().values() if a.name != NAME]
+    return [(_label(a.title, a.group, spelled(keys[a.name])), a.name) for a in actions]
 
 
-def _label(found: Action) -> str:
-    return f"{found.title}  {spelled(found.keys)}".rstrip()
+def _label(title: str, group: str, keys: str) -> str:
+    heading = HEADINGS.get(group, group).lower()
+    return "  ".join(filter(None, (title, keys, f"· {heading}")))

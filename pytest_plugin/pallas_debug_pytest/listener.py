@@ -15,6 +15,8 @@ import pallas_debug
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Dump
+from pallas_debug.verified import Outcome, Verdict
+from pallas_debug.verified import text as verdicts
 from pallas_debug_pytest import REPORTED, coverage
 from pallas_debug_pytest.settings import Settings
 
@@ -53,6 +55,8 @@ class Listener:
             doing.append(f"kernels run in {_title(settings.interpret)}")
         elif settings.watches and self._interprets():
             doing.append("kernels run in HLO interpret mode, as there is no accelerator")
+        if settings.verify:
+            doing.append(f"kernels verified for {', '.join(settings.verify)}")
         if settings.checks:
             doing.append(f"checked for {', '.join(settings.checks)}")
         if settings.races:
@@ -87,6 +91,7 @@ class Listener:
         unchecked = [f"NOT CHECKED: {sentence}" for sentence in self._all("unchecked")]
         lines += self._all("notices")
         lines += self._coverage()
+        lines += self._verdicts()
         lines += self._findings()
         lines += self._kernels() if self._settings.watches else []
         if not lines and not unchecked:
@@ -103,6 +108,15 @@ class Listener:
     def _coverage(self) -> list[str]:
         results = [said["coverage"] for said in self._said if said["coverage"] is not None]
         return coverage.lines(results) if self._settings.coverage else []
+
+    def _verdicts(self) -> list[str]:
+        """A row for each kernel, a column for each engine and chip; of all processes together."""
+        outcomes = tuple(Outcome(**o) for said in self._said for o in said["outcomes"])
+        if not outcomes:
+            return []
+        kernels = tuple(sorted({outcome.kernel for outcome in outcomes}))
+        verdict = Verdict(name="this run", kernels=kernels, outcomes=outcomes)
+        return [*verdicts.table(verdict).splitlines(), *verdicts.not_judged(verdict)]
 
     def _findings(self) -> list[str]:
         if not self._found:

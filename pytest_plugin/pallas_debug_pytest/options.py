@@ -183,6 +183,14 @@ OPTIONS = (
         f"are {', '.join(CHECKS)}, and all of them by 'all'",
     ),
     Option(
+        name="verify",
+        metavar="v5e,v6e",
+        const="all",
+        check=_target,
+        help="fail every test whose kernels a static analysis, the compiler for these chips (all) "
+        "or a check finds fault with; a table at the end says what was found for which chip",
+    ),
+    Option(
         name="races",
         metavar="",
         const="on",

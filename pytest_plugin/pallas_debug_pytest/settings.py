@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug_pytest.options import (
+    DEFAULT_CHECKS,
     DEFAULT_TARGET,
     OPTIONS,
     RACES,
@@ -32,6 +33,7 @@ class Settings:
     interpret: str | None
     timeout: float | None
     checks: tuple[str, ...]
+    verify: tuple[str, ...]
     races: bool
     hang: float | None
     flags: str | None
@@ -41,8 +43,19 @@ class Settings:
     @property
     def watches(self) -> bool:
         """Whether the whole run is watched; else only tests that ask by a marker or a fixture."""
-        asked = (self.dump, self.interpret, self.checks, self.coverage)
+        asked = (self.dump, self.interpret, self.checks, self.verify, self.coverage)
         return any(one not in (None, (), False) for one in asked)
+
+    @property
+    def compiled(self) -> tuple[str, ...]:
+        """The targets that every kernel is compiled for: to be kept, to be judged, or neither."""
+        dumped = self.targets if self.dump else ()
+        return tuple(dict.fromkeys((*dumped, *self.verify)))
+
+    @property
+    def chip(self) -> str:
+        """The target whose chip is given to code that asks for one."""
+        return self.targets[0]
 
     @property
     def speaks(self) -> bool:
@@ -71,12 +84,15 @@ def _resolve(config: pytest.Config) -> Settings:
     found = {option.name: value(config, option) for option in OPTIONS}
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
     races = switch(found["races"] or "off")
+    verify = _names(found["verify"] or "")
+    own = tuple(name for name in verify if name != "all")
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
-        targets=tuple(part.strip() for part in (found["target"] or DEFAULT_TARGET).split(",")),
+        targets=_names(found["target"] or "") or own or (DEFAULT_TARGET,),
         interpret=_racing(found["interpret"]) if races else found["interpret"],
         timeout=None if timeout is None else float(timeout),
-        checks=checks(found["check"]) if found["check"] else (),
+        checks=checks(found["check"]) if found["check"] else DEFAULT_CHECKS if verify else (),
+        verify=verify,
         races=races,
         hang=None if hang is None else float(hang),
         flags=found["flags"],
@@ -87,6 +103,10 @@ def _resolve(config: pytest.Config) -> Settings:
         if config.getoption(f"--pallas-{name}") is not None and not settings.watches:
             raise pytest.UsageError(f"--pallas-{name} does nothing by itself; give {wants} as well")
     return settings
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _racing(mode: str | None) -> str:

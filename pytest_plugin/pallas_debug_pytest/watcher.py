@@ -14,6 +14,7 @@ import sys
 from collections import Counter
 from collections.abc import Generator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -24,10 +25,14 @@ from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Kernel, PrintRecord
 from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
+from pallas_debug.verified.merge import family
 from pallas_debug_pytest import OUTPUT, REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.settings import Settings
+
+if TYPE_CHECKING:
+    from pallas_debug_pytest.verification import Verification
 
 
 @dataclass(eq=False, kw_only=True)
@@ -83,6 +88,7 @@ class Watcher:
         self.problems: list[str] = []
         self.unchecked: list[str] = []
         self._found: dict[str, list[str]] = {}
+        self._verification: Verification | None = None
 
     def open(self) -> None:
         """Begin the session of the whole run.
@@ -94,8 +100,8 @@ class Watcher:
         try:
             self._session = self._opened(
                 dumps=settings.dump,
-                targets=settings.targets if settings.dump else (),
-                chip=settings.targets[0],
+                targets=settings.compiled,
+                chip=settings.chip,
                 interpret=settings.interpret,
                 checks=settings.checks,
             )
@@ -105,6 +111,10 @@ class Watcher:
             raise pytest.UsageError(f"{NAME}: {error}") from error
         if settings.checks:
             self._say_what_is_not_checked(self._session)
+        if settings.verify:
+            from pallas_debug_pytest.verification import Verification
+
+            self._verification = Verification(self._session)
 
     @property
     def session(self) -> Session | None:
@@ -278,6 +288,7 @@ class Watcher:
           pytest.fail.Exception: with the text of what was found.
         """
         running.session.settle()  # a kernel that goes wrong fails the test that called it
+        self._verify(running)
         found = running.unexpected()
         running.judged = failures.counts(running.findings)
         if not found:
@@ -288,6 +299,17 @@ class Watcher:
         except pytest.fail.Exception as error:
             running.raised, running.raised_for = error, found[0]
             raise
+
+    def _verify(self, running: Running) -> None:
+        """What is wrong with the test's kernels whether it ran or not."""
+        if self._verification is None or running.own:
+            return
+        self._verification.checked(running.findings)
+        seen = {(f.kernel, f.kind) for f in running.findings}
+        for kernel in running.used.values():
+            for finding in self._verification.findings(kernel):
+                if not any((finding.kernel, name) in seen for name in family(finding.kind)):
+                    running.session.observer.found(finding)
 
     def _say_what_was_cut(self, running: Running) -> None:
         records = running.session.observer.records
@@ -371,6 +393,7 @@ class Watcher:
             "notices": self.notices,
             "unchecked": self.unchecked,
             "found": self._found,
+            "outcomes": self._verification.outcomes() if self._verification else [],
             "coverage": None if self._coverage is None else self._coverage.result(),
         }
 

@@ -6,6 +6,7 @@ import itertools
 import random
 import re
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -147,6 +148,19 @@ def test_words_that_differ(
     found = words(old, new)
     merged = tuple([(s[0][0], s[-1][1])] if s else [] for s in found)
     assert merged == spans
+
+
+def test_words_of_long_lines_are_those_that_differ_and_take_no_time() -> None:
+    rng = random.Random(13)
+    old = [rng.choice(["a", "b", "%0", "i32"]) for _ in range(300)]
+    new = [word if n % 9 else "x" for n, word in enumerate(old)]
+    start = time.perf_counter()
+    for _ in range(20):
+        _, b = words(" ".join(old), " ".join(new))
+    assert time.perf_counter() - start < 2
+    text = " ".join(new)
+    assert "".join(text[i:j] for i, j in b).count("x") == new.count("x")
+    assert sum(j - i for i, j in b) < len(text) / 3
 
 
 def test_words_of_huge_lines_are_not_compared_one_by_one() -> None:

@@ -87,6 +87,30 @@ def test_without_locations_the_text_alone_tells() -> None:
     assert trail.follow(0, 2)[0].fate == "gone"
 
 
+def test_without_locations_the_same_operation_in_its_place_is_meant() -> None:
+    old = Module.of("module {\n  %0 = a.b %x : i32\n  %1 = a.c %0 : i32\n  a.e\n}\n")
+    new = Module.of(
+        "module {\n  %0 = n.n : i32\n  %1 = a.b %x {l = 1} : i32\n  a.c %1 {l = 2}\n  a.e\n}\n"
+    )
+    trail = Trail([old, new])
+    for line, there in ((1, 2), (2, 3)):
+        (step,) = trail.follow(0, line)
+        assert (step.fate, step.lines) == ("changed", (there,))
+        (back,) = trail.trace(1, there)
+        assert (back.fate, back.lines) == ("changed", (line,))
+    assert trail.trace(1, 1)[0].fate == "gone"
+
+
+def test_a_raw_dump_without_locations_is_followed_too() -> None:
+    raw = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.50" / "add"
+    passes = sorted(p for p in raw.iterdir() if "mosaic-dump-add" in p.name)
+    modules = [Module.of(path.read_text()) for path in passes]
+    steps = Trail(modules).follow(0, modules[0].names.index("arith.addf"))
+    assert [step.module for step in steps] == list(range(1, len(modules)))
+    assert {"same", "changed", "renamed"} <= {step.fate for step in steps}
+    assert [modules[-1].names[line] for line in steps[-1].lines] == ["llo.vadd.f32"]
+
+
 def test_the_ends_of_the_row(modules: list[Module]) -> None:
     assert Trail(modules).follow(len(modules) - 1, 5) == []
     assert Trail(modules).trace(0, 5) == []

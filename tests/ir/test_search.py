@@ -43,6 +43,28 @@ def test_literals(passes: list[Path], text: str) -> None:
     folded = [n for n, line in enumerate(lines, 1) if text.lower() in line.lower()]
     query = Query(text=text, literal=True, ignore_case=True)
     assert [h.line for h in hits(passes[0], query)] == folded
+    assert list(count([passes[0]], query)) == [(passes[0], len(folded), None)]
+
+
+@pytest.mark.parametrize("text", ["x", "xx", "x.", "[^y]x"])
+def test_lines_are_counted_once_however_often_they_match(tmp_path: Path, text: str) -> None:
+    rng = random.Random(12)
+    path = tmp_path / "text"
+    for end in ("", "\n", "\n\n"):
+        lines = ["".join(rng.choice("xyz") for _ in range(rng.randrange(9))) for _ in range(80)]
+        path.write_text("\n".join(lines) + end)
+        expected = sum(bool(re.search(text, line)) for line in lines)
+        for literal in (False, True):
+            query = Query(text=text, literal=literal)
+            found = sum(text in line for line in lines) if literal else expected
+            for chunk in (3, 50, 1 << 18):
+                assert [n for _, n, _ in count([path], query, chunk=chunk)] == [found]
+
+
+def test_a_query_for_the_characters_of_a_line() -> None:
+    assert Query(text="a.c", ignore_case=None).of_text().search("xABC")
+    assert not Query(text="a.c", literal=True).of_text().search("abc")
+    assert Query(text="ü.", ignore_case=True).of_text().search("Üx")
 
 
 def test_smart_case() -> None:

@@ -79,6 +79,18 @@ def test_a_long_line_is_cut_and_read_by_parts() -> None:
     assert document.line_slice(1, 9_999_995, 10_000_100) == "56789"
 
 
+def test_chunks_end_with_lines() -> None:
+    data = b"one\ntwo\nthree\n" + b"x" * 1000 + b"\nend"
+    document = Document.of(data)
+    assert document.chunk(0, 5, 100) == b"one\n"
+    assert document.chunk(0, 9, 100) == b"one\ntwo\n"
+    assert document.chunk(8, 2, 100) == b"three\n"
+    assert document.chunk(14, 10, 100) == b"x" * 100
+    assert document.chunk(14, 10, 5000) == data[14:]
+    assert document.chunk(1015, 10, 100) == b"end"
+    assert document.chunk(len(data), 10, 100) == b""
+
+
 def test_lines_that_are_not_there() -> None:
     document = Document.of("a\nb\n")
     assert document.lines(5, 9) == []

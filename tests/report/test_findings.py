@@ -36,9 +36,18 @@ def test_the_whole_text() -> None:
 
 
 def test_only_what_is_known() -> None:
-    assert finding_text(Finding(kind="Deadlock", kernel="k", message="nobody signals sem")) == (
-        "Deadlock in kernel `k`\n  nobody signals sem"
+    assert finding_text(Finding(kind="Unheard", kernel="k", message="nobody signals sem")) == (
+        "Unheard in kernel `k`\n  nobody signals sem"
     )
+
+
+def test_a_finding_that_gives_no_reason_has_that_of_the_catalogue() -> None:
+    bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
+    lines = finding_text(bare).splitlines()
+    assert lines[:2] == ["Deadlock in kernel `k`", "  nobody signals sem"]
+    assert lines[2].startswith("  cause: nobody signals the semaphore, or no copy is left")
+    assert lines[3].startswith("  try: start a copy for every wait")
+    assert finding_text(replace(bare, advice="signal it")).splitlines()[2:] == ["  try: signal it"]
 
 
 @pytest.mark.parametrize(

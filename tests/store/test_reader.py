@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from pallas_debug import store as store_package
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Pass, RunRecord
 from pallas_debug.store import DumpReader, Store, StoredCompilation, open_dumps
@@ -85,12 +88,13 @@ def test_cannot_be_listed_because_of_a_patch(
 ) -> None:
     """By a patch: the superuser, who may run the tests, can list whatever there is."""
 
-    def refuse(path: Path) -> list[Path]:
+    def refuse(path: Path) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
-    with pytest.raises(DumpDirectoryError) as error:
-        open_dumps(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", refuse)
+        with pytest.raises(DumpDirectoryError) as error:
+            open_dumps(tmp_path)
     assert str(error.value) == f"{tmp_path} cannot be listed: Permission denied."
 
 
@@ -394,3 +398,96 @@ def test_an_unchanged_pass_has_the_text_of_the_one_before(folder: Path) -> None:
 
 def one_pass() -> Pass:
     return Pass(number=7, name="other", size=0, sha256="", seconds=None, changed=True)
+
+
+# What a browser of many kernels asks for: nothing is read that is not shown.
+
+
+def test_names_are_listed_without_a_look_into_folders(folder: Path, data: Path) -> None:
+    root = folder.parent
+    (root / "loop").symlink_to("loop")
+    (root / "empty").mkdir()
+    (root / "runs").mkdir()
+    (root / ".tmp").mkdir(exist_ok=True)
+    for path in (data / "libtpu-0.0.50" / "add").iterdir():
+        (root / path.name).symlink_to(path)
+    reader = open_dumps(root)
+    assert reader.names() == ["add-01234567", "empty", "add"]
+    assert reader.read("empty").problem == (
+        f"{root / 'empty'} holds no kernel.json: it is no kernel's folder, or was cut short."
+    )
+    assert reader.read("add").compilations[0].target == "raw"
+    assert reader.read("gone").problem == "gone has gone from here"
+
+
+@pytest.mark.parametrize("kernel", ["add", "misaligned"])
+def test_raw_dumps_are_outlined_without_digests(data: Path, kernel: str) -> None:
+    (whole,) = open_dumps(data / "libtpu-0.0.50" / kernel).kernels()
+    outlined = open_dumps(data / "libtpu-0.0.50" / kernel).read(kernel)
+    assert outlined.kernel is not None
+    assert (outlined.kernel.name, outlined.kernel.digest) == (kernel, "")
+    (known,), (quick,) = whole.compilations, outlined.compilations
+    assert known.compilation is not None
+    assert quick.compilation is not None
+    assert quick.compilation.status == known.compilation.status
+    assert quick.compilation.failure == known.compilation.failure
+    without = [replace(p, sha256="") for p in known.compilation.passes]
+    assert list(quick.compilation.passes) == without
+
+
+def test_raw_dumps_that_go_are_a_problem(data: Path, tmp_path: Path) -> None:
+    for path in (data / "libtpu-0.0.50" / "add").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    reader = open_dumps(tmp_path)
+    assert reader.names() == ["add"]
+    gone = sorted(tmp_path.iterdir())[-1]
+    gone.unlink()
+    assert reader.read("add").problem == f"{gone} cannot be read: No such file or directory."
+
+
+def test_texts_are_found_by_their_names(folder: Path, data: Path) -> None:
+    llo = folder / "v6e" / "llo"
+    llo.mkdir()
+    (llo / "02-bundles.txt").write_text("x")
+    (folder / "v5e" / "compilation.json").write_text("{")  # none is read
+    reader = open_dumps(folder.parent)
+    texts = [(t.target, t.stage, t.path.is_file()) for t in reader.texts(folder.name)]
+    passes = ["stablehlo", "00-original", "02-finalize-llo"]
+    assert texts == [
+        (None, "jaxpr", True),
+        *[("v5e", stage, True) for stage in passes],
+        *[("v6e", stage, True) for stage in [*passes, "02-bundles"]],
+    ]
+    assert list(open_dumps(folder).texts(folder.name)) == [
+        replace(t, path=t.path) for t in reader.texts(folder.name)
+    ]
+    assert list(reader.texts("nothing")) == []
+    raw = [t.stage for t in open_dumps(data / "libtpu-0.0.42" / "add").texts("add")]
+    assert raw[:2] == ["00-deserialization", "01-original"]
+    assert len(raw) == 19
+
+
+def test_files_beside_the_passes(folder: Path) -> None:
+    (folder / "v5e" / "compiler.log").write_text("said")
+    (folder / "v5e" / "llo").mkdir()
+    (folder / "v5e" / "llo" / "a.txt").write_text("x")
+    v5e, v6e = open_dumps(folder).kernels()[0].compilations
+    assert [path.name for path in v5e.others()] == ["a.txt", "compiler.log"]
+    assert v6e.others() == []
+
+
+def test_runs_are_read_one_by_one(folder: Path) -> None:
+    store = Store(folder.parent)
+    paths = [store.put_run(RunRecord(run="r", name=name)) for name in ("a", "b", "c")]
+    runs = open_dumps(folder.parent).iter_runs()
+    assert next(runs).name == "a"
+    paths[1].write_text("{")  # not read yet
+    assert [run.name for run in runs] == ["c"]
+
+
+def test_readers_start_without_what_writes() -> None:
+    code = "import sys, pallas_debug.store; print('filelock' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+    with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
+        _ = store_package.Nothing

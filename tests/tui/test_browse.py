@@ -16,7 +16,7 @@ from textual.widgets import Input, Static
 
 from pallas_debug.tui import highlight
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.lineview import visible
+from pallas_debug.tui.lineview import plain, visible
 from pallas_debug.tui.model import Browser
 
 Golden = Callable[[App[None], str], None]
@@ -40,6 +40,13 @@ async def press(pilot: Pilot[None], *keys: str) -> None:
         await pilot.pause()
 
 
+async def settled(app: BrowseApp, pilot: Pilot[None]) -> None:
+    """Wait for what is made aside."""
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
 def status(app: BrowseApp) -> str:
     return str(app.query_one("#status", Static).render())
 
@@ -50,7 +57,9 @@ def status(app: BrowseApp) -> str:
 async def test_first_screen(raw: Path, golden: Golden, libtpu: str, size: str) -> None:
     app = BrowseApp(Browser(raw / libtpu / "add"))
     async with app.run_test(size=SIZES[size]) as pilot:
-        await pilot.pause()
+        while not app.steps.changes:  # what each pass did is counted aside
+            await pilot.pause(0.02)
+        await settled(app, pilot)
         golden(app, f"{libtpu}-{size}")
 
 
@@ -159,6 +168,7 @@ async def test_layers_peel_off_and_only_q_leaves(raw: Path) -> None:
 async def test_the_help_lists_the_real_keys(raw: Path, golden: Golden) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(80, 40)) as pilot:
+        await settled(app, pilot)
         await press(pilot, "question_mark")
         golden(app, "help")
 
@@ -206,7 +216,7 @@ async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> No
         shown = [i for i in range(app.steps.count) if app.text.count]
         while "x" not in app.text.line(0) and app.steps.cursor < shown[-1]:
             await press(pilot, "right_curly_bracket")
-        assert "".join(t for t, _ in app.text.cells(0)).endswith("… 9,990,000 more characters")
+        assert "".join(t for t, _ in app.text.cells(0)).endswith("… 9,990,000 more bytes")
 
 
 @pytest.mark.parametrize(
@@ -231,18 +241,53 @@ def test_highlighting(line: str, kinds: set[str]) -> None:
 @drive
 async def test_a_diff_shows_what_a_pass_changed(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
-    async with app.run_test(size=(160, 48)) as pilot:
+    async with app.run_test(size=(120, 48)) as pilot:
         await press(pilot, *["right_square_bracket"] * 2, "d")
-        assert app.text.line(0) == "--- 01 original"
-        assert app.text.line(1) == "+++ 03 canonicalize-memory-space"
-        marks = {app.text.line(i)[:1] for i in range(3, app.text.count)}
-        assert marks == {" ", "+", "-"}
+        assert app.diff.display
+        assert not app.text.display
+        assert app.diff.labels == ("01 original", "03 canonicalize-memory-space")
+        signs = {plain(app.diff.prefix(i))[-1:] for i in range(app.diff.count)}
+        assert signs == {"", " ", "+", "-"}
         await press(pilot, "i")
         assert app.noise
+        assert not app.diff.ignore
+        await press(pilot, "s", "W", "w")
+        assert app.diff.is_split
+        assert app.diff.whole
+        assert app.diff.wrap
         await press(pilot, "right_square_bracket")
-        assert app.text.line(1) == "+++ 04 infer-memref-layout"
-        await press(pilot, "escape")
-        assert not app.text.is_diff
+        assert app.diff.labels[1] == "04 infer-memref-layout"
+        await press(pilot, "slash", *"memref", "enter", "n")
+        assert app.diff.has_focus
+        assert app.diff.where.startswith("2/")
+        await press(pilot, "escape", "escape")
+        assert app.text.display
+        assert app.text.has_focus
+        assert not app.diff.display
+
+
+@drive
+async def test_an_operation_is_followed_through_the_passes(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "right_square_bracket", "slash", *"addf", "enter", "u")
+        while app.trail.following:
+            await pilot.pause(0.05)
+        assert app.trail.has_focus
+        assert app.trail.count > 3
+        await press(pilot, "G")
+        while (row := app.trail.current) is None or row.line is None:
+            await press(pilot, "k")
+        await press(pilot, "enter")
+        wanted = app.trail_steps[row.position]
+        assert wanted.label != "01 original"
+        assert app.steps.current is not None
+        assert app.steps.current.label == wanted.label
+        assert app.text.cursor == row.line
+        assert app.trail.has_focus
+        await press(pilot, "escape", "escape")  # the search, and the trail
+        assert not app.trail.display
+        assert app.text.has_focus
 
 
 @drive

@@ -2,57 +2,95 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
 import select
+import shlex
+import shutil
 import struct
 import subprocess
 import sys
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
-SECONDS = 30.0
+SECONDS = 60.0
+CLEARED = ("NO_COLOR", "VISUAL", "EDITOR", "PAGER", "TMUX", "STY", "COLORTERM")
+_STYLE = re.compile(r"\x1b\[[\d;]*m")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
 class Terminal:
-    """A pseudo-terminal with the command in it."""
+    """A pseudo-terminal with the command in it.
 
-    def __init__(self, *arguments: str, **environment: str) -> None:
-        self._ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 120, 0, 0))
+    Args:
+      home: where its state and its keymap lie.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        *arguments: str,
+        size: tuple[int, int] = (120, 30),
+        program: Sequence[str | Path] = (COMMAND, "browse"),
+        **environment: str,
+    ) -> None:
+        self._ours, self.theirs = pty.openpty()
+        columns, rows = size
+        fcntl.ioctl(self.theirs, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        self.before = termios.tcgetattr(self.theirs)
+        inherited = {k: v for k, v in os.environ.items() if k not in CLEARED}
+        homes = {"XDG_STATE_HOME": str(home / "state"), "XDG_CONFIG_HOME": str(home / "config")}
         self.process = subprocess.Popen(
-            [COMMAND, *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, "TERM": "xterm-256color", **environment},
+            [*program, *arguments],
+            stdin=self.theirs,
+            stdout=self.theirs,
+            stderr=self.theirs,
+            env={**inherited, **homes, "TERM": "xterm-256color", **environment},
             start_new_session=True,
         )
-        os.close(theirs)
         self.seen = ""
 
-    def wait_for(self, text: str) -> None:
-        """Read until `text` was written."""
+    def read(self) -> bool:
+        """What is written now, if anything is within a moment: who does not read stops the app."""
+        if not select.select([self._ours], [], [], 0.1)[0]:
+            return False
+        self.seen += os.read(self._ours, 1 << 16).decode(errors="replace")
+        return True
+
+    def wait_until(self, holds: Callable[[], object], what: str) -> None:
         end = time.monotonic() + SECONDS
-        while text not in self.seen:
-            assert time.monotonic() < end, f"{text!r} never came: {self.seen[-2000:]}"
-            if select.select([self._ours], [], [], 0.2)[0]:
-                try:
-                    self.seen += os.read(self._ours, 1 << 16).decode(errors="replace")
-                except OSError:  # the other side is closed
-                    assert text in self.seen, self.seen[-2000:]
-                    return
+        while not holds():
+            assert time.monotonic() < end, f"{what} never came: {self.seen[-2000:]}"
+            self.read()
+
+    def wait_for(self, text: str) -> None:
+        """Read until `text` was written, in whatever colours."""
+        self.wait_until(lambda: text in self.seen or text in _STYLE.sub("", self.seen), repr(text))
 
     def send(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
+
+    def forget(self) -> None:
+        """What was written so far is not looked at again."""
+        quiet = 0
+        while quiet < 4:
+            quiet = 0 if self.read() else quiet + 1
+        self.seen = ""
+
+    def vanish(self) -> None:
+        """The terminal is closed, as when a connection breaks; nobody sends a signal."""
+        os.close(self.theirs)
+        os.close(self._ours)
 
     def __enter__(self) -> Terminal:
         return self
@@ -63,52 +101,425 @@ class Terminal:
 
     def quit(self) -> int:
         self.send("q")
-        self.wait_for("\x1b[?1049l")  # the screen that was there before is back
-        code = self.process.wait(timeout=SECONDS)
+        return self.ended()
+
+    def ended(self) -> int:
+        """Wait for the end; the terminal is as it was before."""
+        self.wait_until(lambda: self.process.poll() is not None, "the end")
+        while self.read():
+            pass
+        for before, after in (("\x1b[?1049h", "\x1b[?1049l"), ("\x1b[?25l", "\x1b[?25h")):
+            assert self.seen.rfind(after) >= self.seen.rfind(before), "the old screen is not back"
+        assert termios.tcgetattr(self.theirs) == self.before
+        os.close(self.theirs)
         os.close(self._ours)
-        return code
+        return self.process.returncode
 
 
-def test_from_start_to_quit(dumps: Path) -> None:
-    with Terminal("browse", str(dumps)) as terminal:
-        _walk(terminal)
+@pytest.fixture
+def add(raw: Path) -> str:
+    """Raw dumps of a kernel that adds."""
+    return str(raw / "libtpu-0.0.50" / "add")
 
 
-def _walk(terminal: Terminal) -> None:
-    terminal.wait_for("vector_add-")
-    terminal.send("]")
-    terminal.wait_for("deserialization")
-    terminal.send("/addf\r")
-    terminal.wait_for("1/1")
-    terminal.send("?")
-    terminal.wait_for("previous pass that changed something")
-    terminal.seen = ""
-    terminal.send("\x1b")
-    terminal.wait_for("q quit")
-    assert terminal.quit() == 0
-
-
-def test_without_colours(dumps: Path) -> None:
-    with Terminal("browse", str(dumps), NO_COLOR="1") as terminal:
-        terminal.wait_for("vector_add-")
-        assert terminal.quit() == 0
-    used = {int(n) for n in re.findall(r"[34]8;5;(\d+)", terminal.seen)}
-    assert used <= {0, 7, 8, 15, 16, 59, 102, 145, 188, 231, *range(232, 256)}, "not all are greys"
-
-
-def test_without_a_terminal(command: Run, dumps: Path) -> None:
-    done = command("browse", dumps)
-    assert done.returncode != 0
-    assert done.stdout == ""
-    assert done.stderr == (
-        "pallas-debug: browse needs a terminal. Without one: `pallas-debug ls` lists kernels and "
-        "passes, `pallas-debug show` prints one.\n"
+@pytest.fixture
+def recorder(tmp_path: Path) -> Path:
+    """A program that writes down its words and its input, and exits with $CODE."""
+    program = tmp_path / "recorder"
+    program.write_text(
+        f"#!{sys.executable}\n"
+        "import json, os, pathlib, sys\n"
+        "text = '' if os.isatty(0) else sys.stdin.read()\n"
+        "files = [w for w in sys.argv[1:] if os.path.isfile(w)]\n"
+        "content = pathlib.Path(files[0]).read_text() if files else ''\n"
+        "told = {'words': sys.argv[1:], 'input': text, 'content': content}\n"
+        "pathlib.Path(os.environ['TOLD']).write_text(json.dumps(told))\n"
+        "sys.exit(int(os.environ.get('CODE', '0')))\n"
     )
+    program.chmod(0o755)
+    return program
 
 
-@pytest.mark.parametrize("what, message", [("nothing", "no such directory"), ("file", "is a file")])
-def test_a_directory_that_cannot_be_browsed(tmp_path: Path, what: str, message: str) -> None:
-    (tmp_path / "file").write_text("")
-    with Terminal("browse", str(tmp_path / what)) as terminal:
+def told(terminal: Terminal, file: Path) -> dict[str, Any]:
+    """What the recorder wrote down, once it has."""
+    found: list[dict[str, Any]] = []
+
+    def look() -> bool:
+        with contextlib.suppress(OSError, ValueError):
+            found.append(json.loads(file.read_text()))
+        return bool(found)
+
+    terminal.wait_until(look, "the program")
+    return found[0]
+
+
+def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
+    with Terminal(tmp_path, str(dumps)) as terminal:
+        terminal.wait_for("vector_add-")
+        terminal.send("]")
+        terminal.wait_for("deserialization")
+        terminal.send("/addf\r")
+        terminal.wait_for("1/1")
+        terminal.send("?")
+        terminal.wait_for("Moving")
+        terminal.forget()
+        terminal.send("\x1b")
+        terminal.wait_for("deserialization")
+        assert terminal.quit() == 0
+
+
+def test_in_tmux(tmp_path: Path, add: str) -> None:
+    tmux = shutil.which("tmux")
+    if tmux is None:
+        pytest.skip("there is no tmux")
+    socket = ["-L", f"pallas-debug-{os.getpid()}", "-f", "/dev/null"]
+
+    def run(*words: str) -> str:
+        done = subprocess.run(
+            [tmux, *socket, *words], capture_output=True, text=True, timeout=SECONDS, check=False
+        )
+        return done.stdout
+
+    def wait_for(text: str) -> None:
+        end = time.monotonic() + SECONDS
+        while text not in (screen := run("capture-pane", "-p")):
+            assert time.monotonic() < end, screen
+            time.sleep(0.1)
+
+    command = shlex.join([str(COMMAND), "browse", add])
+    shell = f"XDG_STATE_HOME={shlex.quote(str(tmp_path))} {command}; echo it ended with $?; cat"
+    try:
+        run("new-session", "-d", "-x", "100", "-y", "24", shell)
+        wait_for("q quit")
+        run("send-keys", "]", "]")
+        wait_for("03 canonicalize-memory-space")
+        run("send-keys", "?")
+        wait_for("Moving")
+        run("send-keys", "q")
+        wait_for("q quit")
+        run("send-keys", "q")
+        wait_for("it ended with 0")
+    finally:
+        run("kill-server")
+
+
+# Colours, and sizes.
+
+
+@pytest.mark.parametrize("environment", [{"NO_COLOR": "1"}, {"TERM": "vt100"}, {"TERM": "dumb"}])
+def test_without_colours(tmp_path: Path, add: str, environment: dict[str, str]) -> None:
+    with Terminal(tmp_path, add, **environment) as terminal:
+        terminal.wait_for("original")
+        terminal.send("/arith\r")
+        terminal.wait_for("1/")
+        assert terminal.quit() == 0
+    used = {n for code in re.findall(r"\x1b\[([\d;]*)m", terminal.seen) for n in code.split(";")}
+    colors = {str(n) for n in [*range(30, 39), *range(40, 49), *range(90, 98), *range(100, 108)]}
+    assert not used & colors
+    assert {"1", "7"} <= used, "bold and reverse say what colours would"
+
+
+def test_a_terminal_with_colours_gets_some(tmp_path: Path, add: str) -> None:
+    with Terminal(tmp_path, add, NO_COLOR="") as terminal:
+        terminal.wait_for("original")
+        assert terminal.quit() == 0
+    assert re.search(r"\x1b\[[\d;]*[34]8;[25];", terminal.seen)
+
+
+@pytest.mark.parametrize("size", [(20, 6), (40, 12), (160, 48)])
+def test_sizes(tmp_path: Path, add: str, size: tuple[int, int]) -> None:
+    with Terminal(tmp_path, add, size=size) as terminal:
+        terminal.wait_for("add")
+        terminal.send("?")
+        terminal.wait_for("Moving")
+        terminal.send("G")
+        terminal.wait_for("quit")
+        terminal.send("q")
+        terminal.forget()
+        terminal.send("\x10")
+        terminal.wait_for("filter")
+        terminal.send("no longer a thing")
+        terminal.wait_for("thing")
+        terminal.send("\x1b")
+        terminal.forget()
+        assert terminal.quit() == 0
+
+
+# What it is started with.
+
+
+def test_without_a_terminal(command: Run, dumps: Path, tmp_path: Path) -> None:
+    needs = "pallas-debug: browse needs a terminal. Without one: "
+    file = tmp_path / "text"
+    file.write_text("")
+    for arguments, instead in [
+        ([dumps], "`pallas-debug ls` lists kernels and passes, `pallas-debug show` prints one."),
+        (
+            [dumps, "other"],
+            f"`pallas-debug diff {dumps} --kernel KERNEL --against other` prints what differs.",
+        ),
+        ([file], f"`cat {file}` prints the file."),
+    ]:
+        done = command("browse", *arguments)
+        assert done.returncode == 3
+        assert done.stdout == ""
+        assert done.stderr == f"{needs}{instead}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (["nothing"], "no such directory: nothing"),
+        (["{add}", "nothing"], "no such directory: nothing"),
+        (["{add}", "file"], "browse takes two directories, and file is a file"),
+        (["a", "b", "c"], "browse takes two directories at most, not 3: a b c"),
+        (["{add}", "--kernel", "other"], "no kernel 'other' in "),
+        (["{add}", "--target", "v5e"], "add has no target 'v5e'; there are: raw"),
+        (["{add}", "--pass", "99"], "no stage or pass '99': 00 deserialization, 01 original"),
+        (["{add}", "--pass", "canonicalize"], "no stage or pass 'canonicalize'; several match: "),
+        (["{add}", "--theme", "plaid"], "no theme 'plaid'; there are: "),
+    ],
+)
+def test_what_cannot_be_browsed(
+    tmp_path: Path, add: str, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    words = [word.format(add=add) for word in arguments]
+    with Terminal(tmp_path, *words, size=(500, 30)) as terminal:
         terminal.wait_for(message)
-        assert terminal.process.wait(timeout=SECONDS) != 0
+        terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
+        assert terminal.process.returncode in (2, 3)
+        assert "\x1b[?1049h" not in terminal.seen
+
+
+def test_a_kernel_a_pass_and_a_line_are_opened(tmp_path: Path, dumps: Path) -> None:
+    options = ["--kernel", "vector_add", "--target", "v6e", "--pass", "mosaic", "--line", "3"]
+    with Terminal(tmp_path, str(dumps), *options) as terminal:
+        terminal.wait_for("v6e  ›  mosaic")
+        terminal.wait_for(" 3/")
+        assert terminal.quit() == 0
+
+
+@pytest.mark.parametrize("part", ["vector_add", "vector_add-*", "vector_add-*/v6e"])
+def test_a_kernel_or_a_target_is_named_by_its_path(tmp_path: Path, dumps: Path, part: str) -> None:
+    (path,) = dumps.glob(part) if "*" in part else [dumps / part]
+    with Terminal(tmp_path, str(path)) as terminal:
+        terminal.wait_for("v6e  ›  " if "v6e" in part else "v5e  ›  ")
+        assert terminal.quit() == 0
+
+
+def test_two_directories(tmp_path: Path, raw: Path) -> None:
+    a, b = raw / "libtpu-0.0.42" / "add", raw / "libtpu-0.0.50" / "add"
+    with Terminal(tmp_path, str(a), str(b)) as terminal:
+        terminal.wait_for("original")
+        terminal.send("D")
+        terminal.wait_for("the same kernel in")
+        terminal.send("\x1b")
+        terminal.forget()
+        assert terminal.quit() == 0
+
+
+def test_a_file_is_shown_alone(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("".join(f"line {n} of many\n" for n in range(1, 501)))
+    with Terminal(tmp_path, str(file), "--line", "400") as terminal:
+        terminal.wait_for("line 400 of many")
+        assert "line 1 of many" not in terminal.seen
+        terminal.send("g")
+        terminal.wait_for("line 1 of many")
+        terminal.send("/line 77 \r")
+        terminal.wait_for("1/1")
+        assert terminal.quit() == 0
+
+
+# The editor and the pager.
+
+
+def test_the_source_is_opened_in_the_editor(tmp_path: Path, dumps: Path, recorder: Path) -> None:
+    file = tmp_path / "told.json"
+    vim = recorder.rename(tmp_path / "vim")
+    editor = shlex.join([str(vim), "--a flag"])
+    with Terminal(tmp_path, str(dumps), VISUAL=editor, EDITOR="no", TOLD=str(file)) as terminal:
+        terminal.wait_for("vector_add-")
+        terminal.send("]")
+        terminal.wait_for("›  00 deserialization")
+        terminal.send("/addf\r")
+        terminal.wait_for("  1/1")
+        terminal.send("e")
+        found = told(terminal, file)
+        terminal.wait_for("addf")  # it is drawn again
+        assert terminal.quit() == 0
+    flag, line, path = found["words"]
+    assert flag == "--a flag"
+    assert line.startswith("+")
+    assert "x_ref[...] + y_ref[...]" in found["content"].splitlines()[int(line[1:]) - 1]
+    assert path.endswith("vector_add/kernel.py")
+
+
+def test_a_source_that_has_changed_is_opened_as_it_was(
+    tmp_path: Path, dumps: Path, recorder: Path
+) -> None:
+    changed = tmp_path / "dumps"
+    shutil.copytree(dumps, changed)
+    (source,) = changed.glob("*/source.py")
+    source.write_text("as it was\n")
+    file = tmp_path / "told.json"
+    environment = {"EDITOR": str(recorder), "TOLD": str(file), "CODE": "3"}
+    with Terminal(tmp_path, str(changed), size=(300, 30), **environment) as terminal:
+        terminal.wait_for("vector_add-")
+        terminal.send("e")
+        found = told(terminal, file)
+        terminal.wait_for("recorder exited with 3")
+        assert terminal.quit() == 0
+    (path,) = found["words"]
+    assert found["content"] == "as it was\n"
+    assert not Path(path).exists(), "the copy is gone with the app"
+
+
+def test_the_text_is_opened_in_the_editor_and_read_in_the_pager(
+    tmp_path: Path, add: str, recorder: Path
+) -> None:
+    file = tmp_path / "told.json"
+    environment = {"EDITOR": str(recorder), "PAGER": f"{recorder} -R", "TOLD": str(file)}
+    with Terminal(tmp_path, add, size=(300, 30), **environment) as terminal:
+        terminal.wait_for("original")
+        terminal.send("E")
+        edited = told(terminal, file)
+        terminal.wait_for("how ")
+        file.unlink()
+        terminal.send("|")
+        read = told(terminal, file)
+        terminal.send("]]d")
+        terminal.wait_for("what it changed")
+        terminal.forget()
+        file.unlink()
+        terminal.send("|")
+        diff = told(terminal, file)
+        assert terminal.quit() == 0
+    (path,) = edited["words"]
+    assert Path(path).parent == Path(add)
+    assert read["words"] == ["-R"]
+    assert read["input"] == edited["content"]
+    assert diff["input"] != read["input"]
+    assert any(line.startswith("+") for line in diff["input"].splitlines())
+
+
+def test_a_pager_gets_nothing_that_a_terminal_would_obey(tmp_path: Path, recorder: Path) -> None:
+    text, file = tmp_path / "text", tmp_path / "told.json"
+    text.write_bytes(b"\x1b]0;title\x07a\tb\nc\xff\n")
+    with Terminal(tmp_path, str(text), PAGER=str(recorder), TOLD=str(file)) as terminal:
+        terminal.wait_for("]0;title")
+        terminal.send("|")
+        assert told(terminal, file)["input"] == "␛]0;title␇a\tb\nc�\n"
+        assert terminal.quit() == 0
+
+
+@pytest.mark.parametrize(
+    "environment, message",
+    [
+        ({}, "neither $VISUAL nor $EDITOR is set; set one to the editor of your choice; the file"),
+        ({"EDITOR": "/nowhere/ed"}, "/nowhere/ed cannot be run: No such file or directory"),
+        ({"EDITOR": "vi 'x"}, '$EDITOR is "vi \'x", which is no command: No closing quotation'),
+        ({"EDITOR": "sh -c 'kill -9 $$'"}, "sh was ended by signal 9"),
+    ],
+)
+def test_an_editor_that_cannot_be_run(
+    tmp_path: Path, add: str, environment: dict[str, str], message: str
+) -> None:
+    with Terminal(tmp_path, add, size=(300, 30), **environment) as terminal:
+        terminal.wait_for("original")
+        terminal.send("E")
+        terminal.wait_for(message)
+        assert terminal.quit() == 0
+
+
+# How it ends, and what is remembered.
+
+
+def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
+    script = tmp_path / "broken.py"
+    script.write_text(
+        "import dataclasses, sys\n"
+        "from pallas_debug.cli import main\n"
+        "from pallas_debug.tui import actions\n"
+        "def broken(app): return {}['a fault']\n"
+        "known = actions.registry()\n"
+        "known['pass.next'] = dataclasses.replace(known['pass.next'], run=broken)\n"
+        "main()\n"
+    )
+    program = [sys.executable, script, "browse"]
+    with Terminal(tmp_path, add, program=program, size=(300, 30)) as terminal:
+        terminal.wait_for("original")
+        terminal.send("}")
+        assert terminal.ended() == 1
+    said = terminal.seen[terminal.seen.index("\x1b[?25h") :]
+    sentence = re.search(
+        r"pallas-debug: browse came upon an error of its own \(KeyError\); the report is (\S+)",
+        said,
+    )
+    assert sentence is not None, said
+    assert "Traceback" not in said
+    report = Path(sentence[1])
+    assert report.is_relative_to(tmp_path / "state")
+    text = report.read_text()
+    for wanted in ("KeyError: 'a fault'", "in broken", "textual ", "terminal: 300 x 30", add):
+        assert wanted in text
+
+
+def test_a_terminal_that_goes_away_ends_it(tmp_path: Path, add: str) -> None:
+    with Terminal(tmp_path, add) as terminal:
+        terminal.wait_for("original")
+        terminal.send("]]")
+        terminal.wait_for("canonicalize-memory-space")
+        terminal.vanish()
+        assert terminal.process.wait(timeout=SECONDS) == 1
+    assert (tmp_path / "state" / "pallas-debug" / "browse.json").is_file()
+
+
+def test_a_process_that_is_ended_leaves_the_terminal_as_it_was(tmp_path: Path, add: str) -> None:
+    with Terminal(tmp_path, add) as terminal:
+        terminal.wait_for("original")
+        terminal.process.terminate()
+        assert terminal.ended() == 1
+
+
+def test_one_comes_back_to_where_one_was(tmp_path: Path, add: str) -> None:
+    with Terminal(tmp_path, add) as terminal:
+        terminal.wait_for("original")
+        terminal.send("]]\t\t")
+        terminal.wait_for("add  ›  raw  ›  03 canonicalize-memory-space")
+        terminal.send("jjjj")
+        terminal.wait_for("5/")
+        assert terminal.quit() == 0
+    state = tmp_path / "state" / "pallas-debug" / "browse.json"
+    left = state.read_bytes()
+    with Terminal(tmp_path, add, "--no-resume") as terminal:
+        terminal.wait_for("add  ›  raw  ›  00 deserialization")
+        assert terminal.quit() == 0
+    assert state.read_bytes() == left
+    with Terminal(tmp_path, add) as terminal:
+        terminal.wait_for("add  ›  raw  ›  03 canonicalize-memory-space")
+        terminal.wait_for("5/")
+        assert terminal.quit() == 0
+    state.write_text("{")
+    with Terminal(tmp_path, add, size=(300, 30)) as terminal:
+        terminal.wait_for("is no state of browse and was ignored")
+        assert terminal.quit() == 0
+    assert b"canonicalize" not in state.read_bytes()
+
+
+def test_the_user_s_keys(tmp_path: Path, add: str) -> None:
+    file = tmp_path / "config" / "pallas-debug" / "browse.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text('[keys]\n"pass.next_changed" = "ctrl+n"\n')
+    with Terminal(tmp_path, add) as terminal:
+        terminal.wait_for("original")
+        terminal.send("\x0e\x0e")
+        terminal.wait_for("raw  ›  03 canonicalize-memory-space")
+        assert terminal.quit() == 0
+    file.write_text('[keys]\n"pass.next_changd" = "ctrl+n"\n')
+    with Terminal(tmp_path, add, size=(300, 30)) as terminal:
+        terminal.wait_for(f"{file}: there is no action 'pass.next_changd'; 'pass.next_changed' is")
+        terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
+        assert terminal.process.returncode == 2

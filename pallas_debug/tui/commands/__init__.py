@@ -1,6 +1,19 @@
 """What each key does, a file per kind. The order here is that of the help."""
 
 # isort: off
-from pallas_debug.tui.commands import panes, passes, search, text, diffs, source, output, program
+from pallas_debug.tui.commands import panes, go, kernels, passes, search, text, diffs, source
+from pallas_debug.tui.commands import runs, output, program
 
-__all__ = ["panes", "passes", "search", "text", "diffs", "source", "output", "program"]
+__all__ = [
+    "panes",
+    "kernels",
+    "go",
+    "passes",
+    "search",
+    "text",
+    "diffs",
+    "source",
+    "runs",
+    "output",
+    "program",
+]

@@ -32,6 +32,26 @@ def noise(app: BrowseApp) -> None:
     app.noise = not app.noise
 
 
+@action("diff.split", "s", "side by side, or one below the other")
+def split(app: BrowseApp) -> None:
+    app.diff.toggle_split()
+
+
+@action("diff.whole", "W", "all lines, or those around changes")
+def whole(app: BrowseApp) -> None:
+    app.diff.toggle_whole()
+
+
+@action("diff.next", "greater_than_sign", "next change")
+def following(app: BrowseApp) -> None:
+    app.diff.next_hunk(1)
+
+
+@action("diff.previous", "less_than_sign", "previous change")
+def previous(app: BrowseApp) -> None:
+    app.diff.next_hunk(-1)
+
+
 def _choices(app: BrowseApp) -> list[tuple[str, Against]]:
     """Everything that the text at hand can be compared with, what is near to it first."""
     place = app.place

@@ -20,9 +20,13 @@ def previous(app: BrowseApp) -> None:
     app.focus_pane(-1)
 
 
-@action("pane.into", "enter", "into the next pane")
+@action("pane.into", "enter", "into the next pane; in the text, fold a region")
 def into(app: BrowseApp) -> None:
-    if app.focused is not app.text:
+    if app.focused is app.trail:
+        app.trail.choose()
+    elif app.focused is app.text:
+        app.text.toggle_fold()
+    elif app.focused is not app.diff:
         app.focus_pane(1)
 
 

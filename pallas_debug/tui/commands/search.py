@@ -1,11 +1,14 @@
-"""Searching, and going to a place by its number."""
+"""Searching."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from textual.worker import Worker, get_current_worker
+
 from pallas_debug.tui.actions import action
+from pallas_debug.tui.everywhere import Found, Scope, step_of
 
 if TYPE_CHECKING:
     from pallas_debug.tui.app import BrowseApp
@@ -14,8 +17,7 @@ if TYPE_CHECKING:
 @action("search.text", "slash", "search the text", ahead=True)
 def search(app: BrowseApp) -> None:
     def typed(value: str) -> None:
-        app.text.search(_pattern(value))
-        app.text.next_hit(1, here=True)
+        app.shown.search(value)
         app.tell()
 
     app.ask("regular expression", typed=typed)
@@ -23,31 +25,74 @@ def search(app: BrowseApp) -> None:
 
 @action("search.next", "n", "next hit")
 def following(app: BrowseApp) -> None:
-    app.text.next_hit(1)
-    app.tell()
+    _next(app, 1)
 
 
 @action("search.previous", "N", "previous hit")
 def previous(app: BrowseApp) -> None:
-    app.text.next_hit(-1)
+    _next(app, -1)
+
+
+@action("search.kernel", "ctrl+f", "search all passes of the kernel")
+def search_kernel(app: BrowseApp) -> None:
+    _search(app, "kernel")
+
+
+@action("search.all", "ctrl+g", "search all kernels")
+def search_all(app: BrowseApp) -> None:
+    _search(app, "all")
+
+
+def _search(app: BrowseApp, scope: Scope) -> None:
+    entry = app.entry
+    if entry is None:
+        return
+    if app.search.scope != scope or (scope == "kernel" and app.search.entry != entry):
+        app.search.clear()
+    app.search.scope = scope
+
+    def begin(text: str) -> None:
+        run = app.search.begin(text, scope, entry)
+        app.run_worker(
+            lambda: run(_is_cancelled(get_current_worker())),
+            thread=True,
+            group="search",
+            exclusive=True,
+        )
+
+    from pallas_debug.tui.results import SearchScreen  # not at the start
+
+    where = entry.name if scope == "kernel" else f"{len(app.browser.entries):,} kernels"
+    title = f"search in {where}"
+    app.push_screen(
+        SearchScreen(app.search, title, begin=begin, opened=lambda found: _open(app, found))
+    )
+
+
+def _is_cancelled(worker: Worker[object]) -> Callable[[], bool]:
+    return lambda: worker.is_cancelled
+
+
+def _open(app: BrowseApp, found: Found) -> None:
+    """Show a hit of a search over many texts."""
+    target, step = step_of(app.browser, found)
+    if step is None or not app.kernels.select(found.entry):
+        app.say(f"{found.path} has gone")
+        return
+    app.diffing = False
+    app.wanted_target = target or app.wanted_target
+    app.show_kernel()
+    app.steps.select(step.label)
+    app.show_step()
+    app.text.go_to(found.line)
+    app._focus(app.text)
     app.tell()
 
 
-@action("go.line", "colon", "go to a line", ahead=True)
-def go_to(app: BrowseApp) -> None:
-    def done(value: str) -> None:
-        if value.strip().isdecimal():
-            app.text.cursor = int(value) - 1
-
-    app.ask("line", done=done)
-
-
-def _pattern(text: str) -> re.Pattern[str] | None:
-    """What was typed as a regular expression, or as it stands while it is none."""
-    if not text:
-        return None
-    flags = 0 if any(c.isupper() for c in text) else re.IGNORECASE
-    try:
-        return re.compile(text, flags)
-    except re.error:
-        return re.compile(re.escape(text), flags)
+def _next(app: BrowseApp, direction: int) -> None:
+    """The next hit: in the text, if it is searched, or else of the search over many texts."""
+    if app.shown.where or not app.search.active:
+        app.shown.next_hit(direction)
+        app.tell()
+    elif found := app.search.next(direction):
+        _open(app, found)

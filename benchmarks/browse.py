@@ -1,0 +1,398 @@
+"""The terminal UI beside the usual tools, in one run: what one waits for, and what it takes.
+
+    python benchmarks/browse.py [--dir DIR]
+
+The installed command runs in a pseudo-terminal; times end when the bytes that draw what is waited
+for have come out of it. The inputs are made in a temporary directory, or in DIR, where they stay
+for the next time: 10,000 kernels of 20 files each, one text of 200 MB, and a dump of splash
+attention by the real compiler, whose longest passes have 12,000 lines. Each figure has a limit;
+nothing is asserted, but the exit code says whether all were kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import itertools
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from collections.abc import Callable, Collection
+from pathlib import Path
+
+from pallas_debug.ir.diff import diff
+from pallas_debug.ir.normal import NOISE, Noise
+from pallas_debug.ir.text import Document
+from pallas_debug.model import Compilation, Failure, Kernel, Pass
+from pallas_debug.store import schema
+from pallas_debug.tui.everywhere import Search
+from pallas_debug.tui.model import Browser, Place
+
+COMMAND = Path(sys.executable).with_name("pallas-debug")
+KERNELS, FILES = 10_000, 20
+SIZE = 200_000_000
+SECONDS = 60.0
+TIMES = 5
+
+
+class Terminal:
+    """The command in a terminal of 160 by 48."""
+
+    def __init__(self, *arguments: object) -> None:
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 48, 160, 0, 0))
+        self.began = time.perf_counter()
+        self._process = subprocess.Popen(
+            [COMMAND, *map(str, arguments)],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**os.environ, "TERM": "xterm-256color"},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        self._seen = b""
+
+    def wait(self, pattern: str) -> float:
+        """Read until a pattern was written since the last `send`; the time at which it was.
+
+        Raises:
+          TimeoutError: it never was.
+        """
+        sought = re.compile(pattern.encode(), re.DOTALL)
+        end = time.perf_counter() + SECONDS
+        while not sought.search(self._seen):
+            left = end - time.perf_counter()
+            if left <= 0:
+                raise TimeoutError(f"{pattern!r} never came: {self._seen[-500:]!r}")
+            if select.select([self._ours], [], [], left)[0]:
+                self._seen += os.read(self._ours, 1 << 20)
+        return time.perf_counter()
+
+    def send(self, keys: str) -> float:
+        """Press keys; the time at which they were."""
+        self.drain()
+        self._seen = b""
+        sent = time.perf_counter()
+        os.write(self._ours, keys.encode())
+        return sent
+
+    def drain(self, seconds: float = 0.0) -> None:
+        """Read what is there, and what comes for a while."""
+        end = time.perf_counter() + seconds
+        while select.select([self._ours], [], [], max(end - time.perf_counter(), 0))[0]:
+            self._seen += os.read(self._ours, 1 << 20)
+
+    def peak(self) -> float:
+        """The most memory that it held so far, in bytes."""
+        status = Path(f"/proc/{self._process.pid}/status").read_text()
+        found = re.search(r"VmHWM:\s+(\d+) kB", status)
+        return int(found[1]) * 1024 if found else 0.0
+
+    def __enter__(self) -> Terminal:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        os.close(self._ours)
+
+
+class Table:
+    """Figures and their limits."""
+
+    def __init__(self) -> None:
+        self.kept = True
+
+    def row(self, what: str, value: float, limit: float, unit: str, beside: str = "") -> None:
+        kept = value <= limit
+        self.kept = self.kept and kept
+        mark = "ok" if kept else "OVER"
+        print(f"{what:52} {value:9.2f} {unit:3} of {limit:6.1f}  {mark:5} {beside}", flush=True)
+
+
+# What is browsed.
+
+
+def kernels(root: Path) -> Path:
+    """10,000 kernels of 20 files; a tenth of them failed."""
+    folder = root / "kernels"
+    if folder.exists():
+        return folder
+    made = root / "kernels.part"
+    shutil.rmtree(made, ignore_errors=True)
+    text = b"module {\n" + b"  %0 = arith.constant 0 : i32\n" * 40 + b"}\n"
+    kinds = []
+    for status in ("ok", "failed"):
+        files: dict[str, bytes] = {
+            f"v5e/passes/{n:02d}-pass-{n}.mlir": text + b"\n" * n for n in range(FILES - 6)
+        }
+        passes = tuple(
+            Pass(
+                number=n,
+                name=f"pass-{n}",
+                size=len(text) + n,
+                sha256="",
+                seconds=0.001,
+                changed=True,
+                file=f"passes/{n:02d}-pass-{n}.mlir",
+            )
+            for n in range(FILES - 6)
+        )
+        failure = Failure(stage="compile", type="Error", message="refused", last_pass="pass-13")
+        compilation = Compilation(
+            kernel="kernel",
+            target="v5e",
+            status="ok" if status == "ok" else "failed",
+            key="",
+            passes=passes,
+            failure=failure if status == "failed" else None,
+        )
+        kernel = Kernel(name="kernel", digest="", primitive="pallas_call", grid=(4, 2))
+        files |= {
+            "kernel.json": schema.encode(kernel),
+            "jaxpr.txt": text,
+            "source.py": b"def kernel():\n    pass\n",
+            "v5e/stablehlo.mlir": text,
+            "v5e/mosaic.mlir": text,
+            "v5e/compilation.json": schema.encode(compilation),
+        }
+        template = made / f".{status}"
+        for name, data in files.items():
+            (template / name).parent.mkdir(parents=True, exist_ok=True)
+            (template / name).write_bytes(data)
+        kinds.append((template, list(files)))
+    for number in range(KERNELS):
+        template, names = kinds[number % 10 == 9]
+        target = made / f"kernel_{number:05d}-{number:08x}"
+        (target / "v5e" / "passes").mkdir(parents=True)
+        for name in names:
+            (target / name).hardlink_to(template / name)
+    made.rename(folder)
+    return folder
+
+
+def dumped(root: Path) -> Path:
+    """Splash attention by the real compiler."""
+    folder = root / "splash"
+    if not folder.exists():
+        kernel = ["pallas_debug_kernels:splash_attention", "--spec", "bf16_4k_causal"]
+        command = [COMMAND, "dump", *kernel, "--to", folder]
+        subprocess.run(command, check=True, stdout=sys.stderr, stderr=sys.stderr)
+    return folder
+
+
+def huge(root: Path, passes: list[Path]) -> Path:
+    """One text of 200 MB."""
+    path = root / "huge" / "huge.mlir"
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        data = b"".join(p.read_bytes() for p in sorted(passes, key=lambda p: p.stat().st_size)[-3:])
+        with path.open("wb") as file:
+            while file.tell() < SIZE:
+                file.write(data)
+    return path
+
+
+def searched(root: Path, passes: list[Path]) -> Path:
+    """200 MB of passes: those of one dump, over and over."""
+    folder = root / "searched"
+    if not folder.exists():
+        made = root / "searched.part"
+        shutil.rmtree(made, ignore_errors=True)
+        size = number = 0
+        while size < SIZE:
+            inner = made / f"kernel-{number:08x}" / "v5e" / "passes"
+            inner.mkdir(parents=True)
+            for i, path in enumerate(passes):
+                (inner / f"{i:02d}-pass.mlir").hardlink_to(path)
+                size += path.stat().st_size
+            number += 1
+        made.rename(folder)
+    return folder
+
+
+# What is measured.
+
+
+def first_screen(table: Table, what: str, path: Path, pattern: str) -> None:
+    def once() -> float:
+        with Terminal("browse", path, "--no-resume") as terminal:
+            return terminal.wait(pattern) - terminal.began
+
+    found = sorted(once() for _ in range(TIMES))
+    python = best(lambda: subprocess.run([sys.executable, "-c", "import textual.app"], check=True))
+    beside = f"worst {found[-1]:.2f}; to import Textual alone takes {python:.2f}"
+    table.row(f"first screen, {what}", found[0], 0.5, "s", beside)
+
+
+def keys(table: Table, root: Path) -> None:
+    """From a key to the next kernel's name in the title, at rest and with workers at work."""
+    with Terminal("browse", root, "--no-resume") as terminal:
+        terminal.wait("kernel_00005")
+        terminal.drain(1.5)
+        moves(table, "a key, at rest", terminal)
+        for typed in ("fstatus:ok", "\r", "\x1b", "g"):
+            terminal.send(typed)
+            terminal.drain(0.2)
+        moves(table, "a key, while 10,000 kernels are read", terminal)
+        terminal.drain(0.3)
+        terminal.wait(r"read \d[\d,]+/10,000")  # it still is at it
+    with Terminal("browse", root, "--no-resume") as terminal:
+        terminal.wait("kernel_00005")
+        terminal.drain(1.5)
+        terminal.send("\x07")
+        terminal.wait("search in 10,000 kernels")
+        terminal.send("nowhere|arith.constant 0 : i32")
+        terminal.wait(r"\d/[\d,]+ in [\d,]+ texts")
+        terminal.send("\r")
+        terminal.drain(0.3)
+        for typed in ("\x1b[Z", "\x1b[Z", "g"):
+            terminal.send(typed)
+            terminal.drain(0.2)
+        moves(table, "a key, while 200,000 files are searched", terminal)
+        terminal.wait(r"searching")
+
+
+def moves(table: Table, what: str, terminal: Terminal) -> None:
+    """The times that 20 steps down the list of kernels take."""
+    times = []
+    for number in range(1, 21):
+        sent = terminal.send("j")
+        seen = terminal.wait(rf"\x1b\[1;\d+H[^\n]{{0,60}}kernel_{number:05d}")
+        times.append((seen - sent) * 1000)
+        terminal.drain(0.03)
+    table.row(what, max(times), 50, "ms", f"median {statistics.median(times):.1f} ms of 20")
+
+
+def opening(table: Table, root: Path) -> tuple[Path, Path]:
+    """From `}` to a pass of 12,000 lines; the files of the pass before and of the pass."""
+    browser = Browser(root)
+    longest = (0, "", "", "", Path(), Path())
+    for entry in browser.entries:
+        target = browser.target(entry, None)
+        steps = [step for step in browser.steps(entry, target) if step.pass_]
+        for before, step in itertools.pairwise(steps):
+            places = [Place(entry=entry, target=target, step=s) for s in (before, step)]
+            old, new = map(browser.path, places)
+            lines = new.read_bytes().count(b"\n")
+            if step.changed and lines > longest[0]:
+                longest = (lines, entry.name, before.label, step.label, old, new)
+    lines, kernel, before_label, label, old, new = longest
+    times = []
+    for _ in range(TIMES):
+        options = ("--kernel", kernel, "--pass", before_label, "--no-resume")
+        with Terminal("browse", root, *options) as terminal:
+            terminal.wait(rf"\x1b\[1;\d+H[^\n]*{before_label}")
+            terminal.drain(1.5)
+            sent = terminal.send("}")
+            times.append((terminal.wait(rf"\x1b\[1;\d+H[^\n]*{label}") - sent) * 1000)
+    table.row(
+        f"opening a pass of {lines:,} lines", min(times), 100, "ms", f"worst {max(times):.0f}"
+    )
+    return old, new
+
+
+def comparing(table: Table, old: Path, new: Path) -> None:
+    def ours(ignore: Collection[Noise]) -> Callable[[], object]:
+        def run() -> int:
+            a, b = (Document.open(path).lines(0, 1 << 40) for path in (old, new))
+            return sum(1 for _ in diff(a, b, ignore=ignore).unified("a", "b"))
+
+        return run
+
+    git = best(tool("git", "diff", "--no-index", old, new))
+    for what, ignore in (("", ()), (" without noise", NOISE)):
+        took = best(ours(ignore))
+        beside = f"{took * 1000:.0f} ms; git diff --no-index {git * 1000:.0f} ms"
+        table.row(f"a diff of such passes{what}", took / git, 1.5, "x", beside)
+
+
+def searching(table: Table, root: Path) -> None:
+    """A search as the terminal UI runs it, over 200 MB of passes."""
+    browser = Browser(root)
+    files = [text.path for entry in browser.entries for text in browser.texts(entry)]
+    for pattern, flag in (
+        ("vector_load", "-F"),
+        ("nothing_here", "-F"),
+        (r"llo\.v(add|sub)", "-E"),
+    ):
+
+        def ours(pattern: str = pattern) -> None:
+            Search(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
+
+        grep = best(tool("grep", "-ci", flag, pattern, *files))  # no capital: case is ignored
+        took = best(ours)
+        beside = f"{took * 1000:.0f} ms; grep -ci {grep * 1000:.0f} ms"
+        table.row(f"200 MB searched for {pattern}", took / grep, 2, "x", beside)
+
+
+def memory(table: Table, path: Path) -> None:
+    """What one text of 200 MB takes, looked at from its first line to its last and searched."""
+    with Terminal("browse", path, "--no-resume") as terminal:
+        terminal.wait("huge.mlir")
+        terminal.drain(1.0)
+        terminal.send("G")
+        terminal.drain(3.0)
+        terminal.send("/vector_load\r")
+        terminal.drain(3.0)
+        table.row("memory with a text of 200 MB", terminal.peak() / 1e6, 300, "MB")
+
+
+def kernels_memory(table: Table, root: Path) -> None:
+    with Terminal("browse", root, "--no-resume") as terminal:
+        terminal.wait("kernel_00005")
+        terminal.send("!")
+        terminal.drain(1.0)
+        terminal.wait(r"failed first: 1,000(?! +read)")
+        table.row("memory with 10,000 kernels read", terminal.peak() / 1e6, 300, "MB")
+
+
+def best(function: Callable[[], object], times: int = TIMES) -> float:
+    found = []
+    for _ in range(times):
+        start = time.perf_counter()
+        function()
+        found.append(time.perf_counter() - start)
+    return min(found)
+
+
+def tool(*arguments: object) -> Callable[[], object]:
+    return lambda: subprocess.run(list(map(str, arguments)), stdout=subprocess.PIPE, check=False)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--dir", type=Path, help="where the inputs are made, and stay")
+    chosen = parser.parse_args().dir
+    table = Table()
+    with tempfile.TemporaryDirectory() as temporary:
+        root = (chosen or Path(temporary)).absolute()
+        root.mkdir(parents=True, exist_ok=True)
+        many, splash = kernels(root), dumped(root)
+        passes = sorted(splash.glob("*/*/passes/*"))
+        text, copies = huge(root, passes), searched(root, passes)
+        first_screen(table, "10,000 kernels", many, "kernel_00005")
+        first_screen(table, "one text of 200 MB", text, r"\x1b\[2;[^\n]*module|#loc|func")
+        keys(table, many)
+        kernels_memory(table, many)
+        comparing(table, *opening(table, splash))
+        searching(table, copies)
+        memory(table, text)
+    return 0 if table.kept else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+"""What a verdict costs: `pallas-debug verify` of one kernel for five targets, from a cold start.
+
+    python benchmarks/verify.py [--rounds N] [KERNEL…]
+
+Each round is the installed command in a process of its own, with nothing in any cache: imports,
+trace, static analysis, five compilations, checks and races. Nothing is asserted; the limit stands
+beside the time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LIMIT = 10.0
+KERNELS = ("vector_add", "matmul", "flash_attention")
+
+
+def seconds(kernel: str) -> tuple[float, dict[str, float]]:
+    """Of the whole command, and of its engines as they say themselves."""
+    command = Path(sys.executable).with_name("pallas-debug")
+    start = time.perf_counter()
+    done = subprocess.run(
+        [command, "verify", f"pallas_debug_kernels:{kernel}", "--json"],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    taken = time.perf_counter() - start
+    if done.returncode != 0:
+        raise SystemExit(f"{kernel}: {done.stdout}{done.stderr}")
+    engines: dict[str, float] = {}
+    for outcome in json.loads(done.stdout)["outcomes"]:
+        name = outcome["engine"]
+        engines[name] = engines.get(name, 0.0) + (outcome["seconds"] or 0.0)
+    return taken, engines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("kernel", nargs="*", choices=[[], *KERNELS], default=[])
+    options = parser.parse_args()
+    names = ("trace", "static", "compile", "checks", "races")
+    print(f"{'':<18}{'cold':>8}{'limit':>8}" + "".join(f"{name:>10}" for name in names))
+    for kernel in options.kernel or KERNELS:
+        taken, engines = min((seconds(kernel) for _ in range(options.rounds)), key=lambda t: t[0])
+        parts = "".join(f"{engines.get(name, 0.0):>8.2f} s" for name in names)
+        print(f"{kernel:<18}{taken:>6.1f} s{LIMIT:>6.0f} s{parts}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

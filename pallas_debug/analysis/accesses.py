@@ -1,0 +1,459 @@
+"""What the kernel reads and writes: slices past the end, false hints, what nobody wrote before.
+
+Only what is sure to happen is said: an access under a condition that is not known is left to the
+engines that run the kernel.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_debug.analysis import visits
+from pallas_debug.analysis.reach import covered_by, slice_starts, stores
+from pallas_debug.analysis.subject import Result, Subject, at, points_of, shape_text
+from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
+from pallas_debug.bridge.walk.index_maps import Block
+
+MAX_POINTS = 1 << 22
+"""Grid points that are looked at one by one."""
+
+NARROW = {"bfloat16": 8, "float16": 11}
+"""Floats with few bits of mantissa, that which is not stored included."""
+
+LONG_SUM = 8
+"""Steps from which on a sum in such a float loses what matters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Witness:
+    """Where an event goes wrong first.
+
+    Attributes:
+      spot: in the event's arrays: loops that were walked as a whole, then the grid.
+    """
+
+    spot: tuple[int, ...]
+    point: tuple[int, ...]
+    loops: tuple[int, ...]
+
+
+def look(subject: Subject, revisited: frozenset[str]) -> Result:
+    """All of it.
+
+    Args:
+      revisited: outputs whose visits are wrong already; what they hold is not looked at.
+    """
+    result = Result()
+    for event in subject.walked.events:
+        if not event.certain:
+            continue
+        if event.what in ("read", "write"):
+            _bounds(subject, event, event.view, event.what, result)
+        elif event.what == "dma_start":
+            _bounds(subject, event, event.other, "read", result)
+            _bounds(subject, event, event.view, "write", result)
+        elif event.what == "hint":
+            _hint(subject, event, result)
+        elif event.what == "check":
+            _check(subject, event, result)
+    _padding(subject, result)
+    _sums(subject, result)
+    if not subject.walked.incomplete:
+        _unwritten(subject, revisited, result)
+        _uninitialized(subject, revisited, result)
+    return result
+
+
+def witness(event: Event, bad: np.ndarray, rank: int) -> Witness:
+    """The first place at which an array of an event is true: by grid point, then by iteration."""
+    spots = np.argwhere(bad)
+    loops = spots[:, : bad.ndim - rank][:, ::-1]  # the outermost first
+    keys = np.concatenate([spots[:, bad.ndim - rank :], loops], axis=1)
+    first = int(np.lexsort(keys.T[::-1])[0]) if keys.shape[1] else 0
+    spot = tuple(int(i) for i in spots[first])
+    return Witness(
+        spot=spot,
+        point=tuple(int(i) for i in spots[first][bad.ndim - rank :]),
+        loops=(*event.loops, *(int(i) for i in loops[first])),
+    )
+
+
+def _bounds(subject: Subject, event: Event, view: View | None, what: str, result: Result) -> None:
+    """Whether each index of an access lies within what it indexes."""
+    for level, dims in enumerate(view.levels if view else ()):
+        for number, dim in enumerate(dims):
+            if dim.start is None or dim.size is None or dim.bound < 0:
+                continue
+            last = dim.bound - 1 - (dim.size - 1) * dim.stride
+            if dim.start.min() >= 0 and dim.start.max() <= last:
+                continue
+            bad = event.where & ((dim.start < 0) | (dim.start > last))
+            if bad.any() and view is not None:
+                _outside(subject, event, view, (level, number), bad, what, result)
+                return
+
+
+def _outside(
+    subject: Subject, event: Event, view: View, place: tuple[int, int], bad: np.ndarray,
+    what: str, result: Result,
+) -> None:  # fmt: skip
+    level, number = place
+    dims = view.levels[level]
+    dim = dims[number]
+    found = witness(event, bad, len(subject.grid.sizes))
+    start = at(dim.start, found.spot) if dim.start is not None else 0
+    size = dim.size or 1
+    last = dim.bound - 1 - (size - 1) * dim.stride
+    earlier = "".join(f".at[{_text(dims, found.spot)}]" for dims in view.levels[:level])
+    index = f"{view.buffer.name}{earlier}[{_text(dims, found.spot)}]"
+    how = (
+        f"begins {-start} before the start" if start < 0 else f"reaches {start - last} past the end"
+    )
+    kind = "OutOfBoundsWrite" if what == "write" else "OutOfBoundsRead"
+    largest = f"{dim.bound} - {dim.bound - last}" if size != 1 else f"{dim.bound - 1}"
+    result.add(
+        subject.finding(kind, f"{index} {how} of dimension {number} of {view.buffer}"),
+        source=event.source,
+        grid_point=found.point,
+        loop=found.loops,
+        operand=view.buffer.name,
+        index=index,
+        shape=str(view.buffer),
+        values={"start": str(start)},
+        count=points_of(bad, subject.grid.sizes),
+        cause="the index is not bounded by the shape of the ref, which is that of one block",
+        advice=f"keep the index between 0 and {largest}, or pad the array",
+    )
+
+
+def _text(dims: tuple[Dim, ...], spot: tuple[int, ...]) -> str:
+    return ", ".join(_dim_text(dim, spot) for dim in dims)
+
+
+def _dim_text(dim: Dim, spot: tuple[int, ...]) -> str:
+    if dim.start is None or dim.size is None:
+        return "…"
+    start = at(dim.start, spot)
+    if not dim.is_slice:
+        return str(start)
+    stop = start + (dim.size - 1) * dim.stride + 1
+    return f"{start}:{stop}" + (f":{dim.stride}" if dim.stride != 1 else "")
+
+
+def _hint(subject: Subject, event: Event, result: Result) -> None:
+    if event.value is None:
+        return
+    off = event.value % event.divisor != 0
+    bad = event.where & off if off.any() else off
+    if not bad.any():
+        return
+    found = witness(event, bad, len(subject.grid.sizes))
+    value = at(event.value, found.spot)
+    result.add(
+        subject.finding(
+            "FalseMultipleOf", f"{value} is not a multiple of {event.divisor}, as is claimed"
+        ),
+        source=event.source,
+        grid_point=found.point,
+        loop=found.loops,
+        values={"value": str(value), "divisor": str(event.divisor)},
+        count=points_of(bad, subject.grid.sizes),
+        cause="the compiler believes pl.multiple_of and reads or writes at another place",
+        advice=f"make the value a multiple of {event.divisor}, or claim "
+        f"{math.gcd(value, event.divisor)}",
+    )
+
+
+def _check(subject: Subject, event: Event, result: Result) -> None:
+    """A user's own check of what is known: it fails."""
+    if event.value is None or not (event.where & event.value).any():
+        return
+    bad = event.where & event.value
+    found = witness(event, bad, len(subject.grid.sizes))
+    count = points_of(bad, subject.grid.sizes)
+    result.add(
+        subject.finding(
+            "DebugCheckFailed",
+            f"the condition of this check is false at {count} of {subject.grid.points} grid points",
+        ),
+        source=event.source,
+        grid_point=found.point,
+        loop=found.loops,
+        count=count,
+        cause="compiled for a TPU a debug_check is left out unless "
+        "jax_pallas_enable_debug_checks is set",
+        advice="make it true: it was given values that it does not allow",
+    )
+
+
+# Padding.
+
+
+def _padding(subject: Subject, result: Result) -> None:
+    """Padding of a ragged last block that is summed up without a mask."""
+    events = subject.walked.events
+    reached = {
+        event.number: ragged
+        for event in events
+        if event.what == "reduce" and event.certain and (ragged := _ragged(subject, event))
+    }
+    for number, (block, dim, bad) in reached.items():
+        event = events[number]
+        # Zero times a garbage integer is zero: one side of such a product needs no mask.
+        is_product = event.operation == "dot_general"
+        if is_product and "int" in block.dtype and not {number - 1, number + 1} & reached.keys():
+            continue
+        found = witness(event, bad, len(subject.grid.sizes))
+        size, bound = block.dims[dim].size, block.dims[dim].bound
+        result.add(
+            subject.finding(
+                "RaggedPadding",
+                f"`{event.operation}` goes over dimension {dim} of {block.name}, whose last block "
+                f"holds {bound % size} of {size}: what lies behind is undefined",
+            ),
+            source=event.source,
+            grid_point=found.point,
+            loop=found.loops,
+            operand=block.name,
+            shape=shape_text(block.dtype, block.shape),
+            values={"valid": str(bound % size), "block": str(size)},
+            cause="the last block reaches past the array's end, and nothing masks it",
+            advice="mask what lies past the end with jnp.where, or pad the array to whole blocks",
+        )
+
+
+def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray] | None:
+    """The operand whose padding is reduced, along which of its dimensions, and where."""
+    for origin in event.origins:
+        read = subject.walked.events[origin.event]
+        block = _block_of(subject, read.view)
+        dims = subject.indices[block.position].dims if block else None
+        if block is None or dims is None or block.kind != "input":
+            continue
+        kept = [i for i, dim in enumerate(block.dims) if dim.kind != "squeezed"]
+        for axis in event.axes:
+            own = origin.axes[axis] if axis < len(origin.axes) else None
+            if own is None or own >= len(kept):
+                continue
+            dim = block.dims[kept[own]]
+            if dim.counts_blocks and dim.bound > 0 and dim.bound % dim.size:
+                bad = event.where & (dims[kept[own]] == dim.blocks - 1)
+                if bad.any():
+                    return block, kept[own], bad
+    return None
+
+
+def _block_of(subject: Subject, view: View | None) -> Block | None:
+    """The block behind a ref of the kernel."""
+    if view is None or view.buffer.position is None:
+        return None
+    number = view.buffer.position - len(subject.grid.tables)
+    return subject.grid.blocks[number] if 0 <= number < len(subject.grid.blocks) else None
+
+
+# Sums in narrow floats.
+
+
+def _sums(subject: Subject, result: Result) -> None:
+    """Buffers of few bits that are added to again and again."""
+    events = subject.walked.events
+    for event in events:
+        if event.what != "write" or not event.certain or event.view is None:
+            continue
+        buffer = event.view.buffer
+        if buffer.dtype not in NARROW or not _adds_to_itself(subject, event):
+            continue
+        fresh = sum(
+            _times(subject, other)
+            for other in events
+            if other.what == "write"
+            and other.view is not None
+            and other.view.buffer.number == buffer.number
+            and not _adds_to_itself(subject, other)
+        )
+        steps = _times(subject, event) // max(fresh, 1)
+        if steps < LONG_SUM:
+            continue
+        result.add(
+            subject.finding(
+                "LowPrecisionAccumulator",
+                f"{buffer.name} adds up {steps} terms in {buffer.dtype}, which keeps "
+                f"{NARROW[buffer.dtype]} bits of each sum",
+            ),
+            source=event.source,
+            operand=buffer.name,
+            shape=str(buffer),
+            values={"terms": str(steps)},
+            cause="a small term is lost where the sum so far is large",
+            advice="accumulate in a float32 scratch buffer, and cast at the last step",
+        )
+
+
+def _adds_to_itself(subject: Subject, event: Event) -> bool:
+    buffer = event.view.buffer.number if event.view else None
+    return any(_is_own(subject, origin, buffer) for origin in event.origins)
+
+
+def _is_own(subject: Subject, origin: Origin, buffer: int | None) -> bool:
+    read = subject.walked.events[origin.event].view
+    own = read is not None and read.buffer.number == buffer
+    return own and origin.added and origin.dtype in NARROW
+
+
+def _times(subject: Subject, event: Event) -> int:
+    """How often an event happens, all grid points and iterations together."""
+    sizes = subject.grid.sizes
+    total = int(np.count_nonzero(event.where))
+    shape = event.where.shape[event.where.ndim - len(sizes) :]
+    for size, dim in zip(sizes, shape, strict=True):
+        total *= size if dim == 1 else 1
+    return total
+
+
+# What nobody wrote.
+
+
+def _unwritten(subject: Subject, revisited: frozenset[str], result: Result) -> None:
+    """Output blocks at whose grid points no store is reached."""
+    grid = subject.grid
+    if 0 in grid.sizes:
+        return
+    buffers = _output_buffers(subject)
+    for number, block in enumerate(grid.outputs):
+        if number in grid.aliased or block.name in revisited or 0 in block.shape:
+            continue
+        buffer = buffers.get(len(grid.tables) + block.position)
+        events = stores(subject, buffer) if buffer is not None else []
+        covered = covered_by(subject, events)
+        if covered.all():
+            continue
+        ids = visits.block_ids(subject, block) if not block.is_whole else None
+        if ids is None:
+            if not covered.any():
+                _never_written(subject, block, events, (0,) * len(block.shape), None, result)
+            continue
+        if grid.points > MAX_POINTS:
+            result.not_judged.append(
+                f"whether every block of {block.name} is written: {grid.points:,} grid points are "
+                "too many to look at one by one"
+            )
+            continue
+        ids, covered = np.broadcast_arrays(ids, covered)
+        written = np.isin(ids, np.unique(ids[covered]))
+        if written.all():
+            continue
+        spot = tuple(int(i) for i in np.argwhere(~written)[0])
+        dims = subject.indices[block.position].dims or ()
+        index = tuple(at(dim, spot) for dim in dims)
+        _never_written(subject, block, events, index, spot, result)
+
+
+def _never_written(
+    subject: Subject, block: Block, events: list[Event], index: tuple[int, ...],
+    point: tuple[int, ...] | None, result: Result,
+) -> None:  # fmt: skip
+    text = f"({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
+    result.add(
+        subject.finding(
+            "UninitializedOutput",
+            f"block {text} of {block.name}, {shape_text(block.dtype, block.shape)}, is never "
+            "written, and holds what was there before",
+        ),
+        source=events[-1].source if events else subject.captured.kernel.source,
+        grid_point=point,
+        operand=block.name,
+        index=f"{block.name}: block {text}",
+        shape=shape_text(block.dtype, block.shape),
+        cause=(
+            "the store stands under a condition that is false at all grid points of this block"
+            if events
+            else f"there is no store to {block.name}"
+        ),
+        advice=f"write {block.name} at every grid point, or give it an input by "
+        "input_output_aliases",
+    )
+
+
+def _output_buffers(subject: Subject) -> dict[int, int]:
+    """Numbers of the kernel's own refs that something was done to, by position."""
+    return {
+        view.buffer.position: view.buffer.number
+        for event in subject.walked.events
+        for view in (event.view, event.other)
+        if view is not None and view.buffer.position is not None
+    }
+
+
+def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) -> None:
+    """Reads in front of every write, whose value is kept without having been selected from."""
+    events = subject.walked.events
+    kept: dict[int, Event] = {}
+    for event in events:
+        if event.what == "write" and event.certain:
+            for origin in event.origins:
+                kept.setdefault(origin.event, event)
+    said: set[int] = set()
+    for number in sorted(kept):
+        read = events[number]
+        if read.view is None or not read.certain or read.view.buffer.number in said:
+            continue
+        buffer = read.view.buffer
+        first = _first_visits(subject, read, revisited)
+        if first is None:
+            continue
+        where = read.where
+        while where.ndim > len(subject.grid.sizes):
+            where = where[0]  # the first iteration
+        bad = where & first & ~covered_by(subject, stores(subject, buffer.number, number))
+        if not bad.any():
+            continue
+        said.add(buffer.number)
+        found = witness(read, bad, len(subject.grid.sizes))
+        is_output = buffer.kind == "output"
+        slices = any(subject.grid.parallel) and any(found.point)
+        result.add(
+            subject.finding(
+                "UninitializedOutput" if is_output else "UninitializedScratch",
+                f"{buffer.name}, {buffer}, is read before it was written, and what was read is "
+                "kept",
+            ),
+            source=read.source,
+            grid_point=found.point,
+            operand=buffer.name,
+            shape=str(buffer),
+            cause=(
+                "a parallel dimension may begin on another core, whose scratch nobody wrote"
+                if slices and not is_output
+                else "scratch buffers and outputs hold whatever was there before"
+            ),
+            advice="write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        )
+
+
+def _first_visits(subject: Subject, read: Event, revisited: frozenset[str]) -> np.ndarray | None:
+    """Grid points at which a buffer holds nothing of the kernel's yet; None where not known."""
+    grid = subject.grid
+    buffer = read.view.buffer if read.view else None
+    if buffer is None or buffer.is_semaphore or grid.points > MAX_POINTS:
+        return None
+    if buffer.kind == "scoped":
+        return np.ones((1,) * len(grid.sizes), bool)
+    if buffer.kind == "scratch":
+        return slice_starts(subject)
+    if buffer.kind != "output" or buffer.name in revisited:
+        return None
+    block = _block_of(subject, read.view)
+    if block is None or block.space not in ("default", "vmem", "smem"):
+        return None
+    if block.position - grid.num_inputs in grid.aliased:
+        return None
+    ids = visits.block_ids(subject, block)
+    if ids is None:
+        return None
+    flat = np.broadcast_to(ids, grid.sizes).ravel()
+    changed = np.ones(flat.shape, bool)
+    changed[1:] = np.diff(flat) != 0
+    return changed.reshape(grid.sizes)

@@ -1,0 +1,112 @@
+"""All parts of the analysis, of one captured kernel."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_debug.analysis import (
+    accesses,
+    blocks,
+    memory,
+    operations,
+    semaphores,
+    subject,
+    tiling,
+    visits,
+)
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk.index_maps import NotReadable
+from pallas_debug.model import Finding, Target
+
+TIME_LIMIT = 10.0
+"""Seconds for one kernel, after which what is left is not judged."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analysis:
+    """What is known of a kernel before it runs.
+
+    Attributes:
+      findings: what is wrong for sure.
+      not_judged: sentences that say what could not be looked at, and why.
+      memory: what it takes on each target, at least.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    memory: tuple[memory.MemoryUse, ...] = ()
+
+
+def analyze(
+    captured: Capture,
+    targets: Sequence[Target] = (),
+    *,
+    prefetch: Sequence[np.ndarray] | None = None,
+    time_limit: float = TIME_LIMIT,
+) -> Analysis:
+    """Look at a captured kernel without running it.
+
+    Args:
+      captured: as the hook saw it.
+      targets: chips whose memory and dtypes it is held against; without any, neither is judged.
+      prefetch: what the scalar-prefetch operands hold, in their order; None where that is not
+        known, and index maps that read them are not judged.
+      time_limit: seconds.
+
+    Raises:
+      ValueError: `prefetch` does not fit the kernel's scalar-prefetch operands.
+    """
+    deadline = time.monotonic() + time_limit
+    try:
+        tables = _tables(captured, prefetch)
+        kernel = subject.read(captured, tables, deadline)
+    except NotReadable as error:
+        return Analysis(not_judged=(f"kernel `{captured.kernel.name}`: {error}",))
+    visited = visits.look(kernel)
+    revisited = frozenset(finding.operand or "" for finding in visited.findings)
+    used, uses = memory.look(kernel, targets)
+    results = [
+        blocks.look(kernel),
+        visited,
+        tiling.look(kernel),
+        used,
+        accesses.look(kernel, revisited),
+        semaphores.look(kernel),
+        operations.look(kernel, targets),
+    ]
+    not_judged = [sentence for result in results for sentence in result.not_judged]
+    if kernel.walked.incomplete:
+        not_judged.append(f"all that the kernel does: {kernel.walked.incomplete}")
+    return Analysis(
+        findings=tuple(_once([finding for result in results for finding in result.findings])),
+        not_judged=tuple(dict.fromkeys(not_judged)),
+        memory=uses,
+    )
+
+
+def _tables(captured: Capture, prefetch: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
+    """The scalar prefetch by position."""
+    if prefetch is None:
+        return {}
+    wanted = captured.kernel.of_kind("scalar_prefetch")
+    given = [np.asarray(values) for values in prefetch]
+    if [values.shape for values in given] != [operand.shape for operand in wanted]:
+        raise ValueError(
+            f"kernel `{captured.kernel.name}` takes scalar prefetch of shapes "
+            f"{[operand.shape for operand in wanted]}, and prefetch= has shapes "
+            f"{[values.shape for values in given]}. Pass one array for each, in their order."
+        )
+    return dict(enumerate(given))
+
+
+def _once(findings: Sequence[Finding]) -> list[Finding]:
+    """Each kind at each line and operand once: the first that was found."""
+    kept: dict[tuple[object, ...], Finding] = {}
+    for finding in findings:
+        line = finding.source and (finding.source.file, finding.source.line)
+        kept.setdefault((finding.kind, line, finding.operand), finding)
+    return list(kept.values())

@@ -1,0 +1,139 @@
+"""Where in the user's source a kernel is called, and where its arguments stand.
+
+Reads the source as text, by `ast`: a spec that was assigned to a name in the same function is
+followed to that line. Nothing is imported or run.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import linecache
+from collections.abc import Iterable
+
+from pallas_debug.bridge import lines
+from pallas_debug.model import SourceLine
+
+_CALLEES = {"pallas_call"}
+_Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class CallSite:
+    """The `pl.pallas_call(...)` among the lines that were on the way to a kernel.
+
+    Args:
+      calls: files and lines.
+    """
+
+    def __init__(self, calls: Iterable[tuple[str, int]]) -> None:
+        self._calls = tuple(calls)
+
+    @functools.cached_property
+    def _found(self) -> tuple[str, ast.Call, _Function | None] | None:
+        """File, call and the function around it; None where there is not just one."""
+        sites = {
+            (file, call.lineno): (file, call, function)
+            for file, line in self._calls
+            for call, function in _calls_at(file, line)
+        }
+        return next(iter(sites.values())) if len(sites) == 1 else None
+
+    def holds(self, line: SourceLine) -> bool:
+        """Whether a line is of the function that makes the call; True where none was found."""
+        if self._found is None:
+            return True
+        file, _, function = self._found
+        if file != line.file or function is None:
+            return file == line.file
+        return function.lineno <= line.line <= (function.end_lineno or function.lineno)
+
+    def line(self, keyword: str | None = None, index: int = 0) -> SourceLine | None:
+        """The line of an argument, of its element where it is a list; of the call without one."""
+        if self._found is None:
+            return None
+        file, call, function = self._found
+        node: ast.expr | None = call if keyword is None else _argument(call, keyword, function)
+        if node is None:
+            return None
+        if keyword is not None:
+            node = _element(node, index, function)
+        name = function.name if function else None
+        return lines.line_of(file, node.lineno, name)
+
+
+@functools.lru_cache(maxsize=64)
+def _parsed(text: str) -> ast.Module | None:
+    try:
+        return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
+    tree = _parsed("".join(linecache.getlines(file)))
+    if tree is None:
+        return []
+    function = _around(tree, line)
+    here = function or tree
+    calls = [node for node in ast.walk(here) if isinstance(node, ast.Call)]
+    spanning = [c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno)]
+    found = [c for c in spanning if _called(c) in _CALLEES]
+    if not found:  # `call = pl.pallas_call(...)`, and here `call(x)`
+        assigned = [
+            _assigned(c.func.id, function) for c in spanning if isinstance(c.func, ast.Name)
+        ]
+        found = [c for c in assigned if isinstance(c, ast.Call) and _called(c) in _CALLEES]
+    return [(call, function) for call in found[:1]]
+
+
+def _around(tree: ast.Module, line: int) -> _Function | None:
+    """The innermost function that holds a line."""
+    functions = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+        and node.lineno <= line <= (node.end_lineno or node.lineno)
+    ]
+    return max(functions, key=lambda f: f.lineno, default=None)
+
+
+def _called(call: ast.Call) -> str:
+    return call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+
+
+def _argument(call: ast.Call, keyword: str, function: _Function | None) -> ast.expr | None:
+    """A keyword of the call, or of the grid spec that it is given."""
+    given = {k.arg: k.value for k in call.keywords}
+    if keyword in given:
+        return given[keyword]
+    spec = given.get("grid_spec")
+    if isinstance(spec, ast.Name):
+        spec = _assigned(spec.id, function)
+    if isinstance(spec, ast.Call):
+        return next((k.value for k in spec.keywords if k.arg == keyword), None)
+    return None
+
+
+def _element(node: ast.expr, index: int, function: _Function | None) -> ast.expr:
+    """The element of a list, and of a name what was assigned to it in the same function."""
+    node = _resolved(node, function)
+    if isinstance(node, (ast.List, ast.Tuple)) and index < len(node.elts):
+        node = _resolved(node.elts[index], function)
+    return node
+
+
+def _resolved(node: ast.expr, function: _Function | None) -> ast.expr:
+    if isinstance(node, ast.Name):
+        return _assigned(node.id, function) or node
+    return node
+
+
+def _assigned(name: str, function: _Function | None) -> ast.expr | None:
+    """The last value that a function assigns to a name."""
+    found = None
+    for node in ast.walk(function) if function else ():
+        if isinstance(node, ast.Assign) and any(
+            isinstance(target, ast.Name) and target.id == name for target in node.targets
+        ):
+            found = node.value
+    return found

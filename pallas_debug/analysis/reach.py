@@ -1,0 +1,43 @@
+"""At which grid points a kernel may have written to a buffer, and where a core may begin."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pallas_debug.analysis.subject import Subject
+from pallas_debug.bridge.walk.events import Event
+
+
+def stores(subject: Subject, buffer: int, before: int | None = None) -> list[Event]:
+    """What may write to a buffer, in the order of the program."""
+    return [
+        event
+        for event in subject.walked.events[:before]
+        if event.what in ("write", "dma_start", "escape")
+        and event.view is not None
+        and event.view.buffer.number == buffer
+    ]
+
+
+def covered_by(subject: Subject, events: list[Event]) -> np.ndarray:
+    """Grid points at which one of these may happen."""
+    rank = len(subject.grid.sizes)
+    covered = np.zeros((1,) * rank, bool)
+    for event in events:
+        where = event.where
+        if where.ndim > rank:
+            where = np.asarray(where.reshape(-1, *where.shape[where.ndim - rank :]).any(axis=0))
+        covered = covered | where
+    return covered
+
+
+def slice_starts(subject: Subject) -> np.ndarray:
+    """Grid points at which a core may begin: the first of all sequential dimensions."""
+    sizes = subject.grid.sizes
+    starts = np.ones((1,) * len(sizes), bool)
+    for d, (size, is_parallel) in enumerate(zip(sizes, subject.grid.parallel, strict=True)):
+        if is_parallel:
+            continue
+        steps = np.arange(size).reshape([-1 if i == d else 1 for i in range(len(sizes))])
+        starts = starts & (steps == 0)
+    return starts

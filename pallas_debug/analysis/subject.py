@@ -1,0 +1,147 @@
+"""What all parts of the analysis look at: one captured kernel, read once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from pallas_debug.analysis.calls import CallSite
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk import index_maps
+from pallas_debug.bridge.walk.events import Walked
+from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
+from pallas_debug.model import Finding, SourceLine
+
+ENGINE = "static"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Subject:
+    """A kernel with its index maps evaluated and its jaxpr walked.
+
+    Attributes:
+      indices: where each block's index map points, by position.
+      site: the call in the user's source.
+      deadline: of `time.monotonic`.
+    """
+
+    captured: Capture
+    grid: Grid
+    indices: tuple[Indices, ...]
+    walked: Walked
+    site: CallSite
+    deadline: float
+
+    @property
+    def name(self) -> str:
+        return self.captured.kernel.name
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the time limit is over."""
+        return time.monotonic() > self.deadline
+
+    def finding(self, kind: str, message: str) -> Finding:
+        """A finding of this kernel, at the kernel's first line."""
+        return Finding(
+            kind=kind,
+            kernel=self.name,
+            message=message,
+            source=self.captured.kernel.source,
+            engine=ENGINE,
+        )
+
+    def block_line(self, block: Block) -> SourceLine | None:
+        """The line that says how an operand is cut into blocks.
+
+        That of the index map where it stands in the function that calls the kernel, else that of
+        the operand's spec among the arguments of the call.
+        """
+        group, index = self._spec(block)
+        if block.source is not None and self.site.holds(block.source):
+            return block.source
+        spec = self.site.line(group, index)
+        return spec or block.source or self.site.line() or self.captured.kernel.source
+
+    def _spec(self, block: Block) -> tuple[str, int]:
+        if block.kind == "input":
+            return "in_specs", block.position
+        return "out_specs", block.position - self.grid.num_inputs
+
+
+@dataclass(kw_only=True)
+class Result:
+    """What a part of the analysis found, and what it could not judge."""
+
+    findings: list[Finding] = field(default_factory=list)
+    not_judged: list[str] = field(default_factory=list)
+
+    def add(self, finding: Finding, **details: object) -> None:
+        self.findings.append(replace(finding, **details))  # type: ignore[arg-type]
+
+
+def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Subject:
+    """Read a captured kernel.
+
+    Raises:
+      index_maps.NotReadable: there is nothing in it to look at beforehand.
+    """
+    grid = index_maps.grid(captured)
+    empty = 0 in grid.sizes
+    return Subject(
+        captured=captured,
+        grid=grid,
+        indices=tuple(
+            index_maps.indices(captured, block.position, tables, deadline) for block in grid.blocks
+        ),
+        walked=Walked(events=()) if empty else index_maps.walk(captured, tables, deadline),
+        site=CallSite(captured.calls),
+        deadline=deadline,
+    )
+
+
+def first_point(bad: np.ndarray, sizes: Sequence[int]) -> tuple[int, ...]:
+    """The first grid point at which an array that broadcasts against the grid is true.
+
+    Dimensions in front of the grid's are of loops: their first is taken.
+    """
+    rank = len(sizes)
+    spots = np.argwhere(bad)
+    if not rank:
+        return ()
+    points = spots[:, bad.ndim - rank :]
+    order = np.lexsort(points.T[::-1])
+    return tuple(int(i) for i in points[order[0]])
+
+
+def at(values: np.ndarray, spot: Sequence[int]) -> int:
+    """The entry of an array that broadcasts against a larger one, at a place of the larger one."""
+    if values.ndim == 0:
+        return int(values)
+    last = spot[len(spot) - values.ndim :] if values.ndim <= len(spot) else spot
+    place = tuple(i if n > 1 else 0 for i, n in zip(last, values.shape, strict=True))
+    return int(values[place])
+
+
+def points_of(bad: np.ndarray, sizes: Sequence[int]) -> int:
+    """At how many grid points an array that broadcasts against the grid is true."""
+    rank = len(sizes)
+    if bad.ndim > rank:
+        bad = np.asarray(bad.reshape(-1, *bad.shape[bad.ndim - rank :]).any(axis=0))
+    total = int(np.count_nonzero(bad))
+    for size, dim in zip(sizes, bad.shape, strict=True):
+        total *= size if dim == 1 else 1
+    return total
+
+
+def shape_text(dtype: str, shape: Sequence[int]) -> str:
+    """`float32[8, 128]`."""
+    return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+def index_text(name: str, index: Sequence[int]) -> str:
+    """`x_ref: block (8, 0)`."""
+    return f"{name}: block ({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"

@@ -1,0 +1,303 @@
+"""Which output blocks the grid visits, how often, and in which order.
+
+A grid dimension that an index map does not depend on only repeats its blocks, so blocks are
+enumerated over the other dimensions alone.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_debug.analysis.reach import covered_by, slice_starts, stores
+from pallas_debug.analysis.subject import Result, Subject, index_text, shape_text
+from pallas_debug.bridge.walk.index_maps import Block, BlockDim
+
+MAX_POINTS = 1 << 24
+"""That blocks are enumerated over."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Visit:
+    """Where an output's index map points.
+
+    Attributes:
+      ids: number of the block, an array that broadcasts against the grid.
+      depends: grid dimensions, larger than 1, that it depends on.
+      counts: blocks along each dimension of the array.
+    """
+
+    block: Block
+    ids: np.ndarray
+    depends: tuple[int, ...]
+    counts: tuple[int, ...]
+
+    @functools.cached_property
+    def seen(self) -> np.ndarray | None:
+        """For each block, whether it is visited; None where there are too many."""
+        total = math.prod(self.counts)
+        if total > 4 * MAX_POINTS:
+            return None
+        seen = np.zeros(total, bool)
+        seen[self.ids.ravel()] = True
+        return seen
+
+    @functools.cached_property
+    def is_injective(self) -> bool:
+        """Whether no two steps of the dimensions that it depends on share a block."""
+        return self.seen is not None and int(np.count_nonzero(self.seen)) == self.ids.size
+
+
+def look(subject: Subject) -> Result:
+    """Outputs never written, left and come back to, and shared between parallel grid points."""
+    result = Result()
+    if 0 in subject.grid.sizes:
+        return result
+    for number, block in enumerate(subject.grid.outputs):
+        if not _is_pipelined(block):
+            continue
+        visit = _visit(subject, block, result)
+        if visit is None:
+            continue
+        if number not in subject.grid.aliased:
+            _coverage(subject, visit, result)
+        if not _parallel(subject, visit, result) and not block.revisits:
+            _order(subject, visit, result)
+    return result
+
+
+def block_ids(subject: Subject, block: Block) -> np.ndarray | None:
+    """The number of an operand's block, over the grid; None where it is not known for sure."""
+    dims = subject.indices[block.position].dims
+    if dims is None or any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
+        return None
+    counts = [_count(dim) for dim in block.dims]
+    for index, count in zip(dims, counts, strict=True):
+        if index.size and (index.min() < 0 or index.max() >= count):
+            return None
+    if math.prod(np.broadcast_shapes(*(d.shape for d in dims))) > MAX_POINTS:
+        return None
+    ids = np.zeros((1,) * len(subject.grid.sizes), np.int64)
+    for index, count in zip(dims, counts, strict=True):
+        ids = ids * count + index
+    return ids
+
+
+def _count(dim: BlockDim) -> int:
+    return dim.bound if dim.kind == "squeezed" else dim.blocks
+
+
+def _is_pipelined(block: Block) -> bool:
+    """Whether blocks of it travel with the grid; what stays in HBM is the kernel's own affair."""
+    return block.space in ("default", "vmem", "smem") and 0 not in block.shape
+
+
+def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
+    dims = subject.indices[block.position].dims
+    if dims is None:
+        return None  # said where the index maps are looked at
+    if any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
+        result.not_judged.append(
+            f"the order in which the blocks of {block.name} are visited: they may overlap"
+        )
+        return None
+    ids = block_ids(subject, block)
+    if ids is None:
+        points = math.prod(np.broadcast_shapes(*(d.shape for d in dims)))
+        if points > MAX_POINTS:
+            result.not_judged.append(
+                f"the order in which the blocks of {block.name} are visited: they depend on "
+                f"{points:,} grid points"
+            )
+        return None
+    return _Visit(
+        block=block,
+        ids=ids,
+        depends=tuple(d for d, size in enumerate(ids.shape) if size > 1),
+        counts=tuple(_count(dim) for dim in block.dims),
+    )
+
+
+def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
+    """Whether every block of the array is visited."""
+    seen, total = visit.seen, math.prod(visit.counts)
+    if seen is None:
+        result.not_judged.append(
+            f"whether every block of {visit.block.name} is written: it has {total:,} of them"
+        )
+        return
+    missing = total - int(np.count_nonzero(seen))
+    if not missing:
+        return
+    block = visit.block
+    first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
+    short = _rounded_down(subject, visit)
+    finding = subject.finding(
+        "UninitializedOutput",
+        f"no grid point writes block {_tuple(first)} of {block.name}, "
+        f"{shape_text(block.dtype, block.shape)}: {missing} of {total} blocks are left as they "
+        "were",
+    )
+    source = subject.block_line(block)
+    result.add(
+        finding,
+        source=(subject.site.line("grid") or source) if short else source,
+        operand=block.name,
+        index=index_text(block.name, first),
+        shape=shape_text(block.dtype, block.shape),
+        values={"missing": str(missing), "blocks": str(total)},
+        cause=(
+            "the grid has too few steps for the array: a size was rounded down"
+            if short
+            else "the index map leaves blocks out"
+        ),
+        advice=(
+            "use pl.cdiv(size, block) steps; the last block may reach past the end"
+            if short
+            else f"visit every block, or give {block.name} an input by input_output_aliases"
+        ),
+    )
+
+
+def _rounded_down(subject: Subject, visit: _Visit) -> bool:
+    """Whether the index map passes program ids on, and the grid ends too early."""
+    dims = subject.indices[visit.block.position].dims or ()
+    for index, count in zip(dims, visit.counts, strict=True):
+        steps = index.ravel()
+        if 1 < len(steps) < count and (steps == np.arange(len(steps))).all():
+            return True
+    return False
+
+
+def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
+    """Whether grid points without an order write one block."""
+    grid = subject.grid
+    parallel = [d for d, is_so in enumerate(grid.parallel) if is_so and grid.sizes[d] > 1]
+    shared = [d for d in parallel if d not in visit.depends]
+    if shared:
+        first = (0,) * len(grid.sizes)
+        other = tuple(int(d == shared[0]) for d in range(len(grid.sizes)))
+    else:
+        pair = _sharing(visit, parallel)
+        if pair is None:
+            return False
+        first, other = pair
+    block = visit.block
+    if _serves_as_scratch(subject, block):
+        result.not_judged.append(
+            f"what {block.name} holds at the end: each parallel step uses it as scratch, and the "
+            "last one to run leaves its values"
+        )
+        return False
+    which = ", ".join(map(str, shared or parallel))
+    index = _index(subject, visit, other)
+    result.add(
+        subject.finding(
+            "ParallelRevisit",
+            f"grid points {_tuple(first)} and {_tuple(other)} both write block {_tuple(index)} of "
+            f"{block.name}, and grid dimension {which} is parallel: they have no order, and two "
+            "cores may run them at once",
+        ),
+        source=subject.block_line(block),
+        grid_point=other,
+        operand=block.name,
+        index=index_text(block.name, index),
+        shape=shape_text(block.dtype, block.shape),
+        cause="a parallel dimension is shared out among the cores of a chip (v4 and v5p have two)",
+        advice=f"make dimension {which} arbitrary, or give each of its steps a block of its own",
+    )
+    return True
+
+
+def _serves_as_scratch(subject: Subject, block: Block) -> bool:
+    """Whether an output is read, and written before that wherever a core may begin."""
+    position = len(subject.grid.tables) + block.position
+    reads = [
+        event
+        for event in subject.walked.events
+        if event.what == "read" and event.view and event.view.buffer.position == position
+    ]
+    if not reads or reads[0].view is None:
+        return False
+    starts = slice_starts(subject)
+    before = stores(subject, reads[0].view.buffer.number, reads[0].number)
+    return bool((~starts | covered_by(subject, before)).all())
+
+
+def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] | None:
+    """Two grid points with one block that differ in a parallel dimension."""
+    if not parallel or visit.is_injective:
+        return None
+    shape = visit.ids.shape
+    coordinates = np.zeros((1,) * len(shape), np.int64)
+    for d in parallel:
+        steps = np.arange(shape[d]).reshape([-1 if i == d else 1 for i in range(len(shape))])
+        coordinates = coordinates * shape[d] + steps
+    flat = visit.ids.ravel()
+    slices = np.broadcast_to(coordinates, shape).ravel()
+    order = np.argsort(flat, kind="stable")
+    same = (np.diff(flat[order]) == 0) & (np.diff(slices[order]) != 0)
+    if not same.any():
+        return None
+    spot = int(np.argmax(same))
+    pair = (order[spot], order[spot + 1])
+    return tuple(tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in pair)
+
+
+def _order(subject: Subject, visit: _Visit, result: Result) -> None:
+    """Whether a block is left and come back to."""
+    sizes = subject.grid.sizes
+    innermost = max(visit.depends, default=-1)
+    # Dimensions that only repeat: inside of all others they stay on one block, and else two steps
+    # show what many would.
+    shape = [
+        (visit.ids.shape[d] if d in visit.depends else (min(size, 2) if d < innermost else 1))
+        for d, size in enumerate(sizes)
+    ]
+    if visit.is_injective and math.prod(shape) == visit.ids.size:
+        return
+    if math.prod(shape) > MAX_POINTS:
+        result.not_judged.append(
+            f"the order in which the blocks of {visit.block.name} are visited: they depend on "
+            f"{math.prod(shape):,} grid points"
+        )
+        return
+    flat = np.broadcast_to(visit.ids, shape).ravel()
+    order = np.argsort(flat, kind="stable")
+    back = (np.diff(flat[order]) == 0) & (np.diff(order) > 1)
+    if not back.any():
+        return
+    spots = np.flatnonzero(back)
+    spot = int(spots[np.argmin(order[spots + 1])])
+    before, again = (
+        tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in order[spot : spot + 2]
+    )
+    block = visit.block
+    index = _index(subject, visit, again)
+    result.add(
+        subject.finding(
+            "NonConsecutiveRevisit",
+            f"block {_tuple(index)} of {block.name} is written again at grid point "
+            f"{_tuple(again)}, after grid point {_tuple(before)} and others in between: what it "
+            "held has left VMEM, and is not read back",
+        ),
+        source=subject.block_line(block),
+        grid_point=again,
+        operand=block.name,
+        index=index_text(block.name, index),
+        shape=shape_text(block.dtype, block.shape),
+        cause="the grid goes over its last dimension first, and another block came in between",
+        advice="make the dimension that is summed over the last one of the grid",
+    )
+
+
+def _index(subject: Subject, visit: _Visit, point: tuple[int, ...]) -> tuple[int, ...]:
+    spot = tuple(i if n > 1 else 0 for i, n in zip(point, visit.ids.shape, strict=True))
+    return tuple(int(i) for i in np.unravel_index(int(visit.ids[spot]), visit.counts))
+
+
+def _tuple(values: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"

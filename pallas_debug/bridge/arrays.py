@@ -1,0 +1,89 @@
+"""Arguments and results as arrays: made up where only their shape is known, and compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """Where two results differ first, in the order of their arrays.
+
+    Attributes:
+      path: which array of the result, as jax spells it; empty where it is the only one.
+    """
+
+    path: str
+    index: tuple[int, ...]
+    first: str
+    second: str
+
+
+def is_abstract(leaf: Any) -> bool:
+    """Whether an argument is a shape and dtype without values."""
+    return isinstance(leaf, jax.ShapeDtypeStruct)
+
+
+def concrete(
+    args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int = 0
+) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+    """Arguments with values for those that are abstract.
+
+    Floating-point arrays are standard normal. Integers and bools are zero: they are often indices,
+    counts or offsets, and any other number might be one that never occurs.
+
+    Returns:
+      The arguments, and whether any integers were made up.
+    """
+    rng = np.random.default_rng(seed)
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    is_made_up = any(is_abstract(x) and not jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
+    filled = [_array(rng, leaf) if is_abstract(leaf) else leaf for leaf in leaves]
+    made_args, made_kwargs = jax.tree.unflatten(tree, filled)
+    return made_args, made_kwargs, is_made_up
+
+
+def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
+    is_number = jnp.issubdtype(aval.dtype, jnp.inexact)
+    values = rng.standard_normal(aval.shape, np.float32) if is_number else np.zeros(aval.shape)
+    array: jax.Array = jnp.asarray(values).astype(aval.dtype)
+    return array
+
+
+def first_difference(a: Any, b: Any, *, relative: float = 0.02) -> Difference | None:
+    """The first entry in which two results of the same function differ.
+
+    Interpreters round in another order, so that numbers count as equal that differ by no more than
+    `relative` of the largest number in their array. NaN equals NaN.
+    """
+    first, second = jax.tree.leaves_with_path(a), jax.tree.leaves(b)
+    for (path, x), y in zip(first, second, strict=False):
+        found = _first(np.asarray(x), np.asarray(y), relative)
+        if found is not None:
+            return Difference(
+                path=jax.tree_util.keystr(path),
+                index=found,
+                first=str(np.asarray(x)[found]),
+                second=str(np.asarray(y)[found]),
+            )
+    return None
+
+
+def _first(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], relative: float) -> Any:
+    if x.shape != y.shape or x.size == 0:
+        return None
+    if jnp.issubdtype(x.dtype, jnp.inexact):
+        x64, y64 = x.astype(np.float64), y.astype(np.float64)
+        finite = np.abs(x64[np.isfinite(x64)])
+        room = relative * (finite.max() if finite.size else 0.0)
+        other = ~np.isclose(x64, y64, rtol=0, atol=room, equal_nan=True)
+    else:
+        other = x != y
+    places = np.argwhere(other)
+    return tuple(int(i) for i in places[0]) if len(places) else None

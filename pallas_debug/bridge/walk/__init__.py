@@ -1,0 +1,5 @@
+"""Walks a kernel's jaxpr over all its grid points at once, without running it.
+
+`walker.py` goes through the equations, `index_maps.py` puts it to the maps and bodies of a
+captured kernel, and `events.py` is what it tells: plain data for `pallas_debug.analysis`.
+"""

@@ -1,0 +1,179 @@
+"""What a kernel does, as `walker` tells it: plain data, without jax's objects.
+
+Arrays of an event broadcast against each other. Their last dimensions are those of the grid; those
+in front of them are iterations of loops that were walked as a whole, the innermost first.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_debug.model import SourceLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buffer:
+    """A ref of the kernel.
+
+    Attributes:
+      kind: `scalar_prefetch`, `input`, `output`, `scratch`, or `scoped` of a `run_scoped`.
+      position: among the kernel's refs; None for a scoped one.
+      space: its memory space, `default` where Pallas chooses.
+      number: tells apart what carries one name: a scope that is entered again makes a new buffer.
+    """
+
+    name: str
+    kind: str
+    position: int | None
+    shape: tuple[int, ...]
+    dtype: str
+    space: str
+    number: int
+
+    @property
+    def is_semaphore(self) -> bool:
+        return "sem" in self.space or "sem" in self.dtype
+
+    def __str__(self) -> str:
+        where = "VMEM" if self.space in ("default", "vmem") else self.space.upper()
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] in {where}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dim:
+    """How one dimension is indexed.
+
+    Attributes:
+      start: None where it is not known.
+      size: elements that are taken; None where only the run can tell.
+      is_slice: a number alone takes the dimension away.
+      bound: size of the dimension.
+    """
+
+    start: np.ndarray | None
+    size: int | None
+    stride: int
+    is_slice: bool
+    bound: int
+
+    @property
+    def is_whole(self) -> bool:
+        return (
+            self.is_slice
+            and self.size == self.bound
+            and self.start is not None
+            and not self.start.any()
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """A ref, or a part of it.
+
+    Attributes:
+      levels: of dimensions, one for each `at[...]` in a row; empty for the whole ref.
+      is_plain: no more than indices; else its shape or dtype was changed on the way.
+    """
+
+    buffer: Buffer
+    levels: tuple[tuple[Dim, ...], ...] = ()
+    is_plain: bool = True
+
+    @functools.cached_property
+    def box(self) -> tuple[Dim, ...] | None:
+        """The part of the buffer itself; None where it is not known."""
+        if not self.is_plain:
+            return None
+        start = np.zeros((), np.int64)
+        root = [
+            Dim(start=start, size=n, stride=1, is_slice=True, bound=n) for n in self.buffer.shape
+        ]
+        for level in self.levels:
+            kept = [i for i, dim in enumerate(root) if dim.is_slice]
+            if len(kept) != len(level):
+                return None
+            for i, dim in zip(kept, level, strict=True):
+                outer = root[i]
+                if dim.start is None or dim.size is None or outer.start is None:
+                    return None
+                root[i] = Dim(
+                    start=outer.start + outer.stride * dim.start.astype(np.int64),
+                    size=dim.size,
+                    stride=outer.stride * dim.stride,
+                    is_slice=dim.is_slice,
+                    bound=outer.bound,
+                )
+        return tuple(root)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a value comes from: a read, and what became of its dimensions.
+
+    Attributes:
+      event: number of the read.
+      axes: for each dimension of the value, that of the buffer it is; None where it is none.
+      added: whether something was added to it on the way.
+      dtype: in which it was added to.
+    """
+
+    event: int
+    axes: tuple[int | None, ...]
+    added: bool = False
+    dtype: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that the kernel does, at some grid points.
+
+    Attributes:
+      what: `read`, `write`, `dma_start`, `dma_wait`, `signal`, `wait`, `hint`, `check`, `reduce`
+        or `escape` (a ref is given to what is not known).
+      number: events are numbered in the order of the program.
+      where: the grid points at which it happens.
+      certain: it happens there for sure; else it stands under a condition that is not known.
+      ordered: it is told once for each time that it happens; else once for a whole loop.
+      view: what is read, written, copied to, raised or lowered.
+      other: what is copied from.
+      semaphore: of a copy.
+      amount: bytes of a copy, or what is added to a semaphore; None where it is not known.
+      value: of a hint; of a check, whether it fails.
+      divisor: of a hint.
+      remote: another device takes part.
+      origins: of what is written, or reduced over `axes` of the reduced value.
+      loops: iterations of the loops that were unrolled, outermost first.
+    """
+
+    what: str
+    number: int
+    source: SourceLine | None
+    where: np.ndarray
+    certain: bool
+    ordered: bool
+    view: View | None = None
+    other: View | None = None
+    semaphore: View | None = None
+    amount: np.ndarray | None = None
+    value: np.ndarray | None = None
+    divisor: int = 1
+    remote: bool = False
+    origins: frozenset[Origin] = frozenset()
+    axes: tuple[int, ...] = ()
+    operation: str = ""
+    loops: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Walked:
+    """All that was seen of a kernel.
+
+    Attributes:
+      incomplete: why there may be more, as a sentence; None where there is no more.
+    """
+
+    events: tuple[Event, ...]
+    incomplete: str | None = None

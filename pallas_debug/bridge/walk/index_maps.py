@@ -1,0 +1,373 @@
+"""What a captured kernel says of its grid and its blocks, and where its index maps point.
+
+The rest of the project gets plain data and numpy arrays from here; how jax holds them stays here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pallas_debug.bridge import lines, rewrite
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk.events import Event, Walked
+from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
+from pallas_debug.bridge.walk.walker import Walker
+from pallas_debug.model import SourceLine
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockDim:
+    """One dimension of a block.
+
+    Attributes:
+      kind: `blocked`, `squeezed`, `element`, or another that jax has, in lower case.
+      size: elements that a block has of it; 1 where it is squeezed away.
+      bound: size of the array.
+      padding: elements that an `element` index may lie outside, before and behind.
+    """
+
+    kind: str
+    size: int
+    bound: int
+    padding: tuple[int, int] = (0, 0)
+
+    @property
+    def counts_blocks(self) -> bool:
+        """Whether the index map gives a block's number, rather than an element's."""
+        return self.kind == "blocked"
+
+    @property
+    def blocks(self) -> int:
+        """How many there are; the last may reach past the end of the array."""
+        return math.ceil(self.bound / self.size) if self.size else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """An operand that comes in blocks.
+
+    Attributes:
+      name: what the kernel function calls it.
+      position: among the operands that come in blocks.
+      source: the line of the index map; None where it is jax's own.
+      buffers: as the kernel asked for them; None where it left that to Pallas.
+      revisits: whether it asked that an output block may be left and come back to.
+      index_dtypes: of what the index map returns.
+      is_whole: the block is the array, at its start.
+      bits: of one entry as it lies in memory.
+    """
+
+    name: str
+    kind: str
+    position: int
+    shape: tuple[int, ...]
+    dtype: str
+    space: str
+    dims: tuple[BlockDim, ...]
+    source: SourceLine | None
+    buffers: int | None
+    revisits: bool
+    index_dtypes: tuple[str, ...]
+    is_whole: bool
+    bits: int
+
+    @property
+    def block_shape(self) -> tuple[int, ...]:
+        return tuple(dim.size for dim in self.dims)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """A scalar-prefetch operand."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scratch:
+    """A buffer that the kernel asked for."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    space: str
+    bits: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A captured kernel's grid, and what goes through it.
+
+    Attributes:
+      sizes: of all dimensions, those that `vmap` added among them.
+      batch: positions of those that `vmap` added.
+      parallel: for each dimension, whether its grid points have no order.
+      aliased: positions among the outputs of those that start with an input's values.
+    """
+
+    sizes: tuple[int, ...]
+    batch: tuple[int, ...]
+    parallel: tuple[bool, ...]
+    blocks: tuple[Block, ...]
+    tables: tuple[Table, ...]
+    scratch: tuple[Scratch, ...]
+    aliased: frozenset[int]
+    num_inputs: int
+    vmem_limit: int | None
+
+    @property
+    def points(self) -> int:
+        return math.prod(self.sizes)
+
+    @property
+    def outputs(self) -> tuple[Block, ...]:
+        return self.blocks[self.num_inputs :]
+
+
+_GPU = ("mosaic_gpu", "triton")
+"""Modules of the compiler parameters of other backends."""
+
+
+class NotReadable(Exception):
+    """A kernel without a grid that can be looked at beforehand; the message is the reason."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indices:
+    """Where one index map points.
+
+    Attributes:
+      dims: for each dimension of the block, an array that broadcasts against the grid; None as a
+        whole where it is not known.
+      reason: why it is not known, as the end of a sentence.
+      reads: of scalar prefetch, by the index map.
+    """
+
+    dims: tuple[np.ndarray, ...] | None
+    reason: str = ""
+    reads: tuple[Event, ...] = ()
+
+
+def grid(captured: Capture) -> Grid:
+    """What a captured kernel says of its grid.
+
+    Raises:
+      NotReadable: it is a kernel over a mesh or for a GPU, or the size of its grid is known only
+        at run time.
+    """
+    params = captured.params
+    if "grid_mapping" not in params:
+        raise NotReadable("it is a kernel over a mesh, which has no grid and no blocks")
+    mapping = params["grid_mapping"]
+    if any(word in type(params.get("compiler_params")).__module__ for word in _GPU):
+        raise NotReadable("it is a kernel for a GPU")
+    if any(not isinstance(size, int) for size in mapping.grid):
+        raise NotReadable("its grid has a dimension whose size is known only at run time")
+    names = _names(params["jaxpr"])
+    first = mapping.num_index_operands
+    blocks = tuple(
+        _block(names[first + i], i, block, mapping.num_inputs)
+        for i, block in enumerate(mapping.block_mappings)
+    )
+    avals = [v.aval for v in params["jaxpr"].invars]
+    behind = first + len(blocks)
+    return Grid(
+        sizes=tuple(mapping.grid),
+        batch=tuple(mapping.vmapped_dims),
+        parallel=_parallel(params),
+        blocks=blocks,
+        tables=tuple(
+            Table(name=name, shape=_shape(aval), dtype=str(aval.dtype), bits=_bits(aval.dtype))
+            for name, aval in zip(names[:first], avals[:first], strict=True)
+        ),
+        scratch=tuple(
+            Scratch(
+                name=name,
+                shape=_shape(aval),
+                dtype=str(aval.dtype),
+                space=_space(aval),
+                bits=_bits(aval.dtype),
+            )
+            for name, aval in zip(names[behind:], avals[behind:], strict=False)
+        ),
+        aliased=frozenset(output for _, output in captured.kernel.aliases),
+        num_inputs=mapping.num_inputs,
+        vmem_limit=getattr(params.get("compiler_params"), "vmem_limit_bytes", None),
+    )
+
+
+def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
+    """Of each grid dimension, an array that is larger than 1 along that dimension alone."""
+    return [
+        np.arange(size, dtype=np.int32).reshape([-1 if i == d else 1 for i in range(len(sizes))])
+        for d, size in enumerate(sizes)
+    ]
+
+
+def indices(
+    captured: Capture, position: int, tables: Mapping[int, np.ndarray], deadline: float
+) -> Indices:
+    """Where the index map of an operand points, over the whole grid.
+
+    Args:
+      position: of the operand among those that come in blocks.
+      tables: scalar prefetch by position, as far as it is known.
+      deadline: of `time.monotonic`.
+    """
+    mapping = captured.params["grid_mapping"]
+    block = mapping.block_mappings[position]
+    inner, _ = rewrite.opened(block.index_map_jaxpr)
+    ids = program_ids(mapping.grid)
+    walker = Walker(
+        ids=ids, sizes=mapping.grid, rank=len(ids), tables=tables, unrolls=True, deadline=deadline
+    )
+    names = _names(captured.params["jaxpr"])
+    args: list[Value] = list(ids)
+    for i, variable in enumerate(inner.invars[len(ids) :]):
+        args.append(walker.buffer(variable.aval, name=names[i], kind="scalar_prefetch", position=i))
+    try:
+        outputs = walker.run(block.index_map_jaxpr, args)
+    except Exhausted as error:
+        return Indices(dims=None, reason=str(error))
+    except Exception as error:  # noqa: BLE001 - it is the user's function that fails here
+        return Indices(dims=None, reason=f"it raises {type(error).__name__}: {error}")
+    reads = tuple(walker.events)
+    if len(outputs) != len(block.block_shape):
+        return Indices(dims=None, reason="it returns slices", reads=reads)
+    known = [value for value in outputs if isinstance(value, np.ndarray)]
+    if len(known) == len(outputs):
+        return Indices(dims=tuple(known), reads=reads)
+    return Indices(dims=None, reason=_why_unknown(walker, inner, names, tables), reads=reads)
+
+
+def _why_unknown(
+    walker: Walker, inner: Any, names: Sequence[str], tables: Mapping[int, np.ndarray]
+) -> str:
+    read = {e.view.buffer.position for e in walker.events if e.view is not None}
+    missing = [names[i] for i in sorted(p for p in read if p is not None and p not in tables)]
+    if missing:
+        return f"it reads {', '.join(missing)}, whose values are not known"
+    used = dict.fromkeys(eqn.primitive.name for eqn in inner.eqns)
+    return f"it uses what is not computed here, among {', '.join(used) or 'its arguments'}"
+
+
+def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
+    """What the kernel does, at all grid points at once."""
+    mapping = captured.params["grid_mapping"]
+    jaxpr = captured.params["jaxpr"]
+    ids = program_ids(mapping.grid)
+    seen = [i for i in range(len(ids)) if i not in mapping.vmapped_dims]
+    known = dict(tables)
+    while True:
+        walker = Walker(
+            ids=[ids[i] for i in seen],
+            sizes=[mapping.grid[i] for i in seen],
+            rank=len(ids),
+            tables=known,
+            deadline=deadline,
+        )
+        incomplete = None
+        try:
+            walker.run(jaxpr, _refs(walker, jaxpr, mapping))
+        except Exhausted as error:
+            incomplete = str(error)
+        except Exception as error:  # noqa: BLE001 - a fault of ours is said, and is not the user's
+            incomplete = f"pallas-debug failed on it, {type(error).__name__}: {error}"
+        # A table that the kernel writes to holds other values later on.
+        written = walker.stale & known.keys()
+        if not written:
+            return Walked(events=tuple(walker.events), incomplete=incomplete)
+        known = {i: table for i, table in known.items() if i not in written}
+
+
+def _refs(walker: Walker, jaxpr: Any, mapping: Any) -> list[Value]:
+    kinds = ["scalar_prefetch"] * mapping.num_index_operands
+    kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
+    kinds += ["scratch"] * (len(jaxpr.invars) - len(kinds))
+    return [
+        walker.buffer(v.aval, name=name, kind=kind, position=i)
+        if hasattr(v.aval, "inner_aval")
+        else UNKNOWN
+        for i, (v, name, kind) in enumerate(zip(jaxpr.invars, _names(jaxpr), kinds, strict=True))
+    ]
+
+
+def _names(jaxpr: Any) -> list[str]:
+    names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
+    return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
+
+
+def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
+    inner, _ = rewrite.opened(block.index_map_jaxpr)
+    source = lines.of_function(block.index_map_jaxpr.debug_info)
+    mode = block.pipeline_mode
+    revisit = getattr(mode, "revisit", None)
+    return Block(
+        name=name,
+        kind="input" if position < num_inputs else "output",
+        position=position,
+        shape=_shape(block.array_aval),
+        dtype=str(block.array_aval.dtype),
+        space=_space(block.transformed_block_aval),
+        dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
+        # Without an index map of the user's jax takes one of its own.
+        source=None if source is None or source.function == "default_index_map" else source,
+        buffers=getattr(mode, "buffer_count", None),
+        revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
+        index_dtypes=tuple(str(v.aval.dtype) for v in inner.outvars),
+        is_whole=bool(block.has_trivial_window()),
+        bits=_bits(block.array_aval.dtype),
+    )
+
+
+def _dim(entry: Any, bound: Any) -> BlockDim:
+    size = bound if isinstance(bound, int) else -1
+    kind = type(entry).__name__.lower()
+    if entry is None or kind == "squeezed":
+        return BlockDim(kind="squeezed", size=1, bound=size)
+    return BlockDim(
+        kind="blocked" if isinstance(entry, int) else kind,
+        size=int(getattr(entry, "block_size", entry)),
+        bound=size,
+        padding=tuple(getattr(entry, "padding", (0, 0))),
+    )
+
+
+def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
+    """For each grid dimension; `vmap` puts its own in front of those of the kernel's author."""
+    given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
+    said = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
+    missing = len(params["grid_mapping"].grid) - len(said)
+    return (*[False] * missing, *["parallel" in s for s in said])
+
+
+def _shape(aval: Any) -> tuple[int, ...]:
+    return tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
+
+
+def _space(aval: Any) -> str:
+    space = getattr(aval, "memory_space", None)
+    text = "default" if space is None else str(getattr(space, "value", space)).lower()
+    return "default" if "device" in text else text
+
+
+def _bits(dtype: Any) -> int:
+    """Of one entry in memory; a bool takes 32 there, and a semaphore none of VMEM."""
+    if str(dtype) == "bool":
+        return 32
+    try:
+        kind = jnp.dtype(dtype)
+    except TypeError:
+        return 0
+    if "int4" in kind.name or "int2" in kind.name or "float4" in kind.name:
+        return 4 if "4" in kind.name else 2
+    return int(kind.itemsize) * 8

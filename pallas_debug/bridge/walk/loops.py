@@ -1,0 +1,239 @@
+"""How the walk goes through branches and loops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals, loops
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+
+from pallas_debug.bridge import rewrite
+from pallas_debug.bridge.walk import numbers
+from pallas_debug.bridge.walk.events import Buffer
+from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Place, Value
+
+if TYPE_CHECKING:
+    from pallas_debug.bridge.walk.walker import Walker
+
+MAX_ITERATIONS = 1 << 16
+"""Of one loop that is walked as a whole."""
+
+MAX_UNROLLED = 6_000
+"""Equations of one loop that is unrolled, all iterations together."""
+
+_ORDERED = {
+    tpu_primitives.dma_start_p,
+    tpu_primitives.dma_wait_p,
+    pallas_primitives.semaphore_signal_p,
+    pallas_primitives.semaphore_wait_p,
+}
+"""What must be told in the order in which it happens."""
+
+
+def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    index, *operands = inputs
+    branches = [rewrite.opened(branch) for branch in eqn.params["branches"]]
+    if not isinstance(index, np.ndarray):
+        for inner, consts in branches:
+            maybe = replace(place, certain=False)
+            walker.inner(inner, [walker.constant(c) for c in consts], operands, maybe)
+        return [UNKNOWN] * len(eqn.outvars)
+    index = np.clip(index.astype(np.int64), 0, len(branches) - 1)
+    results: list[tuple[np.ndarray, list[Value]]] = []
+    for number, (inner, consts) in enumerate(branches):
+        chosen = index == number
+        where = _both(place.where, chosen)
+        if where is not None and not where.any():
+            continue
+        there = replace(place, certain=False) if where is None else replace(place, where=where)
+        outputs = walker.inner(inner, [walker.constant(c) for c in consts], operands, there)
+        results.append((chosen, outputs))
+    return [_joined(results, i) for i in range(len(eqn.outvars))]
+
+
+def _both(where: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
+    if numbers.too_large(where, chosen):
+        return None
+    both: np.ndarray = where & chosen
+    return both
+
+
+def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    n_consts, n_carry = rewrite.scan_sizes(eqn.params)
+    consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carry]
+    extra = len(inputs) - n_consts - n_carry
+    inner, closed = rewrite.opened(eqn.params["jaxpr"])
+    constants = [walker.constant(c) for c in closed]
+    length = eqn.params["length"]
+
+    def body(values: Sequence[Value], there: Place) -> list[Value]:
+        args = [*consts, *values, *[UNKNOWN] * extra]
+        return walker.inner(inner, constants, args, there)[:n_carry]
+
+    ordered = walker.unrolls or _is_ordered(inner)
+    if ordered and length * _equations(inner) <= MAX_UNROLLED:
+        for i in range(length):
+            carry = body(carry, replace(place, loops=(*place.loops, i)))
+    elif length:
+        steps = _leading(np.arange(min(length, MAX_ITERATIONS), dtype=np.int64), place)
+        carry = _as_a_whole(walker, inner, n_consts, carry, steps, length, body, place)
+    return [*carry, *[UNKNOWN] * (len(eqn.outvars) - n_carry)]
+
+
+def _while(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
+    carry = inputs[n_cond + n_body :]
+    test, test_closed = rewrite.opened(params["cond_jaxpr"])
+    inner, closed = rewrite.opened(params["body_jaxpr"])
+    test_constants = [walker.constant(c) for c in test_closed]
+    constants = [walker.constant(c) for c in closed]
+
+    def goes_on(values: Sequence[Value], there: Place) -> Value:
+        return walker.inner(test, test_constants, [*cond_consts, *values], there)[0]
+
+    def body(values: Sequence[Value], there: Place) -> list[Value]:
+        return walker.inner(inner, constants, [*body_consts, *values], there)
+
+    if not (walker.unrolls or _is_ordered(inner)):
+        whole = _counted_while(walker, inner, n_body, carry, goes_on, body, place)
+        if whole is not None:
+            return whole
+    iteration, where = 0, place.where
+    while True:
+        there = replace(place, where=where, loops=(*place.loops, iteration))
+        more = goes_on(carry, there)
+        if not isinstance(more, np.ndarray) or numbers.too_large(where, more):
+            unknown = [v if isinstance(v, Buffer) else UNKNOWN for v in carry]
+            body(unknown, replace(there, certain=False, ordered=False))
+            return unknown
+        where = where & more
+        if not where.any():
+            return carry
+        before = carry
+        carry = body(carry, replace(there, where=where))
+        carry = [
+            _joined([(where, [new]), (~where, [old])], 0)
+            for new, old in zip(carry, before, strict=True)
+        ]
+        iteration += 1
+
+
+def _counted_while(
+    walker: Walker, inner: Any, n_consts: int, carry: list[Value], goes_on: Any, body: Any,
+    place: Place,
+) -> list[Value] | None:  # fmt: skip
+    """A loop whose condition looks at counters alone, as a whole; None where it is not one."""
+    number = 64
+    while number <= MAX_ITERATIONS:
+        steps = _leading(np.arange(number, dtype=np.int64), place)
+        # What it reads is not told as certain: it may look at iterations that there are not.
+        maybe = replace(place, certain=False)
+        more = goes_on(_counters(inner, n_consts, carry, steps), maybe)
+        if not isinstance(more, np.ndarray) or more.ndim < steps.ndim:
+            return None
+        if numbers.too_large(place.where, more):
+            return None
+        if not (more[-1] & place.where).any():
+            # A condition that was false once has ended the loop.
+            where = np.logical_and.accumulate(more, axis=0) & place.where
+            there = replace(place, where=where, ordered=False)
+            if where.any():
+                body(_counters(inner, n_consts, carry, steps), there)
+            return [v if isinstance(v, Buffer) else UNKNOWN for v in carry]
+        number *= 8
+    return None
+
+
+def _leading(steps: np.ndarray, place: Place) -> np.ndarray:
+    """One more dimension in front of those of the grid and of the loops around."""
+    return steps.reshape(-1, *(1,) * place.where.ndim)
+
+
+def _as_a_whole(
+    walker: Walker, inner: Any, n_consts: int, carry: list[Value], steps: np.ndarray, length: int,
+    body: Any, place: Place,
+) -> list[Value]:  # fmt: skip
+    where = np.broadcast_to(place.where, (len(steps), *place.where.shape))
+    if numbers.too_large(where):
+        raise Exhausted("its loops have too many iterations")
+    there = replace(place, where=where, ordered=False)
+    body(_counters(inner, n_consts, carry, steps), there)
+    last = np.full((1,) * place.where.ndim, length, np.int64)
+    return _counters(inner, n_consts, carry, last)
+
+
+def _counters(inner: Any, n_consts: int, carry: Sequence[Value], steps: np.ndarray) -> list[Value]:
+    """The carried values in all iterations: those that stay, and those that count."""
+    made = {out: eqn for eqn in inner.eqns for out in eqn.outvars}
+    values: list[Value] = []
+    for variable, out, start in zip(inner.invars[n_consts:], inner.outvars, carry, strict=False):
+        step = _step(variable, out, made)
+        if isinstance(start, Buffer) or out is variable:
+            values.append(start)
+        elif isinstance(start, np.ndarray) and step is not None:
+            dtype = start.dtype
+            values.append((start + steps * step).astype(dtype))
+        else:
+            values.append(UNKNOWN)
+    return values
+
+
+def _step(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
+    """By how much a carried value grows in each iteration."""
+    eqn = None if isinstance(out, jax_core.Literal) else made.get(out)
+    if eqn is None or eqn.primitive is not lax.add_p or variable not in eqn.invars:
+        return None
+    steps = [a.val for a in eqn.invars if isinstance(a, jax_core.Literal)]
+    return int(steps[0]) if steps and np.asarray(steps[0]).dtype.kind in "iu" else None
+
+
+def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
+    """One value of what several branches give, each at its grid points."""
+    if not results:
+        return UNKNOWN
+    value = results[-1][1][i]
+    for chosen, outputs in reversed(results[:-1]):
+        other = outputs[i]
+        if isinstance(value, Buffer):
+            return value
+        if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray):
+            return UNKNOWN
+        if numbers.too_large(chosen, other, value):
+            return UNKNOWN
+        value = np.where(chosen, other, value)
+    return value
+
+
+def _is_ordered(jaxpr: Any) -> bool:
+    """Whether there are semaphores or copies in it."""
+    return any(eqn.primitive in _ORDERED for eqn in jaxpr.eqns) or any(
+        _is_ordered(inner) for inner in _inner(jaxpr)
+    )
+
+
+def _equations(jaxpr: Any) -> int:
+    """How many there are, inner ones included."""
+    return len(jaxpr.eqns) + sum(map(_equations, _inner(jaxpr)))
+
+
+def _inner(jaxpr: Any) -> Iterator[Any]:
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if rewrite.is_jaxpr(inner):
+                    yield rewrite.opened(inner)[0]
+
+
+RULES: dict[Any, Callable[[Walker, Any, list[Value], Place], Sequence[Value]]] = {
+    conditionals.cond_p: _cond,
+    loops.scan_p: _scan,
+    loops.while_p: _while,
+}

@@ -1,0 +1,225 @@
+"""The operations of a kernel one by one, and what jax's lowering for the TPU knows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import gcd
+from typing import Any
+
+import jax
+from jax._src import checkify
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals, loops
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import core as tpu_core
+from jax._src.pallas.mosaic import lowering
+from jax._src.state import indexing
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge import lines, rewrite
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.model import SourceLine
+
+ANYTHING = 0
+"""Of a value of which nothing is said: it may be a multiple of whatever is asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Typed:
+    """What a value is: a number, a vector, or a ref with its memory space."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    space: str | None = None
+
+    @property
+    def is_ref(self) -> bool:
+        return self.space is not None
+
+    def __str__(self) -> str:
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """An equation.
+
+    Attributes:
+      has_rule: whether jax's lowering for the TPU has a rule for it.
+      stacked: outputs that a loop stacks up, one for each iteration.
+      is_debug: of a check: it is a `debug_check`.
+      lane_start: of an access to a ref of two dimensions or more whose last one is sliced: a number
+        that the start is a multiple of, as far as can be proven; None where it is no such access.
+      lane_size: of that slice.
+      ref: name of the ref that is accessed.
+    """
+
+    name: str
+    source: SourceLine | None
+    inputs: tuple[Typed, ...]
+    outputs: tuple[Typed, ...]
+    has_rule: bool
+    stacked: int = 0
+    is_debug: bool = False
+    lane_start: int | None = None
+    lane_size: int = 0
+    ref: str = ""
+
+
+def operations(captured: Capture) -> Iterator[Operation]:
+    """Every operation of a kernel, in the order of its program, loops and branches included."""
+    jaxpr = captured.params["jaxpr"]
+    names = list(jaxpr.debug_info.arg_names or ())
+    names += [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
+    refs = dict(zip(jaxpr.invars, names, strict=False))
+    core = getattr(captured.params.get("compiler_params"), "kernel_type", tpu_core.CoreType.TC)
+    rules = lowering.lowering_rules.get(core, lowering.lowering_rules[tpu_core.CoreType.TC])
+    yield from _inside(jaxpr, rules, refs, {}, ())
+
+
+def _inside(
+    jaxpr: Any, rules: Mapping[Any, Any], refs: Mapping[Any, str], multiples: dict[Any, int],
+    calls: tuple[Any, ...],
+) -> Iterator[Operation]:  # fmt: skip
+    for eqn in jaxpr.eqns:
+        inline = rewrite.inlined(eqn)
+        if inline is None:
+            yield _operation(eqn, refs, multiples, calls, eqn.primitive in rules)
+        for inner, args in _jaxprs(eqn):
+            yield from _inside(
+                inner,
+                rules,
+                {v: refs[a] for v, a in args if _is_variable(a) and a in refs},
+                {v: _multiple(a, multiples) for v, a in args if a is not None},
+                (*calls, eqn) if inline is not None else calls,
+            )
+        for out in eqn.outvars:
+            multiples[out] = _proven(eqn, multiples) if out is eqn.outvars[0] else ANYTHING
+
+
+def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
+    """Inner jaxprs, and what each of their inputs is of the equation's; None for what is new."""
+    params = eqn.params
+    if eqn.primitive is conditionals.cond_p:
+        for branch in params["branches"]:
+            inner, _ = rewrite.opened(branch)
+            yield inner, list(zip(inner.invars, eqn.invars[1:], strict=False))
+    elif eqn.primitive is loops.scan_p:
+        inner, _ = rewrite.opened(params["jaxpr"])
+        n_consts, _ = rewrite.scan_sizes(params)
+        yield inner, _partly(inner, eqn.invars, n_consts)
+    elif eqn.primitive is loops.while_p:
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        inner, _ = rewrite.opened(params["body_jaxpr"])
+        yield inner, _partly(inner, eqn.invars[n_cond:], n_body)
+    elif eqn.primitive is pallas_primitives.run_scoped_p:
+        inner = params["jaxpr"]
+        yield inner, list(zip(inner.constvars, eqn.invars, strict=False))
+    else:
+        inline = rewrite.inlined(eqn)
+        if inline is not None:
+            yield inline[0], list(zip(inline[0].invars, eqn.invars, strict=False))
+
+
+def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
+    """The inputs of a loop's body; of what it carries only refs are what they were outside."""
+    return [
+        (variable, atom if i < n_consts or _is_ref(atom) else None)
+        for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
+    ]
+
+
+def _is_ref(atom: Any) -> bool:
+    return hasattr(atom.aval, "inner_aval")
+
+
+def _is_variable(atom: Any) -> bool:
+    return atom is not None and not isinstance(atom, jax_core.Literal)
+
+
+def _operation(
+    eqn: Any, refs: Mapping[Any, str], multiples: Mapping[Any, int], calls: tuple[Any, ...],
+    has_rule: bool,
+) -> Operation:  # fmt: skip
+    found = (lines.source_of(e) for e in (eqn, *reversed(calls)))
+    start, size = _lane_slice(eqn, multiples)
+    first = eqn.invars[0] if eqn.invars else None
+    stacked = 0
+    if eqn.primitive is loops.scan_p:
+        stacked = len(eqn.outvars) - rewrite.scan_sizes(eqn.params)[1]
+    return Operation(
+        name=eqn.primitive.name,
+        source=next((line for line in found if line is not None), None),
+        inputs=tuple(_typed(atom.aval) for atom in eqn.invars),
+        outputs=tuple(_typed(out.aval) for out in eqn.outvars),
+        has_rule=has_rule,
+        stacked=stacked,
+        is_debug=eqn.primitive is checkify.check_p and bool(eqn.params.get("debug")),
+        lane_start=start,
+        lane_size=size,
+        ref=refs.get(first, "") if _is_variable(first) else "",
+    )
+
+
+def _typed(aval: Any) -> Typed:
+    shape = tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ()))
+    space = None
+    if hasattr(aval, "inner_aval"):
+        given = getattr(aval, "memory_space", None)
+        space = "vmem" if given is None else str(getattr(given, "value", given)).lower()
+        space = "vmem" if space == "default" else space
+    return Typed(shape=shape, dtype=str(getattr(aval, "dtype", "")), space=space)
+
+
+_FIRST_INDEX = {state_primitives.get_p: 1, state_primitives.swap_p: 2}
+
+
+def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:
+    """What the start of the last dimension's slice is a multiple of, and the slice's size."""
+    first = _FIRST_INDEX.get(eqn.primitive)
+    if first is None:
+        return None, 0
+    transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[first:])
+    if len(transforms) != 1 or not isinstance(transforms[0], indexing.NDIndexer):
+        return None, 0
+    indices = transforms[0].indices
+    last = indices[-1] if indices else None
+    if len(indices) < 2 or not isinstance(last, indexing.Slice):
+        return None, 0
+    if not _is_variable(last.start) or isinstance(last.start, int):
+        return None, 0
+    return _multiple(last.start, multiples), last.size if isinstance(last.size, int) else 0
+
+
+def _multiple(atom: Any, multiples: Mapping[Any, int]) -> int:
+    """A number that a scalar is a multiple of."""
+    if isinstance(atom, jax_core.Literal):
+        return abs(int(atom.val)) if _is_integer(atom.aval) else ANYTHING
+    return multiples.get(atom, ANYTHING)
+
+
+def _is_integer(aval: Any) -> bool:
+    return getattr(aval, "shape", None) == () and str(getattr(aval, "dtype", "")).startswith("int")
+
+
+def _proven(eqn: Any, multiples: Mapping[Any, int]) -> int:
+    """What a scalar is a multiple of, by products, sums and hints alone.
+
+    Whatever else was done to it, the compiler may know more than this does.
+    """
+    if not eqn.outvars or not _is_integer(eqn.outvars[0].aval):
+        return ANYTHING
+    name = eqn.primitive.name
+    if eqn.primitive is state_primitives.get_p or name == "program_id":
+        return 1
+    given = [_multiple(atom, multiples) for atom in eqn.invars]
+    if name == "multiple_of":
+        return ANYTHING if not given[0] else max(given[0], *eqn.params["values"])
+    if name == "convert_element_type":
+        return given[0]
+    if name == "mul" and len(given) == 2:
+        return given[0] * given[1]
+    if name in ("add", "sub") and all(given):
+        return gcd(*given)
+    return ANYTHING

@@ -1,0 +1,256 @@
+"""What the walk tells of refs: loads and stores, copies, semaphores, checks, hints."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax._src import checkify
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.state import indexing
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge.walk import numbers
+from pallas_debug.bridge.walk.events import Buffer, Dim, Origin, View
+from pallas_debug.bridge.walk.values import UNKNOWN, Data, Place, Value
+
+if TYPE_CHECKING:
+    from pallas_debug.bridge.walk.walker import Walker
+
+_ACCESSES = {
+    state_primitives.get_p: ("read", 1),
+    state_primitives.swap_p: ("write", 2),
+    state_primitives.addupdate_p: ("write", 2),
+    pallas_primitives.load_p: ("read", None),
+    pallas_primitives.swap_p: ("write", None),
+}
+"""What an access does, and with which input its index begins."""
+
+
+def _access(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    what, first = _ACCESSES[eqn.primitive]
+    stored: Value | None
+    if first is None:
+        atoms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+        buffer, transforms = atoms[0], atoms[1]
+        stored = atoms[2] if what == "write" else None
+    else:
+        buffer = inputs[0]
+        transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+        stored = inputs[1] if what == "write" else None
+    if not isinstance(buffer, Buffer):
+        return [UNKNOWN] * len(eqn.outvars)
+    view = _view(walker, buffer, transforms)
+    if what == "write":
+        if buffer.position is not None:
+            walker.stale.add(buffer.position)
+        if eqn.outvars and id(eqn) not in walker.plain_stores:
+            walker.tell("read", eqn, place, view=view)
+        origins = stored.origins if isinstance(stored, Data) else frozenset()
+        adds = eqn.primitive is state_primitives.addupdate_p
+        if adds:
+            read = walker.tell("read", eqn, place, view=view)
+            origins |= {Origin(event=read, axes=(), added=True, dtype=buffer.dtype)}
+        walker.tell("write", eqn, place, view=view, origins=origins)
+        return [UNKNOWN] * len(eqn.outvars)
+    number = walker.tell("read", eqn, place, view=view)
+    entry = _entry(walker, buffer, view)
+    if entry is not None:
+        return [entry]
+    axes = _axes(view, len(eqn.outvars[0].aval.shape))
+    return [Data(origins=frozenset([Origin(event=number, axes=axes)]))]
+
+
+def _entry(walker: Walker, buffer: Buffer, view: View) -> np.ndarray | None:
+    """A scalar of a table that is known; of what lies outside, the nearest."""
+    table = walker.tables.get(-1 if buffer.position is None else buffer.position)
+    if table is None or buffer.position in walker.stale or len(view.levels) > 1:
+        return None
+    dims = view.levels[0] if view.levels else ()
+    starts = [dim.start for dim in dims if dim.start is not None and not dim.is_slice]
+    if len(starts) != table.ndim or numbers.too_large(*starts):
+        return None
+    clipped = (np.clip(s, 0, n - 1) for s, n in zip(starts, table.shape, strict=True))
+    entry: np.ndarray = table[tuple(clipped)] if table.ndim else table
+    return np.asarray(entry).reshape(entry.shape or (1,) * walker.rank)
+
+
+def _view(walker: Walker, ref: Any, transforms: Any = ()) -> View:
+    """Of a ref, or of a transformed one."""
+    if not isinstance(ref, Buffer):
+        return _view(walker, ref.ref, (*ref.transforms, *transforms))
+    levels: list[tuple[Dim, ...]] = []
+    for transform in transforms or ():
+        if not isinstance(transform, indexing.NDIndexer):
+            return View(buffer=ref, levels=tuple(levels), is_plain=False)
+        levels.append(
+            tuple(map(functools.partial(_dim, walker), transform.indices, transform.shape))
+        )
+    return View(buffer=ref, levels=tuple(levels))
+
+
+def _dim(walker: Walker, index: Any, bound: Any) -> Dim:
+    is_slice = isinstance(index, indexing.Slice)
+    start, size, stride = (index.start, index.size, index.stride) if is_slice else (index, 1, 1)
+    number = start if isinstance(start, (np.ndarray, Data)) else walker.constant(start)
+    is_static = isinstance(size, int) and isinstance(stride, int)
+    return Dim(
+        start=number if isinstance(number, np.ndarray) else None,
+        size=size if is_static else None,
+        stride=stride if is_static else 1,
+        is_slice=is_slice,
+        bound=bound if isinstance(bound, int) else -1,
+    )
+
+
+def _axes(view: View, rank: int) -> tuple[int | None, ...]:
+    """For each dimension of what is read, that of the buffer which it is as a whole."""
+    if not view.is_plain or len(view.levels) > 1:
+        return (None,) * rank
+    if not view.levels:
+        return tuple(range(rank))
+    dims = view.levels[0]
+    kept = [(i if dim.is_whole else None) for i, dim in enumerate(dims) if dim.is_slice]
+    return tuple(kept) if len(kept) == rank else (None,) * rank
+
+
+def _program_id(walker: Walker, eqn: Any, _: list[Value], __: Place) -> Sequence[Value]:
+    axis = eqn.params["axis"]
+    return [walker.ids[axis] if axis < len(walker.ids) else UNKNOWN]
+
+
+def _num_programs(walker: Walker, eqn: Any, _: list[Value], __: Place) -> Sequence[Value]:
+    axis = eqn.params["axis"]
+    if axis >= len(walker.sizes):
+        return [UNKNOWN]
+    return [walker.constant(np.int32(walker.sizes[axis]))]
+
+
+def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    (value,) = inputs
+    for divisor in eqn.params["values"]:
+        if isinstance(value, np.ndarray):
+            walker.tell("hint", eqn, place, value=value, divisor=int(divisor))
+    return [value]
+
+
+def _check(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
+    for failed in error._pred.values():
+        if isinstance(failed, np.ndarray):
+            walker.tell("check", eqn, place, value=failed)
+    return []
+
+
+def _start(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
+    _copied(walker, "dma_start", eqn, place, source, destination, semaphore, device, other)
+    return []
+
+
+def _wait_copy(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
+    _copied(walker, "dma_wait", eqn, place, source, destination, semaphore, device, other)
+    return []
+
+
+def _copied(
+    walker: Walker, what: str, eqn: Any, place: Place, source: Any, destination: Any,
+    semaphore: Any, device: Any, other: Any,
+) -> None:  # fmt: skip
+    view = _view(walker, destination)
+    walker.tell(
+        what,
+        eqn,
+        place,
+        view=view,
+        other=_view(walker, source),
+        semaphore=_view(walker, semaphore),
+        amount=_bytes(view),
+        remote=device is not None or other is not None,
+    )
+    if other is not None:  # the semaphore that tells the sender; its counts are not followed
+        walker.tell(what, eqn, place, semaphore=_view(walker, other), remote=True)
+
+
+def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    _counted(walker, "signal", eqn, place, ref, transforms, amount, device, core)
+    return []
+
+
+def _wait(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    lowers = True if decrement is True else None
+    if isinstance(decrement, np.ndarray) and decrement.all():
+        lowers = True
+    _counted(walker, "wait", eqn, place, ref, transforms, amount if lowers else None, None, None)
+    return []
+
+
+def _counted(
+    walker: Walker, what: str, eqn: Any, place: Place, ref: Any, transforms: Any, amount: Any,
+    device: Any, core: Any,
+) -> None:  # fmt: skip
+    if not isinstance(ref, Buffer):
+        return  # a barrier's, which other devices signal
+    walker.tell(
+        what,
+        eqn,
+        place,
+        view=_view(walker, ref, transforms),
+        amount=amount if isinstance(amount, np.ndarray) else None,
+        remote=device is not None or core is not None,
+    )
+
+
+def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    inner = eqn.params["jaxpr"]
+    names = list(inner.debug_info.arg_names or ())
+    names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
+    buffers = [
+        walker.buffer(v.aval, name=name, kind="scoped", position=None)
+        for v, name in zip(inner.invars, names, strict=False)
+    ]
+    return walker.inner(inner, inputs, buffers, place)
+
+
+def _bytes(view: View) -> np.ndarray | None:
+    box = view.box
+    if box is None:
+        return None
+    count = 1
+    for dim in box:
+        if dim.size is None or dim.bound < 0:
+            return None
+        count *= dim.size
+    try:
+        itemsize = jax.numpy.dtype(view.buffer.dtype).itemsize
+    except TypeError:
+        return None
+    return np.asarray(count * itemsize, np.int64)
+
+
+def plain_stores(jaxpr: Any) -> set[int]:
+    """Equations that swap, and whose result, what was there before, nobody uses."""
+    used = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars} | set(map(id, jaxpr.outvars))
+    stores = (eqn for eqn in jaxpr.eqns if _ACCESSES.get(eqn.primitive, ("", 0))[0] == "write")
+    return {id(eqn) for eqn in stores if all(id(out) not in used for out in eqn.outvars)}
+
+
+RULES: dict[Any, Callable[[Walker, Any, list[Value], Place], Sequence[Value]]] = {
+    **dict.fromkeys(_ACCESSES, _access),
+    pallas_primitives.program_id_p: _program_id,
+    pallas_primitives.num_programs_p: _num_programs,
+    pallas_primitives.multiple_of_p: _hint,
+    checkify.check_p: _check,
+    pallas_primitives.run_scoped_p: _scoped,
+    pallas_primitives.semaphore_signal_p: _signal,
+    pallas_primitives.semaphore_wait_p: _wait,
+    tpu_primitives.dma_start_p: _start,
+    tpu_primitives.dma_wait_p: _wait_copy,
+}

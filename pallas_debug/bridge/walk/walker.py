@@ -1,0 +1,186 @@
+"""Walks a kernel's jaxpr at all grid points at once, and tells what it does there.
+
+Nothing runs. What depends on program ids, loop counters, literals and known scalar prefetch alone
+is computed in numpy (`numbers.py`); all else is unknown, and what depends on it is told as
+not certain. A loop with semaphores or copies in it is unrolled, as their order matters; any other
+is walked once with its iterations as one more dimension.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge import lines, rewrite
+from pallas_debug.bridge.walk import flow, loops, numbers, refs
+from pallas_debug.bridge.walk.events import Buffer, Event, View
+from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Place, Value
+
+MAX_EQUATIONS = 10_000
+"""That are walked, those of unrolled loops once for each iteration."""
+
+_RULES = {**refs.RULES, **loops.RULES}
+
+
+@dataclass(kw_only=True)
+class Walker:
+    """Walks one jaxpr.
+
+    Attributes:
+      ids: the program ids, one for each dimension of the grid that the kernel's author sees.
+      sizes: of those dimensions.
+      tables: what scalar prefetch holds, by the position of its ref.
+      unrolls: whether every loop is walked step by step, for the value that comes out of it.
+      deadline: of `time.monotonic`, after which the walk ends.
+      events: what was told so far.
+      stale: positions of refs that were written to.
+      plain_stores: `id`s of equations that store, and use nothing of what was there.
+    """
+
+    ids: Sequence[np.ndarray]
+    sizes: Sequence[int]
+    rank: int
+    tables: Mapping[int, np.ndarray] = field(default_factory=dict)
+    unrolls: bool = False
+    deadline: float = float("inf")
+    events: list[Event] = field(default_factory=list)
+    stale: set[int] = field(default_factory=set)
+    plain_stores: set[int] = field(default_factory=set)
+    _equations: int = 0
+    _buffers: int = 0
+    _sources: dict[int, Any] = field(default_factory=dict)
+    _seen: set[int] = field(default_factory=set)
+    _literals: dict[int, Value] = field(default_factory=dict)
+
+    def run(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
+        """Walk a jaxpr from its start; returns its outputs.
+
+        Raises:
+          Exhausted: it would take too long.
+        """
+        inner, consts = rewrite.opened(jaxpr)
+        place = Place(where=np.ones((1,) * self.rank, bool))
+        with np.errstate(all="ignore"):
+            return self.inner(inner, [self.constant(c) for c in consts], args, place)
+
+    def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> Buffer:
+        """A ref of the kernel."""
+        self._buffers += 1
+        space = getattr(aval, "memory_space", None)
+        return Buffer(
+            name=name,
+            kind=kind,
+            position=position,
+            shape=tuple(n if isinstance(n, int) else -1 for n in getattr(aval, "shape", ())),
+            dtype=str(getattr(aval, "dtype", "")),
+            space=str(getattr(space, "value", space or "default")).lower(),
+            number=self._buffers,
+        )
+
+    def inner(
+        self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: Place
+    ) -> list[Value]:
+        """Walk a jaxpr that is part of this one; returns its outputs."""
+        if id(jaxpr) not in self._seen:
+            self._seen.add(id(jaxpr))
+            self.plain_stores |= refs.plain_stores(jaxpr)
+        known: dict[Any, Value] = {}
+        known.update(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> Value:
+            if not isinstance(atom, jax_core.Literal):
+                return known.get(atom, UNKNOWN)
+            if id(atom) not in self._literals:
+                self._literals[id(atom)] = self._literal(atom)
+            return self._literals[id(atom)]
+
+        for eqn in jaxpr.eqns:
+            self._equations += 1
+            if self._equations > MAX_EQUATIONS:
+                raise Exhausted(f"its loops make more than {MAX_EQUATIONS:,} operations")
+            if self._equations % 16 == 1 and time.monotonic() > self.deadline:
+                raise Exhausted("it takes longer than the time limit")
+            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def constant(self, value: Any) -> Value:
+        """A number that is written in the program."""
+        if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
+            return np.asarray(value).reshape((1,) * self.rank)
+        return UNKNOWN
+
+    def _literal(self, atom: Any) -> Value:
+        value = self.constant(atom.val)
+        if isinstance(value, np.ndarray) and numbers.is_number(atom.aval):
+            return value.astype(atom.aval.dtype)
+        return value
+
+    def _equation(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+        inline = rewrite.inlined(eqn)
+        if inline is not None:
+            inner, consts = inline
+            called = replace(place, calls=(*place.calls, eqn))
+            return self.inner(inner, [self.constant(c) for c in consts], inputs, called)
+        primitive = eqn.primitive
+        rule = _RULES.get(primitive)
+        if rule is not None:
+            result: Sequence[Value] = rule(self, eqn, inputs, place)
+            return result
+        if any(isinstance(value, Buffer) for value in inputs):
+            self._escape(eqn, inputs, place)
+            return [UNKNOWN] * len(eqn.outvars)
+        return self._plain(eqn, inputs, place)
+
+    def _plain(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+        """An equation without refs."""
+        known = [value for value in inputs if isinstance(value, np.ndarray)]
+        if len(known) == len(inputs):
+            value = numbers.compute(eqn, known)
+            if value is not None:
+                return [value]
+        if len(eqn.outvars) != 1:
+            return [UNKNOWN] * len(eqn.outvars)
+        origins = [v.origins if isinstance(v, Data) else frozenset() for v in inputs]
+        for operand, axes in flow.reduced(eqn, origins):
+            if operand:
+                self.tell(
+                    "reduce", eqn, place, origins=operand, axes=axes, operation=eqn.primitive.name
+                )
+        return [Data(origins=flow.outputs(eqn, origins)) if any(origins) else UNKNOWN]
+
+    def _escape(self, eqn: Any, inputs: Sequence[Value], place: Place) -> None:
+        for value in inputs:
+            if isinstance(value, Buffer):
+                self.tell(
+                    "escape", eqn, place, view=View(buffer=value), operation=eqn.primitive.name
+                )
+
+    def tell(self, what: str, eqn: Any, place: Place, **details: Any) -> int:
+        """Write an event down; returns its number."""
+        number = len(self.events)
+        self.events.append(
+            Event(
+                what=what,
+                number=number,
+                source=self._source(eqn, place),
+                where=place.where,
+                certain=place.certain,
+                ordered=place.ordered,
+                loops=place.loops,
+                **details,
+            )
+        )
+        return number
+
+    def _source(self, eqn: Any, place: Place) -> Any:
+        if id(eqn) not in self._sources:
+            found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
+            self._sources[id(eqn)] = next((line for line in found if line is not None), None)
+        return self._sources[id(eqn)]

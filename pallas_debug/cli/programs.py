@@ -1,0 +1,151 @@
+"""What a person wants looked at: a script, a module, or a function with its arguments."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import runpy
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pallas_debug.cli import arguments
+from pallas_debug.errors import UsageError
+
+_FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
+
+
+def named_function(what: str) -> tuple[str, str] | None:
+    """Module and name where `what` is `package.module:function`; None for a script or module."""
+    found = _FUNCTION.fullmatch(what)
+    if found is None or Path(what).exists():
+        return None
+    return found["module"], found["function"]
+
+
+def import_function(module: str, name: str) -> Callable[..., Any]:
+    """The function of that name.
+
+    Raises:
+      UsageError: there is no such module, it has no such name, or that is no function.
+    """
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        found: Any = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"there is no module {error.name!r}: is it installed, or should you be in another "
+            "directory?"
+        ) from error
+    for part in name.split("."):
+        try:
+            found = getattr(found, part)
+        except AttributeError as error:
+            raise UsageError(f"{module} has no {name!r}") from error
+    if not callable(found):
+        raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
+    return found  # type: ignore[no-any-return]
+
+
+def function_arguments(
+    function: Callable[..., Any], args: tuple[str, ...], spec: str | None, *, values: bool = False
+) -> tuple[list[Any], dict[str, Any]]:
+    """What a function is called with: as `--arg` has it, or as a bundled kernel's spec does.
+
+    Args:
+      values: whether a spec's arrays are to have values; else they are shapes.
+
+    Raises:
+      UsageError: an argument that does not parse, a spec that there is not, or both given.
+    """
+    if not args:
+        return _bundled_arguments(function, spec, values=values)
+    if spec is not None:
+        raise UsageError("--spec and --arg both say what the arguments are: give one of them")
+    return arguments.parse(args)
+
+
+def _bundled_arguments(
+    function: Callable[..., Any], spec_name: str | None, *, values: bool
+) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a spec, for a function that is a bundled kernel; none for any other."""
+    operation = None
+    if getattr(function, "__module__", "").split(".")[0] == "pallas_debug_kernels":
+        from pallas_debug_kernels import operations
+
+        operation = next((op for op in operations() if op.function is function), None)
+    if operation is None:
+        if spec_name is not None:
+            raise UsageError(
+                "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
+                "`pallas-debug kernels` lists them"
+            )
+        return [], {}
+    if values:
+        from pallas_debug.bridge import platform
+
+        platform.leave_out_absent_tpu()
+    try:
+        spec = operation.spec(spec_name) if spec_name else operation.tagged("small")[0]
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    return list(spec.make_args() if values else spec.args), dict(spec.kwargs)
+
+
+def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
+    """Run a program as `python` would; what went wrong with it, in a sentence, or None."""
+    error = execute(what, rest, module=module)
+    if error is None:
+        return None
+    if isinstance(error, SystemExit):
+        return f"{what} exited with {error.code!r}; the kernels that it had lowered were kept"
+    print_their_traceback(error)
+    return f"{what} raised {type(error).__name__}; the kernels that it had lowered were kept"
+
+
+def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException | None:
+    """Run a program as `python` would; what ended it, where that was no success."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = [what, *rest]
+    try:
+        if module:
+            sys.path.insert(0, str(Path.cwd()))
+            runpy.run_module(what, run_name="__main__", alter_sys=True)
+        else:
+            sys.path.insert(0, str(Path(what).resolve().parent))
+            runpy.run_path(str(Path(what).resolve()), run_name="__main__")
+    except SystemExit as error:
+        return None if error.code in (None, 0) else error
+    except Exception as error:  # noqa: BLE001 - whatever the user's program raises
+        return error
+    finally:
+        sys.argv, sys.path = argv, path
+    return None
+
+
+def check_exists(what: str, *, module: bool) -> None:
+    """That a script is there.
+
+    Raises:
+      UsageError: it is not.
+    """
+    if not module and not Path(what).is_file():
+        raise UsageError(
+            f"no such script: {what}. Name a Python file, `-m` and a module, "
+            "or package.module:function."
+        )
+
+
+def print_their_traceback(error: BaseException) -> None:
+    """The program's own frames: ours, runpy's and jax's come first, and are none of its concern."""
+    frames = error.__traceback__
+    while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
+        frames = frames.tb_next
+    error.__cause__ = error.__context__ = None  # jax's note that it removed its own frames
+    traceback.print_exception(type(error), error, frames or error.__traceback__)
+
+
+def _is_outside(module: str) -> bool:
+    return module.split(".")[0] in ("runpy", "jax", "pallas_debug")

@@ -1,0 +1,121 @@
+"""`pallas-debug reproduce`: a dumped kernel as one script that needs jax alone."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallas_debug.cli import output
+from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.where import kernel_at
+from pallas_debug.errors import CannotRunError, UsageError
+
+if TYPE_CHECKING:
+    from pallas_debug.model import Failure
+    from pallas_debug.reproduce.recorded import Recorded
+
+
+@click.command("reproduce")
+@click.argument("where", type=click.Path(path_type=Path))
+@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
+@click.option(
+    "-t",
+    "--target",
+    help="The chip; the one of the dump unless told, or the first that the kernel failed for.",
+)
+@click.option(
+    "-o",
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The file to write; standard output unless told.",
+)
+@click.option("--run", "is_run", is_flag=True, help="Run the script, and compare with the dump.")
+@click.option("--shrink", is_flag=True, help="Make the kernel smaller while it fails the same.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds for --run, and for --shrink.",
+)
+def command(
+    where: Path,
+    kernel: str | None,
+    target: str | None,
+    to: Path | None,
+    is_run: bool,
+    shrink: bool,
+    timeout: float,
+) -> int:
+    """Write one script that shows a dumped kernel's failure again, or that it compiles.
+
+    \b
+    pallas-debug reproduce dumps/flash_attention-1c9f3a2b -o reproduce.py
+    pallas-debug reproduce dumps -k cumsum_rows --run
+    pallas-debug reproduce dumps -k cumsum_rows --shrink -o small.py
+
+    WHERE is a dump directory, a kernel's folder or a target's in one; a copy of it will do. The
+    script needs jax alone, and libtpu to compile: neither pallas-debug nor the program that the
+    kernel came from.
+    """
+    from pallas_debug.reproduce import recorded, script
+
+    stored, of_folder = kernel_at(where, kernel)
+    found = recorded.read(stored, target or of_folder)
+    if shrink:
+        text = _shrunk(found, timeout)
+    else:
+        text = script.script_of(found)
+    if found.program is None:
+        output.say(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
+    _write(text, to)
+    return _run(found, text, timeout) if is_run else Exit.OK
+
+
+def _write(text: str, to: Path | None) -> None:
+    if to is None:
+        sys.stdout.write(text)
+        return
+    try:
+        to.write_text(text)
+    except OSError as error:
+        raise CannotRunError(f"{to} cannot be written: {error.strerror}") from error
+    output.say(f"wrote {to}; next: python {to}")
+
+
+def _run(found: Recorded, text: str, timeout: float) -> int:
+    from pallas_debug.reproduce import run, vet
+
+    vet.require(found.program or "")
+    shown = run.run(text, timeout=timeout)
+    where = f"{found.kernel.name} for {found.target.name}"
+    if shown.is_as(found.failure):
+        what = "the same failure" if found.failure else "it compiles, as it did"
+        output.say(f"{where}: {what}{_of(shown.failure)}")
+        return Exit.OK
+    output.say(f"{where}: not the same")
+    output.say(f"  recorded: {_said(found.failure)}")
+    output.say(f"  now:      {_said(shown.failure)}")
+    output.say("  Are other versions of jax or libtpu installed than those in the script's head?")
+    return Exit.FAILED
+
+
+def _of(failure: Failure | None) -> str:
+    return f", at {failure.stage}: {failure.headline}" if failure else ""
+
+
+def _said(failure: Failure | None) -> str:
+    return f"{failure.stage}: {failure.headline}" if failure else "it compiles"
+
+
+def _shrunk(found: Recorded, timeout: float) -> str:
+    from pallas_debug.reproduce.shrink import shrunk
+
+    if found.failure is None:
+        raise UsageError(
+            f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
+        )
+    return shrunk(found, seconds=timeout, say=output.say)

@@ -1,0 +1,187 @@
+"""Vector layouts of the Mosaic compiler in words.
+
+A value of the kernel is laid out in vector registers of 8 sublanes by 128 lanes of 32 bits. The
+compiler writes how as `#tpu.vpad<"32,{0,*},(8,128),-1">`: bits of an element, where in the first
+tile the value begins (`*` where every sublane or lane holds the same), the tile, and a dimension of
+1 that the value has not got but its layout has. Newer releases write `mosaic_tc.vpad`, and messages
+the text between the quotes alone.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_LAYOUT = re.compile(
+    r"(?P<bits>\d+),\{(?P<sublane>\*|\d+),(?P<lane>\*|\d+)\},\((?P<tile>\d+(?:,\d+)*)\)"
+    r"(?P<implicit>(?:,-[12])*)"
+)
+_NO_LAYOUT = re.compile(r'vpad<"?none"?>')
+_TYPE = re.compile(r"vector<[^<>]*>")
+_OPERATION = re.compile(
+    r'"?\b(?P<name>[a-z_]+\.[a-z_.]+)"?(?P<operands>[^{<]*).*?'
+    r"in_layout = \[(?P<inputs>[^\]]*)\](?:.*?out_layout = \[(?P<outputs>[^\]]*)\])?"
+)
+_VALUE = re.compile(r"%[\w#]+")
+_VPAD = re.compile(r'vpad<"[^"]*">')
+_RELAYOUT = re.compile(
+    r"(?:replicated in destination but not in source|layout change) for '?(?P<type>vector<[^>]*>)'?"
+    r":?\s*(?P<source>\S+)\s*->\s*(?P<target>\S+)"
+)
+_SIGNATURE = re.compile(r": \(?(?P<operands>[^()]*?)\)? -> (?P<results>.+)$")
+
+_BITS_OF_A_REGISTER = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How a value lies in vector registers.
+
+    Attributes:
+      bits: of one element as it lies there; a mask counts as that which it masks.
+      offsets: sublane and lane of the value's first element in the first tile; None where all
+        sublanes, or all lanes, hold the same (the value is replicated along it).
+      tile: rows and lanes of a tile.
+      implicit: dimensions of 1 that the layout has and the value has not: -1 for the last, -2 for
+        the one before.
+    """
+
+    bits: int
+    offsets: tuple[int | None, int | None]
+    tile: tuple[int, ...]
+    implicit: tuple[int, ...] = ()
+
+    @property
+    def packing(self) -> int:
+        """Elements that share a 32-bit word."""
+        return max(1, _BITS_OF_A_REGISTER // self.bits)
+
+    def __str__(self) -> str:
+        words = [f"{self.bits}-bit elements"]
+        if self.packing > 1:
+            words[0] += f", {self.packing} to a 32-bit word"
+        words.append(f"tiles of {' x '.join(map(str, self.tile))}")
+        replicated = [
+            name
+            for name, offset in zip(("sublanes", "lanes"), self.offsets, strict=True)
+            if offset is None
+        ]
+        if len(replicated) == 2:
+            words.append("the same in all sublanes and lanes")
+        elif replicated:
+            words.append(f"the same in all {replicated[0]}")
+        begins = [
+            f"{name} {offset}"
+            for name, offset in zip(("sublane", "lane"), self.offsets, strict=True)
+            if offset
+        ]
+        if begins:
+            words.append(f"beginning at {' and '.join(begins)}")
+        for dimension in self.implicit:
+            lies = "a column, one element per sublane" if dimension == -1 else "a row along lanes"
+            words.append(f"laid out as {lies}")
+        return ", ".join(words)
+
+
+def parse(text: str) -> Layout | None:
+    """The first layout in a text; None where there is none, or it is `none` (a scalar)."""
+    match = _LAYOUT.search(text)
+    if match is None:
+        return None
+    sublane, lane = (None if match[o] == "*" else int(match[o]) for o in ("sublane", "lane"))
+    return Layout(
+        bits=int(match["bits"]),
+        offsets=(sublane, lane),
+        tile=tuple(int(size) for size in match["tile"].split(",")),
+        implicit=tuple(int(i) for i in match["implicit"].split(",") if i),
+    )
+
+
+def holds_layouts(text: str) -> bool:
+    """Whether a text has a layout to describe."""
+    return _LAYOUT.search(text) is not None or _NO_LAYOUT.search(text) is not None
+
+
+def describe(text: str) -> tuple[str, ...]:
+    """What the layouts in a text say, a line each.
+
+    Args:
+      text: a layout, a message of the compiler, or lines of a Mosaic dump.
+    """
+    relayout = _RELAYOUT.search(text)
+    if relayout is not None:
+        return _relayout(relayout)
+    lines: list[str] = []
+    for line in text.splitlines():
+        operation = _OPERATION.search(line)
+        if operation is not None:
+            lines += _operation(operation, line)
+    return tuple(lines) if lines else tuple(_each(text))
+
+
+def _each(text: str) -> list[str]:
+    lines = [f"{match[0]}: {parse(match[0])}" for match in _LAYOUT.finditer(text)]
+    if _NO_LAYOUT.search(text):
+        lines.append("none: a scalar, or a value that is not in vector registers")
+    return list(dict.fromkeys(lines))
+
+
+def _operation(match: re.Match[str], line: str) -> list[str]:
+    """Each operand and result that is a vector, with its type and layout."""
+    signature = _SIGNATURE.search(line)
+    names = _VALUE.findall(match["operands"])
+    lines = [match["name"]]
+    found: dict[str, list[Layout | None]] = {}
+    for word, listed in (("operand", match["inputs"]), ("result", match["outputs"] or "")):
+        types = _TYPE.findall(signature[f"{word}s"]) if signature else []
+        layouts = [parse(layout) for layout in _VPAD.findall(listed)]
+        found[word] = layouts
+        for number, layout in enumerate(layouts):
+            if layout is None:
+                continue
+            # A store is printed in another order than that of its operands.
+            in_order = word == "operand" and "store" not in match["name"]
+            is_named = in_order and len(names) == len(layouts)
+            name = f" {names[number]}" if is_named else ""
+            # Scalars have a place in the list of layouts and none in that of the types.
+            kind = f", {types[number]}" if len(types) == len(layouts) else ""
+            lines.append(f"  {word} {number}{name}{kind}: {layout}")
+    if match["name"].endswith(".relayout"):
+        source, target = found["operand"][0], found["result"][0]
+        if source is not None and target is not None:
+            lines += [f"  so {reason}" for reason in reasons(source, target)]
+    return lines if len(lines) > 1 else []
+
+
+def _relayout(match: re.Match[str]) -> tuple[str, ...]:
+    source, target = parse(match["source"]), parse(match["target"])
+    lines = [
+        f"value: {match['type']}",
+        f"it is: {source or match['source']}",
+        f"it is wanted: {target or match['target']}",
+    ]
+    if source is not None and target is not None:
+        lines += [f"so {reason}" for reason in reasons(source, target)]
+    return tuple(lines)
+
+
+def reasons(source: Layout, target: Layout) -> list[str]:
+    """Why a value in one layout has to be moved to be in another."""
+    found = []
+    for name, have, want in zip(("sublanes", "lanes"), source.offsets, target.offsets, strict=True):
+        if have is None and want is not None:
+            found.append(f"what is the same in all {name} has to begin at {name[:-1]} {want}")
+        elif want is None and have is not None:
+            found.append(f"it has to be repeated over all {name}")
+        elif have != want:
+            found.append(f"it has to move from {name[:-1]} {have} to {want}")
+    if source.bits != target.bits:
+        found.append(f"its elements have to go from {source.bits} to {target.bits} bits")
+    if source.tile != target.tile:
+        found.append(
+            f"its tiles have to be rearranged from {' x '.join(map(str, source.tile))} to "
+            f"{' x '.join(map(str, target.tile))}"
+        )
+    if source.implicit != target.implicit:
+        found.append("rows have to become columns, or columns rows")
+    return found

@@ -1,0 +1,258 @@
+"""What an overflow of VMEM or SMEM says: who takes how much, and the blocks that would fit.
+
+libtpu says it in three ways. Over the scoped limit it gives two sums and no table; over the chip's
+capacity a table of the largest allocations; and where one allocation alone is too large, that one.
+Where there is no table, it is made from the kernel's blocks.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from pallas_debug.model import Kernel, Operand
+
+LANES = 128
+SUBLANES = 8
+MIB = 1 << 20
+
+_BITS = re.compile(r"(\d+)")
+_SUMS = (
+    re.compile(r"Scoped allocation with size (?P<used>\S+) and limit (?P<limit>\S+) exceeded"),
+    re.compile(r"Used (?P<used>\S+) of (?P<limit>\S+) (?P<space>[vs]mem)\. Exceeded"),
+)
+_ONE = re.compile(
+    r"Allocation \(size=(?P<used>\d+)\) would exceed memory \(size=(?P<limit>\d+)\) :: "
+    r"#allocation\d+ \[shape = '(?P<shape>[^']*)', space=(?P<space>\w+),.*?tag = '(?P<tag>[^']*)'"
+)
+_ROW = re.compile(r"^\s*\d+\. Size: (?P<size>\S+)$", re.MULTILINE)
+_TAG = re.compile(r"^\s*(?:Tag|XLA label): (?P<tag>.*)$", re.MULTILINE)
+_WINDOW = re.compile(
+    r"(?P<side>input|output) window allocation for operator \w+ (?P<number>\d+)\. "
+    r"The window shape is (?P<window>\S+), while the full shape is (?P<full>\S+)\."
+)
+_PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d+)")
+_BUFFERS = re.compile(r"has (?P<count>\d+) buffering levels")
+_UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_AMOUNT = re.compile(r"(?P<number>[\d.]+)(?P<unit>[BKMG]?)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allocation:
+    """A piece of VMEM or SMEM.
+
+    Attributes:
+      what: `input 0`, `scratch`, `spilled registers`, or the operand's name where it is known.
+      block: of the block or buffer, as XLA writes it: `f32[512,4096]`.
+      whole: of the whole operand.
+      buffers: how often the block is there.
+      bytes: of all buffers together.
+    """
+
+    what: str
+    bytes: int
+    block: str = ""
+    whole: str = ""
+    buffers: int = 1
+
+    def __str__(self) -> str:
+        words = [f"{self.what}: {amount(self.bytes)}"]
+        if self.block:
+            words.append(self.block + (f" of {self.whole}" if self.whole else ""))
+        if self.buffers > 1:
+            words.append(f"{self.buffers} buffers")
+        return ", ".join(words)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overflow:
+    """What was to be had of a memory, and what was wanted, in bytes.
+
+    Attributes:
+      allocations: largest first; not all of them where the compiler names only some.
+      is_estimate: whether they are made from the kernel's blocks and not the compiler's own.
+    """
+
+    space: str
+    used: int
+    limit: int
+    allocations: tuple[Allocation, ...] = ()
+    is_estimate: bool = False
+
+
+def amount(count: float) -> str:
+    """`16.0 MiB`, `512 KiB`, `96 B`."""
+    for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
+        if count >= unit:
+            return f"{count / unit:.1f} {name}".replace(".0 ", " ")
+    return f"{count:.0f} B"
+
+
+def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
+    """The overflow that a message tells of; None where it tells of none.
+
+    Args:
+      kernel: gives operands their names, and the table where the message has none.
+    """
+    one = _ONE.search(message)
+    if one is not None:
+        held = _allocation(one["tag"], int(one["used"]), kernel)
+        if not held.block:
+            held = replace(held, block=one["shape"].partition("{")[0])
+        return Overflow(
+            space=one["space"], used=int(one["used"]), limit=int(one["limit"]), allocations=(held,)
+        )
+    for pattern in _SUMS:
+        match = pattern.search(message)
+        if match is not None:
+            found = Overflow(
+                space=match.groupdict().get("space") or "vmem",
+                used=_bytes(match["used"]),
+                limit=_bytes(match["limit"]),
+                allocations=_table(message, kernel),
+            )
+            if found.allocations or kernel is None or found.space != "vmem":
+                return found
+            return replace(found, allocations=tuple(estimate(kernel)), is_estimate=True)
+    return None
+
+
+def _table(message: str, kernel: Kernel | None) -> tuple[Allocation, ...]:
+    rows = list(_ROW.finditer(message))
+    ends = [row.start() for row in rows[1:]] + [len(message)]
+    found = []
+    for row, end in zip(rows, ends, strict=False):
+        tag = _TAG.search(message, row.end(), end)
+        found.append(_allocation(tag["tag"] if tag else "", _bytes(row["size"]), kernel))
+    return tuple(found)
+
+
+def _allocation(tag: str, size: int, kernel: Kernel | None) -> Allocation:
+    window = _WINDOW.search(tag)
+    if window is not None:
+        number = int(window["number"])
+        levels = _BUFFERS.search(tag)
+        return Allocation(
+            what=_name(kernel, window["side"], number) or f"{window['side']} {number}",
+            bytes=size,
+            block=window["window"],
+            whole=window["full"] if window["full"] != window["window"] else "",
+            buffers=int(levels["count"]) if levels else 1,
+        )
+    prefetched = _PREFETCHED.search(tag)
+    if prefetched is not None:
+        number = int(prefetched["number"])
+        what = _name(kernel, "input", number) or f"scalar prefetch {number}"
+        return Allocation(what=what, bytes=size)
+    if "spill" in tag:
+        return Allocation(what="spilled registers", bytes=size)
+    if tag.startswith("scratch"):
+        return Allocation(what="scratch", bytes=size)
+    return Allocation(what=tag[:80] or "unnamed", bytes=size)
+
+
+def _name(kernel: Kernel | None, side: str, number: int) -> str | None:
+    """The operand's own name; the compiler counts scalar prefetch among the inputs."""
+    if kernel is None:
+        return None
+    kinds = ("dynamic_grid", "scalar_prefetch", "input") if side == "input" else ("output",)
+    operands = [operand for operand in kernel.operands if operand.kind in kinds]
+    return operands[number].name if number < len(operands) else None
+
+
+def _bytes(text: str) -> int:
+    match = _AMOUNT.match(text)
+    return int(float(match["number"]) * _UNITS[match["unit"]]) if match else 0
+
+
+def estimate(
+    kernel: Kernel, blocks: Sequence[tuple[int | None, ...]] | None = None
+) -> list[Allocation]:
+    """What the operands take of VMEM, largest first: a lower bound, as nobody knows the spills.
+
+    Args:
+      blocks: instead of those of the kernel's operands, in the order of `kernel.operands`.
+    """
+    found = []
+    for number, operand in enumerate(kernel.operands):
+        block = block_of(operand)
+        if block is None or operand.memory_space not in ("default", "vmem"):
+            continue
+        if blocks is not None:
+            block = blocks[number]
+        buffers = _buffers(kernel, operand)
+        dims = tuple(size for size in block if size is not None)
+        found.append(
+            Allocation(
+                what=operand.name,
+                bytes=buffers * padded_bytes(dims, operand.dtype),
+                block=f"{operand.dtype}{list(dims)}",
+                whole=f"{list(operand.shape)}" if operand.shape != dims else "",
+                buffers=buffers,
+            )
+        )
+    return sorted(found, key=lambda allocation: -allocation.bytes)
+
+
+def block_of(operand: Operand) -> tuple[int | None, ...] | None:
+    """The block that lies in VMEM: of scratch, and where there is no block, the whole."""
+    if operand.kind in ("scalar_prefetch", "dynamic_grid"):
+        return None
+    return operand.shape if operand.block_shape is None else operand.block_shape
+
+
+def _buffers(kernel: Kernel, operand: Operand) -> int:
+    """The compiler keeps one buffer of a block that never changes, else two."""
+    steps = math.prod(size or 2 for size in kernel.grid)
+    said = re.search(r"buffer_count=(\d+)", operand.pipeline or "")
+    if operand.kind == "scratch" or steps == 1:
+        return 1
+    if said:
+        return int(said[1])
+    return 1 if not any(axis is not None for axis in axes(operand)) and _is_constant(operand) else 2
+
+
+def padded_bytes(shape: Sequence[int], dtype: str) -> int:
+    """Bytes of an array in VMEM, where its last two dimensions are whole tiles."""
+    bits = bits_of(dtype)
+    rows = SUBLANES * max(1, 32 // bits)
+    *leading, second, last = (1, 1, *shape)
+    tiles = math.ceil(second / rows) * math.ceil(last / LANES)
+    return math.prod(leading) * tiles * rows * LANES * bits // 8
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of an element: 16 of `bfloat16`, 8 of `float8_e4m3fn` and of a stored `bool`."""
+    match = _BITS.search(dtype)
+    return int(match[1]) if match else 8
+
+
+_RESULT = re.compile(r"\bin\s*\((?P<values>.*)\)\s*\}?\s*$", re.DOTALL)
+_PARAMETERS = re.compile(r"lambda\s*;(?P<names>.*?)\.\s*let", re.DOTALL)
+
+
+def axes(operand: Operand) -> tuple[int | None, ...]:
+    """For each dimension of the block, the grid axis whose index it takes as it is, if any."""
+    if operand.index_map is None or operand.block_shape is None:
+        return ()
+    result = _RESULT.search(operand.index_map)
+    parameters = _PARAMETERS.search(operand.index_map)
+    if result is None or parameters is None:
+        return (None,) * len(operand.block_shape)
+    names = [word.partition(":")[0] for word in parameters["names"].split()]
+    values = [value.strip().partition(":")[0] for value in result["values"].split(",")]
+    values = [value for value in values if value]
+    if len(values) != len(operand.block_shape):
+        return (None,) * len(operand.block_shape)
+    return tuple(names.index(value) if value in names else None for value in values)
+
+
+def _is_constant(operand: Operand) -> bool:
+    """Whether the index map gives numbers alone, so that one block is all there is."""
+    result = _RESULT.search(operand.index_map or "")
+    if operand.index_map is None or result is None:
+        return True
+    values = [value.strip().partition(":")[0] for value in result["values"].split(",")]
+    return all(value.isdigit() for value in values if value)

@@ -1,0 +1,110 @@
+"""Which lines of one text are which of another: blocks of equal ones, in order.
+
+Lines that occur once on each side are anchors (`patiencediff`). What stays between two anchors is
+matched by the longest common subsequence, many lines at a time in the bits of an integer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+
+from patiencediff import PatienceSequenceMatcher
+
+Block = tuple[int, int, int]
+"""First matched line on either side, and how many."""
+
+Matcher = Callable[[Sequence[Hashable], Sequence[Hashable]], list[Block]]
+
+_PAIRS = 200_000_000
+"""Pairs of lines that may be compared: about 30 ms, and 25 MB for a while."""
+
+
+def match(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Blocks of equal lines: by lines that occur once, and one by one in what gaps stay."""
+    return refined(patience(a, b), (a, b), Budget().close)
+
+
+def patience(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+    """Blocks that lines tell which occur once on each side."""
+    found = PatienceSequenceMatcher(None, a, b).get_matching_blocks()
+    return [(i, j, size) for i, j, size in found if size]
+
+
+def refined(
+    blocks: Sequence[Block],
+    keys: tuple[Sequence[Hashable], Sequence[Hashable]],
+    matcher: Matcher,
+) -> list[Block]:
+    """The blocks, and those that `matcher` finds in the gaps between them."""
+    found: list[Block] = []
+    i = j = 0
+    for a, b, size in [*blocks, (len(keys[0]), len(keys[1]), 0)]:
+        if i < a and j < b:
+            inner = matcher(keys[0][i:a], keys[1][j:b])
+            found += [(i + k, j + m, length) for k, m, length in inner]
+        if size:
+            found.append((a, b, size))
+        i, j = a + size, b + size
+    return joined(found)
+
+
+def joined(blocks: Sequence[Block]) -> list[Block]:
+    """The blocks, each with those that follow on it."""
+    found: list[Block] = []
+    for a, b, size in blocks:
+        if found and found[-1][0] + found[-1][2] == a and found[-1][1] + found[-1][2] == b:
+            found[-1] = (found[-1][0], found[-1][1], found[-1][2] + size)
+        else:
+            found.append((a, b, size))
+    return found
+
+
+class Budget:
+    """Matching that takes the product of both lengths, as long as there is not much of it."""
+
+    def __init__(self, pairs: int = _PAIRS) -> None:
+        self._left = pairs
+
+    def close(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
+        """Blocks of equal lines, with as many lines as there can be in common."""
+        if len(a) * len(b) > self._left:
+            return []
+        self._left -= len(a) * len(b)
+        head = 0
+        while head < min(len(a), len(b)) and a[head] == b[head]:
+            head += 1
+        tail = 0
+        while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+            tail += 1
+        middle = _common(a[head : len(a) - tail], b[head : len(b) - tail])
+        blocks = [(0, 0, head), *((head + i, head + j, 1) for i, j in middle)]
+        blocks.append((len(a) - tail, len(b) - tail, tail))
+        return joined([block for block in blocks if block[2]])
+
+
+def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
+    """The longest common subsequence, as pairs of positions.
+
+    Bit i of a row is clear where line i of `a` makes the subsequence with the lines of `b` so far
+    longer; an addition carries that over all lines of `a` at once (Hyyrö, 2004).
+    """
+    places: dict[Hashable, int] = {}
+    for i, line in enumerate(a):
+        places[line] = places.get(line, 0) | 1 << i
+    every = (1 << len(a)) - 1
+    rows = [every]
+    for line in b:
+        row = rows[-1]
+        here = row & places.get(line, 0)
+        rows.append(((row + here) | (row - here)) & every if here else row)
+    found: list[tuple[int, int]] = []
+    i, j = len(a), len(b)
+    while i and j:
+        if rows[j] >> (i - 1) & 1:
+            i -= 1
+        elif not rows[j - 1] >> (i - 1) & 1:
+            j -= 1
+        else:
+            i, j = i - 1, j - 1
+            found.append((i, j))
+    return found[::-1]

@@ -1,0 +1,121 @@
+"""What a dump holds of a kernel for a target, as far as it takes to show it again."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from pallas_debug.aot import targets
+from pallas_debug.bridge.spell import UNSPELLED
+from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.model import Compilation, Failure, Kernel, Target
+from pallas_debug.store import StoredKernel
+from pallas_debug.store.names import PROGRAM
+from pallas_debug.store.reader import read_text
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A kernel for a target, read from a dump.
+
+    Attributes:
+      topology: name of one that is large enough for the kernel.
+      program: the kernel as a module of Python; None where the dump has none.
+      why_no_program: a phrase, then.
+      stablehlo: the module that jax handed to the compiler; None where it never did.
+      compilation: what came of it; None where the dump has nothing for the target.
+    """
+
+    kernel: Kernel
+    target: Target
+    topology: str
+    num_devices: int
+    program: str | None
+    why_no_program: str
+    stablehlo: str | None
+    compilation: Compilation | None
+
+    @property
+    def failure(self) -> Failure | None:
+        return self.compilation.failure if self.compilation else None
+
+
+def read(stored: StoredKernel, name: str | None) -> Recorded:
+    """What a dump holds of a kernel.
+
+    Args:
+      name: of the target; None for the only one, else the first that failed.
+
+    Raises:
+      UsageError: no target was named and the choice is not clear, or an unknown one was.
+      CannotRunError: the dump holds neither program nor StableHLO of it.
+    """
+    if stored.kernel is None:
+        raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
+    if not (stored.folder / "kernel.json").is_file():
+        raise CannotRunError(
+            f"{stored.name} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
+            "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
+        )
+    compilation = _compilation(stored, name)
+    wanted = name or (compilation.target if compilation else "")
+    if not wanted:
+        raise UsageError(f"{stored.name} was compiled for no target: name one with --target")
+    target = _target(wanted, compilation)
+    num_devices = compilation.num_devices if compilation else _size(stored.kernel)
+    program, why = _program(stored)
+    has_module = compilation is not None and stored.stage_path("stablehlo", wanted) is not None
+    stablehlo = stored.stage_text("stablehlo", wanted) if has_module else None
+    if program is None and stablehlo is None:
+        raise CannotRunError(
+            f"{stored.name} cannot be shown again: {why}, and there is no StableHLO of it for "
+            f"{wanted}. Dump it again with this version of pallas-debug"
+        )
+    return Recorded(
+        kernel=stored.kernel,
+        target=target,
+        topology=targets.for_devices(target, num_devices) or wanted,
+        num_devices=num_devices,
+        program=program,
+        why_no_program=why,
+        stablehlo=stablehlo,
+        compilation=compilation,
+    )
+
+
+def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
+    found = [c.compilation for c in stored.compilations if c.compilation is not None]
+    if name is not None:
+        return next((c for c in found if c.target == name), None)
+    failed = [c for c in found if not c.ok]
+    if len(found) > 1 and failed:
+        return failed[0]
+    return stored.target(None).compilation if found else None
+
+
+def _target(name: str, compilation: Compilation | None) -> Target:
+    if name == targets.DEVICE.name and compilation and compilation.device_kind:
+        found = targets.of_device(compilation.device_kind)
+        if found is not None:
+            return replace(found, name=name)
+    target = targets.resolve(name, extra_targets(plugin_manager()))
+    if target.topology is None:
+        raise UsageError(f"the target {name!r} is a device and no topology: name a generation")
+    return target
+
+
+def _size(kernel: Kernel) -> int:
+    size = 1
+    for of_axis in kernel.mesh.values():
+        size *= of_axis
+    return size
+
+
+def _program(stored: StoredKernel) -> tuple[str | None, str]:
+    path = stored.folder / PROGRAM
+    if not path.is_file():
+        return None, f"there is no {path}, which this version writes with each kernel"
+    text = read_text(path)
+    if text.startswith(UNSPELLED):
+        return None, f"it cannot be written as a program: {text.removeprefix(UNSPELLED).strip()}"
+    return text, ""

@@ -1,0 +1,55 @@
+"""Whether two failures are the same: in the same stage, with the same core message or code."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.model import Failure
+
+_CODE = re.compile(r"\bE\d{4}\b")
+_CHECK = re.compile(r"Check failed: (?P<said>.*)")
+_WHERE = re.compile(r"(?:\bin pallas_call \S+ )?\bat \S+:\d+\b|\S+\.py:\d+(?::\d+)?|/\S+")
+_PLEA = re.compile(r"\s*Please file an? (?:issue|bug) at \S+")
+_NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?[KMG]?")
+_LONGEST = 160
+
+
+@dataclass(frozen=True, kw_only=True)
+class Signature:
+    """What two failures share that are the same.
+
+    Attributes:
+      said: an error code, or the beginning of the message without numbers and places.
+    """
+
+    stage: str
+    said: str
+
+    def __str__(self) -> str:
+        return f"{self.stage}: {self.said}"
+
+
+def signature(failure: Failure) -> Signature:
+    """What a failure is recognised by."""
+    return signature_of(failure.stage, failure.message)
+
+
+def signature_of(stage: str, message: str) -> Signature:
+    """The same, of a failure's stage and message."""
+    code = _CODE.search(message)
+    if code is not None and stage == "compile":
+        return Signature(stage=stage, said=code[0])
+    check = _CHECK.search(message)
+    if stage == "crash":
+        return Signature(stage=stage, said=_core(check["said"]) if check else "")
+    if stage == "timeout":
+        return Signature(stage=stage, said="")
+    return Signature(stage=stage, said=_core(message))
+
+
+def _core(message: str) -> str:
+    """The message up to where it begins to tell of places and values."""
+    paragraph = message.strip().partition("\n\n")[0]
+    without = _WHERE.sub("", _PLEA.sub("", " ".join(paragraph.split())))
+    return _NUMBER.sub("N", without)[:_LONGEST].partition("#")[0].strip(" .")

@@ -1,0 +1,144 @@
+"""The search for a small program that fails the same: delta debugging.
+
+Changes are tried one kind after the other, and kept where the failure stays; whatever was kept is
+where the next one starts from. Candidates are lowered in this process and compiled in a child.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterable
+
+from pallas_debug.aot import switches
+from pallas_debug.aot.pool import Outcome, Pool, Settings
+from pallas_debug.bridge import lower, platform
+from pallas_debug.bridge.spell import scripts
+from pallas_debug.errors import CannotRunError
+from pallas_debug.reproduce import vet
+from pallas_debug.reproduce.changes import KINDS, Change
+from pallas_debug.reproduce.lines import Program, parse
+from pallas_debug.reproduce.recorded import Recorded
+from pallas_debug.reproduce.same import Signature, signature, signature_of
+from pallas_debug.reproduce.script import script_of
+
+
+def shrunk(
+    recorded: Recorded, *, seconds: float, say: Callable[[str], None] = lambda _: None
+) -> str:
+    """A script with a smaller kernel that fails as the recorded one did.
+
+    Args:
+      seconds: after which what was found so far is good enough.
+      say: is told of every step.
+
+    Raises:
+      CannotRunError: the dump has no program, or its program does not fail the same here.
+    """
+    if recorded.program is None or recorded.failure is None:
+        raise CannotRunError(
+            f"{recorded.kernel.name} cannot be made smaller: {recorded.why_no_program}"
+        )
+    vet.require(recorded.program)
+    platform.leave_out_absent_tpu()
+    with Pool(Settings(jobs=1, timeout=min(seconds, 60.0))) as pool:
+        search = _Search(recorded, pool, time.monotonic() + seconds, say)
+        return search.run(parse(recorded.program))
+
+
+class _Search:
+    def __init__(
+        self, recorded: Recorded, pool: Pool, ends: float, say: Callable[[str], None]
+    ) -> None:
+        assert recorded.failure is not None
+        self._recorded = recorded
+        self._wanted = signature(recorded.failure)
+        self._pool = pool
+        self._ends = ends
+        self._say = say
+        self._seen: set[str] = set()
+        self._tried = 0
+        self._kept: list[str] = []
+
+    def run(self, program: Program) -> str:
+        before = program
+        found = self._failure(program)
+        if found != self._wanted:
+            raise CannotRunError(
+                f"{self._recorded.kernel.name} does not fail here as it did: it was "
+                f"{self._wanted}, and is {found or 'compiled'}. Are other versions of jax or "
+                "libtpu installed?"
+            )
+        self._say(f"{program.size} statements, {self._wanted}")
+        while smaller := self._step(program):
+            program = smaller
+        in_time = "" if time.monotonic() < self._ends else "; there was no time for more"
+        note = (
+            f"Shrunk by pallas-debug from {before.size} statements to {program.size}, in "
+            f"{len(self._kept)} steps of {self._tried} tried{in_time}."
+        )
+        self._say(note)
+        done = [f"  {step}" for step in _counted(self._kept)]
+        note = "\n".join([note, *done, f"It fails the same: {self._wanted}."])
+        return script_of(self._recorded, program=program.text, note=note)
+
+    def _step(self, program: Program) -> Program | None:
+        """The program after one round of all kinds; None where nothing helped any more."""
+        start = program
+        for kind in KINDS:
+            while time.monotonic() < self._ends:
+                smaller = self._first(program, kind(program))
+                if smaller is None:
+                    break
+                program = smaller
+        return None if program is start else program
+
+    def _first(self, program: Program, changes: Iterable[Change]) -> Program | None:
+        for change in changes:
+            if time.monotonic() >= self._ends:
+                return None
+            text = change.program.text
+            if text in self._seen:
+                continue
+            self._seen.add(text)
+            self._tried += 1
+            if self._failure(change.program) == self._wanted:
+                self._kept.append(change.what)
+                self._say(f"{change.what}: {change.program.size} statements")
+                return change.program
+        return None
+
+    def _failure(self, program: Program) -> Signature | None:
+        """How a program fails; None where it compiles."""
+        try:
+            module = scripts.lowered(script_of(self._recorded, program=program.text))
+        except lower.LoweringFailed as error:
+            return signature(error.failure)
+        if self._wanted.stage == "lowering":
+            return None
+        compilation = self._recorded.compilation
+        with self._pool.compile(
+            module,
+            topology=self._recorded.topology,
+            num_devices=self._recorded.num_devices,
+            options=switches.compile_options(compilation.switches if compilation else ()),
+        ) as outcome:
+            return _of(outcome)
+
+
+def _of(outcome: Outcome) -> Signature | None:
+    """How a compilation failed; None where it did not."""
+    reply = outcome.reply
+    if reply is None:
+        stage = "timeout" if outcome.ended == "timeout" else "crash"
+        return signature_of(stage, outcome.log.decode(errors="replace"))
+    return signature_of("compile", reply.error) if reply.error is not None else None
+
+
+def _counted(steps: list[str]) -> list[str]:
+    """Steps of a kind together, in the order in which the first of each was made."""
+    taken = [int(n) for s in steps for n in re.findall(r"took out (\d+) statements", s)]
+    alone = sum(step == "took out a statement" for step in steps)
+    total = sum(taken) + alone
+    others = [s for s in dict.fromkeys(steps) if not s.startswith("took out")]
+    return [*([f"took out {total} statements"] if total else []), *others]

@@ -1,0 +1,75 @@
+"""How many operations a text holds, and how many a pass added and took away. Imports no textual.
+
+A text is read in pieces and never held: what is counted is as long as one likes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
+from pallas_debug.tui.pace import Pace
+
+_HEAD = 1 << 14
+_PIECE = 1 << 18
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """What a pass did to the operations of a text.
+
+    Attributes:
+      operations: how many there are after it.
+      added, removed: how many of some name there are more, and less, than before; both 0 where
+        operations changed in other ways alone. None where there is nothing before.
+    """
+
+    operations: int
+    added: int | None = None
+    removed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`+12 -3`; `~` for a change within operations."""
+        if self.added is None or self.removed is None:
+            return ""
+        said = [f"+{self.added:,}"] * bool(self.added) + [f"-{self.removed:,}"] * bool(self.removed)
+        return " ".join(said) or "~"
+
+
+def change(before: Counter[str] | None, after: Counter[str]) -> Change:
+    """What became of the operations that were counted before and after a pass."""
+    if before is None:
+        return Change(operations=after.total())
+    return Change(
+        operations=after.total(),
+        added=(after - before).total(),
+        removed=(before - after).total(),
+    )
+
+
+def count_operations(path: Path, stopped: Callable[[], bool]) -> Counter[str] | None:
+    """How often each operation occurs in a text; None where one was told to stop.
+
+    Raises:
+      OSError: the file cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    pace = Pace()
+    with path.open("rb") as file:
+        kind = guess_kind(file.read(_HEAD).decode(errors="replace"))
+        file.seek(0)
+        while lines := file.readlines(_PIECE):
+            for data in lines:
+                text = data[:LONG].decode(errors="replace").rstrip("\n")
+                if kind == "bundles":
+                    counts.update(operation.name for operation in read_line(text, kind))
+                elif name := name_of(text, kind):
+                    counts[name] += 1
+                pace.rest()
+            if stopped():
+                return None
+    return counts

@@ -1,0 +1,240 @@
+"""A search over many texts: over the passes of a kernel, or over all kernels. No textual here.
+
+It runs in a thread, may be stopped at any time, and what it found stays: `n` and `N` go on from
+hit to hit after the list of them is closed.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from pallas_debug.ir.patterns import Query
+from pallas_debug.store import StoredText
+from pallas_debug.tui.model import Browser, Entry, Step
+from pallas_debug.tui.pace import Pace
+
+if TYPE_CHECKING:
+    from pallas_debug.ir.search import Hit
+
+KEPT = 10_000
+"""Hits that are kept; all are counted."""
+
+Scope = Literal["kernel", "all"]
+
+Run = Callable[[Callable[[], bool]], None]
+"""Searches until it is done, or what it is given says that it is to stop."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Found:
+    """A line with a hit.
+
+    Attributes:
+      target: its folder's name; None where the text is the same for every one.
+      stage: `jaxpr`, `13-infer-vector-layout`.
+      line: counted from 0.
+      parts: the line before the match, the match, and the line behind it.
+    """
+
+    entry: Entry
+    target: str | None
+    stage: str
+    path: Path
+    line: int
+    parts: tuple[str, str, str]
+
+
+class Search:
+    """One search, the latest; a new one takes the place of that before.
+
+    Attributes:
+      hits: the first `KEPT`, in the order of kernels, targets and stages.
+      count: of all hits.
+      texts: how many texts have one.
+      searched: how many texts were searched.
+      problems: texts that could not be read.
+      at: the hit that one is at; -1 before the first.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._token: object = None
+        self._lock = threading.Lock()
+        self.text = ""
+        self.scope: Scope = "all"
+        self.entry: Entry | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was found, and stop whatever runs."""
+        self._token = None
+        self.hits: list[Found] = []
+        self.count = self.texts = self.searched = self.problems = 0
+        self.at = -1
+        self.text = ""
+        self.running = False
+        self.stopped = False
+
+    @property
+    def active(self) -> bool:
+        """Whether there is something that was looked for."""
+        return bool(self.text)
+
+    def stop(self) -> bool:
+        """Stop where it is; whether it ran."""
+        ran = self.running
+        self._token = None
+        self.running = False
+        self.stopped = self.stopped or ran
+        return ran
+
+    def peel(self) -> bool:
+        """Stop it, and when it runs no more, forget it; whether there was anything to do."""
+        if self.stop():
+            return True
+        if not self.active:
+            return False
+        self.clear()
+        return True
+
+    def begin(self, text: str, scope: Scope, entry: Entry | None) -> Run:
+        """Take over what is looked for; what is returned looks for it, in a worker.
+
+        Args:
+          text: a regular expression, or what is looked for as it stands where it is none.
+          entry: the kernel whose passes are searched, or that all kernels are searched from.
+        """
+        self.clear()
+        self.text, self.scope, self.entry = text, scope, entry
+        if not text:
+            return lambda stopped: None
+        query = query_of(text)
+        token = self._token = object()
+        self.running = True
+        return lambda stopped: self._run(
+            query, entry, lambda: stopped() or self._token is not token
+        )
+
+    def _run(self, query: Query, entry: Entry | None, stopped: Callable[[], bool]) -> None:
+        from pallas_debug.ir import search
+
+        pace = Pace()
+        known: dict[Path, tuple[Entry, StoredText]] = {}
+        last: Path | None = None
+        texts = self._texts(entry, stopped)
+
+        def listed() -> Iterator[Path]:
+            while len(self.hits) < KEPT and (found := next(texts, None)):
+                known.clear()  # a search asks for a text when it is done with that before
+                known[found[1].path] = found
+                yield found[1].path
+
+        for event in search.search(listed(), query):
+            with self._lock:
+                if stopped():
+                    return
+                if isinstance(event, search.Hit):
+                    self.count += 1
+                    if event.path != last:
+                        self.texts, last = self.texts + 1, event.path
+                    if len(self.hits) < KEPT:
+                        self.hits.append(_found(*known[event.path], event))
+                elif event.done:
+                    self.searched += 1
+                    self.problems += event.problem is not None
+            pace.rest()
+        # There are enough to look at: to count the others is quicker than to find them.
+        for _, count, problem in search.count((text.path for _, text in texts), query):
+            with self._lock:
+                if stopped():
+                    return
+                self.count += count
+                self.texts += count > 0
+                self.searched += 1
+                self.problems += problem is not None
+            pace.rest()
+        with self._lock:
+            if not stopped():
+                self.running = False
+
+    def _texts(
+        self, entry: Entry | None, stopped: Callable[[], bool]
+    ) -> Iterator[tuple[Entry, StoredText]]:
+        """What is searched: of the kernel at hand, or of all from it on and round."""
+        entries = [entry] if entry is not None else []
+        if self.scope == "all":
+            listed = self._browser.entries
+            at = listed.index(entry) if entry in listed else 0
+            entries = [*listed[at:], *listed[:at]]
+        for of in entries:
+            if stopped():
+                return
+            for text in self._browser.texts(of):
+                yield of, text
+
+    # What is said of it.
+
+    @property
+    def said(self) -> str:
+        """`3/41 in 12 texts, 1,204 searched`."""
+        if not self.active:
+            return ""
+        at = f"{self.at + 1:,}/" if self.at >= 0 else ""
+        state = ", searching" if self.running else ", stopped" if self.stopped else ""
+        kept = f", the first {KEPT:,} listed" if self.count > KEPT else ""
+        broken = f", {self.problems:,} cannot be read" if self.problems else ""
+        texts = "text" if self.texts == 1 else "texts"
+        return (
+            f"{at}{self.count:,} in {self.texts:,} {texts}, {self.searched:,} searched"
+            f"{broken}{kept}{state}"
+        )
+
+    def next(self, direction: int) -> Found | None:
+        """The next hit, or the previous one, round the ends."""
+        if not self.hits:
+            return None
+        if self.at < 0:
+            self.at = 0 if direction > 0 else len(self.hits) - 1
+        else:
+            self.at = (self.at + direction) % len(self.hits)
+        return self.hits[self.at]
+
+
+def _found(entry: Entry, text: StoredText, hit: Hit) -> Found:
+    return Found(
+        entry=entry,
+        target=text.target,
+        stage=text.stage,
+        path=hit.path,
+        line=hit.line - 1,
+        parts=hit.parts,
+    )
+
+
+def query_of(text: str) -> Query:
+    """What was typed as a regular expression, or as it stands while it is none; smart case."""
+    query = Query(text=text, ignore_case=None)
+    try:
+        query.compiled()
+    except re.error:
+        return Query(text=text, literal=True, ignore_case=None)
+    return query
+
+
+def step_of(browser: Browser, found: Found) -> tuple[str | None, Step | None]:
+    """The target and the step that a hit's text belongs to."""
+    compilations = browser.stored(found.entry).compilations
+    names = (c.target for c in compilations if found.target in (c.folder.name, c.target))
+    target = next(names, None)
+    for step in browser.steps(found.entry, target):
+        file = step.pass_.file if step.pass_ is not None else None
+        if step.file == found.path or (file and Path(file).name == found.path.name):
+            return target, step
+        if step.stage == found.stage:
+            return target, step
+    return target, None

@@ -1,0 +1,105 @@
+"""Why a kernel failed, in lines for a person, and where in a text it did. Imports no textual."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.model import Failure, Kernel
+from pallas_debug.tui.model import Browser, Entry
+
+_NAMED = re.compile(
+    r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
+)
+"""How messages of the compiler name an operation: as it is printed, or as what was verified."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """A failure as the banner above the text shows it.
+
+    Attributes:
+      headline: all of it in one line.
+      place: the Python line, with its text as the dump has it; empty where none is known.
+      message: the compiler's words, by lines.
+      explanation: what it means and what to do, by lines.
+    """
+
+    headline: str
+    place: str = ""
+    message: tuple[str, ...] = ()
+    explanation: tuple[str, ...] = ()
+
+    @property
+    def lines(self) -> list[str]:
+        """All of it, what matters most first."""
+        return [*filter(None, [self.headline, self.place]), *self.explanation, *self.message]
+
+
+def report(browser: Browser, entry: Entry, target: str | None) -> Report | None:
+    """What there is to say of a kernel that failed for a target; None for one that did not."""
+    compilation = browser.compilation(entry, target)
+    failure = browser.failure(entry, target)
+    if compilation is not None and compilation.compilation is None:
+        return Report(
+            headline=f"{compilation.target} cannot be read", message=(compilation.problem or "",)
+        )
+    if failure is None:
+        problem = browser.stored(entry).problem
+        return Report(headline="the kernel cannot be read", message=(problem,)) if problem else None
+    made = compilation.compilation if compilation else None
+    failed = next((p.name for p in made.passes if p.failed), failure.last_pass) if made else None
+    where = f" in {failed}" if failed and failure.stage == "compile" else ""
+    after = f" after {failed}" if failed and not where else ""
+    lines = failure.message.strip().split("\n")
+    return Report(
+        headline=f"{failure.stage} failed{where}{after}: {failure.type}",
+        place=_place(browser, entry, failure),
+        message=tuple(lines),
+    )
+
+
+def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
+    source = failure.source
+    if source is None:
+        return ""
+    text = source.text
+    if not text and source.file == browser.source_file(entry):
+        lines = browser.source_lines(entry)
+        text = lines[source.line - 1] if 0 < source.line <= len(lines) else None
+    return f"{source}   {text.strip()}" if text else str(source)
+
+
+def explanation(failure: Failure, kernel: Kernel | None) -> list[str]:
+    """What is known of such failures: the cause, what the message adds, what to try.
+
+    Plugins of other distributions are asked first, which may take a while; one that cannot be
+    loaded knows nothing.
+    """
+    from pallas_debug import explain
+    from pallas_debug.hooks import explanations, plugin_manager
+
+    try:
+        extra = explanations(plugin_manager(), failure.message)
+    except Exception:  # noqa: BLE001 - a plugin's failure is its own
+        extra = []
+    found = explain.of_failure(failure, kernel, extra=extra)
+    return found.brief() if found is not None else []
+
+
+def line_of(lines: Sequence[str], failure: Failure) -> int | None:
+    """The line of a text at which a kernel failed, from 0; None where nothing tells.
+
+    It comes from the Python line that the failure names, if it names one; of several such the
+    first whose operation the message names.
+    """
+    module = Module(lines)
+    named = {name for found in _NAMED.findall(failure.message) for name in found if name}
+    names = module.names
+    if failure.source is not None:
+        at = module.from_source.get((failure.source.file, failure.source.line), [])
+        if at:
+            return next((i for i in at if names[i] in named), at[0])
+    return next((i for i, name in enumerate(names) if name is not None and name in named), None)

@@ -1,0 +1,13 @@
+"""Source files as a repository's tools name them: below the current directory, with slashes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def below(file: str) -> str:
+    """`src/rows.py` for a file below the current directory, else the path as it is."""
+    try:
+        return Path(file).resolve().relative_to(Path.cwd()).as_posix()
+    except (ValueError, OSError):
+        return file

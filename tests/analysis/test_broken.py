@@ -1,0 +1,90 @@
+"""What a static look finds of each kernel that is wrong on purpose, and nothing in its twin."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+
+from pallas_debug.analysis import Analysis, analyze
+from pallas_debug.aot.targets import BUILTIN
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.versions import installed
+
+LIBTPU = tuple(map(int, re.findall(r"\d+", installed()["libtpu"])[:3]))
+
+UNSEEN = {
+    "softmax_of_masked_row": "which rows are masked is in the values",
+    "softmax_without_maximum": "how large the values are",
+    "entropy_of_zero": "whether a probability is zero",
+    "mean_of_nothing": "whether a row has entries",
+    "integer_division_by_zero": "whether a divisor is zero",
+    "flatten": "which reshapes a compiler has is its own affair",
+    "split_lanes": "which reshapes a compiler has is its own affair",
+    "mask_as_column": "the compiler dies of it",
+}
+"""Faults that only the values or the compiler show."""
+
+if LIBTPU >= (0, 0, 50):
+    UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
+
+TRACED = [b for b in BROKEN if b.verdict(Engine.TRACE).outcome is Outcome.PASSES]
+"""jax refuses the others while it traces: there is no kernel to look at."""
+
+
+def analyses(
+    captures: Callable[..., list[Capture]], kernel: BrokenKernel, function: Callable[..., Any]
+) -> list[Analysis]:
+    """Of the kernels of a call, for all targets, with the scalar prefetch that it is given."""
+    return [
+        analyze(captured, BUILTIN, prefetch=tables(kernel, captured))
+        for captured in captures(function, kernel.args, x64=kernel.x64)
+    ]
+
+
+def tables(kernel: BrokenKernel, captured: Capture) -> list[np.ndarray] | None:
+    """The first arguments are the tables; a repaired twin may cut one, or make its own."""
+    wanted = captured.kernel.of_kind("scalar_prefetch")
+    given = [np.asarray(x) for x in kernel.make_args()[: len(wanted)]]
+    fitting = [
+        x if x.shape == operand.shape else np.resize(x.astype("int32") * 0, operand.shape)
+        for x, operand in zip(given, wanted, strict=True)
+    ]
+    return fitting or None
+
+
+@pytest.mark.parametrize(
+    "kernel", [b for b in TRACED if b.name not in UNSEEN], ids=lambda kernel: kernel.name
+)
+def test_found_at_its_line(captures: Callable[..., list[Capture]], kernel: BrokenKernel) -> None:
+    (captured,) = captures(kernel.function, kernel.args, x64=kernel.x64)
+    analysis = analyze(captured, BUILTIN, prefetch=tables(kernel, captured))
+    (finding,) = analysis.findings
+    assert (finding.kind, finding.kernel) == (kernel.fault, captured.kernel.name)
+    assert finding.source is not None
+    assert (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
+    assert finding.engine == "static"
+    assert analysis.not_judged == ()
+
+
+@pytest.mark.parametrize("name", UNSEEN)
+def test_nothing_is_said_of_what_only_the_values_or_the_compiler_show(
+    captures: Callable[..., list[Capture]], name: str
+) -> None:
+    (kernel,) = [b for b in TRACED if b.name == name]
+    (analysis,) = analyses(captures, kernel, kernel.function)
+    assert analysis.findings == ()
+
+
+@pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
+def test_nothing_is_found_in_the_repaired_twin(
+    captures: Callable[..., list[Capture]], kernel: BrokenKernel
+) -> None:
+    found = analyses(captures, kernel, kernel.repaired)
+    assert found
+    assert [finding for analysis in found for finding in analysis.findings] == []
+    assert [sentence for analysis in found for sentence in analysis.not_judged] == []

@@ -1,0 +1,360 @@
+"""Index maps over the whole grid: against jax, against a plain loop, large ones and bad ones."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import Analysis, analyze
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk import index_maps
+
+F32 = jnp.float32
+S = jax.ShapeDtypeStruct
+Captures = Callable[..., list[Capture]]
+
+
+def copy(x_ref: Any, out_ref: Any) -> None:
+    out_ref[...] = x_ref[...]
+
+
+def call(
+    grid: tuple[int, ...], in_map: Any, out_map: Any, blocks: tuple[int, int],
+    out_blocks: tuple[int, int] | None = None, parallel: tuple[str, ...] | None = None,
+) -> tuple[Callable[..., Any], tuple[Any, ...]]:  # fmt: skip
+    """A copy in blocks of (8, 128) of arrays of so many blocks, and its arguments."""
+    spec = pl.BlockSpec((8, 128), in_map)
+    rows, columns = out_blocks or blocks
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(
+            copy,
+            out_shape=S((8 * rows, 128 * columns), F32),
+            grid=grid,
+            in_specs=[spec],
+            out_specs=pl.BlockSpec((8, 128), out_map),
+            compiler_params=pltpu.CompilerParams(dimension_semantics=parallel),
+        )(x)
+
+    return run, (S((8 * blocks[0], 128 * blocks[1]), F32),)
+
+
+def looked_at(captures: Captures, *given: Any) -> Analysis:
+    function, args = call(*given)
+    (captured,) = captures(function, args)
+    return analyze(captured)
+
+
+def arithmetic(i: Any, j: Any) -> tuple[Any, Any]:
+    """All of the arithmetic of index maps, and some that nobody writes."""
+    a = (i - 3) // 2 + lax.div(i - 3, 2) * 5 + (i - 3) % 4 - lax.rem(i - 3, 4)
+    b = jnp.where((i > j) & (j != 2), jnp.maximum(i, j), lax.clamp(1, j, 3)) << 2
+    c = lax.shift_right_logical(i - 5, 28) + lax.shift_right_arithmetic(i - 5, 1)
+    d = jnp.sign(i - 2) * jnp.abs(j - 3) + (~i ^ j) - (i | 4) + (-j) ** 2
+    e = lax.switch(jnp.minimum(j, 2), [lambda: i, lambda: i * 2, lambda: i - j])
+    f = lax.fori_loop(0, i, lambda k, total: total + k * j, 0)
+    g = lax.while_loop(lambda n: n < 20, lambda n: n * 2 + 1, i + j)
+    h = (jnp.ceil(i / 2) + jnp.floor(j * 0.7)).astype(jnp.int32)
+    return a + b + c, d + e + f + g + h
+
+
+def test_index_maps_are_computed_as_jax_does(captures: Captures) -> None:
+    grid = (7, 6)
+    function, args = call(grid, arithmetic, lambda i, j: (i, j), (8, 8))
+    (captured,) = captures(function, args)
+    found = index_maps.indices(captured, 0, {}, float("inf"))
+    assert found.dims is not None
+    i, j = np.meshgrid(np.arange(7, dtype=np.int32), np.arange(6, dtype=np.int32), indexing="ij")
+    expected = jax.jit(jax.vmap(jax.vmap(arithmetic)))(i, j)
+    for ours, theirs in zip(found.dims, expected, strict=True):
+        np.testing.assert_array_equal(np.broadcast_to(ours, grid), theirs)
+
+
+MAPS = {
+    "rows": lambda i, j: (i, 0),
+    "columns": lambda i, j: (0, j),
+    "both": lambda i, j: (i, j),
+    "swapped": lambda i, j: (j, i),
+    "one": lambda i, j: (0, 0),
+    "folded": lambda i, j: ((i * 4 + j) // 8, (i * 4 + j) % 2),
+    "pairs": lambda i, j: (i // 2, j // 2),
+    "modulo": lambda i, j: (i % 2, j),
+    "diagonal": lambda i, j: ((i + j) % 4, 0),
+    "next": lambda i, j: (i + 1, j),
+    "every other": lambda i, j: (i * 2 % 8, j),
+}
+SEMANTICS = (None, ("parallel", "arbitrary"), ("arbitrary", "parallel"), ("parallel", "parallel"))
+
+
+def expected_kinds(out_map: Any, parallel: tuple[str, ...] | None) -> set[str]:
+    """What is wrong with the visits of 4 x 4 blocks on a 4 x 4 grid, by going through them."""
+    points = list(itertools.product(range(4), range(4)))
+    visited = [tuple(int(n) for n in out_map(i, j)) for i, j in points]
+    if any(not (0 <= a < 4 and 0 <= b < 4) for a, b in visited):
+        return {"BlockIndexOutOfBounds"}
+    kinds = set()
+    if len(set(visited)) < 16:
+        kinds.add("UninitializedOutput")
+    is_parallel = [semantics == "parallel" for semantics in parallel or ("", "")]
+    for (one, there), (other, again) in itertools.combinations(
+        zip(points, visited, strict=True), 2
+    ):
+        differs = any(p and a != b for p, a, b in zip(is_parallel, one, other, strict=True))
+        if there == again and differs:
+            kinds.add("ParallelRevisit")
+    if "ParallelRevisit" in kinds:
+        return kinds
+    for k in range(2, 16):
+        if visited[k] in visited[: k - 1] and visited[k] != visited[k - 1]:
+            kinds.add("NonConsecutiveRevisit")
+    return kinds
+
+
+@pytest.mark.parametrize("parallel", SEMANTICS, ids=str)
+@pytest.mark.parametrize("name", MAPS)
+def test_visits_are_those_of_a_plain_loop(
+    captures: Captures, name: str, parallel: tuple[str, ...] | None
+) -> None:
+    function, args = call((4, 4), lambda i, j: (i, j), MAPS[name], (4, 4), (4, 4), parallel)
+    (captured,) = captures(function, args)
+    kinds = {finding.kind for finding in analyze(captured).findings}
+    assert kinds == expected_kinds(MAPS[name], parallel)
+
+
+MILLION = {
+    "affine": ((1024, 1024), lambda i, j: (i, j), (1024, 1024)),
+    "one dimension": ((1_000_000,), lambda i: (i, 0), (1_000_000, 1)),
+    "folded": ((1_000_000,), lambda i: (i // 1000, i % 1000), (1000, 1000)),
+}
+
+
+@pytest.mark.parametrize("name", MILLION)
+def test_a_million_grid_points_take_less_than_five_seconds(captures: Captures, name: str) -> None:
+    grid, index_map, blocks = MILLION[name]
+    function, args = call(grid, index_map, index_map, blocks)
+    (captured,) = captures(function, args)
+    start = time.process_time()
+    analysis = analyze(captured)
+    assert time.process_time() - start < 5
+    assert (analysis.findings, analysis.not_judged) == ((), ())
+
+
+def test_a_fault_among_a_million_grid_points_has_its_witness(captures: Captures) -> None:
+    analysis = looked_at(
+        captures,
+        (1_000_000,),
+        lambda i: (i // 1000, i % 1000),
+        lambda i: (i % 1000, 0),
+        (1000, 1000),
+        (1000, 1),
+    )
+    (finding,) = analysis.findings
+    assert finding.kind == "NonConsecutiveRevisit"
+    assert finding.grid_point == (1000,)
+    assert finding.message == (
+        "block (0, 0) of out_ref is written again at grid point (1000,), after grid point (0,) and "
+        "others in between: what it held has left VMEM, and is not read back"
+    )
+
+
+def test_a_grid_of_a_billion_points_whose_maps_are_separable_is_proven(captures: Captures) -> None:
+    analysis = looked_at(
+        captures, (1024, 1024, 1024), lambda i, j, k: (i, j), lambda i, j, k: (i, j), (1024, 1024)
+    )
+    assert (analysis.findings, analysis.not_judged) == ((), ())
+
+
+NOT_JUDGED = {
+    "never ends": (
+        lambda i: (lax.while_loop(lambda n: n >= 0, lambda n: (n + 1) % 7, i), 0),
+        "the index map of x_ref: its loops make more than 10,000 operations",
+    ),
+    "what is not computed": (
+        lambda i: (lax.clz(i), 0),
+        "the index map of x_ref: it uses what is not computed here, among clz",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NOT_JUDGED)
+def test_an_index_map_that_cannot_be_evaluated_is_said(captures: Captures, name: str) -> None:
+    index_map, sentence = NOT_JUDGED[name]
+    analysis = looked_at(captures, (4,), index_map, lambda i: (i, 0), (4, 1))
+    assert analysis.findings == ()
+    assert analysis.not_judged == (sentence,)
+
+
+def test_what_takes_longer_than_the_limit_is_said(captures: Captures) -> None:
+    function, args = call((4,), lambda i: (i * 1, 0), lambda i: (i, 0), (4, 1))
+    (captured,) = captures(function, args)
+    analysis = analyze(captured, time_limit=0)
+    assert analysis.findings == ()
+    assert analysis.not_judged == (
+        "the index map of x_ref: it takes longer than the time limit",
+        "all that the kernel does: it takes longer than the time limit",
+    )
+
+
+def test_a_division_by_zero_in_an_index_map_is_what_xla_makes_of_it(captures: Captures) -> None:
+    analysis = looked_at(captures, (4,), lambda i: (lax.div(i, 0), 0), lambda i: (i, 0), (4, 1))
+    (finding,) = analysis.findings
+    assert finding.message.startswith("the index map of x_ref gives block -1 along dimension 0")
+
+
+def gathered(table: Any, x: Any) -> Any:
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, table: (table[i + 1], 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, table: (i, 0)),
+    )
+
+    def kernel(table_ref: Any, x_ref: Any, out_ref: Any) -> None:
+        copy(x_ref, out_ref)
+
+    return pl.pallas_call(kernel, out_shape=S((32, 128), F32), grid_spec=spec)(table, x)
+
+
+GATHER = (S((5,), jnp.int32), S((32, 128), F32))
+
+
+def test_scalar_prefetch_that_is_not_known_is_not_judged(captures: Captures) -> None:
+    (captured,) = captures(gathered, GATHER)
+    analysis = analyze(captured)
+    assert analysis.findings == ()
+    assert analysis.not_judged == (
+        "the index map of x_ref: it reads table_ref, whose values are not known",
+    )
+
+
+def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None:
+    (captured,) = captures(gathered, GATHER)
+    right = analyze(captured, prefetch=[np.array([9, 3, 2, 1, 0], np.int32)])
+    assert (right.findings, right.not_judged) == ((), ())
+    (finding,) = analyze(captured, prefetch=[np.array([0, 0, 1, 4, 7], np.int32)]).findings
+    assert (finding.kind, finding.grid_point, finding.count) == ("BlockIndexOutOfBounds", (2,), 2)
+
+
+def test_a_table_that_an_index_map_reads_past_its_end(captures: Captures) -> None:
+    (captured,) = captures(gathered, (S((4,), jnp.int32), GATHER[1]))
+    (finding,) = analyze(captured, prefetch=[np.zeros(4, np.int32)]).findings
+    assert finding.kind == "OutOfBoundsRead"
+    assert finding.grid_point == (3,)
+    assert finding.message == (
+        "the index map of x_ref reads table_ref at 4 of dimension 0, which has 4"
+    )
+    assert finding.cause == "the grid is larger than the table"
+    assert finding.advice == "keep the index between 0 and 3"
+
+
+def test_prefetch_of_the_wrong_shape_is_an_error(captures: Captures) -> None:
+    (captured,) = captures(gathered, GATHER)
+    with pytest.raises(ValueError) as error:
+        analyze(captured, prefetch=[np.zeros(3, np.int32)])
+    assert str(error.value) == (
+        "kernel `kernel` takes scalar prefetch of shapes [(5,)], and prefetch= has shapes [(3,)]. "
+        "Pass one array for each, in their order."
+    )
+
+
+def test_a_grid_whose_size_is_known_only_at_run_time(captures: Captures) -> None:
+    def run(n: Any, x: Any) -> Any:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(copy, out_shape=x, grid=(n,), in_specs=[rows], out_specs=rows)(x)
+
+    (captured,) = captures(run, (S((), jnp.int32), S((32, 128), F32)))
+    assert analyze(captured) == Analysis(
+        not_judged=("kernel `copy`: its grid has a dimension whose size is known only at run time",)
+    )
+
+
+def test_a_kernel_over_a_mesh(captures: Captures) -> None:
+    made = getattr(pltpu, "TensorCoreMesh", None) or pltpu.create_tensorcore_mesh
+    mesh = made(axis_name="core", num_cores=1)
+
+    def run(x: Any) -> Any:
+        def body(x_ref: Any, out_ref: Any) -> None:
+            pltpu.sync_copy(x_ref, out_ref)
+
+        return pl.kernel(body, S(x.shape, x.dtype), mesh=mesh, name="over_a_mesh")(x)
+
+    (captured,) = captures(run, (S((8, 128), F32),))
+    assert analyze(captured) == Analysis(
+        not_judged=(
+            "kernel `over_a_mesh`: it is a kernel over a mesh, which has no grid and no blocks",
+        )
+    )
+
+
+def test_a_kernel_for_a_gpu(captures: Captures) -> None:
+    triton = pytest.importorskip("jax.experimental.pallas.triton")
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(copy, out_shape=x, compiler_params=triton.CompilerParams())(x)
+
+    (captured,) = captures(run, (S((8, 128), F32),))
+    assert analyze(captured).not_judged == ("kernel `copy`: it is a kernel for a GPU",)
+
+
+def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) -> None:
+    function, _ = call((2,), lambda i: (i + 1, 0), lambda i: (i, 0), (2, 1))
+    (captured,) = captures(jax.vmap(function), (S((3, 16, 128), F32),))
+    (finding,) = analyze(captured).findings
+    assert finding.kind == "BlockIndexOutOfBounds"
+    assert finding.grid_point == (0, 1)
+    assert finding.count == 3
+    assert finding.message == (
+        "the index map of x_ref gives block 2 along dimension 1 of float32[3, 16, 128], which has "
+        "2; it is outside at 3 of 6 grid points"
+    )
+
+
+def test_an_empty_grid_and_an_empty_operand(captures: Captures) -> None:
+    function, args = call((0,), lambda i: (i, 0), lambda i: (i, 0), (1, 1))
+    (captured,) = captures(function, args)
+    assert analyze(captured).findings == ()
+
+    def empty(x: Any, y: Any) -> Any:
+        def kernel(x_ref: Any, y_ref: Any, out_ref: Any) -> None:
+            out_ref[...] = x_ref[...]
+
+        return pl.pallas_call(kernel, out_shape=S((8, 128), F32))(x, y)
+
+    (captured,) = captures(empty, (S((8, 128), F32), S((0,), jnp.int32)))
+    (finding,) = analyze(captured).findings
+    assert finding.kind == "ZeroSizeOperand"
+    assert finding.message == "y_ref is int32[0], which holds nothing"
+    assert finding.cause == "the compiler has no layout for an operand without elements"
+    assert finding.advice == (
+        "return early in the caller where a size is 0, and call the kernel only otherwise"
+    )
+
+
+def test_an_output_that_starts_with_an_input_may_be_written_in_part(captures: Captures) -> None:
+    def run(aliases: dict[int, int]) -> Callable[..., Any]:
+        rows = pl.BlockSpec((8, 128), lambda i: (i * 2, 0))
+        return lambda x: pl.pallas_call(
+            copy, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows,
+            input_output_aliases=aliases,
+        )(x)  # fmt: skip
+
+    (whole,) = captures(run({0: 0}), (S((32, 128), F32),))
+    assert analyze(whole).findings == ()
+    (part,) = captures(run({}), (S((32, 128), F32),))
+    (finding,) = analyze(part).findings
+    assert finding.message == (
+        "no grid point writes block (1, 0) of out_ref, float32[32, 128]: 2 of 4 blocks are left as "
+        "they were"
+    )
+    assert finding.cause == "the index map leaves blocks out"
+    assert finding.advice == ("visit every block, or give out_ref an input by input_output_aliases")

@@ -1,0 +1,429 @@
+"""What is found in a kernel's body, and where a static look keeps silent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import Analysis, analyze
+from pallas_debug.bridge.capture import Capture
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+S = jax.ShapeDtypeStruct
+Captures = Callable[..., list[Capture]]
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+TILE = pltpu.VMEM((8, 128), F32)
+DMA = pltpu.SemaphoreType.DMA
+REGULAR = pltpu.SemaphoreType.REGULAR
+X = S((32, 128), F32)
+
+
+def rows(*grid: int, **options: Any) -> dict[str, Any]:
+    """Input and output in blocks of eight rows, along the first dimension of the grid."""
+    spec = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
+    return {"grid": grid, "in_specs": [spec], "out_specs": spec, **options}
+
+
+def look(
+    captures: Captures, kernel: Callable[..., None], x: Any = X, out: Any = None, **options: Any
+) -> Analysis:
+    def run(x: Any) -> Any:
+        return pl.pallas_call(kernel, out_shape=out or S(x.shape, x.dtype), **options)(x)
+
+    (captured,) = captures(run, (x,))
+    return analyze(captured)
+
+
+def kinds(analysis: Analysis) -> list[str]:
+    return [finding.kind for finding in analysis.findings]
+
+
+def copy_into(x_ref: Any, tile_ref: Any, sem: Any) -> Any:
+    return pltpu.make_async_copy(x_ref, tile_ref, sem)
+
+
+# Semaphores.
+
+
+def test_a_wait_for_a_copy_that_was_never_started(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, tile: Any, sem: Any) -> None:
+        copy_into(x_ref.at[0:8], tile, sem).wait()
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+    (finding,) = look(captures, kernel, in_specs=[HBM], scratch_shapes=[TILE, DMA]).findings
+    assert finding.kind == "SemaphoreNeverSignalled"
+    assert finding.message == (
+        "sem is waited for, and no copy was started on it before: the core waits for ever"
+    )
+    assert finding.cause == "the copy was started on another semaphore, later, or not at all"
+    assert finding.advice == "start the copy before the wait, on the same semaphore"
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_copies_in_a_loop_are_followed(captures: Captures, last: int) -> None:
+    """The loop prefetches one block ahead; where `last` is 1 it does so at its last step too."""
+
+    def kernel(x_ref: Any, out_ref: Any, tiles: Any, sems: Any) -> None:
+        def copy(i: Any) -> Any:
+            slot = lax.rem(i, 2)
+            source = x_ref.at[pl.ds(jnp.minimum(i, 3) * 8, 8)]
+            return copy_into(source, tiles.at[slot], sems.at[slot])
+
+        def step(i: Any, _: None) -> None:
+            @pl.when(i + 1 < 4 + last)
+            def _next() -> None:
+                copy(i + 1).start()
+
+            copy(i).wait()
+            out_ref[pl.ds(i * 8, 8), :] = tiles[lax.rem(i, 2)]
+
+        copy(jnp.int32(0)).start()
+        lax.fori_loop(0, 4, step, None)
+
+    tiles = pltpu.VMEM((2, 8, 128), F32)
+    analysis = look(captures, kernel, in_specs=[HBM], scratch_shapes=[tiles, DMA((2,))])
+    assert analysis.not_judged == ()
+    assert kinds(analysis) == ["DmaNotAwaited"] * last
+    if last:
+        (finding,) = analysis.findings
+        assert finding.loop == (3,)
+        assert finding.message == (
+            "a copy on sems[0] is started and never waited for: 4,096 bytes of it are left at the "
+            "end"
+        )
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_semaphores_of_a_scope_are_judged_within_it(captures: Captures, waits: bool) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def scope(sem: Any) -> None:
+            pl.semaphore_signal(sem, 3)
+            if waits:
+                pl.semaphore_wait(sem, 3)
+
+        pl.run_scoped(scope, REGULAR)
+        out_ref[...] = x_ref[...]
+
+    assert kinds(look(captures, kernel, **rows(4))) == ([] if waits else ["SemaphoreLeftOver"])
+
+
+def test_signals_are_added_up_over_the_whole_grid(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
+        pl.semaphore_signal(sem, 5)
+        pl.semaphore_wait(sem, 2)
+        out_ref[...] = x_ref[...]
+
+    (finding,) = look(captures, kernel, **rows(4, 1000, scratch_shapes=[REGULAR])).findings
+    assert finding.message == (
+        "sem is not zero at the end: all signals add up to 20000, all waits to 8000"
+    )
+
+
+def test_semaphores_under_a_condition_that_is_not_known_are_not_judged(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
+        @pl.when(jnp.sum(x_ref[...]) > 0)
+        def _signal() -> None:
+            pl.semaphore_signal(sem, 1)
+
+        out_ref[...] = x_ref[...]
+
+    analysis = look(captures, kernel, **rows(4, scratch_shapes=[REGULAR]))
+    assert analysis.findings == ()
+    assert analysis.not_judged == (
+        "the counts of sem: whether `signal` happens depends on what is not known",
+    )
+
+
+def test_a_loop_that_is_too_long_to_follow_is_said(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, tile: Any, sem: Any) -> None:
+        def step(i: Any, _: None) -> None:
+            copy = copy_into(x_ref.at[pl.ds(i % 4 * 8, 8)], tile, sem)
+            copy.start()
+            copy.wait()
+
+        lax.fori_loop(0, 100_000, step, None)
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+    analysis = look(captures, kernel, in_specs=[HBM], scratch_shapes=[TILE, DMA])
+    assert analysis.findings == ()
+    assert analysis.not_judged == (
+        "the counts of sem: a loop around it is too long to be followed step by step",
+    )
+
+
+# Reads and writes.
+
+
+def test_an_access_under_a_condition_that_is_not_known_is_left_alone(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...]
+
+        @pl.when(jnp.sum(x_ref[...]) > 0)
+        def _shift() -> None:
+            out_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8), :]
+
+    assert look(captures, kernel, **rows(4)).findings == ()
+
+
+def test_an_access_that_a_condition_keeps_within_bounds(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        i = pl.program_id(0)
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.when(i < 3)
+        def _next() -> None:
+            out_ref[...] = x_ref[pl.ds(i * 8 + 8, 8), :]
+
+    whole = pl.BlockSpec((32, 128), lambda i: (0, 0))
+    assert look(captures, kernel, **{**rows(4), "in_specs": [whole]}).findings == ()
+
+
+def test_a_slice_of_a_slice(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        half = x_ref.at[pl.ds(pl.program_id(0) * 8, 16)]
+        out_ref[...] = half[pl.ds(pl.program_id(0) * 3 + 6, 8), :]
+
+    whole = pl.BlockSpec((32, 128), lambda i: (0, 0))
+    (finding,) = look(
+        captures, kernel, out=S((16, 128), F32), **{**rows(2), "in_specs": [whole]}
+    ).findings
+    assert (finding.kind, finding.grid_point) == ("OutOfBoundsRead", (1,))
+    assert finding.index == "x_ref.at[8:24, 0:128][9:17, 0:128]"
+
+
+def test_a_while_loop_whose_bound_is_the_program_id(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def add(r: Any, total: Any) -> Any:
+            return total + x_ref[pl.ds(r * 3, 1), :]
+
+        total = lax.fori_loop(0, pl.program_id(0) + 1, add, jnp.zeros((1, 128), F32))
+        out_ref[...] = jnp.broadcast_to(total, out_ref.shape)
+
+    (finding,) = look(captures, kernel, **rows(4)).findings
+    assert (finding.grid_point, finding.loop) == ((3,), (3,))
+    assert finding.index == "x_ref[9:10, 0:128]"
+
+
+def test_scratch_that_is_selected_from_before_it_was_written(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, acc: Any) -> None:
+        is_first = pl.program_id(0) == 0
+        acc[...] = jnp.where(is_first, 0.0, acc[...]) + x_ref[...]
+        out_ref[...] = acc[...]
+
+    assert look(captures, kernel, **rows(4, scratch_shapes=[TILE])).findings == ()
+
+
+def test_an_output_without_a_store(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        del x_ref, out_ref
+
+    (finding,) = look(captures, kernel, **rows(4)).findings
+    assert finding.kind == "UninitializedOutput"
+    assert finding.cause == "there is no store to out_ref"
+
+
+def test_an_output_that_serves_as_scratch_of_parallel_steps(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any, sum_ref: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            sum_ref[...] = jnp.zeros_like(sum_ref)
+
+        sum_ref[...] += x_ref[...]
+        out_ref[...] = sum_ref[...]
+
+    spec = pl.BlockSpec((8, 128), lambda i, j: (i, 0))
+    analysis = look(
+        captures,
+        kernel,
+        out=(X, S((8, 128), F32)),
+        grid=(4, 3),
+        in_specs=[spec],
+        out_specs=(spec, pl.BlockSpec((8, 128), lambda i, j: (0, 0))),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "arbitrary")),
+    )
+    assert analysis.findings == ()
+    assert analysis.not_judged == (
+        "what sum_ref holds at the end: each parallel step uses it as scratch, and the last one to "
+        "run leaves its values",
+    )
+
+
+@pytest.mark.parametrize("steps, found", [(7, []), (8, ["LowPrecisionAccumulator"])])
+def test_short_sums_in_bfloat16_are_left_alone(
+    captures: Captures, steps: int, found: list[str]
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    assert kinds(look(captures, kernel, S((32, 128), BF16), **rows(4, steps))) == found
+
+
+@pytest.mark.parametrize("dtype, found", [(F32, ["RaggedPadding"]), (jnp.int8, [])])
+def test_padding_times_zero_is_zero_for_integers_alone(
+    captures: Captures, dtype: Any, found: list[str]
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        zeros = jnp.zeros((32, 128), dtype)
+        contracted = (((0,), (0,)), ((), ()))
+        out_ref[...] += lax.dot_general(
+            zeros, x_ref[...], contracted, preferred_element_type=out_ref.dtype
+        )
+
+    total = F32 if dtype == F32 else jnp.int32
+    analysis = look(
+        captures,
+        kernel,
+        S((80, 128), dtype),
+        S((128, 128), total),
+        grid=(3,),
+        in_specs=[pl.BlockSpec((32, 128), lambda i: (i, 0))],
+        out_specs=pl.BlockSpec((128, 128), lambda i: (0, 0)),
+    )
+    assert kinds(analysis) == found
+
+
+def test_a_hint_that_holds_for_all_loop_iterations_and_one_that_does_not(
+    captures: Captures,
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def step(i: Any, _: None) -> None:
+            def inner(j: Any, _: None) -> None:
+                start = pl.multiple_of(i * 8 + j * 4, 8)
+                out_ref[pl.ds(start, 8), :] = x_ref[pl.ds(pl.multiple_of(i * 8, 8), 8), :]
+
+            lax.fori_loop(0, 2, inner, None)
+
+        lax.fori_loop(0, 3, step, None)
+
+    (finding,) = look(captures, kernel).findings
+    assert finding.message == "4 is not a multiple of 8, as is claimed"
+    assert finding.loop == (0, 1)
+
+
+# Blocks.
+
+
+def in_blocks(block: tuple[int, ...], shape: tuple[int, ...], **options: Any) -> Any:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+    spec = pl.BlockSpec(block, lambda i: (i, *[0] * (len(block) - 1)), **options)
+    steps = -(-shape[0] // block[0])
+    whole = pl.BlockSpec((8, 128), lambda i: (0, 0))
+
+    def run(x: Any) -> Any:
+        return pl.pallas_call(
+            kernel, out_shape=S((8, 128), F32), grid=(steps,), in_specs=[spec], out_specs=whole
+        )(x)
+
+    return run, (S(shape, F32),)
+
+
+SHAPES = {
+    (8, 128): (None, None, None),
+    (16, 200): (None, None, None),
+    (8, 100): (
+        "x_ref comes in blocks of (8, 100) of float32[32, 200]: 100 is neither a multiple of 128 "
+        "nor the whole dimension",
+        "a tile has 8 rows of 128 lanes",
+        "take 128 columns, or all 200",
+    ),
+    (12, 128): (
+        "x_ref comes in blocks of (12, 128) of float32[32, 200]: 12 is neither a multiple of 8 nor "
+        "the whole dimension",
+        "a tile has 8 rows of 128 lanes",
+        "take 16 rows, or all 32; or reshape the array so that its last two dimensions are whole",
+    ),
+}
+
+
+@pytest.mark.parametrize("block", SHAPES)
+def test_the_shapes_of_blocks(captures: Captures, block: tuple[int, int]) -> None:
+    (captured,) = captures(*in_blocks(block, (32, 200)))
+    found = [f for f in analyze(captured).findings if f.kind == "BlockShapeTiling"]
+    said = [(f.message, f.cause, f.advice) for f in found]
+    assert said == [words for words in [SHAPES[block]] if words[0] is not None]
+
+
+def test_what_stays_in_hbm_is_not_cut_into_blocks(captures: Captures) -> None:
+    (captured,) = captures(*in_blocks((8, 128), (32, 128), memory_space=pl.ANY))
+    (finding,) = analyze(captured).findings
+    assert finding.message == "x_ref comes in blocks of (8, 128) of float32[32, 128] in ANY"
+    assert finding.cause == (
+        "what stays in HBM is not cut into blocks: the kernel gets it as a whole"
+    )
+    assert finding.advice == "leave out block shape and index map, and copy the parts by DMA"
+
+
+# Lines.
+
+
+def elsewhere(i: Any) -> tuple[Any, Any]:
+    return i + 1, 0
+
+
+def test_the_line_of_a_spec_that_is_made_elsewhere(captures: Captures) -> None:
+    shared = pl.BlockSpec((8, 128), elsewhere)
+
+    def kernel(x_ref: Any, y_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...] + y_ref[...]
+
+    def run(x: Any) -> Any:
+        here = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        spec = pl.GridSpec(
+            grid=(4,),
+            in_specs=[
+                here,
+                shared,  # the line
+            ],
+            out_specs=here,
+        )
+        call = pl.pallas_call(kernel, out_shape=X, grid_spec=spec)
+        return call(x, x)
+
+    (captured,) = captures(run, (X,))
+    (finding,) = analyze(captured).findings
+    assert finding.source is not None
+    assert finding.source.text == "shared,  # the line"
+    assert finding.source.function == "run"
+
+
+def test_a_kernel_whose_source_is_not_to_be_had(captures: Captures) -> None:
+    scope: dict[str, Any] = {"pl": pl, "S": S, "F32": F32}
+    source = (
+        "def run(x):\n"
+        "    def kernel(x_ref, out_ref):\n"
+        "        out_ref[...] = x_ref[...]\n"
+        "    rows = pl.BlockSpec((8, 128), lambda i: (i + 1, 0))\n"
+        "    return pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[rows],\n"
+        "                          out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)))(x)\n"
+    )
+    exec(compile(source, "<generated>", "exec"), scope)  # as notebooks do
+    (captured,) = captures(scope["run"], (X,))
+    (finding,) = analyze(captured).findings
+    assert finding.kind == "BlockIndexOutOfBounds"
+    assert finding.source is not None
+    assert (finding.source.file, finding.source.line) == ("<generated>", 4)
+
+
+def test_findings_name_the_same_fault_once(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        for _ in range(3):
+            out_ref[...] = x_ref[pl.ds(pl.program_id(0) + 4, 8), :]
+
+    assert kinds(look(captures, kernel, **rows(4))) == ["OutOfBoundsRead"]

@@ -1,0 +1,145 @@
+"""What a kernel takes of a chip's memory: the parts, the verdicts, the sizes that would fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels.broken import BROKEN, Engine, Outcome
+
+from pallas_debug.analysis import MemoryPart, analyze
+from pallas_debug.aot.targets import BUILTIN, resolve
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.model import Target
+
+F32 = jnp.float32
+S = jax.ShapeDtypeStruct
+Captures = Callable[..., list[Capture]]
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def kernel(table_ref: Any, x_ref: Any, y_ref: Any, out_ref: Any, *scratch: Any) -> None:
+    out_ref[...] = x_ref[...]
+
+
+def everything(table: Any, x: Any, y: Any) -> Any:
+    rows = pl.BlockSpec((8, 256), lambda i, table: (i, 0))
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[
+            pl.BlockSpec((8, 256), lambda i, table: (i, 0), pipeline_mode=pl.Buffered(1)),
+            pl.BlockSpec((8, 100), lambda i, table: (0, 0)),
+        ],
+        out_specs=rows,
+        scratch_shapes=[
+            pltpu.VMEM((3, 4, 100), F32),
+            pltpu.SMEM((16,), jnp.int32),
+            pltpu.SemaphoreType.DMA,
+        ],
+    )
+    return pl.pallas_call(kernel, out_shape=S((32, 256), F32), grid_spec=spec)(table, x, y)
+
+
+def test_the_parts(captures: Captures) -> None:
+    args = (S((128,), jnp.int32), S((32, 256), F32), S((16, 100), F32))
+    (captured,) = captures(everything, args)
+    (use,) = analyze(captured, [resolve("v5e")]).memory
+    assert [(p.operand, p.buffers, p.bytes) for p in use.parts] == [
+        ("out_ref", 2, 2 * 8 * 256 * 4),
+        ("x_ref", 1, 8 * 256 * 4),  # as it asked for
+        ("scratch[0]", 1, 3 * 4 * 128 * 4),  # 100 lanes fill 128
+        ("y_ref", 1, 8 * 128 * 4),  # its block stays the same
+        ("table_ref", 1, 512),
+        ("scratch[1]", 1, 64),
+    ]
+    assert use.parts[0] == MemoryPart(
+        operand="out_ref",
+        kind="output",
+        space="vmem",
+        shape="float32[8, 256]",
+        buffers=2,
+        bytes=16 * KIB,
+    )
+    assert (use.target, use.vmem, use.smem) == ("v5e", 34 * KIB, 576)
+    assert (use.vmem_limit, use.vmem_capacity, use.smem_capacity) == (16 * MIB, 128 * MIB, MIB)
+
+
+def test_without_targets_memory_is_not_judged(captures: Captures) -> None:
+    (broken,) = [b for b in BROKEN if b.name == "whole_arrays"]
+    (captured,) = captures(broken.function, broken.args)
+    analysis = analyze(captured)
+    assert (analysis.findings, analysis.memory) == ((), ())
+
+
+def test_a_chip_that_nobody_knows_is_said(captures: Captures) -> None:
+    (broken,) = [b for b in BROKEN if b.name == "whole_arrays"]
+    (captured,) = captures(broken.function, broken.args)
+    new = Target(name="v9", topology="v9:2x2", device_kind="TPU v9")
+    analysis = analyze(captured, [new])
+    assert analysis.memory == ()
+    assert analysis.not_judged == ("memory on v9: how much TPU v9 has is not known",)
+
+
+@pytest.mark.parametrize("target", BUILTIN, ids=lambda target: target.name)
+@pytest.mark.parametrize("name", [b.name for b in BROKEN if b.topic == "memory"])
+def test_the_verdict_on_each_chip_is_the_compilers(
+    captures: Captures, name: str, target: Target
+) -> None:
+    (broken,) = [b for b in BROKEN if b.name == name]
+    known = broken.expected.verdicts(Engine.COMPILE)
+    if not any(v.is_for(target.name, "99") for v in known):
+        pytest.skip("what the compiler says on it was not recorded")
+    refused = broken.verdict(Engine.COMPILE, target=target.name).outcome is Outcome.RAISES
+    (captured,) = captures(broken.function, broken.args)
+    assert bool(analyze(captured, [target]).findings) == refused
+
+
+def limited(shape: tuple[int, ...], block: tuple[int, ...], limit: int | None = None) -> Any:
+    def copy(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...]
+
+    def run(x: Any) -> Any:
+        rows = pl.BlockSpec(block, lambda i: (i, *[0] * (len(block) - 1)))
+        return pl.pallas_call(
+            copy, out_shape=x, grid=(shape[0] // block[0],), in_specs=[rows], out_specs=rows,
+            compiler_params=pltpu.CompilerParams(vmem_limit_bytes=limit),
+        )(x)  # fmt: skip
+
+    return run, (S(shape, F32),)
+
+
+def test_a_limit_that_the_kernel_asks_for_counts(captures: Captures) -> None:
+    (more,) = captures(*limited((2048, 4096), (512, 4096), 40 * MIB))
+    assert analyze(more, [resolve("v5e")]).findings == ()
+    (less,) = captures(*limited((2048, 4096), (64, 4096), MIB))
+    (finding,) = analyze(less, [resolve("v5e")]).findings
+    assert finding.message == (
+        "the kernel takes 4 MiB of VMEM at least, and has 1 MiB on v5e: x_ref 2 x float32[64, 4096] "
+        "(2 MiB), out_ref 2 x float32[64, 4096] (2 MiB)"
+    )
+    assert finding.advice == (
+        "take blocks of x_ref (16, 4096), out_ref (16, 4096), which would fit; or set "
+        "vmem_limit_bytes, of at most 128 MiB"
+    )
+
+
+def test_the_sizes_that_are_said_to_fit_do(captures: Captures) -> None:
+    (large,) = captures(*limited((2048, 4096), (512, 4096)))
+    (finding,) = analyze(large, [resolve("v5e")]).findings
+    assert "x_ref (256, 4096), out_ref (256, 4096)" in str(finding.advice)
+    (fitting,) = captures(*limited((2048, 4096), (256, 4096)))
+    assert analyze(fitting, [resolve("v5e")]).findings == ()
+
+
+def test_a_block_that_cannot_be_halved(captures: Captures) -> None:
+    (captured,) = captures(*limited((16, 5_000_001), (8, 5_000_001)))
+    (finding,) = analyze(captured, [resolve("v5e")]).findings
+    assert finding.kind == "VmemCapacity"
+    assert finding.cause == "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
+    assert finding.advice == "cut the arrays into smaller blocks, or use a narrower dtype"

@@ -1,0 +1,390 @@
+"""Every sentence of every finding, as the broken suite provokes it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from pallas_debug_kernels.broken import BROKEN
+
+from pallas_debug.analysis import analyze
+from pallas_debug.aot.targets import BUILTIN
+from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.versions import installed
+
+WORDS: dict[str, tuple[str, str, str]] = {
+    "read_past_the_end": (
+        "x_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 16 - 8, or pad the array",
+    ),
+    "read_before_the_start": (
+        "x_ref[-1:0, 0:128] begins 1 before the start of dimension 0 of float32[16, 128] in VMEM",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 15, or pad the array",
+    ),
+    "loop_one_row_too_far": (
+        "x_ref[16:17, 0:128] reaches 1 past the end of dimension 0 of float32[16, 128] in VMEM",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 15, or pad the array",
+    ),
+    "scalar_read_past_the_end": (
+        "lengths_ref[2] reaches 1 past the end of dimension 0 of int32[2] in SMEM",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 1, or pad the array",
+    ),
+    "write_past_the_end": (
+        "out_ref[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 16 - 8, or pad the array",
+    ),
+    "block_past_the_array": (
+        "the index map of next_ref gives block 2 along dimension 0 of float32[16, 128], which "
+        "has 2; it is outside at 1 of 2 grid points",
+        "the grid is larger than the array has blocks, or the index map is wrong",
+        "return a value between 0 and 1",
+    ),
+    "block_before_the_array": (
+        "the index map of previous_ref gives block -1 along dimension 0 of float32[16, 128], "
+        "which has 2; it is outside at 1 of 2 grid points",
+        "the grid is larger than the array has blocks, or the index map is wrong",
+        "return a value between 0 and 1",
+    ),
+    "page_past_the_pool": (
+        "the index map of page_ref gives block 9 along dimension 0 of float32[4, 8, 128], "
+        "which has 4; it is outside at 1 of 3 grid points",
+        "the grid is larger than the array has blocks, or the index map is wrong",
+        "return a value between 0 and 3",
+    ),
+    "element_offset_as_block_index": (
+        "the index map of x_ref gives block 8 along dimension 0 of float32[32, 128], which has "
+        "4; it is outside at 3 of 4 grid points",
+        "an index map gives block numbers, and this looks like an element offset: 8 is 1 x 8",
+        "return `i` rather than `i * 8`",
+    ),
+    "accumulator_never_zeroed": (
+        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
+        "kept",
+        "scratch buffers and outputs hold whatever was there before",
+        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+    ),
+    "accumulator_zeroed_at_the_wrong_step": (
+        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
+        "kept",
+        "scratch buffers and outputs hold whatever was there before",
+        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+    ),
+    "counter_never_zeroed": (
+        "count_ref, int32[1] in SMEM, is read before it was written, and what was read is kept",
+        "scratch buffers and outputs hold whatever was there before",
+        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+    ),
+    "output_never_zeroed": (
+        "out_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
+        "kept",
+        "scratch buffers and outputs hold whatever was there before",
+        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+    ),
+    "output_block_skipped": (
+        "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was there "
+        "before",
+        "the store stands under a condition that is false at all grid points of this block",
+        "write out_ref at every grid point, or give it an input by input_output_aliases",
+    ),
+    "grid_rounded_down": (
+        "no grid point writes block (2, 0) of out_ref, float32[20, 128]: 1 of 3 blocks are "
+        "left as they were",
+        "the grid has too few steps for the array: a size was rounded down",
+        "use pl.cdiv(size, block) steps; the last block may reach past the end",
+    ),
+    "padding_in_a_sum": (
+        "`reduce_sum` goes over dimension 0 of x_ref, whose last block holds 4 of 8: what lies "
+        "behind is undefined",
+        "the last block reaches past the array's end, and nothing masks it",
+        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+    ),
+    "padding_masked_on_one_side": (
+        "`dot_general` goes over dimension 0 of y_ref, whose last block holds 72 of 128: what "
+        "lies behind is undefined",
+        "the last block reaches past the array's end, and nothing masks it",
+        "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+    ),
+    "output_revisited": (
+        "block (0, 0) of out_ref is written again at grid point (2,), after grid point (0,) "
+        "and others in between: what it held has left VMEM, and is not read back",
+        "the grid goes over its last dimension first, and another block came in between",
+        "make the dimension that is summed over the last one of the grid",
+    ),
+    "contraction_outermost": (
+        "block (0, 0) of out_ref is written again at grid point (1, 0), after grid point (0, "
+        "0) and others in between: what it held has left VMEM, and is not read back",
+        "the grid goes over its last dimension first, and another block came in between",
+        "make the dimension that is summed over the last one of the grid",
+    ),
+    "parallel_sum": (
+        "grid points (0,) and (1,) both write block (0, 0) of out_ref, and grid dimension 0 is "
+        "parallel: they have no order, and two cores may run them at once",
+        "a parallel dimension is shared out among the cores of a chip (v4 and v5p have two)",
+        "make dimension 0 arbitrary, or give each of its steps a block of its own",
+    ),
+    "parallel_last_one_wins": (
+        "grid points (0,) and (1,) both write block (0, 0) of out_ref, and grid dimension 0 is "
+        "parallel: they have no order, and two cores may run them at once",
+        "a parallel dimension is shared out among the cores of a chip (v4 and v5p have two)",
+        "make dimension 0 arbitrary, or give each of its steps a block of its own",
+    ),
+    "parallel_scratch_carried": (
+        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
+        "kept",
+        "a parallel dimension may begin on another core, whose scratch nobody wrote",
+        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+    ),
+    "read_before_wait": (
+        "tile_ref is read while a copy into it is under way",
+        "the copy was started, and not waited for yet",
+        "wait for the copy before the read",
+    ),
+    "waits_for_the_other_copy": (
+        "y_tile is read while a copy into it is under way",
+        "the copy was started, and not waited for yet",
+        "wait for the copy before the read",
+    ),
+    "single_buffer_prefetch": (
+        "a copy into tile_ref is started before what is there was read",
+        "the copy may arrive at any time from here on",
+        "read first, or copy into a second buffer and take turns",
+    ),
+    "source_overwritten": (
+        "tile_ref is written while a copy of it or into it is under way",
+        "the copy was started, and not waited for yet",
+        "wait for the copy before the write, or write to a second buffer",
+    ),
+    "copy_never_awaited": (
+        "a copy on sem is started and never waited for: 4,096 bytes of it are left at the end",
+        "the kernel may be over before its copy is, and the next kernel finds the semaphore raised",
+        "wait once for each start; where the last step has nothing to fetch, do not start",
+    ),
+    "prefetch_never_awaited": (
+        "a copy on sems[0] is started and never waited for: 4,096 bytes of it are left at the end",
+        "the kernel may be over before its copy is, and the next kernel finds the semaphore raised",
+        "wait once for each start; where the last step has nothing to fetch, do not start",
+    ),
+    "waited_twice": (
+        "sem is waited for once more than copies were started on it: the core waits for ever",
+        "each wait takes the bytes of one copy from the semaphore",
+        "wait once for each start, on the same semaphore",
+    ),
+    "copy_past_the_end": (
+        "x_ref[16:24, 0:128] reaches 8 past the end of dimension 0 of float32[16, 128] in ANY",
+        "the index is not bounded by the shape of the ref, which is that of one block",
+        "keep the index between 0 and 16 - 8, or pad the array",
+    ),
+    "signal_left_over": (
+        "sem is not zero at the end: all signals add up to 1, all waits to 0",
+        "the next kernel that is given this semaphore starts with what is left",
+        "wait for as much as is signalled",
+    ),
+    "signal_of_two_wait_for_one": (
+        "sem is not zero at the end: all signals add up to 4, all waits to 2",
+        "the next kernel that is given this semaphore starts with what is left",
+        "wait for as much as is signalled",
+    ),
+    "never_signalled": (
+        "sem is waited for, and nobody has signalled it: all signals add up to 0, all waits to "
+        "1; the core waits for ever",
+        "the signal comes later, less often, or not at all",
+        "signal as much as is waited for, and before it",
+    ),
+    "signalled_once_too_few": (
+        "sem is waited for, and nobody has signalled it: all signals add up to 1, all waits to "
+        "2; the core waits for ever",
+        "the signal comes later, less often, or not at all",
+        "signal as much as is waited for, and before it",
+    ),
+    "false_lane_multiple": (
+        "64 is not a multiple of 128, as is claimed",
+        "the compiler believes pl.multiple_of and reads or writes at another place",
+        "make the value a multiple of 128, or claim 64",
+    ),
+    "false_row_multiple": (
+        "12 is not a multiple of 8, as is claimed",
+        "the compiler believes pl.multiple_of and reads or writes at another place",
+        "make the value a multiple of 8, or claim 4",
+    ),
+    "failing_debug_check": (
+        "the condition of this check is false at 1 of 2 grid points",
+        "compiled for a TPU a debug_check is left out unless jax_pallas_enable_debug_checks is set",
+        "make it true: it was given values that it does not allow",
+    ),
+    "check_without_debug": (
+        "checkify.check stands in the kernel, and is not lowered for a TPU",
+        "no jax from 0.10.1 on functionalizes checks in a kernel",
+        "use pl.debug_check, which pallas-debug's checks evaluate",
+    ),
+    "bfloat16_accumulator": (
+        "out_ref adds up 20 terms in bfloat16, which keeps 8 bits of each sum",
+        "a small term is lost where the sum so far is large",
+        "accumulate in a float32 scratch buffer, and cast at the last step",
+    ),
+    "unproven_lane_offset": (
+        "128 columns of x_ref are accessed from an offset that must be a multiple of 128: of "
+        "it nothing is known",
+        "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
+        "where it is true, say so: pl.multiple_of(start, 128); else load whole tiles and use "
+        "pltpu.roll",
+    ),
+    "unproven_lane_store": (
+        "128 columns of out_ref are accessed from an offset that must be a multiple of 128: "
+        "only 64 is known to divide it",
+        "a vector begins at a whole tile of 128 lanes, and the compiler must be able to prove that",
+        "where it is true, say so: pl.multiple_of(start, 128); else load whole tiles and use "
+        "pltpu.roll",
+    ),
+    "unaligned_dma": (
+        "a copy takes 64 of 128 columns of x_ref, float32[8, 128] in ANY: it moves whole rows "
+        "of 128 lanes",
+        "an array lies in memory in tiles of 128 lanes",
+        "copy whole tiles into a larger buffer, and take the part from there",
+    ),
+    "block_of_four_rows": (
+        "x_ref comes in blocks of (4, 128) of float32[16, 128]: 4 is neither a multiple of 8 "
+        "nor the whole dimension",
+        "a tile has 8 rows of 128 lanes",
+        "take 8 rows, or all 16; or reshape the array so that its last two dimensions are whole",
+    ),
+    "block_of_one_row": (
+        "x_ref comes in blocks of (1, 128) of float32[16, 128]: 1 is neither a multiple of 8 "
+        "nor the whole dimension",
+        "a tile has 8 rows of 128 lanes",
+        "take 8 rows, or all 16; or reshape the array so that its last two dimensions are whole",
+    ),
+    "block_of_100_elements": (
+        "x_ref comes in blocks of (100,) of float32[1000]: 100 is neither the whole dimension, "
+        "nor a multiple of 1024, nor a power of two from 128 on",
+        "a vector of float32 is laid out in tiles of 128",
+        "take 128 elements, or reshape the array to two dimensions",
+    ),
+    "int8_block_of_eight_rows": (
+        "x_ref comes in blocks of (8, 128) of int8[64, 128]: 8 rows are no multiple of 32",
+        "a tile of int8 has 32 rows, and libtpu 0.0.42.1 takes whole tiles",
+        "take 32 rows, or libtpu 0.0.50",
+    ),
+    "blocks_over_the_limit": (
+        "the kernel takes 32 MiB of VMEM at least, and has 16 MiB on v4, v5e, v5p: x_ref 2 x "
+        "float32[512, 4096] (16 MiB), out_ref 2 x float32[512, 4096] (16 MiB)",
+        "each block lies in VMEM as often as it is buffered, and scratch beside them",
+        "take blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
+        "vmem_limit_bytes, of at most 64 MiB",
+    ),
+    "whole_arrays": (
+        "the kernel takes 24 MiB of VMEM at least, and has 16 MiB on v4, v5e, v5p: x_ref "
+        "float32[3072, 1024] (12 MiB), out_ref float32[3072, 1024] (12 MiB)",
+        "each block lies in VMEM as often as it is buffered, and scratch beside them",
+        "take a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; "
+        "or set vmem_limit_bytes, of at most 64 MiB",
+    ),
+    "scratch_over_the_capacity": (
+        "the kernel takes 88 MiB of VMEM at least, and has 16 MiB on v4; 64 MiB on v5p, tpu7x: "
+        "scratch_ref float32[20, 1024, 1024] (80 MiB), x_ref float32[1024, 1024] (4 MiB), "
+        "out_ref float32[1024, 1024] (4 MiB)",
+        "the chip has no more VMEM than that, whatever vmem_limit_bytes says",
+        "make the scratch smaller, and go over it in more steps",
+    ),
+    "page_table_too_large": (
+        "the kernel takes 2 MiB of SMEM at least, and has 1 MiB on v4, v5e, v5p, v6e, tpu7x: "
+        "page_table_ref int32[524288] (2 MiB)",
+        "scalar prefetch lies in SMEM as a whole while the kernel runs",
+        "leave the table in HBM and copy the part at hand by DMA, or call the kernel for a "
+        "part of it at a time",
+    ),
+    "cumulative_sum": (
+        "`cumsum` has no lowering for the TPU's core",
+        "interpret mode knows every operation of jax, the TPU's lowering does not",
+        "multiply by a triangular matrix of ones, or compute it outside of the kernel",
+    ),
+    "sort_rows": (
+        "`sort` has no lowering for the TPU's core",
+        "interpret mode knows every operation of jax, the TPU's lowering does not",
+        "sort outside of the kernel; of a row's maximum or minimum, take max or min",
+    ),
+    "scan_with_outputs": (
+        "a lax.scan stacks 1 output, an entry for each iteration",
+        "a loop on the core has a carry, and no stacked outputs",
+        "use lax.fori_loop, and store to a ref at each iteration",
+    ),
+    "gather_rows": (
+        "float32[16, 128] is gathered from by indices int32[8, 1]",
+        "the core gathers along one axis alone, as jnp.take_along_axis does",
+        "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
+    ),
+    "float16_block": (
+        "x_ref is float16[16, 128], and the TPU loads no float16",
+        "the TPU has bfloat16, and no float16",
+        "cast to bfloat16 or float32 before the call",
+    ),
+    "int8_matmul": (
+        "matrices of int8 are multiplied, which v4 cannot",
+        "its matrix unit multiplies bfloat16 and float32 alone",
+        "cast to bfloat16, in which products of 8-bit integers are exact",
+    ),
+    "uint8_matmul": (
+        "matrices of uint8 are multiplied",
+        "the matrix unit would take unsigned numbers for signed ones",
+        "cast to a signed or float dtype that holds all values",
+    ),
+    "bfloat16_to_float16": (
+        "bfloat16 is cast to float16",
+        "the TPU casts neither of the two to the other",
+        "stay with bfloat16, or cast through float32 outside of the kernel",
+    ),
+    "float_iota": (
+        "an iota of float32[8, 128] is asked for, and the core counts in integers",
+        "`tpu.iota` is one of integers",
+        "take lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
+    ),
+    "x64_index_map": (
+        "the index map of x_ref returns an int64 for dimension 1; the TPU's index maps return "
+        "int32",
+        "under jax_enable_x64 a bare Python number is an int64",
+        "return jnp.int32(0) rather than 0, or call the kernel without x64",
+    ),
+    "scalar_store_to_vmem": (
+        "a scalar is stored to out_ref, float32[1, 1] in VMEM",
+        "VMEM holds vectors; scalars live in SMEM",
+        "store a (1, 1) vector, or put the output in SMEM: pl.BlockSpec(memory_space=pltpu.SMEM)",
+    ),
+    "direct_hbm_access": (
+        "x_ref, float32[8, 128] in ANY, is accessed without a copy",
+        "the core loads from and stores to VMEM and SMEM alone",
+        "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
+    ),
+}
+"""Message, cause and advice, by the name of the broken kernel."""
+
+
+@pytest.mark.parametrize("name", WORDS)
+def test_the_words_of_a_finding(captures: Callable[..., list[Capture]], name: str) -> None:
+    (kernel,) = [b for b in BROKEN if b.name == name]
+    (captured,) = captures(kernel.function, kernel.args, x64=kernel.x64)
+    tables = [np.asarray(x) for x in kernel.make_args()]
+    wanted = len(captured.kernel.of_kind("scalar_prefetch"))
+    found = analyze(captured, BUILTIN, prefetch=tables[:wanted] or None).findings
+    if name == "int8_block_of_eight_rows" and not installed()["libtpu"].startswith("0.0.42"):
+        pytest.skip("a libtpu that takes such blocks, or of another name")
+    (finding,) = found
+    assert (finding.message, finding.cause, finding.advice) == WORDS[name]
+
+
+def test_the_guide_names_every_kind() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "analysis.md").read_text()
+    told = {
+        kind
+        for row in re.findall(r"^\| (`.*) \| ", guide, re.MULTILINE)
+        for kind in re.findall(r"`(\w+)`", row)
+    }
+    looked_for = {b.fault.value for b in BROKEN if b.name in WORDS}
+    assert looked_for <= told
+    assert told - looked_for == {"ZeroSizeOperand"}

@@ -1,0 +1,49 @@
+"""Arguments that are made up, and results that are compared."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pallas_debug.bridge import arrays
+
+
+def test_only_what_is_abstract_is_made_up() -> None:
+    given = jnp.arange(3)
+    floats = jax.ShapeDtypeStruct((64,), "bfloat16")
+    args, kwargs, made_up = arrays.concrete([given, 128, floats], {"flag": True, "x": floats})
+    assert args[0] is given
+    assert (args[1], kwargs["flag"], made_up) == (128, True, False)
+    assert args[2].dtype == jnp.bfloat16
+    assert float(jnp.std(args[2].astype("float32"))) > 0.5
+    again, _, _ = arrays.concrete([given, 128, floats], {"flag": True, "x": floats})
+    np.testing.assert_array_equal(args[2], again[2])
+
+
+@pytest.mark.parametrize("dtype", ["int32", "bool", "uint8"])
+def test_what_may_be_an_index_is_zero_and_said_to_be_made_up(dtype: str) -> None:
+    (array,), _, made_up = arrays.concrete([jax.ShapeDtypeStruct((4,), dtype)], {})
+    assert made_up
+    assert not array.any()
+    assert str(array.dtype) == dtype
+
+
+def test_results_differ_where_they_do() -> None:
+    one = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4)}
+    two = {"a": jnp.ones((2, 3)), "b": jnp.zeros(4).at[2].set(1.0)}
+    assert arrays.first_difference(one, one) is None
+    found = arrays.first_difference(one, two)
+    assert found is not None
+    assert (found.path, found.index, found.first, found.second) == ("['b']", (2,), "0.0", "1.0")
+
+
+def test_rounding_is_no_difference_and_nan_is_nan() -> None:
+    x = jnp.array([100.0, 1.0, jnp.nan])
+    assert arrays.first_difference(x, x + jnp.array([1.0, 0.0, 0.0])) is None
+    found = arrays.first_difference(x, jnp.array([100.0, 1.0, 0.0]))
+    assert found is not None
+    assert found.index == (2,)
+    integers = jnp.array([100, 1])
+    assert arrays.first_difference(integers, integers.at[0].set(101)) is not None

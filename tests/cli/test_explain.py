@@ -1,0 +1,218 @@
+"""`explain`: a code, an id, a message, a layout, logs, standard input and dumps."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_debug.model import Dump
+
+STORE = "ValueError: Cannot store scalars to VMEM"
+UNKNOWN = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
+
+
+@pytest.fixture(scope="module")
+def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A kernel that compiles for v6e alone."""
+    import jax
+    from pallas_debug_kernels.broken import broken
+
+    import pallas_debug
+
+    kernel = broken("blocks_over_the_limit")
+    root = tmp_path_factory.mktemp("explain") / "dumps"
+    assert all(isinstance(arg, jax.ShapeDtypeStruct) for arg in kernel.args)
+    pallas_debug.dump(kernel.function, *kernel.args, targets="v5e,v5p,v6e", to=root)
+    return root
+
+
+@pytest.mark.parametrize("name", ["E1001", "e1001", "scoped-vmem-overflow"])
+def test_a_code_or_an_id(command: Any, name: str) -> None:
+    done = command("explain", name)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == (
+        "scoped-vmem-overflow (E1001): the kernel needs more VMEM than one kernel is given"
+    )
+    assert lines[1].startswith("  cause: the blocks of all operands")
+    assert lines[2].startswith("  try: make the blocks smaller")
+    assert "  see: https://openxla.org/xla/errors/error_1001" in lines
+
+
+def test_messages_and_a_layout(command: Any) -> None:
+    done = command("explain", STORE, 'vpad<"32,{0,*},(8,128)">')
+    assert done.returncode == 0
+    assert done.stdout.startswith("scalar-to-vmem: a single number is stored to VMEM\n")
+    assert done.stdout.endswith(
+        "\n\n32,{0,*},(8,128): 32-bit elements, tiles of 8 x 128, the same in all lanes\n"
+    )
+
+
+def test_what_nobody_knows(command: Any) -> None:
+    done = command("explain", UNKNOWN)
+    assert done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[:3] == [
+        f"unknown: {UNKNOWN}",
+        "  no entry of the catalogue recognises this",
+        "  to report it, attach:",
+    ]
+    assert any("versions of jax, jaxlib and libtpu" in line for line in lines)
+
+
+def test_a_log(command: Any, tmp_path: Path) -> None:
+    log = tmp_path / "run.log"
+    log.write_bytes(
+        f"\xff\x1b[31mstart\n[gw0] {STORE}\n[gw1] {STORE}\n{UNKNOWN}\nImportError: x\n".encode(
+            "latin-1"
+        )
+    )
+    done = command("explain", "run.log")
+    assert done.returncode == 0
+    first, second, counts = done.stdout.split("\n\n")
+    assert first.startswith("lines 2, 3; 2 times; from [gw0], [gw1]\nscalar-to-vmem: ")
+    assert second.startswith(f"line 4\nunknown: {UNKNOWN}\n")
+    assert (
+        counts == "run.log: 5 lines, 3 errors of kernels, 1 error of something else, left alone\n"
+    )
+
+
+def test_a_log_without_errors_of_kernels(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "run.log").write_text("ImportError: x\n")
+    done = command("explain", "run.log")
+    assert done.returncode == 1
+    assert done.stdout == (
+        "run.log: 1 line, 0 errors of kernels, 1 error of something else, left alone\n"
+    )
+
+
+def test_standard_input_and_json() -> None:
+    tool = Path(sys.executable).with_name("pallas-debug")
+    done = subprocess.run(
+        [tool, "explain", "-", "--json"],
+        input=f"a\n{STORE}\nb\n{STORE}\n{UNKNOWN}\n",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (report,) = json.loads(done.stdout)
+    assert (report["file"], report["lines"], report["others"]) == ("standard input", 5, 0)
+    known, unknown = report["occurrences"]
+    assert (known["entry"], known["count"], known["at"]) == ("scalar-to-vmem", 2, [2, 4])
+    assert known["advice"].startswith("store jnp.full((1, 1), value)")
+    assert (unknown["entry"], unknown["text"].strip()) == (None, UNKNOWN)
+
+
+def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
+    done = command("explain", dumps)
+    assert done.returncode == 0, done.stderr
+    (report,) = done.stdout.split("\n\n")
+    lines = report.splitlines()
+    assert lines[0].endswith(" v5e, v5p")  # said once for the two
+    assert "  wanted: 32 MiB of VMEM, of which there is 16 MiB" in lines
+    assert "  by its blocks the kernel takes at least:" in lines
+    (fits,) = [line for line in lines if line.startswith("  would fit: ")]
+    assert fits.startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
+
+    entries = json.loads(command("explain", dumps, "--json").stdout)[0]
+    assert [(e["target"], e["entry"]) for e in entries] == [
+        ("v5e", "scoped-vmem-overflow"),
+        ("v5p", "scoped-vmem-overflow"),
+    ]
+
+
+def test_show_and_the_summary_of_a_run_carry_the_explanation(command: Any, dumps: Path) -> None:
+    from pallas_debug.report import summary
+    from pallas_debug.store import open_dumps
+
+    shown = command("show", dumps, "error", "-t", "v5e").stdout
+    assert "\nscoped-vmem-overflow (E1001): the kernel needs more VMEM" in shown
+    assert "\n  would fit: 2 times the steps" in shown
+
+    (stored,) = open_dumps(dumps).kernels()
+    assert stored.kernel is not None
+    compilations = [c.compilation for c in stored.compilations if c.compilation]
+    dump = Dump(kernel=stored.kernel, folder=stored.folder, compilations=tuple(compilations))
+    said = summary([dump], dumps)
+    assert " v5e: failed (compile): " in said[0]
+    assert " v5p: failed (compile): " in said[1]
+    assert said[2].startswith("  scoped-vmem-overflow (E1001): the blocks of all operands")
+    assert said[3].startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
+    assert said[4].startswith("  try: make the blocks smaller")
+    assert said[5].startswith("1 kernel for v5e, v5p, v6e in ")
+
+
+def test_a_dump_without_failures(command: Any) -> None:
+    data = Path(__file__).parents[1] / "ir" / "data" / "libtpu-0.0.50"
+    done = command("explain", data)
+    assert (done.returncode, done.stdout) == (0, f"{data}: every kernel compiled\n")
+
+
+def test_the_list(command: Any) -> None:
+    from pallas_debug.explain import CATALOGUE
+
+    done = command("explain", "--list")
+    assert done.returncode == 0
+    rows = [line.split("\t") for line in done.stdout.splitlines()]
+    assert [row[0] for row in rows] == [entry.id for entry in CATALOGUE]
+    assert ["scoped-vmem-overflow", "E1001", CATALOGUE[0].title] in rows
+    entries = json.loads(command("explain", "--list", "--json").stdout)
+    assert [entry["entry"] for entry in entries] == [row[0] for row in rows]
+
+
+@pytest.mark.parametrize(
+    "arguments, code, said",
+    [
+        ([], 2, "say what to explain: a file, a directory of dumps, `-`, a code such as E1001"),
+        (["E9999"], 2, "unknown code E9999; the known ones are E0100"),
+        (["scoped-vmem"], 2, "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
+        (["nowhere/run.log"], 3, "no such file or directory: nowhere/run.log"),
+        (["run.log"], 3, "no such file or directory: run.log"),
+    ],
+)
+def test_what_cannot_be_explained(command: Any, arguments: list[str], code: int, said: str) -> None:
+    done = command("explain", *arguments)
+    assert done.returncode == code
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_that_cannot_be_read(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "loop.log").symlink_to("loop.log")
+    done = command("explain", "loop.log")
+    assert done.returncode == 3
+    assert "Traceback" not in done.stderr
+
+
+def test_entries_of_plugins(command: Any, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    info = site / "lab_plugin-1.0.dist-info"
+    info.mkdir(parents=True)
+    (site / "lab_plugin.py").write_text(
+        "from pallas_debug.hooks import hookimpl\n"
+        "from pallas_debug.model import Explanation\n"
+        "@hookimpl\n"
+        "def pallas_debug_explanations():\n"
+        "    return [Explanation(id='lab-flux', pattern='flux', cause='a flux', advice='none')]\n"
+    )
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lab-plugin\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[pallas_debug]\nlab = lab_plugin\n")
+    done = command("explain", UNKNOWN, PYTHONPATH=str(site))
+    assert done.stdout == "lab-flux\n  cause: a flux\n  try: none\n"
+    assert command("explain", "lab-flux", PYTHONPATH=str(site)).returncode == 0
+
+
+def test_no_jax_is_imported(run_python: Any) -> None:
+    code = (
+        "import sys\nfrom pallas_debug.cli.explain import command\n"
+        "command.main(['E1001'], standalone_mode=False)\n"
+        "assert not {'jax', 'numpy', 'textual'} & set(sys.modules)"
+    )
+    done = run_python("-c", code)
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,175 @@
+"""`pallas-debug reproduce`, as installed: scripts that need jax alone, on any copy of a dump."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+BROKEN = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+def refused_by_jax(x_ref, o_ref):
+    o_ref[...] = jnp.cumsum(x_ref[...], axis=0)
+def refused_by_the_compiler(x_ref, o_ref):
+    o_ref[...] = x_ref[...].astype(jnp.float32)
+def healthy(x_ref, o_ref):
+    o_ref[...] = x_ref[...] + 1
+x, y = jnp.ones((8, 128)), jnp.ones((16, 128), jnp.float16)
+pl.pallas_call(refused_by_jax, out_shape=x)(x)
+pl.pallas_call(refused_by_the_compiler, out_shape=jax.ShapeDtypeStruct(y.shape, x.dtype))(y)
+pl.pallas_call(healthy, out_shape=x)(x)
+"""
+
+REFUSED = {
+    "refused_by_jax": ("lowering", "Unimplemented primitive in Pallas TPU lowering for tc: cumsum"),
+    "refused_by_the_compiler": ("compile", "Invalid vector type for load"),
+}
+
+ALONE = """
+import runpy, sys
+try:
+    runpy.run_path(sys.argv[1], run_name="__main__")
+except SystemExit as end:
+    print("exit", end.code, [m for m in sys.modules if m.startswith("pallas_debug")])
+"""
+
+
+@pytest.fixture(scope="module")
+def dumped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of a dump, away from where it was made; the program is gone."""
+    made = tmp_path_factory.mktemp("made")
+    (made / "broken.py").write_text(BROKEN)
+    script = Path(sys.executable).with_name("pallas-debug")
+    done = subprocess.run(
+        [script, "dump", "broken.py"], cwd=made, capture_output=True, text=True, check=False
+    )
+    assert "3 kernels for v5e in dumps (2 failed)" in done.stderr, done.stderr
+    copy = tmp_path_factory.mktemp("copied") / "dumps"
+    shutil.copytree(made / "dumps", copy)
+    shutil.rmtree(made)
+    return copy
+
+
+@pytest.mark.parametrize("kernel", REFUSED)
+def test_the_script_fails_as_the_kernel_did(
+    command: Any, dumped: Path, kernel: str, tmp_path: Path
+) -> None:
+    stage, message = REFUSED[kernel]
+    done = command("reproduce", dumped, "-k", kernel, "-o", "small.py", "--run")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == ""
+    assert "pallas-debug: wrote small.py; next: python small.py" in done.stderr
+    assert f"pallas-debug: {kernel} for v5e: the same failure, at {stage}: " in done.stderr
+    text = (tmp_path / "small.py").read_text()
+    assert text.startswith(f"# The kernel {kernel!r}, with jax ")
+    assert f"def {kernel}(x_ref, o_ref):" in text
+    alone = subprocess.run(
+        [sys.executable, "-I", "-c", ALONE, "small.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert f"{stage} failed\n" in alone.stdout, alone.stderr
+    assert message in alone.stdout
+    assert alone.stdout.endswith("exit 1 []\n")
+
+
+def test_a_kernel_that_compiles(command: Any, dumped: Path) -> None:
+    (folder,) = dumped.glob("healthy-*")
+    done = command("reproduce", folder / "v5e", "--run")
+    assert done.returncode == 0, done.stderr
+    assert "# It compiled for v5e." in done.stdout
+    assert "v2 = v1 + 1.0  # f32[8,128]" in done.stdout
+    assert "pallas-debug: healthy for v5e: it compiles, as it did" in done.stderr
+    refused = command("reproduce", folder, "--shrink")
+    assert refused.returncode == 2
+    assert "healthy did not fail for v5e: there is nothing to shrink" in refused.stderr
+
+
+def test_another_target(command: Any, dumped: Path) -> None:
+    done = command("reproduce", dumped, "-k", "healthy", "-t", "v6e")
+    assert done.returncode == 0, done.stderr
+    assert "# It was not compiled for v6e yet." in done.stdout
+    assert "TOPOLOGY = 'v6e:2x2'\nDEVICE_KIND, NUM_CORES = 'TPU v6 lite', 1\n" in done.stdout
+
+
+def test_a_smaller_kernel(command: Any, dumped: Path, tmp_path: Path) -> None:
+    done = command("reproduce", dumped, "-k", "refused_by_jax", "--shrink", "-o", "small.py")
+    assert done.returncode == 0, done.stderr
+    assert "pallas-debug: made 1 of 128: 3 statements" in done.stderr
+    text = (tmp_path / "small.py").read_text()
+    assert "# Shrunk by pallas-debug from 3 statements to 3, in " in text
+    assert "#   left out the operand x_ref\n" in text
+    assert "128" not in text[text.index("import jax") : text.index("TOPOLOGY")]
+
+
+def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_path: Path) -> None:
+    shutil.copytree(dumped, tmp_path / "dumps")
+    (program,) = (tmp_path / "dumps").glob("refused_by_jax-*/program.py")
+    program.write_text(program.read_text().replace("lax.cumsum", "lax.cummax"))
+    done = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
+    assert done.returncode == 1
+    assert "pallas-debug: refused_by_jax for v5e: not the same\n" in done.stderr
+    assert (
+        "recorded: lowering: Unimplemented primitive in Pallas TPU lowering for tc: cumsum"
+        in done.stderr
+    )
+    assert (
+        "now:      lowering: Unimplemented primitive in Pallas TPU lowering for tc: cummax"
+        in done.stderr
+    )
+    assert (
+        "Are other versions of jax or libtpu installed than those in the script's head?"
+        in done.stderr
+    )
+    program.write_text("import os\n" + program.read_text())
+    refused = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
+    assert refused.returncode == 3
+    assert (
+        "the dump's program is not run: its line 1 does what no kernel needs: import os"
+        in refused.stderr
+    )
+
+
+def test_without_a_program_the_module_is_compiled(
+    command: Any, dumped: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(dumped, tmp_path / "dumps")
+    for program in (tmp_path / "dumps").glob("*/program.py"):
+        program.write_text("# There is no program of this kernel: it has a flux capacitor.\n")
+    done = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "-o", "m.py", "--run")
+    assert done.returncode == 0, done.stderr
+    why = "it cannot be written as a program: it has a flux capacitor."
+    assert f"pallas-debug: the script compiles the kernel's StableHLO: {why}" in done.stderr
+    assert "for v5e: the same failure, at compile: " in done.stderr
+    assert f"# It is given as StableHLO: {why}" in (tmp_path / "m.py").read_text()
+    shrunk = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "--shrink")
+    assert shrunk.returncode == 3
+    assert f"refused_by_the_compiler cannot be made smaller: {why}" in shrunk.stderr
+    nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
+    assert nothing.returncode == 3
+    assert f"cannot be shown again: {why}" in nothing.stderr
+    assert "and there is no StableHLO of it for v5e." in nothing.stderr
+    assert "Dump it again with this version of pallas-debug" in nothing.stderr
+
+
+def test_what_makes_no_sense(command: Any, dumped: Path, tmp_path: Path) -> None:
+    raw = tmp_path / "raw"
+    raw.mkdir()
+    (raw / "1700000000000000000-0000-mosaic-dump-k-original.txt").write_text("module {\n}\n")
+    for arguments, code, said in (
+        (["raw"], 3, "is a raw dump of libtpu's: it holds passes, and neither the kernel's jaxpr "
+         "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"),
+        (["nowhere/at/all"], 3, "no such directory: nowhere/at/all"),
+        ([dumped], 2, "say which kernel of"),
+        ([dumped, "-k", "healthy", "-t", "v99"], 2, "unknown target 'v99'"),
+        ([dumped, "-k", "healthy", "-o", "no/such/file.py"], 3,
+         "no/such/file.py cannot be written: No such file or directory"),
+    ):  # fmt: skip
+        done = command("reproduce", *arguments)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr
+        assert "Traceback" not in done.stderr

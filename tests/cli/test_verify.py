@@ -1,0 +1,118 @@
+"""`pallas-debug verify`, as installed: functions, scripts, formats, and what makes no sense."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROWS = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+@jax.jit
+def gather(x):
+    def rows(x_ref, o_ref):
+        start = pl.program_id(0) * 8 + 4
+        o_ref[...] = x_ref[pl.ds(start, 8), :]
+    whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
+    return pl.pallas_call(
+        rows, out_shape=x, grid=(2,), in_specs=[whole],
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+    )(x)
+
+if __name__ == "__main__":
+    gather(jnp.ones((16, 128)))
+"""
+
+LINE = 9
+ARGUMENT = "--arg=f32[16,128]"
+
+
+@pytest.fixture
+def module(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.py"
+    path.write_text(ROWS)
+    return path
+
+
+def test_a_sound_kernel_passes_every_engine(command: Any) -> None:
+    done = command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
+    assert done.returncode == 0, done.stdout + done.stderr
+    header, row, *rest = done.stdout.splitlines()
+    assert header.split() == ["kernel", "static", "v5e", "v6e", "checks", "races"]
+    assert row.split() == ["vector_add", "ok", "ok", "ok", "ok", "ok"]
+    assert rest[-1] == "vector_add: nothing found in 1 kernel"
+
+
+def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_path: Path) -> None:
+    options = ["--json", "--sarif", "out.sarif", "--github", "-e", "static,checks,races"]
+    done = command("verify", "rows:gather", ARGUMENT, *options)
+    assert done.returncode == 1, done.stderr
+    annotation, _, rest = done.stdout.partition("\n")
+    assert annotation.startswith(
+        f"::error file=rows.py,line={LINE},title=OutOfBoundsRead in rows::"
+    )
+    verdict = json.loads(rest)
+    (finding,) = verdict["findings"]
+    assert finding["kind"] == "OutOfBoundsRead"
+    assert finding["source"]["line"] == LINE
+    assert finding["grid_point"] == [1]
+    assert set(finding["engine"].split(", ")) >= {"checks", "tpu interpret"}
+    by_engine = {o["engine"]: o["status"] for o in verdict["outcomes"]}
+    assert by_engine["checks"] == by_engine["races"] == "found"
+    sarif = json.loads((tmp_path / "out.sarif").read_text())
+    (result,) = sarif["runs"][0]["results"]
+    assert result["ruleId"] == "OutOfBoundsRead"
+    assert "CpuCallback" not in done.stderr  # jax's own stack of the callback that stopped it
+
+
+def test_suppressed_findings_do_not_fail(command: Any, module: Path, tmp_path: Path) -> None:
+    (tmp_path / "pallas-debug.toml").write_text(
+        '[[suppress]]\nkind = "OutOfBoundsRead"\nkernel = "rows"\nreason = "to be mended"\n'
+    )
+    done = command("verify", "rows:gather", ARGUMENT, "-e", "checks")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "not counted: OutOfBoundsRead in kernel `rows`: to be mended" in done.stdout
+
+
+def test_a_script_is_run_once(command: Any, module: Path, tmp_path: Path) -> None:
+    done = command("verify", "rows.py", "--target", "v5e", "--to", "kept")
+    assert done.returncode == 1, done.stderr
+    assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
+    assert "not judged: rows races: a program is run once; name a function" in done.stdout
+    assert done.stdout.splitlines()[-1] == "rows.py: 1 finding in 1 kernel"
+    assert list((tmp_path / "kept").glob("rows-*/v5e/compilation.json"))
+
+
+def test_a_trace_that_fails_is_a_finding_at_its_line(command: Any, tmp_path: Path) -> None:
+    bad = ROWS.replace("x_ref[pl.ds(start, 8), :]", "x_ref[pl.ds(start, 8), :, :]")
+    (tmp_path / "bad.py").write_text(bad)
+    done = command("verify", "bad:gather", ARGUMENT)
+    assert done.returncode == 1, done.stderr
+    assert f"bad.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :, :]" in done.stdout
+    assert "seen by: trace" in done.stdout
+    done = command("verify", "bad.py")
+    assert done.returncode == 1, done.stderr
+    assert f"bad.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :, :]" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["gone.py"], "no such script: gone.py"),
+        (["rows:gone"], "rows has no 'gone'"),
+        (["rows.py", ARGUMENT], "--arg is for package.module:function"),
+        (["rows:gather", ARGUMENT, "-e", "magic"], "no engine magic; there are static, compile, "),
+        (["rows:gather", ARGUMENT, "-t", "v9"], "unknown target 'v9'"),
+        (["math:sqrt", "--arg", "2.0"], "sqrt calls no Pallas kernel with these arguments"),
+        (["rows:gather", ARGUMENT, "--suppress", "gone.toml"], "gone.toml cannot be read"),
+    ],
+)
+def test_what_makes_no_sense(command: Any, module: Path, arguments: list[str], said: str) -> None:
+    done = command("verify", *arguments)
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert said in done.stderr
+    assert done.stdout == ""

@@ -1,0 +1,143 @@
+"""Small kernels that jax or libtpu refuses, besides those that are bundled as broken."""
+# mypy: disable-error-code="no-untyped-def,no-untyped-call,no-any-return"
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+F32, BF16, I8, I32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
+
+
+def array(*shape, dtype=F32):
+    return jax.ShapeDtypeStruct(shape, dtype)
+
+
+X = array(16, 128)
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+SMEM = pl.BlockSpec(memory_space=pltpu.SMEM)
+
+
+@dataclass(frozen=True)
+class Refused:
+    """A call that is refused, and the entry that says why."""
+
+    entry: str
+    call: Callable[..., jax.Array]
+    args: tuple[jax.ShapeDtypeStruct, ...] = (X,)
+    target: str = "v5e"
+    x64: bool = False
+    only: str = ""  # the jax that refuses it: 0.10 or 0.12
+
+
+def calling(kernel, out=None, **kwargs):
+    def call(*arrays):
+        shape = arrays[0] if out is None else out
+        return pl.pallas_call(kernel, out_shape=shape, **kwargs)(*arrays)
+
+    return call
+
+
+def elementwise(function, out=None, **kwargs):
+    def kernel(*refs):
+        refs[-1][...] = function(*(ref[...] for ref in refs[:-1]))
+
+    return calling(kernel, out, **kwargs)
+
+
+def copy(x_ref, o_ref):
+    o_ref[...] = x_ref[...]
+
+
+def _debug_check(x_ref, o_ref):
+    pl.debug_print("{} {}", x_ref[...], x_ref[...])
+    o_ref[...] = x_ref[...]
+
+
+def _carries_booleans(x_ref, o_ref):
+    def step(carry):
+        return carry[0] + 1, carry[1] | (x_ref[...] > 0)
+
+    mask = lax.while_loop(lambda carry: carry[0] < 3, step, (0, x_ref[...] > 1))[1]
+    o_ref[...] = mask.astype(F32)
+
+
+def _copies_rows(x_ref, o_ref, sem):
+    pltpu.make_async_copy(x_ref.at[pl.ds(3, 3)], o_ref.at[pl.ds(0, 3)], sem).start()
+
+
+def _large(x_ref, y_ref, o_ref):
+    o_ref[...] = x_ref[...] + y_ref[...].astype(F32)
+
+
+LARGE = pl.BlockSpec((1024, 2048), lambda i: (i, 0))
+
+REFUSED = (
+    Refused("any-window", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
+        pl.BlockSpec((8, 128), lambda i: (i, 0), memory_space=pl.ANY)])),
+    Refused("scalar-block", calling(copy), (array(),)),
+    Refused("window-without-grid", calling(copy, array(8, 128), in_specs=[
+        pl.BlockSpec((8, 128), lambda: (0, 0))])),
+    Refused("buffer-count", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
+        pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=pl.Buffered(3))])),
+    Refused("zero-size", calling(copy), (array(0, 128),)),
+    Refused("scalar-dtype", elementwise(lambda x: jnp.full((8, 128), x[0, 0].astype(F32)),
+            array(8, 128)), (array(16, 128, dtype=BF16),)),
+    Refused("strided-load", calling(
+        lambda x, o: o.__setitem__(..., x[pl.ds(0, 8, stride=2), :]), array(8, 128, dtype=BF16)),
+        (array(16, 128, dtype=BF16),), only="0.10"),
+    Refused("x64-values", elementwise(lambda x: (x.astype(jnp.float64) * 2).astype(F32)), x64=True),
+    Refused("x64-operand", calling(copy), (array(16, 128, dtype=jnp.int64),), x64=True),
+    Refused("integer-reduction", elementwise(lambda x: jnp.sum(x, axis=0, keepdims=True),
+            array(1, 128, dtype=jnp.uint32)), (array(16, 128, dtype=jnp.uint32),)),
+    Refused("reference-transform", calling(
+        lambda x, o: o.__setitem__(..., x.reshape(8, 128)[...]), array(8, 128)), (array(1024),)),
+    Refused("dma-bool", calling(
+        lambda x, o, sem: pltpu.make_async_copy(x, o, sem).start(), in_specs=[ANY], out_specs=ANY,
+        scratch_shapes=[pltpu.SemaphoreType.DMA]), (array(16, 128, dtype=jnp.bool_),), only="0.10"),
+    Refused("gather", elementwise(lambda x, i: jnp.take_along_axis(x, i, axis=0)),
+            (array(2, 16, 128), array(2, 16, 128, dtype=I32))),
+    Refused("complex-values", elementwise(lambda x: jnp.abs(x.astype(jnp.complex64)))),
+    Refused("vector-from-smem", calling(copy, in_specs=[SMEM])),
+    Refused("matmul-accumulator", elementwise(
+        lambda x, y: jnp.dot(x, y, preferred_element_type=BF16)),
+        (array(128, 128, dtype=BF16), array(128, 128, dtype=BF16))),
+    Refused("matmul-type", elementwise(
+        lambda x, y: jnp.dot(x, y, preferred_element_type=I32)),
+        (array(128, 128, dtype=I32), array(128, 128, dtype=I32))),
+    Refused("missing-operation", elementwise(lax.div),
+            (array(16, 128, dtype=jnp.int16), array(16, 128, dtype=jnp.int16))),
+    Refused("boolean-carry", calling(_carries_booleans)),
+    Refused("relayout", elementwise(
+        lambda x: jnp.where(x > 0, jnp.ones((32, 128), F32), jnp.zeros((32, 128), F32)),
+        array(32, 128)), (array(32, 128, dtype=I8),), only="0.10"),
+    Refused("sublane-gather", elementwise(
+        lambda x: jnp.broadcast_to(jnp.sum(x, axis=1), (16, 16)).T[:, :1] * x), target="v4"),
+    Refused("dma-alignment", calling(
+        _copies_rows, array(16, 128, dtype=BF16), in_specs=[ANY],
+        scratch_shapes=[pltpu.SemaphoreType.DMA]), (array(64, 128, dtype=BF16),)),
+    Refused("operation-layout", elementwise(
+        lambda x, i: jnp.take_along_axis(x.reshape(-1)[:128], i[0, :], axis=0), array(128)),
+        (X, array(16, 128, dtype=I32))),
+    Refused("vmem-capacity", calling(_large, array(8192, 2048), grid=(8,), in_specs=[LARGE, LARGE],
+            out_specs=LARGE), (array(8192, 2048), array(8192, 2048, dtype=BF16)), target="v4"),
+    Refused("print-arguments", calling(_debug_check)),
+    Refused("index-map-type", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
+        pl.BlockSpec((8, 128), lambda i: (i * 1.0, 0))])),
+    Refused("program-id-without-grid", elementwise(lambda x: x * pl.program_id(0))),
+    Refused("dimension-semantics-length", calling(
+        copy, grid=(2,), in_specs=[ROWS], out_specs=ROWS,
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")))),
+    Refused("compiler-params-type", calling(
+        copy, compiler_params=pltpu.CompilerParams(vmem_limit_bytes=1.5))),
+    Refused("alias-range", calling(copy, input_output_aliases={1: 0})),
+    Refused("reverse-mode", lambda x: jax.grad(
+        lambda x: calling(copy, input_output_aliases={0: 0})(x).sum())(x)),
+)  # fmt: skip

@@ -1,0 +1,132 @@
+"""Faults of releases: the versions that have them, and the kernels that may meet them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import jax
+import pytest
+from pallas_debug_kernels.broken import BrokenKernel, broken
+
+from pallas_debug import explain
+from pallas_debug.bridge import trace
+from pallas_debug.explain.known import KNOWN_ISSUES, numbers
+from pallas_debug.model import Kernel, Operand
+from pallas_debug.session import Options, Session
+
+JAXPR = """\
+{ lambda ; a:Ref<smem>{i32[4]} b:Ref<any>{f32[16,128]} c:Ref<any>{f32[16,128]} d:Ref<default>{f32[16,128]}
+    e:Ref<semaphore_mem>{dma_sem[]}. let
+    f:i32[] <- a[0]  # k.py:11:17 (pre.<locals>.k)
+    g:i32[] = add f 1:i32[]  # k.py:11:17 (pre.<locals>.k)
+    a[0] <- g  # k.py:11:8 (pre.<locals>.k)
+    dma_start(p0) b[...] -> d[...] e[...]
+    dma_wait d[...] e[...]
+  in () }
+"""
+"""As a dump has it, of a kernel that writes to its scalar prefetch and never uses `y_hbm`."""
+
+
+def operand(name: str, kind: str, **changes: object) -> Operand:
+    made = Operand(name=name, kind="input", shape=(16, 128), dtype="float32", memory_space="any")
+    return replace(made, kind=kind, **changes)  # type: ignore[arg-type]
+
+
+KERNEL = Kernel(
+    name="k",
+    digest="",
+    primitive="pallas_call",
+    operands=(
+        operand("table_ref", "scalar_prefetch"),
+        operand("x_hbm", "input"),
+        operand("y_hbm", "input"),
+        operand("o_ref", "output", pipeline="Buffered(buffer_count=1, use_lookahead=False)"),
+        operand("sem", "scratch"),
+    ),
+)
+
+
+def issues(
+    kernel: Kernel, jaxpr: str, targets: tuple[str, ...] = ("v5e",), **versions: str
+) -> set[str]:
+    return {issue.id for issue in explain.known_issues(kernel, jaxpr, versions, targets)}
+
+
+@pytest.mark.parametrize(
+    "libtpu, warned",
+    [("0.0.41", False), ("0.0.43", True), ("0.0.45.2", True), ("0.0.46", False), ("0.0.50", False)],
+)
+def test_the_versions_that_have_a_fault(libtpu: str, warned: bool) -> None:
+    assert ("dma-zeros-with-unused-operand" in issues(KERNEL, JAXPR, libtpu=libtpu)) == warned
+
+
+def test_a_version_that_is_not_known_is_not_warned_of() -> None:
+    assert issues(KERNEL, JAXPR) == set()
+
+
+def test_an_operand_that_is_used_is_none_of_it() -> None:
+    used = JAXPR.replace("  in () }", "    dma_start(p0) c[...] -> d[...] e[...]\n  in () }")
+    assert issues(KERNEL, used, libtpu="0.0.44") == set()
+    without_copies = JAXPR.replace("dma_start", "something_else")
+    assert issues(KERNEL, without_copies, libtpu="0.0.44") == set()
+
+
+def test_scalar_prefetch_that_is_written() -> None:
+    assert issues(KERNEL, JAXPR, jax="0.12.0.1") == {"prefetch-written"}
+    assert issues(KERNEL, JAXPR.replace("a[0] <- g", "d[0,0] <- g"), jax="0.12.0.1") == set()
+    double = replace(KERNEL, operands=(*KERNEL.operands[:3], operand("o_ref", "output")))
+    assert issues(double, JAXPR, jax="0.12.0.1") == set()
+
+
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    with Session(Options(dumps=None, targets=("v5e",), interpret="off")) as session:
+        yield session
+
+
+@pytest.mark.parametrize(
+    "name, versions, expected",
+    [
+        ("mask_as_column", {"libtpu": "0.0.50.1"}, {"boolean-column-abort"}),
+        ("mask_as_column", {"libtpu": "0.0.42.1"}, set()),
+        ("failing_debug_check", {"jax": "0.12.0.1"}, {"debug-check-ignored"}),
+        ("failing_debug_check", {"jax": "0.10.0"}, set()),
+        ("cumulative_sum", {"jax": "0.12.0.1", "libtpu": "0.0.50.1"}, set()),
+    ],
+)
+def test_kernels_of_the_broken_suite(
+    session: Session, name: str, versions: dict[str, str], expected: set[str]
+) -> None:
+    """By the jaxpr that jax gives today."""
+    kernel = broken(name)
+    assert _issues_of(session, kernel.function, kernel, versions) == expected
+    if name == "mask_as_column":
+        assert _issues_of(session, kernel.repaired, kernel, versions) == set()
+
+
+def _issues_of(
+    session: Session,
+    function: Callable[..., jax.Array],
+    kernel: BrokenKernel,
+    versions: dict[str, str],
+) -> set[str]:
+    with session.collecting() as captures:
+        trace.lower_for_kernels(function, kernel.args, {}, session.targets[0])
+    (captured,) = captures
+    return issues(captured.kernel, captured.jaxpr, **versions)
+
+
+def test_every_issue_is_bound_to_a_version_and_written_whole() -> None:
+    assert len({issue.id for issue in KNOWN_ISSUES}) == len(KNOWN_ISSUES) >= 4
+    for issue in KNOWN_ISSUES:
+        assert issue.package in ("jax", "libtpu")
+        assert issue.engine in ("tpu", "tpu interpret", "hlo interpret")
+        assert issue.title
+        assert issue.advice
+        assert issue.links
+
+
+def test_versions_compare_as_numbers() -> None:
+    assert numbers("0.12.0.1") > numbers("0.12.0") > numbers("0.9.10")
+    assert numbers("0.0.50.1.dev20260101") == (0, 0, 50, 1)

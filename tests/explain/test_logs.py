@@ -1,0 +1,211 @@
+"""Logs: large ones, those of several workers at once, half tracebacks, other tools' errors."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pallas_debug import explain
+from pallas_debug.explain import Occurrence, logs
+from pallas_debug.model import Explanation
+
+STORE = "ValueError: Cannot store scalars to VMEM"
+GATHER = "NotImplementedError: Only take_along_axis-like gathers supported"
+CUMSUM = (
+    "NotImplementedError: Unimplemented primitive in Pallas TPU lowering for tc: cumsum. Please "
+    "file an issue at https://github.com/jax-ml/jax/issues/new/choose."
+)
+LIMIT = """\
+jax.errors.JaxRuntimeError: RESOURCE_EXHAUSTED: E1001: CompileTimeScopedVmemOom:
+Ran out of memory in memory space vmem while allocating on stack for %softmax.1 = f32[1024,4096]
+ custom-call(%args_0_.1). Scoped allocation with size 32.00M and limit 16.00M exceeded scoped vmem limit by 16.00M.
+See https://openxla.org/xla/errors/error_1001 for more details."""
+
+
+def found(text: str | Iterable[str]) -> list[Occurrence]:
+    return list(explain.scan(text.splitlines() if isinstance(text, str) else text))
+
+
+def ids(occurrences: Iterable[Occurrence]) -> list[tuple[str | None, int, tuple[int, ...]]]:
+    return [(o.explained and o.explained.entry.id, o.count, o.lines) for o in occurrences]
+
+
+def test_an_error_is_told_once_with_how_often_and_where() -> None:
+    log = f"start\n{STORE}\nfine\n{GATHER}\n{STORE}\n"
+    assert ids(found(log)) == [("scalar-to-vmem", 2, (2, 5)), ("gather", 1, (4,))]
+
+
+def test_a_message_of_many_lines_is_one_error_and_names_its_kernel() -> None:
+    (error,) = found(f"step 1\n{LIMIT}\nstep 2")
+    assert ids([error]) == [("scoped-vmem-overflow", 1, (2,))]
+    assert error.kernel == "softmax"
+    assert error.headline.endswith("E1001: CompileTimeScopedVmemOom:")
+    assert error.explained is not None
+    assert error.explained.details == ("wanted: 32 MiB of VMEM, of which there is 16 MiB",)
+
+
+def test_kernels_are_told_apart() -> None:
+    other = LIMIT.replace("softmax", "matmul")
+    errors = found(f"{LIMIT}\n{other}\n{LIMIT}")
+    assert [(o.kernel, o.count, o.lines) for o in errors] == [
+        ("softmax", 2, (1, 9)),
+        ("matmul", 1, (5,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "first, second",
+    [
+        ("[gw0] ", "[gw1] "),
+        ("[1] ", "[2] "),
+        ("(worker pid=17) ", "(worker pid=18) "),
+        ("host-0  | ", "host-1  | "),
+    ],
+)
+def test_the_lines_of_several_workers_alternate(first: str, second: str) -> None:
+    mine, other = LIMIT.splitlines(), LIMIT.replace("softmax", "matmul").splitlines()
+    lines = [f"{p}{line}" for pair in zip(mine, other, strict=True)
+             for p, line in zip((first, second), pair, strict=True)]  # fmt: skip
+    errors = found(lines)
+    assert [(o.kernel, o.count, o.lines) for o in errors] == [
+        ("softmax", 1, (1,)),
+        ("matmul", 1, (2,)),
+    ]
+    assert [len(o.workers) for o in errors] == [1, 1]
+    assert errors[0].workers[0] in first
+
+
+def test_pytests_margin_and_summary_and_libtpus_head_are_no_part_of_it() -> None:
+    log = f"""\
+E   {STORE}
+
+kernel.py:3: ValueError
+=== short test summary info ===
+FAILED test_kernel.py::test - {STORE}
+E0101 12:00:00.000000   17 main.cc:1] {GATHER}
+"""
+    assert ids(found(log)) == [("scalar-to-vmem", 1, (1,)), ("gather", 1, (6,))]
+
+
+def test_a_summary_alone_is_enough() -> None:
+    assert ids(found(f"FAILED test_kernel.py::test - {STORE}")) == [("scalar-to-vmem", 1, (1,))]
+
+
+def test_an_error_that_is_told_again_in_a_chain_counts_once() -> None:
+    chain = "The above exception was the direct cause of the following exception:"
+    log = f"{STORE}\n\n{chain}\n\nTraceback (most recent call last):\n  File x\n{STORE}\n{STORE}\n"
+    assert ids(found(log)) == [("scalar-to-vmem", 2, (1, 8))]
+
+
+def test_half_a_traceback() -> None:
+    tail = '    o_ref[0, 0] = x\nValueError: Cannot store scalars to VMEM\n  File "a.py", line'
+    assert ids(found(tail)) == [("scalar-to-vmem", 1, (2,))]
+    head = 'Traceback (most recent call last):\n  File "jax/_src/pallas/mosaic/lowering.py", line 9'
+    assert found(head) == []
+
+
+def test_errors_of_others_are_counted_and_left_alone() -> None:
+    log = f"ModuleNotFoundError: No module named 'x'\nRuntimeError: CUDA error: bad\n{STORE}\n"
+    scan = explain.read(log.splitlines())
+    assert ids(scan.occurrences) == [("scalar-to-vmem", 1, (3,))]
+    assert (scan.others, scan.lines, scan.dropped) == (2, 3, 0)
+
+
+def test_an_error_of_pallas_that_nobody_knows_is_said_to_be_unknown() -> None:
+    text = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
+    (error,) = found(f"{text}\n  more of it\n{text}\n")
+    assert error.explained is None
+    assert (error.headline, error.count, error.lines) == (text, 2, (1, 3))
+
+
+def test_an_unknown_error_out_of_pallas_is_told_by_its_traceback() -> None:
+    frames = 'Traceback (most recent call last):\n  File "jax/_src/pallas/core.py", line 1, in f\n'
+    assert ids(found(f"{frames}KeyError: 3")) == [(None, 1, (3,))]
+    scan = explain.read(f"{frames}    x = y\nTypeError: 1\nImportError: x".splitlines())
+    assert (ids(scan.occurrences), scan.others) == ([(None, 1, (4,))], 1)
+
+
+def test_what_others_say_too_needs_a_word_of_pallas_before_it_by_the_same_worker() -> None:
+    text = "TypeError: <lambda>() takes 1 positional argument but 2 were given"
+    frame = '  File "jax/_src/pallas/core.py", line 1, in f'
+    assert ids(found(f"{frame}\n{text}")) == [("index-map-arguments", 1, (2,))]
+    assert found(f"[gw0] {frame}\n[gw1] {text}") == []
+    assert found([frame, *["step"] * logs.BEFORE, text]) == []
+
+
+def test_entries_of_plugins_with_and_without_marks() -> None:
+    for marks in ((), ("flux",)):
+        ours = Explanation(id="lab", pattern="flux cap", cause="?", advice="?", marks=marks)
+        occurrences = explain.scan(["a", "a flux capacitor", STORE], extra=[ours])
+        assert ids(occurrences) == [("lab", 1, (2,)), ("scalar-to-vmem", 1, (3,))]
+
+
+def test_pieces_join_and_an_error_across_their_border_is_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(logs, "PIECE", 4000)
+    filler = ["step 1 loss 0.5 all is well\n"] * 300
+    lines = [*filler, *LIMIT.splitlines(keepends=True), *filler, STORE + "\n", *filler]
+    whole = explain.read(lines)
+    assert ids(whole.occurrences) == [
+        ("scoped-vmem-overflow", 1, (301,)),
+        ("scalar-to-vmem", 1, (605,)),
+    ]
+    assert whole.lines == len(lines)
+    assert whole.occurrences[0].kernel == "softmax"
+
+
+def test_more_errors_that_differ_than_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(logs, "MAX_DISTINCT", 3)
+    scan = explain.read(f"ValueError: pallas says {n}" for n in range(5))
+    assert (len(scan.occurrences), scan.dropped) == (3, 2)
+
+
+LARGE = """
+import resource, sys, time
+from pallas_debug import explain
+
+def lines():
+    error = "NotImplementedError: Only take_along_axis-like gathers supported\\n"
+    for n in range(60_000):
+        yield f"2026-01-01 12:00:00 INFO step {n} loss 0.123456 tokens per second 12345 and so on, in all a hundred characters\\n"
+        if n % 10_000 == 0:
+            yield error
+    yield "x" * 5_000_000 + "\\n"
+
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+start = time.perf_counter()
+scan = explain.read(lines())
+grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
+print(scan.occurrences[0].count, scan.lines, grown)
+assert "jax" not in sys.modules
+"""
+
+
+def test_a_large_log_is_read_in_bounded_memory() -> None:
+    """12 MB here; all that a longer one adds is more pieces."""
+    done = subprocess.run(
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    count, lines, grown = map(int, done.stdout.split())
+    assert (count, lines) == (6, 60_007)
+    assert grown < 60  # MB
+
+
+def test_all_recorded_messages_in_one_log() -> None:
+    """Each stands behind a line of jax's, as in a traceback."""
+
+    def lines() -> Iterator[str]:
+        for path in sorted((Path(__file__).parent / "messages").glob("*.txt")):
+            for part in path.read_text().split("=== from: ")[1:]:
+                yield '  File "jax/_src/pallas/pallas_call.py", line 1\n'
+                yield from part.split("\n", 1)[1].splitlines(keepends=True)
+                yield "Traceback (most recent call last):\n"
+
+    known = {o.explained.entry.id for o in explain.scan(lines()) if o.explained}
+    assert known == {entry.id for entry in explain.CATALOGUE}

@@ -1,0 +1,211 @@
+"""Overflows of VMEM and SMEM: the tables of real messages, estimates, blocks that would fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pallas_debug import explain
+from pallas_debug.explain import fit, memory
+from pallas_debug.model import Kernel, Operand
+
+MESSAGES = Path(__file__).parent / "messages"
+MAP = "{ lambda ; i:i32[]. let  in (i, 0:i32[]) }"
+FIXED = "{ lambda ; i:i32[]. let  in (0:i32[], 0:i32[]) }"
+
+
+def message(entry: str, core: str) -> str:
+    parts = (MESSAGES / f"{entry}.txt").read_text().split("=== from: ")
+    return next(part for part in parts if core in part)
+
+
+def operand(name: str, kind: str, shape: tuple[int, ...], **changes: object) -> Operand:
+    made = Operand(name=name, kind="input", shape=shape, dtype="float32", memory_space="default")
+    return replace(made, kind=kind, **changes)  # type: ignore[arg-type]
+
+
+def kernel(*operands: Operand, grid: tuple[int | None, ...] = ()) -> Kernel:
+    return Kernel(name="k", digest="", primitive="pallas_call", operands=operands, grid=grid)
+
+
+ROWS = kernel(
+    operand("x_ref", "input", (8192, 2048), block_shape=(1024, 2048), index_map=MAP),
+    operand("w_ref", "input", (2048, 2048), block_shape=(2048, 2048), index_map=FIXED),
+    operand("o_ref", "output", (8192, 2048), block_shape=(1024, 2048), index_map=MAP),
+    operand("sum_ref", "scratch", (1024, 2048), memory_space="vmem"),
+    operand("sem", "scratch", (), memory_space="semaphore_mem", dtype="dma_sem"),
+    grid=(8,),
+)
+
+
+def test_the_table_of_a_message_without_a_kernel() -> None:
+    overflow = memory.overflow(message("vmem-capacity", "bf16[1024,2048]"))
+    assert overflow is not None
+    assert (overflow.used, overflow.limit) == (40 << 20, 16 << 20)
+    assert [str(allocation) for allocation in overflow.allocations] == [
+        "input 0: 16 MiB, f32[1024,2048] of f32[8192,2048], 2 buffers",
+        "output 0: 16 MiB, f32[1024,2048] of f32[8192,2048], 2 buffers",
+        "input 1: 8 MiB, bf16[1024,2048] of bf16[8192,2048], 2 buffers",
+    ]
+    assert not overflow.is_estimate
+
+
+def test_spilled_registers_are_named() -> None:
+    overflow = memory.overflow(message("vmem-capacity", "spill slots"))
+    assert overflow is not None
+    assert str(overflow.allocations[-1]) == "spilled registers: 4.5 MiB"
+    assert sum(a.bytes for a in overflow.allocations) == pytest.approx(overflow.used, rel=0.001)
+
+
+def test_one_allocation_that_is_too_large() -> None:
+    scratch = memory.overflow(message("vmem-capacity", "scratch operand"))
+    assert scratch is not None
+    assert [str(a) for a in scratch.allocations] == ["scratch: 80 MiB, f32[20,1024,1024]"]
+    table = memory.overflow(message("smem-overflow", "prefetched"))
+    assert table is not None
+    assert (table.space, table.used, table.limit) == ("smem", 2 << 20, 1 << 20)
+    assert table.allocations[0].what == "scalar prefetch 0"
+
+
+def test_the_compiler_counts_scalar_prefetch_among_the_inputs() -> None:
+    """Seen with both releases: `operator input 1` is the first operand behind one table."""
+    text = (
+        "Allocation (size=33554432) would exceed memory (size=16777216) :: #allocation5 [shape = "
+        "'u8[33554432]{0}', space=vmem, size = 0x2000000, scoped, tag = 'input window allocation "
+        "for operator input 1. The window shape is f32[2048,4096], while the full shape is "
+        "f32[2048,4096]. This allocation is single buffered.'] :: kernel.1"
+    )
+    table = operand("table_ref", "scalar_prefetch", (8,), memory_space="smem", dtype="int32")
+    overflow = memory.overflow(text, kernel(table, *ROWS.operands))
+    assert overflow is not None
+    assert str(overflow.allocations[0]) == "x_ref: 32 MiB, f32[2048,4096]"
+
+
+def test_what_is_no_overflow() -> None:
+    assert memory.overflow("Ran out of patience") is None
+
+
+def test_an_estimate_counts_what_lies_in_vmem_as_often_as_it_does() -> None:
+    assert [str(a) for a in memory.estimate(ROWS)] == [
+        "x_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
+        "w_ref: 16 MiB, float32[2048, 2048]",
+        "o_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
+        "sum_ref: 8 MiB, float32[1024, 2048]",
+    ]
+    single = replace(ROWS.operands[0], pipeline="Buffered(buffer_count=1, use_lookahead=False)")
+    assert memory.estimate(kernel(single, grid=(8,)))[0].buffers == 1
+    assert memory.estimate(kernel(ROWS.operands[0], grid=(1,)))[0].buffers == 1
+    assert memory.estimate(kernel(ROWS.operands[0], grid=(None,)))[0].buffers == 2
+
+
+@pytest.mark.parametrize(
+    "shape, dtype, size",
+    [
+        ((8, 128), "float32", 4096),
+        ((1, 1), "float32", 4096),
+        ((9, 129), "float32", 4 * 4096),
+        ((8, 128), "bfloat16", 4096),
+        ((8, 128), "int8", 4096),
+        ((32, 128), "float8_e4m3fn", 4096),
+        ((3, 8, 128), "float32", 3 * 4096),
+        ((128,), "int32", 4096),
+        ((), "int32", 4096),
+        ((32, 128), "bool", 4096),
+    ],
+)
+def test_blocks_are_padded_to_tiles(shape: tuple[int, ...], dtype: str, size: int) -> None:
+    assert memory.padded_bytes(shape, dtype) == size
+
+
+def test_the_grid_axes_that_an_index_map_follows() -> None:
+    index_map = "{ lambda ; i:i32[] j:i32[]. let k:i32[] = mul j 2:i32[] in (j, k, 0:i32[], i) }"
+    made = operand("x", "input", (8,) * 4, block_shape=(1, 1, 1, 1), index_map=index_map)
+    assert memory.axes(made) == (1, None, None, 0)
+    assert memory.axes(replace(made, index_map="wat")) == (None,) * 4
+    assert memory.axes(replace(made, index_map=None)) == ()
+
+
+@pytest.mark.parametrize(
+    "count, words",
+    [(0, "0 B"), (96, "96 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (3 << 30, "3 GiB")],
+)
+def test_amounts(count: int, words: str) -> None:
+    assert memory.amount(count) == words
+
+
+def over(limit: int, used: int) -> memory.Overflow:
+    return memory.Overflow(space="vmem", used=used << 20, limit=limit << 20)
+
+
+def test_blocks_that_fit_are_divided_together_and_scratch_with_them() -> None:
+    (found,) = fit.suggestions(ROWS, over(32, 56))
+    assert found.blocks == {
+        "x_ref": (256, 2048),
+        "o_ref": (256, 2048),
+        "sum_ref": (256, 2048),
+    }
+    assert found.bytes == 26 << 20
+    assert str(found) == (
+        "4 times the steps along axis 0 of the grid: x_ref (256, 2048), o_ref (256, 2048), "
+        "sum_ref (256, 2048), 26 MiB in all"
+    )
+
+
+def test_what_the_compiler_needs_beyond_the_blocks_is_kept_free() -> None:
+    """Twice what the blocks take: so that half of the limit is left for them."""
+    blocks = kernel(ROWS.operands[0], ROWS.operands[2], grid=(8,))
+    (exact,) = fit.suggestions(blocks, over(16, 32))
+    (spilling,) = fit.suggestions(blocks, over(16, 64))
+    assert exact.blocks["x_ref"] == (512, 2048)
+    assert spilling.blocks["x_ref"] == (256, 2048)
+
+
+def test_a_block_is_never_cut_below_a_tile_and_what_is_fixed_stays() -> None:
+    assert fit.suggestions(ROWS, over(8, 56)) == []  # w_ref alone is 16 MiB
+    narrow = operand("x", "input", (64, 512), block_shape=(16, 512), index_map=MAP)
+    narrow = replace(narrow, dtype="bfloat16")
+    tiny = memory.Overflow(space="vmem", used=32 << 10, limit=20 << 10)
+    assert fit.suggestions(kernel(narrow, grid=(4,)), tiny) == []
+
+
+def test_a_kernel_without_a_grid_gets_one() -> None:
+    whole = kernel(operand("x", "input", (3072, 1024)), operand("o", "output", (3072, 1024)))
+    (found,) = fit.suggestions(whole, over(16, 24))
+    assert str(found) == (
+        "if rows do not depend on each other, grid=(4,) with blocks: x (768, 1024), "
+        "o (768, 1024), 12 MiB in all"
+    )
+
+
+def test_both_axes_where_neither_is_enough() -> None:
+    index_map = "{ lambda ; i:i32[] j:i32[]. let  in (i, j) }"
+    block = operand("x", "input", (512, 4096), block_shape=(16, 512), index_map=index_map)
+    both = kernel(block, grid=(32, 8))
+    tight = memory.Overflow(space="vmem", used=64 << 10, limit=16 << 10)
+    found = fit.suggestions(both, tight)
+    assert [s.how for s in found] == ["4 times the steps along axis 1 of the grid"]
+    tighter = memory.Overflow(space="vmem", used=64 << 10, limit=8 << 10)
+    assert [s.how for s in fit.suggestions(both, tighter)] == []
+    square = replace(block, block_shape=(16, 256))
+    (found_both,) = fit.suggestions(
+        kernel(square, grid=(32, 16)), memory.Overflow(space="vmem", used=32 << 10, limit=8 << 10)
+    )
+    assert found_both.how == "2 times the steps along axis 0 and axis 1 of the grid"
+    assert found_both.blocks == {"x": (8, 128)}
+
+
+def test_an_explanation_holds_all_of_it() -> None:
+    text = message("scoped-vmem-overflow", "size 40.00M")
+    found = explain.explain(text, kernel=ROWS)
+    assert found is not None
+    assert found.details[:4] == (
+        "wanted: 40 MiB of VMEM, of which there is 16 MiB",
+        "by its blocks the kernel takes at least:",
+        "  x_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
+        "  w_ref: 16 MiB, float32[2048, 2048]",
+    )
+    without = explain.explain(text)
+    assert without is not None
+    assert without.details == ("wanted: 40 MiB of VMEM, of which there is 16 MiB",)

@@ -1,0 +1,61 @@
+"""`--pallas-verify` in real child runs: every engine's word fails the test that it belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+@jax.jit
+def summed(x):
+    def summed(x_ref, o_ref):
+        o_ref[...] = jnp.cumsum(x_ref[...], axis=0)
+    return call(summed, x)
+
+def test_good():
+    log(GOOD)
+
+def test_does_not_compile():
+    summed(GOOD)
+
+def test_does_not_compile_once_more():
+    summed(GOOD)
+
+def test_beyond():
+    rows(12)
+"""
+
+
+@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str]) -> None:
+    result = child(TESTS, "--pallas-verify=v5e,v6e", *workers)
+    result.assert_outcomes(passed=1, failed=3)
+    text = result.stdout.str()
+    result.stdout.fnmatch_lines(["pallas-debug *; kernels verified for v5e, v6e; checked for *"])
+    assert text.count("UnsupportedPrimitive in kernel `summed`") >= 2
+    assert "OutOfBoundsRead in kernel `rows`" in text
+    rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "FOUND" in line}
+    header = next(line.split() for line in text.splitlines() if line.startswith("kernel "))
+    assert header == ["kernel", "static", "v5e", "v6e", "checks"]
+    assert rows["summed"][1:] == ["FOUND", "FOUND", "ok"]
+    assert rows["rows"][1:] == ["ok", "ok", "FOUND"]
+    result.stdout.fnmatch_lines(["log *ok *ok *ok *ok"])
+    result.stdout.fnmatch_lines(
+        ["3 findings in 3 tests: 2 UnsupportedPrimitive, 1 OutOfBoundsRead"]
+    )
+
+
+def test_the_first_target_is_the_chip_that_kernels_see(child: Child) -> None:
+    result = child(
+        "def test_chip():\n    assert generation(GOOD)[0, 0] == 6", "--pallas-verify=v6e"
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_a_target_that_nobody_knows(child: Child) -> None:
+    result = child("def test_it(): pass", "--pallas-verify=v9")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*unknown target 'v9'*"])

@@ -1,0 +1,269 @@
+"""The diff pane by itself, in Textual's own driver, on passes of the real compiler."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import subprocess
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from pallas_debug.tui import diffpane
+from pallas_debug.tui.cells import cells as cell_count
+from pallas_debug.tui.diffpane import DiffPane
+from pallas_debug.tui.lineview import plain
+
+SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
+DATA = Path(__file__).parents[1] / "ir" / "data"
+(PASSES,) = (DATA / "libtpu-0.0.50").glob("rows-*/v5e/passes")
+OLD, NEW = PASSES / "14-relayout-insertion.mlir", PASSES / "15-apply-vector-layout.mlir"
+
+
+class Alone(App[None]):
+    """Nothing but the pane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = DiffPane(id="diff")
+        self.told: list[str] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+    def on_mount(self) -> None:
+        self.pane.focus()
+
+    def on_diff_pane_changed(self) -> None:
+        self.told.append(self.pane.state)
+
+    def rows(self) -> list[str]:
+        """The screen."""
+        return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def until(pilot: Pilot[None], known: Callable[[], object]) -> None:
+    for _ in range(2000):
+        if known():
+            await pilot.pause()
+            return
+        await pilot.pause(0.005)
+    raise AssertionError("it never came to be")
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().removesuffix("\n").split("\n")
+
+
+def compare(pane: DiffPane, old: Path = OLD, new: Path = NEW) -> None:
+    pane.compare(lines_of(old), lines_of(new), labels=(old.stem, new.stem))
+
+
+@pytest.mark.parametrize("size", SIZES)
+@drive
+async def test_every_pass_against_the_next_at_every_size(size: str) -> None:
+    app = Alone()
+    async with app.run_test(size=SIZES[size]) as pilot:
+        paths = sorted(PASSES.iterdir())
+        for old, new in zip(paths[::4], paths[1::4], strict=False):
+            compare(app.pane, old, new)
+            await pilot.pause()
+            assert app.pane.is_split == (size == "160x48")
+            rows = app.rows()
+            assert {cell_count(row) for row in rows} == {SIZES[size][0]}
+            assert len(rows) == SIZES[size][1]
+            assert app.pane.count > 1
+
+
+@drive
+async def test_unified_rows_are_those_of_git() -> None:
+    app = Alone()
+    git = subprocess.run(
+        ["git", "diff", "--no-index", "--patience", str(OLD), str(NEW)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    signs = [line[:1] for line in git.stdout.splitlines()[4:]]
+    async with app.run_test(size=(80, 24)):
+        app.pane.ignore = ()
+        compare(app.pane)
+        prefixes = [plain(app.pane.prefix(n))[-1:] for n in range(app.pane.count)]
+        for sign in "+-":
+            assert abs(prefixes.count(sign) - signs.count(sign)) <= 0.05 * signs.count(sign)
+        assert app.pane.state == f"-{prefixes.count('-'):,} +{prefixes.count('+'):,} lines"
+        old, new = lines_of(OLD), lines_of(NEW)
+        for n in range(app.pane.count):
+            app.pane.cursor = n
+            before, after = app.pane.place
+            text = plain(app.pane.cells(n))
+            if before is not None:
+                assert text == old[before]
+            if after is not None:
+                assert text == new[after]
+
+
+@drive
+async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
+    app = Alone()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.compare(
+            ["same", "%0 = a.load %1 : f32"], ["same", "%0 = a.store %1 : f32"], labels=("A", "B")
+        )
+        await pilot.pause()
+        rows = [row.rstrip() for row in app.rows()]
+        assert rows[:4] == [
+            "@@ -1,2 +1,2 @@",
+            "1 1  same",
+            "2   -%0 = a.load %1 : f32",
+            "  2 +%0 = a.store %1 : f32",
+        ]
+        assert app.pane.cells(2) == [
+            ("%0 = ", "diff--removed"),
+            ("a.load", "diff--removed-word"),
+            (" %1 : f32", "diff--removed"),
+        ]
+        styled = [s for strip in app.screen._compositor.render_strips()[2:4] for s in strip]
+        assert [s.text for s in styled if s.style and s.style.reverse] == ["a.load", "a.store"]
+
+
+@drive
+async def test_side_by_side() -> None:
+    app = Alone()
+    old = ["same", "one two", "gone", *["line"] * 9]
+    new = ["same", "one 2", *["line"] * 9, "new"]
+    async with app.run_test(size=(60, 24)) as pilot:
+        app.pane.compare(old, new, labels=("A", "B"))
+        app.pane.toggle_split()
+        await pilot.pause()
+        rows = [row.rstrip() for row in app.rows()]
+        assert rows[0] == "@@ -1,6 +1,5 @@"
+        assert rows[1] == " 1  same" + " " * 21 + "│ 1  same"
+        assert rows[2] == " 2 -one two" + " " * 18 + "│ 2 +one 2"
+        assert rows[3] == " 3 -gone" + " " * 21 + "│"
+        assert rows[11] == " " * 29 + "│12 +new"
+        app.pane.toggle_whole()
+        await pilot.pause()
+        assert sum("line" in row for row in app.rows()) == 9
+        app.pane.wrap = True
+        app.pane.compare(["a" * 30], ["b" * 70], labels=("A", "B"))
+        await pilot.pause()
+        rows = [row.rstrip() for row in app.rows()]
+        assert rows[1] == "1 -" + "a" * 26 + "│1 +" + "b" * 26
+        assert rows[2] == "  ↪" + "a" * 4 + " " * 22 + "│  ↪" + "b" * 26
+        assert rows[3] == " " * 29 + "│  ↪" + "b" * 18
+
+
+@drive
+async def test_noise_is_ignored_and_counted_again() -> None:
+    app = Alone()
+    async with app.run_test(size=(80, 24)) as pilot:
+        old = ["%0 = a.b : i32 loc(#loc1)", "a.c %0"]
+        new = ["%7 = a.b : i32 loc(#loc9)", "a.c %7"]
+        app.pane.compare(old, new, labels=("A", "B"), kind="mlir")
+        await pilot.pause()
+        assert app.rows()[0].rstrip() == (
+            "B is as A but for numbers of values, locations and the order of attributes."
+        )
+        app.pane.toggle_noise()
+        await pilot.pause()
+        assert app.pane.state == "-2 +2 lines"
+        app.pane.toggle_noise()
+        assert app.pane.state == "-0 +0 lines, ignoring ssa, loc, attrs"
+        app.pane.ignore = ()
+        app.pane.compare(old, old, labels=("A", "B"))
+        await pilot.pause()
+        assert app.rows()[0].rstrip() == "B is as A."
+
+
+@drive
+async def test_hunks_and_the_line_survive_another_look() -> None:
+    app = Alone()
+    old = [f"line {n}" for n in range(100)]
+    new = [*old[:20], "x", *old[21:60], "y", "z", *old[60:]]
+    async with app.run_test(size=(80, 24)):
+        pane = app.pane
+        pane.compare(old, new, labels=("A", "B"))
+        assert pane.place == (20, None)
+        pane.next_hunk(1)
+        assert pane.place == (None, 60)
+        pane.next_hunk(1)
+        assert pane.place == (None, 60)
+        pane.toggle_whole()
+        assert pane.place == (None, 60)
+        assert pane.count > 100
+        pane.toggle_split()
+        assert pane.place == (None, 60)
+        pane.next_hunk(-1)
+        assert pane.place == (20, 20)
+        pane.toggle_whole()
+        assert pane.place == (20, 20)
+        pane.search("z")
+        assert pane.place == (None, 61)
+        assert pane.where == "1/1"
+
+
+@drive
+async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
+    app = Alone()
+    old = [f"%{n} = a.b{n % 7} %{n - 1} : i32" for n in range(6000)]
+    new = [f"%{n} = a.b{n % 5} %{n - 1} : i32" for n in range(6000)]
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.compare(old, new, labels=("before", "after"), kind="mlir")
+        assert app.pane.comparing
+        assert app.pane.state == "diffing…"
+        assert plain(app.pane.cells(0)) == "diffing before with after…"
+        assert app.pane.stop()
+        await pilot.pause()
+        assert app.rows()[0].rstrip() == "Stopped comparing before with after."
+        assert not app.pane.stop()
+        app.pane.toggle_noise()
+        await until(pilot, lambda: app.pane.state.startswith("-"))
+        assert app.pane.count > 100
+        assert "diffing…" in app.told
+
+
+@drive
+async def test_what_is_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diffpane, "LARGEST", 2_000_000)
+    app = Alone()
+    async with app.run_test(size=(160, 24)) as pilot:
+        app.pane.compare(["x" * 3_000_000], ["y"], labels=("A", "B"))
+        await pilot.pause()
+        assert app.rows()[0].rstrip() == (
+            "A has 3 million characters; texts of up to 2 million are compared here. "
+            "`pallas-debug diff` compares larger ones."
+        )
+
+
+@drive
+async def test_hostile_lines_are_shown_and_not_obeyed() -> None:
+    app = Alone()
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.pane.compare(
+            ["\x1b[2J[red]\u202e", "宽" * 50], ["\x1b[3J[/]", "字" * 50], labels=("A", "B")
+        )
+        for split in (False, True):
+            app.pane.split = split
+            for panned in (0, 3):
+                app.pane.panned = panned
+                await pilot.pause()
+                rows = app.rows()
+                assert {cell_count(row) for row in rows} == {40}
+                assert "".join(rows).isprintable()

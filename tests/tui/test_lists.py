@@ -1,0 +1,472 @@
+"""The lists of the terminal UI in Textual's own driver: kernels, passes, failures, runs, searches."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from pallas_debug.store import DumpReader
+from pallas_debug.tui import kernelpane
+from pallas_debug.tui.app import BrowseApp
+from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.model import Browser
+from pallas_debug.tui.results import ResultScreen
+
+Golden = Callable[[App[None], str], None]
+LISTED = Path(__file__).parent / "data" / "dumps"
+SECONDS = 20.0
+MANY = 10_000
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause()
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Wait for what workers do."""
+    end = time.monotonic() + SECONDS
+    while not holds():
+        assert time.monotonic() < end, "it never was so"
+        await pilot.pause(0.02)
+    await pilot.pause()
+
+
+async def settled(pilot: Pilot[None], app: BrowseApp) -> None:
+    """All rows are read, and the operations of the steps counted."""
+    await until(pilot, lambda: app.kernels.list.whole and app.kernels.runs.whole)
+    await until(pilot, lambda: app.steps.changes)
+    await app.workers.wait_for_complete()
+    await pilot.pause(0.1)
+
+
+def kernel(app: BrowseApp) -> str:
+    return app.entry.name.partition("-")[0] if app.entry else ""
+
+
+def said(app: BrowseApp) -> str:
+    """Below the list that lies over the panes."""
+    return str(app.screen.query_one("#said", Static).render())
+
+
+@pytest.fixture(autouse=True)
+def switches() -> Iterator[None]:
+    """The app shortens the interpreter's turns; other tests have them as they were."""
+    before = sys.getswitchinterval()
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """10,000 kernels, a hundred of which failed; all are links to the folders of two."""
+    root = tmp_path_factory.mktemp("many")
+    double, running = (str(next(LISTED.glob(f"{name}-*"))) for name in ("double", "running"))
+    for number in range(MANY):
+        source = running if number % 100 == 99 else double
+        os.symlink(source, f"{root}/kernel_{number:05d}-{number:08x}")  # noqa: PTH211 - quicker
+    return root
+
+
+# Kernels.
+
+
+@drive
+async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[str] = []
+    real = DumpReader.read
+
+    def reading(self: DumpReader, name: str) -> Any:
+        read.append(name)
+        return real(self, name)
+
+    monkeypatch.setattr(DumpReader, "read", reading)
+    monkeypatch.setattr(kernelpane, "BUDGET", SECONDS)
+    app = BrowseApp(Browser(many))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await pilot.pause()
+        assert app.kernels.count == MANY
+        assert plain(app.kernels.cells(0)).startswith("✓ kernel_00000-00000000  ✓v5e")
+        assert len(set(read)) <= 24
+        await press(pilot, "G")
+        assert app.kernels.cursor == MANY - 1
+        assert len(set(read)) <= 2 * 24
+        assert app.kernels.note == "10,000 kernels"
+
+
+@drive
+async def test_rows_that_take_long_are_drawn_when_they_are_read(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernelpane, "BUDGET", -1.0)
+    app = BrowseApp(Browser(many))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await until(pilot, lambda: app.kernels.list.read >= 20)
+        assert plain(app.kernels.cells(5)).startswith("✓ kernel_00005-00000005  ✓v5e")
+        assert plain(app.kernels.cells(5000)).startswith("… kernel_05000-")
+        assert app.kernels.list.read < 100
+
+
+@drive
+async def test_keys_are_answered_while_kernels_are_read(
+    many: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The worker waits for the test here, so that it surely is not done."""
+    real, read = DumpReader.read, threading.Semaphore(150)
+
+    def reading(self: DumpReader, name: str) -> Any:
+        if threading.current_thread() is not threading.main_thread():
+            read.acquire(timeout=SECONDS)
+        return real(self, name)
+
+    monkeypatch.setattr(DumpReader, "read", reading)
+    app = BrowseApp(Browser(many))
+    async with app.run_test(size=(80, 10)) as pilot:
+        await press(pilot, "f", *"status", "colon", "f", "enter")
+        await until(pilot, lambda: app.kernels.count == 1)
+        assert app.kernels.note.startswith("1/10,000 status:f  read 1")
+        assert not app.kernels.list.whole
+        assert app.kernels.has_focus
+        await press(pilot, "escape")
+        assert app.kernels.filter_text == ""
+        assert app.kernels.count == MANY
+        read.release(MANY)
+        assert kernel(app) == "kernel_00099"
+        await press(pilot, "g", "j", "j")
+        assert kernel(app) == "kernel_00002"
+
+
+@drive
+async def test_kernels_that_failed_are_gone_to(many: Path) -> None:
+    app = BrowseApp(Browser(many))
+    async with app.run_test(size=(80, 10)) as pilot:
+        await press(pilot, "right_parenthesis")
+        await until(pilot, lambda: kernel(app) == "kernel_00099")
+        await press(pilot, "right_parenthesis")
+        await until(pilot, lambda: kernel(app) == "kernel_00199")
+        await press(pilot, "left_parenthesis")
+        await until(pilot, lambda: kernel(app) == "kernel_00099")
+        assert app.kernels.list.read < 400
+
+
+@drive
+async def test_the_filter_is_shown_with_counts_and_peels_off(golden: Golden) -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "f", *"status", "colon", *"fail")
+        assert app.kernels.note == "2/3 status:fail"
+        await press(pilot, "enter")
+        assert app.kernels.has_focus
+        await until(pilot, lambda: kernel(app) == "running")
+        await settled(pilot, app)
+        golden(app, "kernels-filtered-80x24")
+        await press(pilot, "f", "end", *"x", "escape")
+        assert app.kernels.filter_text == "status:failx"
+        assert app.kernels.has_focus
+        assert (app.kernels.count, app.entry) == (0, None)
+        await press(pilot, "j", "escape")
+        assert (app.kernels.count, app.kernels.note) == (3, "")
+        await press(pilot, "f", *"test", "colon", *"test_double", "enter")
+        await until(pilot, lambda: kernel(app) == "double")
+        assert app.kernels.count == 1
+
+
+@drive
+async def test_what_failed_comes_first_and_the_cursor_stays_on_its_kernel() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, app)
+        assert kernel(app) == "double"
+        await press(pilot, "exclamation_mark")
+        assert [line.name.partition("-")[0] for line in app.kernels.list.shown] == [
+            "running",
+            "unaligned",
+            "double",
+        ]
+        assert (kernel(app), app.kernels.cursor) == ("double", 2)
+        assert app.kernels.note == "failed first: 2"
+        await press(pilot, "escape")
+        assert (kernel(app), app.kernels.cursor) == ("double", 0)
+        await press(pilot, "f", *"double", "enter", "right_parenthesis")
+        await until(pilot, lambda: app.kernels.note == "no kernel failed")
+
+
+@drive
+async def test_two_directories_side_by_side(tmp_path: Path) -> None:
+    other = Path(shutil.copytree(LISTED, tmp_path / "other"))
+    shutil.rmtree(other / "double-40afca47")
+    compilation = other / "running-cc4e5499" / "v6e" / "compilation.json"
+    compilation.parent.mkdir()
+    text = (LISTED / "double-40afca47" / "v5e" / "compilation.json").read_text()
+    compilation.write_text(text.replace('"target": "v5e"', '"target": "v6e"'))
+    app = BrowseApp(Browser(LISTED, other))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot, app)
+        rows = [plain(app.kernels.cells(i)) for i in range(3)]
+        assert rows[0].startswith("A  ✓ double-40afca47 ⚑2  ✓v5e")
+        assert rows[1].startswith("AB ✗ running-cc4e5499  ✗v5e ·✓v6e")
+        assert app.kernels.note == "2 in both, 1 only in A"
+        await press(pilot, "B")
+        assert app.entry is not None
+        assert app.entry.dump == 0  # the only one that has it
+        await press(pilot, "j")
+        assert app.entry.dump == 1
+        assert [c.target for c in app.browser.stored(app.entry).compilations] == ["v5e", "v6e"]
+        await press(pilot, "B")
+        assert app.entry.dump == 0
+
+
+@drive
+async def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    name = "a\x1b[2J[red]\u202ek-12345678"
+    shutil.copytree(LISTED / "double-40afca47", tmp_path / name)
+    (tmp_path / "empty").mkdir()
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot, app)
+        strips = app.screen._compositor.render_strips()
+        screen = "\n".join("".join(s.text for s in strip) for strip in strips)
+        assert "a␛[2J[red]�k-12345678" in screen
+        assert "\x1b" not in screen
+        assert "\u202e" not in screen
+        await press(pilot, "j")
+        assert plain(app.kernels.cells(1)).strip() == "? empty"
+        assert app.failure.report is not None
+        await press(pilot, "ctrl+g", *"addf")
+        await until(pilot, lambda: app.search.hits and not app.search.running)
+        strips = app.screen._compositor.render_strips()
+        assert not any("\x1b" in s.text for strip in strips for s in strip)
+
+
+@drive
+async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
+    root = Path(shutil.copytree(LISTED, tmp_path / "dumps"))
+    app = BrowseApp(Browser(root))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot, app)
+        shutil.rmtree(root)
+        await press(pilot, "j", "j", "k", "tab", "j", "G", "right_parenthesis", "R", "escape")
+        await press(pilot, "ctrl+f", *"add", "escape", "escape", "escape")
+        assert app.is_running
+
+
+# Passes.
+
+
+@drive
+async def test_passes_say_what_they_changed() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(200, 30)) as pilot:
+        await press(pilot, "tab", "z")
+        await settled(pilot, app)
+        rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
+        assert rows["01 original"] == "  01 original ="
+        words = rows["15 lower-to-llo"].split()
+        assert words[:4] == ["15", "lower-to-llo", "+12", "-8"]
+        assert words[5] == "ops"
+        assert words[-1] == "ms"
+        assert rows["mosaic"].split()[-1] == "ops"
+        assert "ops" not in rows["log"]
+
+
+@drive
+async def test_passes_are_filtered_and_hidden() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await settled(pilot, app)
+        whole = app.steps.count
+        await press(pilot, "tab", "f", *"layout", "enter")
+        assert app.steps.has_focus
+        assert 0 < app.steps.count < whole
+        assert all("layout" in step.label for step in app.steps.steps)
+        assert app.steps.note == f"{app.steps.count}/{whole} layout"
+        shown = app.steps.current
+        await press(pilot, "H")
+        assert app.steps.note.endswith("layout those that changed something")
+        assert all(step.changed for step in app.steps.steps)
+        await press(pilot, "escape", "H")
+        assert app.steps.count == whole
+        assert app.steps.note == ""
+        assert app.steps.current == shown
+
+
+# Failures.
+
+
+KNOWN = ["misaligned: what is read must start at a multiple of 128", "try: another start"]
+
+
+@pytest.mark.parametrize("size", [(160, 48), (40, 12)])
+@drive
+async def test_a_failure_is_told_above_its_operation(
+    golden: Golden, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pallas_debug.tui.failure.explanation", lambda *_: KNOWN)
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=size) as pilot:
+        await press(pilot, "G")
+        await settled(pilot, app)
+        assert kernel(app) == "unaligned"
+        await until(pilot, lambda: app.failure.report and app.failure.report.explanation)
+        assert "tpu.vector_load" in app.text.line(app.text.cursor)
+        assert app.failure.size.height <= size[1] // 3
+        assert [plain(app.failure.cells(i)).strip() for i in (2, 3)] == KNOWN
+        assert plain(app.failure.cells(4)).strip().startswith("INTERNAL: Mosaic failed")
+        app.text.focus()
+        await pilot.pause()
+        golden(app, f"failure-{size[0]}x{size[1]}")
+        await press(pilot, "M")
+        assert app.failure.size.height == 1
+        await press(pilot, "M", "shift+tab")
+        assert app.failure.has_focus
+        await press(pilot, "G")
+        assert app.failure.cursor == app.failure.count - 1
+        app.kernels.focus()
+        await press(pilot, "g")
+        await until(pilot, lambda: not app.failure.display)
+        assert kernel(app) == "double"
+
+
+# Findings and prints.
+
+
+@drive
+async def test_findings_lead_to_the_line_of_the_source(golden: Golden) -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "G", "R")
+        assert "3 findings and prints of 1 tests and scripts" in said(app)
+        golden(app, "runs-80x24")
+        await press(pilot, *"reaches")
+        assert said(app).strip().startswith("1/3")
+        await press(pilot, "enter")
+        assert kernel(app) == "double"
+        assert app.source.has_focus
+        line = plain(app.source.cells(app.source.cursor))
+        assert "o_ref[...] = x_ref[...] + x_ref[...]" in line
+
+
+@drive
+async def test_a_finding_of_a_kernel_that_is_not_here(tmp_path: Path) -> None:
+    shutil.copytree(LISTED / "runs", tmp_path / "runs")
+    shutil.copytree(LISTED / "running-cc4e5499", tmp_path / "running-cc4e5499")
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "R", "enter")
+        assert "the kernel double is not in this directory" in str(
+            app.query_one("#status", Static).render()
+        )
+
+
+@drive
+async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await until(pilot, lambda: app.kernels.runs.whole)
+        await press(pilot, "R", "enter", "down")
+        assert "0 findings and prints of 0 tests" in said(app)
+        assert "--pallas-check makes some" in said(app)
+        await press(pilot, "escape")
+        assert not isinstance(app.screen, ResultScreen)
+
+
+# Searching everywhere.
+
+
+@drive
+async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "ctrl+g", *"vector", "full_stop", *"load")
+        await until(pilot, lambda: app.search.hits and not app.search.running)
+        await pilot.pause(0.2)
+        golden(app, "search-80x24")
+        await press(pilot, "down", "down")
+        assert said(app).strip().startswith(f"3/{app.search.count} in ")
+        await press(pilot, "enter")
+        assert app.text.has_focus
+        assert "vector.load" in app.text.line(app.text.cursor)
+        assert app.text.cursor == app.search.hits[2].line
+        status = str(app.query_one("#status", Static).render())
+        assert f"3/{app.search.count} in " in status
+        await press(pilot, "n")
+        assert app.search.at == 3
+        assert app.text.cursor == app.search.hits[3].line
+        await press(pilot, "N", "N", "N", "N")
+        assert app.search.at == len(app.search.hits) - 1
+        assert app.steps.current is not None
+        assert app.steps.current.label.split() == app.search.hits[-1].stage.split("-", 1)
+        await press(pilot, "escape")
+        assert not app.search.active
+
+
+@drive
+async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "ctrl+f", *"addf")
+        await until(pilot, lambda: app.search.hits and not app.search.running)
+        assert {hit.entry for hit in app.search.hits} == {app.entry}
+        await press(pilot, "escape", "ctrl+f")
+        assert app.screen.query_one(Input).value == "addf"
+        await press(pilot, "escape", "j", "ctrl+f")
+        assert app.screen.query_one(Input).value == ""
+        assert not app.search.active
+
+
+@drive
+async def test_a_long_search_is_stopped_by_esc_and_blocks_no_key(tmp_path: Path) -> None:
+    folder = tmp_path / "k-00000000" / "v5e" / "passes"
+    folder.mkdir(parents=True)
+    (folder / "00-a.mlir").write_bytes(b"%0 = arith.addf\n" * 400_000)
+    for number in range(1, 400):
+        (folder / f"{number:02d}-a.mlir").hardlink_to(folder / "00-a.mlir")
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(120, 24)) as pilot:
+        await press(pilot, "ctrl+g", *"addf")
+        await until(pilot, lambda: app.search.count)
+        await press(pilot, "down")
+        assert app.search.running
+        await until(pilot, lambda: app.search.at == 1)
+        await press(pilot, "escape")
+        assert not app.search.running
+        assert said(app).strip().endswith("stopped")
+        assert isinstance(app.screen, ResultScreen)
+        count = app.search.count
+        await pilot.pause(0.1)
+        assert app.search.count == count
+        await press(pilot, "escape")
+        assert not isinstance(app.screen, ResultScreen)

@@ -1,0 +1,493 @@
+"""What the lists of the terminal UI hold, without a screen: rows, filters, counts, runs, searches."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.store import Store
+from pallas_debug.tui import everywhere, failure, model
+from pallas_debug.tui.changes import Change, change, count_operations
+from pallas_debug.tui.everywhere import Search, query_of, step_of
+from pallas_debug.tui.kernels import KernelList
+from pallas_debug.tui.model import Browser, Entry, Place
+from pallas_debug.tui.rows import Filter, Row
+from pallas_debug.tui.runs import Runs
+
+LISTED = Path(__file__).parent / "data" / "dumps"
+
+
+def never() -> bool:
+    return False
+
+
+def listed() -> tuple[Browser, dict[str, Entry]]:
+    browser = Browser(LISTED)
+    return browser, {model.kernel_name(entry.name): entry for entry in browser.entries}
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """The checked-in dumps, to be damaged."""
+    return Path(shutil.copytree(LISTED, tmp_path / "dumps"))
+
+
+# Rows and filters.
+
+
+def test_a_row_says_what_became_of_a_kernel() -> None:
+    browser, entries = listed()
+    kernels = KernelList(browser)
+    double, unaligned, running = (
+        kernels.learn(entries[name]) for name in ("double", "unaligned", "running")
+    )
+    assert (double.mark, double.targets, double.grid) == ("✓", (("v5e", "✓"),), "4")
+    assert (unaligned.mark, unaligned.failing) == ("✗", "compile infer-vector-layout")
+    assert (running.mark, running.failing, running.problem) == ("✗", "lowering", False)
+
+
+@pytest.mark.parametrize(
+    "damage, mark, target_marks",
+    [
+        (lambda folder: (folder / "kernel.json").write_text("{"), "?", "✓"),
+        (lambda folder: (folder / "kernel.json").unlink(), "?", "✓"),
+        (lambda folder: (folder / "v5e" / "compilation.json").write_bytes(b"\x00\xff"), "?", "?"),
+        (lambda folder: shutil.rmtree(folder / "v5e"), "?", ""),
+        (lambda folder: shutil.rmtree(folder), "?", ""),
+    ],
+)
+def test_what_cannot_be_read_is_a_question(
+    copy: Path, damage: Callable[[Path], object], mark: str, target_marks: str
+) -> None:
+    browser = Browser(copy)
+    entry = next(e for e in browser.entries if e.name.startswith("double"))
+    damage(copy / entry.name)
+    row = KernelList(browser).learn(entry)
+    assert row.mark == mark
+    assert "".join(m for _, m in row.targets) == target_marks
+    assert row.name == entry.name
+
+
+def row(**marks: str) -> Row:
+    return Row(name="k", targets=tuple(marks.items()))
+
+
+@pytest.mark.parametrize(
+    "text, of, taken",
+    [
+        ("status:failed", row(v5e="✗"), True),
+        ("status:f", row(v5e="✓", v6e="✗"), True),
+        ("status:failed target:v5e", row(v5e="✓", v6e="✗"), False),
+        ("target:v6", row(v5e="✓"), False),
+        ("TARGET:V5", row(v5e="✓"), True),
+        ("status:ok", row(v5e="?"), False),
+        ("status:unread", row(), True),
+        ("status:", row(v5e="✓"), True),
+    ],
+)
+def test_a_filter_looks_at_targets(text: str, of: Row, taken: bool) -> None:
+    assert Filter.of(text).takes_row(of) is taken
+
+
+def test_a_filter_has_words_and_pairs() -> None:
+    wanted = Filter.of(" Soft target:v5e MAX test:grad other:x ")
+    assert wanted.words == ("soft", "max", "other:x")
+    assert (wanted.target, wanted.status, wanted.test) == ("v5e", None, "grad")
+    assert Filter.of("MAX soft").takes_name("Softmax-1234")
+    assert not Filter.of("soft max").takes_name("soft-1234")
+    assert wanted.takes_tests(["tests/test_a.py::test_GRAD"])
+    assert not wanted.takes_tests([])
+
+
+def test_kernels_are_filtered_and_ordered_by_what_is_known() -> None:
+    browser, entries = listed()
+    kernels = KernelList(browser)
+    kernels.wanted = Filter.of("status:failed")
+    kernels.arrange()
+    assert kernels.shown == []
+    kernels.read_all(never)
+    assert kernels.whole
+    kernels.arrange()
+    assert [line.entries for line in kernels.shown] == [
+        (entries["running"],),
+        (entries["unaligned"],),
+    ]
+    kernels.wanted = Filter.of("test:double")
+    kernels.tests = {entries["double"].name: {"tests/test_double.py::test_double"}}
+    kernels.arrange()
+    assert [line.entries for line in kernels.shown] == [(entries["double"],)]
+    kernels.wanted = Filter()
+    kernels.failed_first = True
+    kernels.arrange()
+    assert [model.kernel_name(line.name) for line in kernels.shown] == [
+        "running",
+        "unaligned",
+        "double",
+    ]
+
+
+def test_failed_kernels_are_found_both_ways_and_round() -> None:
+    browser, _ = listed()
+    kernels = KernelList(browser)
+    assert kernels.find_failed(0, 1, never) == 1
+    assert kernels.find_failed(2, 1, never) == 1
+    assert kernels.find_failed(1, -1, never) == 2
+    assert kernels.find_failed(0, 1, lambda: True) is None
+    kernels.wanted = Filter.of("double")
+    kernels.arrange()
+    assert kernels.find_failed(0, 1, never) is None
+
+
+def test_reading_stops_when_it_is_told_to() -> None:
+    kernels = KernelList(listed()[0])
+    asked = iter([False, True])
+    kernels.read_all(lambda: next(asked))
+    assert kernels.read == 1
+    assert not kernels.whole
+
+
+def test_two_directories_stand_in_pairs(copy: Path) -> None:
+    shutil.move(copy / "running-cc4e5499", copy / "running-00000000")  # another digest
+    shutil.rmtree(copy / "double-40afca47")
+    browser = Browser(LISTED, copy)
+    kernels = KernelList(browser)
+    assert [(line.name, line.dumps) for line in kernels.lines] == [
+        ("double-40afca47", "A"),
+        ("running-cc4e5499", "AB"),
+        ("unaligned-00bb54cf", "AB"),
+    ]
+    pair = kernels.lines[1].entries
+    assert pair == (Entry(0, "running-cc4e5499"), Entry(1, "running-00000000"))
+    assert (kernels.total, kernels.whole) == (5, False)
+    shutil.copytree(copy / "running-00000000", copy / "running-11111111")
+    browser.refresh()
+    kernels.reload()
+    assert [line.dumps for line in kernels.lines if line.name.startswith("running")] == [
+        "B",
+        "B",
+        "A",
+    ]
+
+
+def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model, "KEPT", 2)
+    browser = Browser(copy)
+    first = browser.stored(browser.entries[0])
+    assert browser.stored(browser.entries[0]) is first
+    for entry in browser.entries:
+        browser.stored(entry)
+    assert len(browser._read) == 2
+    assert browser.stored(browser.entries[0]) is not first
+
+
+def test_a_directory_that_goes_keeps_what_it_had(copy: Path) -> None:
+    browser = Browser(copy)
+    before = browser.entries
+    shutil.rmtree(copy)
+    assert not browser.refresh()
+    assert browser.entries == before
+    assert "holds no kernel.json" in (browser.stored(before[0]).problem or "") or "gone" in (
+        browser.stored(before[0]).problem or ""
+    )
+
+
+def test_links_in_a_circle_are_no_kernels(copy: Path) -> None:
+    (copy / "loop").symlink_to("loop")
+    (copy / "up").symlink_to(copy)
+    kernel = copy / "double-40afca47"
+    (kernel / "again").symlink_to(kernel)
+    browser = Browser(copy)
+    names = [entry.name for entry in browser.entries]
+    assert "loop" not in names
+    assert "up" in names  # a folder, though no kernel's
+    kernels = KernelList(browser)
+    kernels.read_all(never)
+    assert kernels.learn(Entry(0, "up")).mark == "?"
+    assert kernels.learn(Entry(0, kernel.name)).targets == (("v5e", "✓"),)
+
+
+# Steps.
+
+
+def test_what_was_said_stands_behind_what_was_made() -> None:
+    browser, entries = listed()
+    labels = [step.label for step in browser.steps(entries["unaligned"], "v5e")]
+    assert labels[:4] == ["source", "jaxpr", "stablehlo", "mosaic"]
+    assert labels[-3:] == ["10 infer-vector-layout", "log", "error"]
+    steps = {step.label: step for step in browser.steps(entries["unaligned"], "v5e")}
+    place = Place(entry=entries["unaligned"], target="v5e", step=steps["error"])
+    assert "cannot statically prove" in browser.text(place)
+    assert browser.text(place).startswith("JaxRuntimeError at compile\n…/listed.py:15\n")
+    assert browser.before(place) is None
+    log = Place(entry=entries["unaligned"], target="v5e", step=steps["log"])
+    assert browser.path(log).name == "compiler.log"
+    assert browser.before(log) is None
+    assert "error" not in [s.label for s in browser.steps(entries["double"], "v5e")]
+
+
+def test_a_kernel_that_failed_opens_where_it_failed() -> None:
+    browser, entries = listed()
+    for name, label in (("unaligned", "10 infer-vector-layout"), ("running", "jaxpr")):
+        steps = browser.steps(entries[name], None)
+        at = browser.failing(entries[name], None, steps)
+        assert at is not None
+        assert steps[at].label == label
+    steps = browser.steps(entries["double"], None)
+    assert browser.failing(entries["double"], None, steps) is None
+
+
+def test_files_of_llo_are_steps(copy: Path) -> None:
+    llo = copy / "double-40afca47" / "v5e" / "llo"
+    llo.mkdir()
+    (llo / "02-schedule.txt").write_text("bundles")
+    browser = Browser(copy)
+    entry = browser.entries[0]
+    step = next(s for s in browser.steps(entry, "v5e") if s.label == "02-schedule")
+    place = Place(entry=entry, target="v5e", step=step)
+    assert browser.text(place) == "bundles"
+    assert browser.command(place) == f"cat {llo / '02-schedule.txt'}"
+
+
+@pytest.mark.parametrize(
+    "before, after, label",
+    [
+        (None, {"a": 2}, ""),
+        ({"a": 2}, {"a": 2}, "~"),
+        ({"a": 2, "b": 1}, {"a": 5}, "+3 -1"),
+        ({"a": 1200}, {}, "-1,200"),
+    ],
+)
+def test_what_a_pass_did_to_operations(
+    before: dict[str, int] | None, after: dict[str, int], label: str
+) -> None:
+    made = change(None if before is None else Counter(before), Counter(after))
+    assert made.label == label
+    assert made.operations == sum(after.values())
+
+
+def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
+    browser, entries = listed()
+    step = next(s for s in browser.steps(entries["double"], None) if s.stage == "mosaic")
+    path = browser.path(Place(entry=entries["double"], target="v5e", step=step))
+    counts = count_operations(path, never)
+    assert counts is not None
+    assert counts["vector.load"] == 3
+    assert counts["arith.addf"] == 1
+    assert count_operations(path, lambda: True) is None
+    (tmp_path / "odd").write_bytes(b"\xff\x00\n" * 10 + b"  %0 = a.b")
+    assert count_operations(tmp_path / "odd", never) is not None
+    assert Change(operations=3).label == ""
+
+
+# Failures.
+
+
+def test_a_report_has_the_line_with_its_text() -> None:
+    browser, entries = listed()
+    found = failure.report(browser, entries["unaligned"], None)
+    assert found is not None
+    assert found.headline == "compile failed in infer-vector-layout: JaxRuntimeError"
+    assert found.place == "…/listed.py:15   o_ref[...] = x_ref[:, pl.ds(start, 128)]"
+    assert "cannot statically prove" in found.message[0]
+    assert found.lines[:2] == [found.headline, found.place]
+    lowering = failure.report(browser, entries["running"], None)
+    assert lowering is not None
+    assert lowering.headline == "lowering failed: NotImplementedError"
+    assert failure.report(browser, entries["double"], None) is None
+
+
+def test_a_report_of_what_cannot_be_read(copy: Path) -> None:
+    (copy / "double-40afca47" / "v5e" / "compilation.json").write_text("[]")
+    (copy / "running-cc4e5499" / "kernel.json").unlink()
+    shutil.rmtree(copy / "running-cc4e5499" / "v5e")
+    browser = Browser(copy)
+    double, running, _ = browser.entries
+    found = failure.report(browser, double, None)
+    assert found is not None
+    assert found.headline == "v5e cannot be read"
+    assert "was not written by pallas-debug" in found.message[0]
+    found = failure.report(browser, running, None)
+    assert found is not None
+    assert found.headline == "the kernel cannot be read"
+    assert "holds no kernel.json" in found.message[0]
+
+
+def test_what_is_known_of_a_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    browser, entries = listed()
+    failed = browser.failure(entries["unaligned"], None)
+    assert failed is not None
+
+    def broken() -> None:
+        raise ImportError("no such plugin")
+
+    for _ in range(2):  # with the plugins, and with one that cannot be loaded
+        first, *others = failure.explanation(failed, browser.stored(entries["unaligned"]).kernel)
+        assert first.startswith("unproven-alignment")
+        assert others[-1].startswith("try: ")
+        monkeypatch.setattr("pallas_debug.hooks.plugin_manager", broken)
+    assert failure.explanation(Failure(stage="compile", type="E", message="odd"), None) == []
+
+
+TEXT = [
+    "module {",
+    '  %0 = vector.load %a : vector<8xf32> loc("k.py":3:1)',
+    '  %1 = arith.addf %0, %0 : vector<8xf32> loc("k.py":4:1)',
+    '  vector.store %1, %b : vector<8xf32> loc("k.py":4:5)',
+    "}",
+]
+
+
+@pytest.mark.parametrize(
+    "message, line, found",
+    [
+        ("no", 4, 2),
+        ("'vector.store' op is wrong", 4, 3),
+        ('The MLIR operation involved:\n  "vector.store"(%1)', None, 3),
+        ("The operation involved:\n  %9 = arith.addf %0 : f32", None, 2),
+        ("no", 9, None),
+        ("'tpu.matmul' op is wrong", None, None),
+    ],
+)
+def test_the_line_at_which_a_kernel_failed(
+    message: str, line: int | None, found: int | None
+) -> None:
+    source = SourceLine(file="k.py", line=line) if line else None
+    failed = Failure(stage="compile", type="E", message=message, source=source)
+    assert failure.line_of(TEXT, failed) == found
+
+
+# Runs.
+
+
+def test_findings_and_prints_lead_to_kernels() -> None:
+    browser, entries = listed()
+    runs = Runs(browser)
+    runs.read(never)
+    finding, *prints = runs.results
+    assert runs.whole
+    assert (runs.count, runs.records, len(prints)) == (3, 1, 2)
+    assert finding.entry == entries["double"]
+    assert (finding.kind, finding.line, finding.place) == ("finding", "listed.py:10", "(4,)")
+    assert finding.text.startswith("OutOfBoundsRead: x_ref[32:40")
+    assert runs.flags == {entries["double"].name: 2}
+    assert runs.tests == {entries["double"].name: {"tests/test_double.py::test_double[f32]"}}
+    assert runs.matching("print row (1,)") == [prints[1]]
+    assert runs.matching("TEST_DOUBLE finding") == [finding]
+    assert runs.matching(" ") == runs.results
+
+
+def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> None:
+    for name in ("k-00000001", "k-00000002", "alone-00000001"):
+        (tmp_path / name).mkdir()
+    finding = Finding(kind="F", kernel="k", message="m", loop=(2,))
+    store = Store(tmp_path)
+    store.put_run(RunRecord(run="r", name="a", kernels=("k-00000002",), findings=(finding,)))
+    store.put_run(RunRecord(run="r", name="b", findings=(finding,)))
+    store.put_run(RunRecord(run="r", name="c", prints=(PrintRecord(kernel="alone", text="x\ny"),)))
+    runs = Runs(Browser(tmp_path))
+    runs.read(never)
+    by_test = {result.test: result for result in runs.results}
+    assert by_test["a"].entry == Entry(0, "k-00000002")
+    assert by_test["b"].entry is None  # two kernels have that name
+    assert by_test["c"].entry == Entry(0, "alone-00000001")
+    assert (by_test["a"].place, by_test["c"].text) == ("loop (2,)", "x y")
+    assert not runs.stale()
+    store.put_run(RunRecord(run="s", name="d"))
+    assert runs.stale()
+
+
+def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_debug.tui.runs.KEPT", 3)
+    prints = tuple(PrintRecord(kernel="k", text=str(i)) for i in range(5))
+    Store(tmp_path).put_run(RunRecord(run="r", name="a", prints=prints))
+    (tmp_path / "runs" / "r" / "broken.json").write_text("{")
+    runs = Runs(Browser(tmp_path))
+    runs.read(lambda: True)
+    assert not runs.whole
+    runs.read(never)
+    assert (runs.count, len(runs.results), runs.whole) == (5, 3, True)
+
+
+# Searching everywhere.
+
+
+def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
+    browser, entries = listed()
+    search = Search(browser)
+    search.begin("vector.load", "all", entries["double"])(never)
+    assert not search.running
+    assert search.count == len(search.hits) > 3
+    assert search.texts == len({hit.path for hit in search.hits})
+    found = search.next(1)
+    assert found is search.hits[0]
+    assert found.entry == entries["double"]
+    target, step = step_of(browser, found)
+    assert (target, step and step.label) == ("v5e", "mosaic")
+    line = browser.lines(Place(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
+    assert "".join(found.parts) == line
+    assert found.parts[1] == "vector.load"
+    assert search.said == (f"1/{search.count} in {search.texts} texts, {search.searched} searched")
+    assert search.next(-1) is search.hits[-1]
+    last = search.hits[-1]
+    target, step = step_of(browser, last)
+    assert step is not None
+    assert step.label == last.stage.replace("-", " ", 1)
+
+
+def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
+    browser, entries = listed()
+    search = Search(browser)
+    search.begin("o_ref|arg2", "kernel", entries["unaligned"])(never)
+    assert {hit.entry for hit in search.hits} == {entries["unaligned"]}
+    search.begin("arg1", "all", entries["unaligned"])(never)
+    assert search.hits[0].entry == entries["unaligned"]
+    assert {hit.entry for hit in search.hits} >= {entries["double"]}
+
+
+def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(everywhere, "KEPT", 2)
+    browser, entries = listed()
+    search = Search(browser)
+    run = search.begin("%", "all", entries["double"])
+    assert search.running
+    assert search.peel()
+    run(never)  # it was told to stop before it began
+    assert (search.count, search.stopped) == (0, True)
+    assert search.said.endswith(", stopped")
+    assert search.peel()
+    assert not search.active
+    assert not search.peel()
+    search.begin("%", "all", entries["double"])(never)
+    assert search.count > len(search.hits) == 2
+    assert ", the first 2 listed" in search.said
+    old = search.begin("%", "all", entries["double"])
+    search.begin("", "all", entries["double"])(never)
+    old(never)  # another took its place
+    assert search.count == 0
+
+
+def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
+    browser = Browser(copy)
+    search = Search(browser)
+    run = search.begin("vector", "all", browser.entries[0])
+    path = copy / browser.entries[0].name / "jaxpr.txt"
+    path.unlink()
+    path.symlink_to(path)
+    run(never)
+    assert search.count > 0
+    os.mkfifo(copy / browser.entries[0].name / "v5e" / "passes" / "zz")  # is not waited for
+    search.begin("vector", "all", browser.entries[0])(never)
+    assert "1 cannot be read" in search.said
+
+
+def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:
+    assert query_of("a(b").literal
+    assert not query_of("a.b").literal
+    assert query_of("abc").folds
+    assert not query_of("aBc").folds

@@ -1,0 +1,471 @@
+"""What the app does besides showing kernels: help, palette, places, copies, files, following."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import inspect
+import shutil
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from pallas_debug.tui import _textual, follow, opening
+from pallas_debug.tui.actions import registry
+from pallas_debug.tui.app import BrowseApp
+from pallas_debug.tui.chooser import Chooser, _List
+from pallas_debug.tui.help import HelpLines
+from pallas_debug.tui.keymap import Keymap, default
+from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.model import Browser
+from pallas_debug.tui.state import Spot
+
+SECONDS = 30.0
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def press(pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await pilot.pause()
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
+    """Wait for something that comes by itself."""
+    for _ in range(int(SECONDS / 0.05)):
+        if holds():
+            return
+        await pilot.pause(0.05)
+    raise AssertionError("it never came")
+
+
+def status(app: BrowseApp) -> str:
+    return str(app.query_one("#status", Static).render())
+
+
+def title(app: BrowseApp) -> str:
+    return str(app.query_one("#title", Static).render())
+
+
+@pytest.fixture
+def add(raw: Path) -> Path:
+    return raw / "libtpu-0.0.50" / "add"
+
+
+@pytest.fixture
+def copied(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What was written to the terminal's clipboard."""
+    texts: list[str] = []
+
+    def write(app: object, sequence: str) -> None:
+        data = sequence.removeprefix("\x1b]52;c;").removesuffix("\a")
+        texts.append(base64.b64decode(data, validate=True).decode())
+
+    monkeypatch.setattr(_textual, "write", write)
+    for name in ("TMUX", "STY"):
+        monkeypatch.delenv(name, raising=False)
+    return texts
+
+
+# Help and palette.
+
+
+@pytest.mark.parametrize("size", [(40, 12), (80, 24), (160, 48)])
+@drive
+async def test_the_help_has_every_key_and_scrolls(add: Path, size: tuple[int, int]) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=size) as pilot:
+        await press(pilot, "tab", "tab", "question_mark")
+        shown = app.screen.query_one(HelpLines)
+        lines = [plain(shown.cells(n)) for n in range(shown.count)]
+        assert all(len(line) <= shown.size.width for line in lines)
+        assert lines[0] == "Moving"
+        said = " ".join(" ".join(lines).split())
+        for action in registry().values():
+            if action.keys:
+                assert action.title in said
+        assert "up k" in said
+        for textuals in ("Page Left", "Quit", "Scroll"):
+            assert textuals not in said
+        await press(pilot, "G")
+        assert shown.cursor == shown.count - 1
+        await press(pilot, "g", "space", "escape")
+        assert len(app.screen_stack) == 1
+
+
+@drive
+async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(40, 12)) as pilot:
+        await press(pilot, "ctrl+p")
+        labels = app.screen.query_one(_List).labels
+        for action in registry().values():
+            if action.name != "program.palette":
+                assert any(label.startswith(action.title) for label in labels), action.name
+        await press(pilot, *"next pass that", "enter")
+        await until(pilot, lambda: app.steps.cursor > 0)
+        await press(pilot, "ctrl+p", "escape")
+        assert len(app.screen_stack) == 1
+
+
+@drive
+async def test_a_theme_is_chosen(add: Path) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.action_perform("program.theme")
+        await press(pilot, *"textual-light", "enter")
+        assert app.theme == app.chosen_theme == "textual-light"
+
+
+@drive
+async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
+    keys = {**default(registry()).keys, "pass.next_changed": "j", "copy.command": "f5"}
+    keymap = Keymap(keys=keys, over_panes=frozenset({"j"}), notes=("j was taken",))
+    app = BrowseApp(Browser(add), keymap=keymap)
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "right_square_bracket")
+        assert app.steps.cursor == 0
+        await press(pilot, "j")
+        assert app.steps.cursor == 1
+        await press(pilot, "slash", "j")
+        assert app.prompt.value == "j"
+        await press(pilot, "escape", "question_mark")
+        shown = app.screen.query_one(HelpLines)
+        lines = [plain(shown.cells(n)).split() for n in range(shown.count)]
+        assert ["j", *["next", "pass", "that", "changed", "something"]] in lines
+        assert ["j", "was", "taken"] in lines
+        assert ["down", "down"] in lines
+        await press(pilot, "escape", "ctrl+p", *"copy the command")
+        assert "f5" in app.screen.query_one(_List).labels[0]
+
+
+# Going somewhere.
+
+
+@drive
+async def test_a_pass_is_gone_to_by_number_and_name(add: Path) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(160, 48)) as pilot:
+        for typed, label in [
+            ("p13", "13 infer-vector-layout"),
+            ("lower-to-llo", "19 lower-to-llo"),
+            ("tiling", "12 tiling-propagation"),
+            ("08 canonicalize-mosaic", "08 canonicalize-mosaic"),
+        ]:
+            await press(pilot, "colon")
+            app.prompt.value = typed
+            await press(pilot, "enter")
+            assert app.steps.current is not None
+            assert app.steps.current.label == label
+        await press(pilot, "colon", *"p99", "enter")
+        assert "no line, stage or pass 'p99'" in status(app)
+        await press(pilot, "colon", *"infer", "enter")
+        assert isinstance(app.screen, Chooser)
+        await press(pilot, "down", "enter")
+        assert app.steps.current is not None
+        assert "infer-memref-layout" in app.steps.current.label
+        await press(pilot, "colon", *"999", "enter")
+        assert f"there are {app.text.count} lines" in status(app)
+
+
+@drive
+async def test_a_line_of_the_source_marks_its_operations(dumps: Path) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "slash", *"addf", "enter")
+        origin, at = app.text.origin[0], app.text.cursor
+        await press(pilot, "g", "colon")
+        app.prompt.value = f"kernel.py:{origin.line}"
+        await press(pilot, "enter")
+        assert app.source.display
+        assert app.source.cursor == origin.line - 1
+        assert at in app.text._origin
+        assert app.text.cursor == min(app.text._origin)
+        assert f"from kernel.py:{origin.line}" in status(app)
+        await press(pilot, "colon", *"kernel.py", "colon", "1", "enter")
+        assert "nothing in this text comes from kernel.py:1; from line " in status(app)
+        await press(pilot, "colon", *"other.py", "colon", "1", "enter")
+        assert "nothing in this text comes from a file 'other.py'" in status(app)
+
+
+@pytest.mark.parametrize("name", ["go.kernel", "go.pass", "go.target"])
+@drive
+async def test_places_are_chosen_by_name(dumps: Path, name: str) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(40, 12)) as pilot:
+        await app.action_perform(name)
+        await pilot.pause()
+        wanted = {"go.kernel": "vector", "go.pass": "jaxpr", "go.target": "v6e"}[name]
+        await press(pilot, *wanted, "enter")
+        assert app.entry is not None
+        assert app.steps.current is not None
+        shown = [app.entry.name, app.steps.current.label, app.target or ""]
+        assert any(wanted in part for part in shown)
+
+
+def test_what_is_asked_for_counts_before_what_is_remembered(dumps: Path) -> None:
+    browser = Browser(dumps)
+    (entry,) = browser.entries
+    spot = Spot(roots=(str(dumps),), kernel=entry.name, target="v6e", step="mosaic", line=9)
+    assert opening.asked_for(browser, spot) == spot
+    found = opening.asked_for(browser, spot, step="jaxpr")
+    assert found is not None
+    assert (found.target, found.step, found.line, found.focus) == ("v6e", "jaxpr", None, "text")
+    found = opening.asked_for(browser, None, kernel="vec", target="v5e", line=4)
+    assert found is not None
+    assert (found.kernel, found.target, found.step, found.line) == (entry.name, "v5e", None, 4)
+
+
+@drive
+async def test_what_has_gone_is_not_come_back_to(dumps: Path) -> None:
+    (entry,) = Browser(dumps).entries
+    for spot in (
+        Spot(kernel="gone", step="mosaic", line=3, toggles={"diff.noise": True}),
+        Spot(kernel=entry.name, target="v7x", step="99 gone", line=3, focus="nowhere"),
+    ):
+        app = BrowseApp(Browser(dumps), spot=spot)
+        async with app.run_test(size=(80, 24)) as pilot:
+            await pilot.pause()
+            assert app.target == "v5e"
+            assert app.text.cursor == 0
+            assert app.noise == bool(spot.toggles)
+
+
+# Taking it elsewhere.
+
+
+@drive
+async def test_what_is_copied(add: Path, dumps: Path, copied: list[str]) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "tab", "y")
+        assert copied[-1].startswith("00 deserialization")
+        await press(pilot, "tab", "j", "y")
+        assert copied[-1] == app.text.line(1)
+        assert status(app).startswith(f"copied 1 line, {len(copied[-1].encode())} bytes")
+        await press(pilot, "g", "j", "v", "j", "j")
+        assert "3 selected" in status(app)
+        await press(pilot, "y")
+        assert copied[-1] == "\n".join(app.text.line(n) for n in (1, 2, 3))
+        await press(pilot, "v", "k", "escape")
+        assert not app.text.selected
+        await press(pilot, "Y")
+        whole = app.browser.text(app.place)  # type: ignore[arg-type]
+        assert copied[-1] == whole.removesuffix("\n")
+        await press(pilot, "right_square_bracket", "right_square_bracket", "d", "Y")
+        assert copied[-1].splitlines()[:2] == [
+            "--- 01 original",
+            "+++ 03 canonicalize-memory-space",
+        ]
+        await app.action_perform("copy.command")
+        assert copied[-1] == f"pallas-debug diff {add} 1 3 --kernel add --target raw"
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "o", "tab", "tab", "tab")
+        assert app.focused is app.source
+        app.source.cursor = 7
+        await app.action_perform("copy.command")
+        assert app.entry is not None
+        assert copied[-1] == (
+            f"pallas-debug source {dumps} --kernel {app.entry.name} --target v5e --pass mosaic --all"
+        )
+        await press(pilot, "y")
+        assert copied[-1] == app.browser.source_lines(app.entry)[7]
+
+
+@drive
+async def test_a_command_that_is_copied_is_one(
+    add: Path, dumps: Path, copied: list[str], command: Callable[..., Any]
+) -> None:
+    app = BrowseApp(Browser(dumps))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "o", *["right_square_bracket"] * 3)
+        await app.action_perform("copy.command")
+        await press(pilot, "d")
+        await app.action_perform("copy.command")
+        await press(pilot, "escape", "tab", "tab", "slash", *"addf", "enter")
+        await app.action_perform("copy.command")
+        await press(pilot, "tab")
+        await app.action_perform("copy.command")
+        app.source.cursor = app.text.origin[0].line - 1
+        await app.action_perform("copy.command")
+    verbs = ("show", "diff", "grep", "source", "source")
+    assert "--line" in copied[-1]
+    for line, verb in zip(copied, verbs, strict=True):
+        words = line.split()
+        assert words[:2] == ["pallas-debug", verb]
+        assert command(*words[1:]).returncode == 0, line
+
+
+@drive
+async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
+    tmp_path: Path, copied: list[str]
+) -> None:
+    file = tmp_path / "long"
+    file.write_text("0123456789\n" * 20_000 + "x" * 200_000)
+    app = BrowseApp(opening.SingleFile(file))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await press(pilot, "Y")
+        assert copied[-1] == "\n".join(["0123456789"] * 6817)
+        said = "copied 6,817 of 20,001 lines: a terminal takes no more; S saves all"
+        assert said in status(app)
+        await press(pilot, "G", "y")
+        assert copied[-1] == "x" * 74_994
+        assert "copied the first 74,994 bytes of the line" in status(app)
+
+
+@drive
+async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
+    app = BrowseApp(Browser(add))
+    file = tmp_path / "saved"
+    async with app.run_test(size=(160, 24)) as pilot:
+
+        async def save(path: Path, said: str) -> None:
+            await press(pilot, "S")
+            app.prompt.value = str(path)
+            await press(pilot, "enter")
+            await until(pilot, lambda: said in status(app) or app.prompt.asking)
+
+        await press(pilot, "S")
+        assert app.query_one(Input).value.endswith("-post-deserialization.txt")
+        await press(pilot, "escape")
+        await save(file, "saved")
+        assert app.place is not None
+        assert file.read_bytes() == app.browser.path(app.place).read_bytes()
+        assert f"saved {file}, {file.stat().st_size:,} bytes" in status(app)
+        await press(pilot, "g", "v", "j")
+        await save(tmp_path / "lines", "saved")
+        assert (tmp_path / "lines").read_text().splitlines() == [app.text.line(n) for n in (0, 1)]
+        file.write_text("mine")
+        await save(file, "exists")
+        assert app.prompt.placeholder == f"{file} exists; y overwrites it"
+        await press(pilot, "n", "enter")
+        assert f"{file} was left as it was" in status(app)
+        assert file.read_text() == "mine"
+        await save(file, "exists")
+        await press(pilot, "y", "enter")
+        await until(pilot, lambda: "saved" in status(app))
+        assert file.read_text() != "mine"
+        await save(tmp_path / "no" / "folder", "cannot be written: No such file or directory")
+        assert "cannot be written: No such file or directory" in status(app)
+        await press(pilot, *["right_square_bracket"] * 2, "d")
+        await save(tmp_path / "diff", "saved")
+        assert (tmp_path / "diff").read_text().startswith("--- 01 original\n+++ 03 canon")
+
+
+@drive
+async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("EDITOR", "vi")
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await press(pilot, "E")
+        assert "there is no terminal to run it in" in status(app)
+        await press(pilot, "e")
+        assert "the dump names no Python file of this kernel" in status(app)
+
+
+# What is being written.
+
+
+@drive
+async def test_what_comes_is_shown_and_the_cursor_stays(
+    dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "SECONDS", 0.05)
+    root = tmp_path / "dumps"
+    shutil.copytree(dumps, root)
+    (kernel,) = root.glob("vector_add-*")
+    (kernel / "v6e").rename(tmp_path / "v6e")
+    app = BrowseApp(Browser(root))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await press(pilot, "right_square_bracket", "tab", "tab", "j", "j")
+        at = app.steps.current
+        shutil.copytree(kernel, root / "a_first-00000000")
+        await until(pilot, lambda: len(app.browser.entries) == 2)
+        await until(pilot, lambda: "1 new kernel; F follows" in status(app))
+        assert app.entry is not None
+        assert app.entry.name == kernel.name
+        assert app.steps.current == at
+        assert app.text.cursor == 2
+        (tmp_path / "v6e").rename(kernel / "v6e")
+        await until(pilot, lambda: len(app.browser.stored(app.entry).compilations) == 2)  # type: ignore[arg-type]
+        assert app.target == "v5e"
+        await press(pilot, "F")
+        assert app.entry.name == "a_first-00000000"
+        assert "following" in status(app)
+        shutil.copytree(kernel, root / "b_second-00000000")
+        await until(pilot, lambda: app.entry is not None and app.entry.name.startswith("b_second"))
+        await press(pilot, "F")
+        shutil.rmtree(root / "b_second-00000000")
+        await until(pilot, lambda: len(app.browser.entries) == 2)
+        assert app.entry is not None
+        assert not app.entry.name.startswith("b_second")
+
+
+@drive
+async def test_passes_appear_as_they_are_written(
+    add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(follow, "SECONDS", 0.05)
+    files = sorted(add.iterdir())
+    for file in files[:5]:
+        shutil.copy(file, tmp_path)
+    app = BrowseApp(Browser(tmp_path))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await press(pilot, "right_curly_bracket")
+        count, at = len(app.steps.all_steps), app.steps.current
+        shutil.copy(files[5], tmp_path)
+        await until(pilot, lambda: len(app.steps.all_steps) > count)
+        assert app.steps.current == at
+        assert "new: 1 pass; F follows" in status(app)
+        await press(pilot, "F")
+        for file in files[6:]:
+            shutil.copy(file, tmp_path)
+        await until(
+            pilot, lambda: app.steps.current is not None and "21" in app.steps.current.label
+        )
+
+
+# What is said, and the mouse.
+
+
+@drive
+async def test_a_narrow_terminal_says_what_matters_most(add: Path) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(20, 6)) as pilot:
+        await press(pilot, *["right_square_bracket"] * 2)
+        assert title(app) == "…emory-space"[-18:] or title(app).endswith("memory-space")
+        assert title(app).startswith("…")
+        assert len(title(app)) <= 18
+        app.say("[bold]a message that is longer[/bold] than the line")
+        await pilot.pause()
+        bottom = "".join(s.text for s in app.screen._compositor.render_strips()[-1])
+        assert bottom == " [bold]a message t… "
+
+
+@drive
+async def test_the_mouse_selects_and_goes_in(add: Path) -> None:
+    app = BrowseApp(Browser(add))
+    async with app.run_test(size=(160, 24)) as pilot:
+        await pilot.click("#steps", offset=(5, 3))
+        await pilot.pause()
+        assert app.steps.has_focus
+        assert app.steps.cursor == 3
+        await pilot.click("#steps", offset=(5, 4), times=2)
+        await until(pilot, lambda: app.text.has_focus)
+        assert app.steps.cursor == 4

@@ -1,0 +1,168 @@
+"""What is remembered from one `browse` to the next, and reports of crashes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.tui import clipboard, crash, editor, state
+from pallas_debug.tui.state import Spot, State
+
+
+def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
+    file = tmp_path / "deep" / "browse.json"
+    spot = Spot(roots=("/a",), kernel="k", target="v5e", step="13 x", line=7, toggles={"t": True})
+    wanted = State(theme="nord").with_spot(spot)
+    assert state.save(file, wanted) is None
+    assert state.load(file) == (wanted, None)
+    assert [path.name for path in file.parent.iterdir()] == ["browse.json"]
+
+
+def test_each_set_of_directories_has_its_place(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    kept = State()
+    for roots, kernel in [([a], "one"), ([a, b], "two"), ([b, a], "three"), ([a], "four")]:
+        kept = kept.with_spot(Spot(roots=tuple(map(str, roots)), kernel=kernel))
+    kernels = [spot.kernel for roots in ([a], [a, b], [b, a]) if (spot := kept.spot(roots))]
+    assert kernels == ["four", "two", "three"]
+    assert kept.spot([b]) is None
+
+
+def test_the_state_does_not_grow_for_ever() -> None:
+    kept = State()
+    for number in range(state.PLACES + 5):
+        kept = kept.with_spot(Spot(roots=(f"/{number}",)))
+    assert len(kept.spots) == state.PLACES
+    assert kept.spots[-1].roots == (f"/{state.PLACES + 4}",)
+    assert kept.spots[0].roots == ("/5",)
+
+
+@pytest.mark.parametrize(
+    "content, message",
+    [
+        (b"", "is no state of browse and was ignored"),
+        (b"{", "is no state of browse and was ignored"),
+        (b"\xff\xfe", "is no state of browse and was ignored"),
+        (b'{"spots": 3}', "is no state of browse and was ignored"),
+        (b"[" * 100_000, "is no state of browse and was ignored"),
+        (b'{"version": 2}', "is of another version of pallas-debug and was ignored"),
+        (b" " * ((1 << 20) + 1), "is larger than 1,048,576 bytes and was ignored"),
+    ],
+)
+def test_a_state_that_cannot_be_used_is_none(tmp_path: Path, content: bytes, message: str) -> None:
+    file = tmp_path / "browse.json"
+    file.write_bytes(content)
+    assert state.load(file) == (State(), f"{file} {message}")
+
+
+def test_a_state_that_cannot_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    file = tmp_path / "file" / "browse.json"
+    assert state.save(file, State()) == f"{file} cannot be written: File exists"
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    assert state.save(folder, State()) == f"{folder} cannot be written: Is a directory"
+    assert not list(tmp_path.glob(".folder-*"))
+
+
+def test_a_report_says_what_happened_and_where(tmp_path: Path) -> None:
+    try:
+        raise ValueError("\udc80 odd")
+    except ValueError as error:
+        fault = error
+    file = crash.write(fault, tmp_path / "state", size=(80, 24))
+    text = file.read_text(errors="replace")
+    for wanted in ("ValueError", "test_a_report_says", "textual ", "terminal: 80 x 24"):
+        assert wanted in text
+    assert crash.sentence(fault, file) == (
+        f"browse came upon an error of its own (ValueError); the report is {file}"
+    )
+    assert crash.sentence(fault, None).endswith(", and no report could be written")
+
+
+def test_reports_are_not_kept_for_ever(tmp_path: Path) -> None:
+    for number in range(crash.REPORTS + 3):
+        (tmp_path / f"browse-crash-2000010{number:02}.txt").write_text("")
+    file = crash.write(ValueError(), tmp_path, size=(1, 1))
+    assert file.is_file()
+    assert len(list(tmp_path.iterdir())) == crash.REPORTS
+
+
+def test_a_report_goes_elsewhere_where_its_folder_cannot_be_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert crash.write(ValueError(), tmp_path / "file", size=(1, 1)).parent == tmp_path
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "file"))
+    with pytest.raises(OSError, match="can be written to"):
+        crash.write(ValueError(), tmp_path / "file", size=(1, 1))
+
+
+@pytest.mark.parametrize(
+    "words, command",
+    [
+        (["vim"], ["vim", "+7", "f.py"]),
+        (["/usr/bin/nvim", "-R"], ["/usr/bin/nvim", "-R", "+7", "f.py"]),
+        (["emacs", "-nw"], ["emacs", "-nw", "+7", "f.py"]),
+        (["nano"], ["nano", "+7", "f.py"]),
+        (["kak"], ["kak", "+7", "f.py"]),
+        (["code", "--wait"], ["code", "--wait", "--goto", "f.py:7"]),
+        (["hx"], ["hx", "f.py:7"]),
+        (["kate"], ["kate", "--line", "7", "f.py"]),
+        (["ed"], ["ed", "f.py"]),
+    ],
+)
+def test_how_editors_are_told_the_line(words: list[str], command: list[str]) -> None:
+    assert editor.command(words, Path("f.py"), 7) == command
+    assert editor.takes_line(words) == (words != ["ed"])
+
+
+def test_a_file_is_no_option() -> None:
+    assert editor.command(["vim"], Path("-c quit"), 1) == ["vim", "+1", "./-c quit"]
+
+
+def test_a_pager_that_ends_early_is_no_problem() -> None:
+    lines = (b"x" * 1000 + b"\n" for _ in range(100_000))
+    assert editor.pipe(["head", "-n0"], lines) is None
+    assert next(lines), "not all was read"
+    assert editor.pipe(["false"], [b""]) == "false exited with 1"
+    assert editor.pipe(["/nowhere/less"], [b""]) == (
+        "/nowhere/less cannot be run: No such file or directory"
+    )
+    assert editor.pager({}) == ["less", "-R"]
+    assert editor.pager({"PAGER": "more -d"}) == ["more", "-d"]
+
+
+def test_what_is_copied_goes_through_tmux_and_screen() -> None:
+    plain = "\x1b]52;c;w6k=\a"
+    assert clipboard.sequences("é", {}) == [plain]
+    assert clipboard.sequences("é", {"TMUX": "/tmp/x,1,0"}) == [
+        plain,
+        "\x1bPtmux;\x1b\x1b]52;c;w6k=\a\x1b\\",
+    ]
+    (wrapped,) = clipboard.sequences("x" * 600, {"STY": "1.pts"})
+    chunks = wrapped.removeprefix("\x1bP").removesuffix("\x1b\\").split("\x1b\\\x1bP")
+    assert len(chunks) == 4
+    assert "".join(chunks) == clipboard.sequences("x" * 600, {})[0]
+    assert clipboard.sequences("\udc80", {}) == ["\x1b]52;c;Pw==\a"]
+
+
+def test_no_more_is_copied_than_a_terminal_takes() -> None:
+    line = "é" * 1000
+    text, count = clipboard.fitting([line] * 100)
+    assert count == 37
+    assert len(text.encode()) <= clipboard.MOST < len(text.encode()) + 2001
+    assert clipboard.fitting(["é" * 50_000, "x"]) == ("é" * (clipboard.MOST // 2), 1)
+    assert clipboard.fitting(["a", "b"]) == ("a\nb", 2)
+    assert len(clipboard.sequences("x" * clipboard.MOST, {})[0]) <= 100_000
+
+
+def test_the_platform_s_directories_are_heeded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    assert state.path() == tmp_path / "pallas-debug" / "browse.json"
+    assert os.fspath(state.directory()) == str(tmp_path / "pallas-debug")

@@ -1,0 +1,210 @@
+"""What the text pane is made of: cells, colours, folds and sources of lines, without a screen."""
+
+from __future__ import annotations
+
+import random
+import re
+import time
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+
+from pallas_debug.ir.operations import Module, Region
+from pallas_debug.ir.text import Document
+from pallas_debug.tui import highlight
+from pallas_debug.tui.cells import cells, cuts, plain, visible, without_tabs
+from pallas_debug.tui.folds import Folds
+from pallas_debug.tui.lines import PIECE, DocumentLines, Lines, ListLines
+
+LLO = [
+    "$region0: #{add.1}",
+    "  #allocation0 [shape = 'u32[]', space=smem, size = 0x4]",
+    '    %7 = vsyncpa [#allocation3], 0 /* loc("rows.py":21:17 to :27) */',
+    "    %v42 = vadd.f32 %v41, %v40",
+]
+BUNDLES = [
+    "= control target key start",
+    "LH: loop header",
+    '   0x2   :  { (%p3) %v42_v2 = vadd.f32 %v41_v1, %v40_v0 /* loc("r.py":9:11) */  ;;  %s1 = sld 4 }',
+    "   0x1 LB: { %20 = dma.hbm_to_vmem [thread:$0]  /*hbm=*/%s15_s11, /*size=*/128 }",
+]
+
+
+@pytest.mark.parametrize(
+    "text", ["plain", "宽字", "e\u0301" * 9, "a\u200db\ufe0f", "\U0001f469\u200d\U0001f467"]
+)
+def test_cells_are_those_that_the_terminal_takes(text: str) -> None:
+    assert cells(text) == cell_len(visible(text))
+    assert cells(text) == sum(cell_len(c) for c in visible(text))
+
+
+def test_every_character_is_shown_or_stands_for_itself() -> None:
+    for number in (*range(0x3100), *range(0xD800, 0xE000), *range(0xFE00, 0x10000), 0xE0001):
+        shown = visible(chr(number))
+        shown.encode()
+        assert len(shown) == 1
+        assert shown.isprintable() or number >= 0xE000 or not shown.isascii()
+        assert ord(shown) not in (*range(0x20), *range(0x7F, 0xA0))
+        assert (
+            shown not in "\u061c\u200b\u200d\u200e\u200f\u2028\u2029\u202a\u202e\u2066\u2069\ufeff"
+        )
+
+
+def test_cuts_lose_nothing_and_split_no_character() -> None:
+    rng = random.Random(3)
+    for _ in range(200):
+        text = "".join(rng.choice(["a", "宽", "e\u0301"]) for _ in range(rng.randrange(40)))
+        room = rng.randrange(2, 12)
+        found = cuts(text, room)
+        assert found[-1] == cells(text)
+        sizes = [b - a for a, b in zip([0, *found], found, strict=False)]
+        assert all(size <= room for size in sizes)
+        assert all(size >= room - 1 for size in sizes[:-1])
+
+
+def test_tabs_reach_their_stops_across_parts() -> None:
+    parts = without_tabs([("宽\t", "value"), ("a\t\tb", "")])
+    assert plain(parts) == "宽      a               b"
+    assert [kind for _, kind in parts] == ["value", ""]
+
+
+@pytest.mark.parametrize(
+    "line, expected",
+    [
+        (LLO[0], {"label"}),
+        (LLO[1], {"label", "type", "literal"}),
+        (LLO[2], {"label", "value", "operation", "location"}),
+        (LLO[3], {"value", "operation"}),
+        (BUNDLES[0], {"label"}),
+        (BUNDLES[1], {"label"}),
+        (BUNDLES[2], {"literal", "value", "operation", "location", "comment"}),
+        (BUNDLES[3], {"literal", "value", "operation", "comment"}),
+    ],
+)
+def test_llo_and_bundles_have_colours(line: str, expected: set[str]) -> None:
+    parts = highlight.spans(line)
+    assert plain(parts) == line
+    assert {kind for _, kind in parts if kind} - {"string"} >= expected
+    assert "rows.py" not in plain(highlight.without_locations(parts))
+
+
+@pytest.mark.parametrize(
+    "unit", ["loc(", 'loc("', "tensor<", "/* ", '"\\', "a.", "!x<", "# ", "-1e"]
+)
+def test_hostile_lines_take_no_time(unit: str) -> None:
+    start = time.perf_counter()
+    line = unit * (5_000 // len(unit))
+    assert plain(highlight.spans(line)) == line
+    assert time.perf_counter() - start < 1
+
+
+def test_marks_lie_over_parts_and_lose_nothing() -> None:
+    rng = random.Random(5)
+    for _ in range(300):
+        line = "".join(rng.choice("ab%. ") for _ in range(30))
+        edges = sorted(rng.sample(range(31), 6))
+        marks = [(edges[0], edges[1], "x"), (edges[2], edges[3], "y"), (edges[4], edges[5], "x")]
+        found = highlight.marked(highlight.spans(line), marks)
+        assert plain(found) == line
+        at = 0
+        for text, kind in found:
+            inside = [m for m in marks if m[0] <= at < m[1]]
+            assert (kind in "xy" and kind != "") == bool(inside)
+            at += len(text)
+
+
+def test_a_location_with_a_hit_in_it_is_not_folded_away() -> None:
+    line = '%0 = a.b loc("rows.py":1:2)'
+    parts = highlight.marked(highlight.spans(line), highlight.hits(line, re.compile("rows")))
+    assert plain(highlight.without_locations(parts)) == line
+    assert plain(highlight.without_locations(highlight.spans(line))) == "%0 = a.b loc(…)"
+
+
+def shown(folds: Folds, count: int) -> list[int]:
+    return [folds.line_of(row) for row in range(folds.rows(count))]
+
+
+def test_folds_nest_and_unfold() -> None:
+    folds = Folds([Region(start=1, stop=8, depth=0), Region(start=3, stop=5, depth=1)])
+    assert folds.toggle(4) == 3
+    assert shown(folds, 10) == [0, 1, 2, 3, 6, 7, 8, 9]
+    assert folds.hidden(3) == 2
+    assert folds.toggle(7) == 1
+    assert shown(folds, 10) == [0, 1, 9]
+    assert [folds.row_of(n) for n in range(10)] == [0, 1, 1, 1, 1, 1, 1, 1, 1, 2]
+    assert folds.reveal(4)
+    assert shown(folds, 10) == list(range(10))
+    assert not folds.reveal(4)
+    assert folds.toggle(0) is None
+    folds.fold_all()
+    assert folds.toggle(1) == 1
+    assert shown(folds, 10) == [0, 1, 2, 3, 6, 7, 8, 9]
+    folds.unfold_all()
+    assert shown(folds, 10) == list(range(10))
+
+
+def test_the_line_that_opens_the_next_region_stays() -> None:
+    lines = ["if {", "  a", "} else {", "  b", "}", "end"]
+    folds = Folds(Module(lines, "mlir").regions)
+    folds.fold_all()
+    assert shown(folds, len(lines)) == [0, 2, 5]
+    region = folds.around(2)
+    assert region is not None
+    assert region.stop == 4
+
+
+def test_folds_at_random_show_each_line_or_what_hides_it() -> None:
+    rng = random.Random(6)
+    text = "".join(
+        "a {\n" if rng.random() < 0.4 else "}\n" if rng.random() < 0.5 else "x\n"
+        for _ in range(300)
+    )
+    lines = text.split("\n")
+    folds = Folds(Module(lines, "mlir").regions)
+    for _ in range(100):
+        folds.toggle(rng.randrange(len(lines)))
+        seen = shown(folds, len(lines))
+        assert seen == sorted(set(seen))
+        assert [folds.row_of(line) for line in seen] == list(range(len(seen)))
+        assert len(seen) + sum(folds.hidden(line) for line in seen) == len(lines)
+
+
+@pytest.mark.parametrize("size", [1, 7, 1000])
+def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
+    lines = [f"line {n} ü" for n in range(50)]
+    path = tmp_path / "text"
+    path.write_text("\n".join(lines) + "\n")
+    with Document.open(path) as document:
+        sources: list[Lines] = [DocumentLines(document), ListLines(lines)]
+        for source in sources:
+            pieces = list(source.pieces(20, lambda: size))
+            assert b"".join(pieces).decode() == "\n".join(lines[20:]) + "\n"
+            assert all(piece.endswith(b"\n") for piece in pieces)
+            while not source.index():
+                pass
+            assert (source.count, source.indexed) == (50, source.size)
+            assert source.text(3, 2, 6) == "ne 3"
+            assert list(source.whole()) == lines
+        assert [s.length(3) for s in sources] == [9, 8]
+
+
+def test_a_huge_line_comes_in_parts() -> None:
+    document = Document.of(b"a\n" + b"x" * (PIECE * 2 + 5) + b"\nb\n")
+    sizes = [len(p) for p in DocumentLines(document).pieces(0, lambda: 100)]
+    assert sum(sizes) == document.size
+    assert max(sizes) == PIECE
+
+
+def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("one\ntwo\n")
+    document = Document.open(path)
+    source = DocumentLines(document)
+    source.index()
+    document.close()
+    assert (source.text(0), source.length(1), list(source.whole())) == ("", 0, [])
+    assert source.index()
+    assert list(source.pieces(0, lambda: 10)) == []
+    with pytest.raises(OSError, match="Bad file"):
+        source.grow()

@@ -1,0 +1,498 @@
+"""The text pane by itself, in Textual's own driver: files and lists of any size and shape."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import os
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+from textual.pilot import Pilot
+
+from pallas_debug.ir.text import Document
+from pallas_debug.tui import find, textpane
+from pallas_debug.tui.cells import cells as cell_count
+from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.textpane import TextPane
+
+SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
+DATA = Path(__file__).parents[1] / "ir" / "data"
+PASSES = sorted((DATA / "libtpu-0.0.50").glob("rows-*/v5e/passes/*"))
+BAR = " ▁▂▃▄▅▆▇█"
+JAXPR = next((DATA / "libtpu-0.0.50").glob("rows-*/jaxpr.txt"))
+
+
+class Alone(App[None]):
+    """Nothing but the pane."""
+
+    def __init__(self, **state: Any) -> None:
+        super().__init__(**state)
+        self.pane = TextPane(id="text")
+        self.told = 0
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+    def on_mount(self) -> None:
+        self.pane.focus()
+
+    def on_text_pane_changed(self) -> None:
+        self.told += 1
+
+    def rows(self) -> list[str]:
+        """The screen."""
+        return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+async def until(pilot: Pilot[None], known: Callable[[], object]) -> None:
+    for _ in range(2000):
+        if known():
+            await pilot.pause()
+            return
+        await pilot.pause(0.005)
+    raise AssertionError("it never came to be")
+
+
+def lines_of(path: Path) -> list[str]:
+    return path.read_text().removesuffix("\n").split("\n")
+
+
+@pytest.mark.parametrize("size", SIZES)
+@drive
+async def test_every_stage_is_drawn_at_every_size(size: str) -> None:
+    app = Alone()
+    async with app.run_test(size=SIZES[size]) as pilot:
+        for path in (*PASSES[::5], JAXPR):
+            app.pane.show(lines_of(path))
+            await pilot.pause()
+            width, height = SIZES[size]
+            rows = app.rows()
+            assert len(rows) == height
+            assert {cell_count(row) for row in rows} == {width}
+            for number, line in enumerate(lines_of(path)[: height - 1]):
+                if number and "loc(" not in line:
+                    start = rows[number][len(str(app.pane.count)) + 1 :].rstrip("›" + BAR)
+                    assert line.startswith(start[: width - 12])
+
+
+@drive
+async def test_a_line_that_goes_on_says_so_and_can_be_panned() -> None:
+    app = Alone()
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.pane.show(["short", "0123456789" * 10])
+        await pilot.pause()
+        assert "›" not in app.rows()[0]
+        assert app.rows()[1].startswith("2 01234567")
+        assert app.rows()[1].endswith("3456›")
+        await pilot.press("l")
+        await pilot.pause()
+        assert app.rows()[1].startswith("2 ‹9012345")
+        assert app.rows()[0].rstrip() == "1 ‹"
+        app.pane.action_pan(200)
+        await pilot.pause()
+        assert app.pane.panned == 99
+        assert app.rows()[1].rstrip() == "2 ‹"
+        app.pane.pan_end()
+        await pilot.pause()
+        assert app.rows()[1].endswith("456789")
+        await pilot.press("h")
+        assert app.pane.panned == 54
+        app.pane.pan_home()
+        assert app.pane.panned == 0
+
+
+@drive
+async def test_wrapped_lines_lose_nothing_and_the_cursor_moves_by_lines() -> None:
+    app = Alone()
+    wide = "宽" * 30 + "e\u0301" * 20
+    texts = ["0123456789" * 10, wide, "x" * 5000, *(f"line {n}" for n in range(30))]
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.pane.show(texts)
+        app.pane.wrap = True
+        await pilot.pause()
+        rows = [row.rstrip(BAR) for row in app.rows()]
+        room = app.pane.columns - 3
+        assert rows[0] == " 1 " + ("0123456789" * 10)[:room]
+        assert rows[1] == "  ↪" + ("0123456789" * 10)[room : 2 * room]
+        assert "".join(r[3:] for r in rows[3:6]) == wide
+        await pilot.press("j", "j")
+        await pilot.pause()
+        assert app.pane.cursor == 2
+        assert app.rows()[-1].rstrip(BAR) == "  ↪xx … 4,710 more characters"
+        await pilot.press("G")
+        await pilot.pause()
+        assert app.rows()[-1].rstrip(BAR) == "33 line 29"
+        await pilot.press("k")
+        app.pane.action_move(-40)
+        await pilot.pause()
+        assert app.rows()[0].startswith(" 1 0123")
+
+
+@drive
+async def test_what_is_wide_combining_or_hostile_takes_the_cells_it_says() -> None:
+    app = Alone()
+    hostile = [
+        "\x1b[31mred\x1b]0;title\x07",
+        "[bold]markup[/] %x",
+        "\u202eesrever\u2066 isolate \u200bnothing\u2028",
+        "宽字" * 40,
+        "e\u0301" * 100,
+        "a\tb\t\tc",
+        "\U0001f469\u200d\U0001f469\u200d\U0001f467 \ufe0f \U0001f44d\U0001f3fd",
+        "\udc80 half",
+    ]
+    async with app.run_test(size=(40, 12)) as pilot:
+        app.pane.show(hostile)
+        for pan in (0, 1, 3, 7):
+            app.pane.panned = pan
+            await pilot.pause()
+            rows = app.rows()
+            assert {cell_count(row) for row in rows} == {40}
+            joined = "".join(rows)
+            assert joined.isprintable()
+            assert not set(joined) & set("\x1b\x07\u202e\u2066\u200b\u200d\ufe0f\udc80\t")
+            joined.encode()
+        app.pane.panned = 0
+        await pilot.pause()
+        rows = app.rows()
+        assert "␛[31mred␛]0;title␇" in rows[0]
+        assert "[bold]markup[/] %x" in rows[1]
+        assert "�esrever�" in rows[2]
+        assert rows[5].startswith("6 a       b               c ")
+
+
+@drive
+async def test_a_line_of_ten_million_characters_is_read_by_slices(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"first\n" + b"0123456789" * 1_000_000 + b"\nlast\n")
+    app = Alone()
+    with Document.open(path) as document:
+        asked: list[int] = []
+        read = document.line_slice
+
+        def line_slice(number: int, start: int, stop: int) -> str:
+            asked.append(stop - start)
+            return read(number, start, stop)
+
+        document.line_slice = line_slice  # type: ignore[method-assign]
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.pane.show(document)
+            await until(pilot, lambda: app.pane.count == 3)
+            assert plain(app.pane.cells(1)).endswith("… 9,990,000 more bytes")
+            app.pane.panned = 5_000_005
+            await pilot.pause()
+            assert app.rows()[1].startswith("2 ‹67890123456789")
+            assert app.rows()[1].endswith("›")
+            app.pane.panned = 9_999_990
+            await pilot.pause()
+            assert app.rows()[1].rstrip() == "2 ‹123456789"
+            app.pane.wrap = True
+            await pilot.pause()
+            app.pane.action_move(1)
+            await pilot.pause()
+            assert plain(app.pane.cells(1)).endswith("… 9,998,482 more bytes")
+            assert any("…" in row for row in app.rows())
+        assert max(asked) <= textpane.LONGEST
+
+
+@drive
+async def test_regions_fold_and_searches_unfold_what_they_land_in() -> None:
+    app = Alone()
+    path = next(p for p in PASSES if "canonicalize-operations" in p.name)
+    async with app.run_test(size=(160, 48)) as pilot:
+        app.pane.show(lines_of(path))
+        regions = app.pane.module.regions
+        function = next(r for r in regions if "func.func @rows(" in app.pane.line(r.start))
+        app.pane.cursor = function.start + 1
+        app.pane.toggle_fold()
+        await pilot.pause()
+        assert app.pane.cursor == function.start
+        hidden = function.stop - function.start
+        assert plain(app.pane.cells(function.start)).endswith(f"… {hidden} lines")
+        assert app.pane.rows == app.pane.count - hidden
+        await pilot.press("j")
+        assert app.pane.cursor == function.stop + 1
+        app.pane.search("arith.mulf")
+        await pilot.pause()
+        assert function.start < app.pane.cursor <= function.stop
+        assert app.pane.rows == app.pane.count
+        app.pane.fold_all()
+        assert app.pane.rows < app.pane.count - hidden
+        assert app.pane.cursor == 0 or app.pane.line(app.pane.cursor).endswith("{")
+        app.pane.unfold_all()
+        assert app.pane.rows == app.pane.count
+
+
+@drive
+async def test_values_are_told_apart_by_definition_and_use() -> None:
+    app = Alone()
+    async with app.run_test(size=(160, 48)):
+        for path in (PASSES[0], JAXPR):
+            app.pane.show(lines_of(path))
+            module = app.pane.module
+            line, uses = next(
+                (n, module.uses(o.results[0].name, n))
+                for n in range(app.pane.count)
+                for o in module.operations(n)
+                if o.results and len(module.uses(o.results[0].name, n)) == 1
+            )
+            app.pane.cursor = line
+            assert "text--defined" in {kind for _, kind in app.pane.cells(line)}
+            assert "text--same" in {kind for _, kind in app.pane.cells(uses[0])}
+            assert app.pane.next_use()
+            assert app.pane.cursor == uses[0]
+
+
+@drive
+async def test_search_is_incremental_and_can_be_toggled() -> None:
+    app = Alone()
+    texts = ["a load", "Load.b", "x", "load load", "a.b", "load"]
+    async with app.run_test(size=(80, 24)) as pilot:
+        pane = app.pane
+        pane.show(texts, keep=2)
+        for typed, cursor, where in (("l", 3, "3/4"), ("lo", 3, "3/4"), ("load", 3, "3/4")):
+            pane.search(typed)
+            assert (pane.cursor, pane.where) == (cursor, where)
+        pane.search("loadx")
+        assert (pane.cursor, pane.where) == (2, "0/0")
+        pane.search("Load")
+        assert (pane.cursor, pane.where) == (1, "1/1")
+        pane.next_case()
+        assert pane.case == "ignored"
+        assert pane.where == "3/4"
+        pane.search("a.")
+        assert list(pane.hits) == [0, 1, 3, 4, 5]
+        pane.toggle_regex()
+        assert list(pane.hits) == [4]
+        pane.toggle_regex()
+        pane.search("(")
+        assert pane.problem.startswith("no regular expression: ")
+        assert pane.problem.endswith("searched as it stands")
+        pane.search("load")
+        pane.cursor = 5
+        pane.next_hit(1)
+        assert pane.cursor == 0
+        pane.next_hit(-1)
+        assert pane.cursor == 5
+        await pilot.pause()
+        assert "text--hit" in {kind for _, kind in pane.cells(0)}
+        pane.search(None)
+        assert pane.where == ""
+        assert "text--hit" not in {kind for _, kind in pane.cells(0)}
+
+
+@drive
+async def test_a_large_file_answers_while_it_is_indexed_and_searched(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    part = b"".join(p.read_bytes() for p in PASSES)
+    with path.open("wb") as file:
+        for _ in range(60_000_000 // len(part)):
+            file.write(part)
+        file.write(b"the very needle\n")
+    app = Alone()
+    with Document.open(path) as document:
+        async with app.run_test(size=(80, 24)) as pilot:
+            start = time.perf_counter()
+            app.pane.show(document)
+            app.pane.search("the very needle")
+            assert time.perf_counter() - start < 0.5
+            assert app.pane.source.indexed < app.pane.source.size
+            assert app.pane.where == "0/0+"
+            assert "reading, " in app.pane.state
+            assert "searching" in app.pane.state
+            lags = []
+            while app.pane.searching:
+                asked = time.perf_counter()
+                await asyncio.sleep(0)
+                lags.append(time.perf_counter() - asked)
+            assert len(lags) > 5
+            assert sorted(lags)[len(lags) // 2] < 0.05
+            await until(pilot, lambda: app.pane.source.indexed == app.pane.source.size)
+            assert app.pane.where == "1/1"
+            assert app.pane.cursor == app.pane.count - 1
+            assert not app.pane.linked
+            assert "values, regions and Python lines are off" in app.pane.state
+            app.pane.go_to(5)
+            assert app.pane.cursor == 5
+
+
+@drive
+async def test_an_expression_that_never_ends_is_given_up() -> None:
+    app = Alone()
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.show(["start", "a" * 60 + "b", "end"] * 50)
+        start = time.perf_counter()
+        app.pane.search("(a+)+$")
+        await pilot.pause()
+        assert time.perf_counter() - start < 5
+        assert app.pane.problem == "the expression takes too long to match; given up"
+        assert not app.pane.searching
+        app.pane.search("end")
+        assert app.pane.where == "1/50"
+        assert app.pane.problem == ""
+        assert "text--hit" in {kind for _, kind in app.pane.cells(2)}
+
+
+@drive
+async def test_an_expression_that_is_slow_finds_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(find, "_PATIENCE", 0.3)
+    monkeypatch.setattr(find, "_SMALLEST", 1 << 10)
+    app = Alone()
+    texts = ["ab" * 40 + "c" * (n % 50 == 7) for n in range(300)]
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.show(texts)
+        app.pane.search("(?:a.*){2}c")
+        await until(pilot, lambda: not app.pane.searching)
+        assert app.pane.problem == ""
+        assert list(app.pane.hits) == list(range(7, 300, 50))
+
+
+@drive
+async def test_the_end_is_gone_to_as_far_as_it_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"line\n" * 4_000_000)
+    app = Alone()
+    with Document.open(path) as document:
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.pane.show(document)
+            known = app.pane.count
+            assert known < 4_000_000
+            app.pane.action_go(-1)
+            assert app.pane.cursor == known - 1
+            await until(pilot, lambda: app.pane.source.indexed == app.pane.source.size)
+            assert app.pane.cursor == 3_999_999
+            app.pane.show(document)
+            app.pane.go_to(3_000_000)
+            await until(pilot, lambda: app.pane.cursor == 3_000_000)
+            assert app.pane.state.startswith("values, regions and Python lines are off: 20 MB, ")
+
+
+@drive
+async def test_a_search_that_is_given_up_stops(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"some line\n" * 3_000_000)
+    app = Alone()
+    with Document.open(path) as document:
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.pane.show(document)
+            app.pane.search("line")
+            app.pane.next_hit(1)
+            await until(pilot, lambda: app.pane.cursor == 1)
+            app.pane.search("a line")
+            assert app.pane.where == "0/0+"
+            app.pane.search(None)
+            assert not app.pane.searching
+            await pilot.pause()
+            assert len(app.pane.hits) == 0
+
+
+@drive
+async def test_tables_of_a_long_pass_are_made_aside() -> None:
+    app = Alone()
+    texts = lines_of(PASSES[0])
+    long = texts * (1 + 6000 // len(texts))
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.show(long)
+        assert not app.pane.linked
+        assert app.pane.state == "linking values and lines"
+        await until(pilot, lambda: app.pane.linked)
+        assert app.pane.state == ""
+        assert app.told
+        assert app.pane.module.regions
+
+
+@drive
+async def test_files_that_grow_vanish_or_are_replaced(tmp_path: Path) -> None:
+    path, other = tmp_path / "text", tmp_path / "other"
+    path.write_bytes(b"one\ntwo\n")
+    app = Alone()
+    with Document.open(path) as document:
+        async with app.run_test(size=(80, 8)) as pilot:
+            pane = app.pane
+            pane.show(document, keep=1)
+            pane.search("e")
+            pane.cursor = 1
+            with path.open("ab") as file:
+                file.write(b"three\n")
+            pane.look()
+            await until(pilot, lambda: pane.count == 3)
+            await until(pilot, lambda: list(pane.hits) == [0, 2])
+            assert pane.cursor == 2
+            os.truncate(path, 4)
+            pane.look()
+            await pilot.pause()
+            assert pane.count == 1
+            assert "The file was replaced or cut short while it was shown" in app.rows()[-1]
+            other.write_bytes(b"new\nlines\n" * 10)
+            other.replace(path)
+            pane.look()
+            await until(pilot, lambda: pane.count == 20)
+            path.unlink()
+            pane.look()
+            await pilot.press("G")
+            await pilot.pause()
+            assert "The file is gone; this is the text as it was." in app.rows()[-1]
+            assert app.rows()[-2].startswith("20")
+            assert pane.line(19) == "lines"
+            assert pane.dismiss()
+            await pilot.pause()
+            assert app.rows()[-1].startswith("20")
+            assert not pane.dismiss()
+            document.close()
+            pane.look()
+            assert pane.notice == "The file cannot be read any more: Bad file descriptor."
+            assert pane.line(0) == ""
+
+
+@drive
+async def test_an_empty_text_and_odd_keys() -> None:
+    app = Alone()
+    async with app.run_test(size=(20, 3)) as pilot:
+        app.pane.show([])
+        for wrap in (False, True):
+            app.pane.wrap = wrap
+            await pilot.press("j", "G", "g", "l", "h", "space", "b")
+            app.pane.toggle_fold()
+            app.pane.fold_all()
+            app.pane.search("x")
+            app.pane.next_hit(1)
+            app.pane.next_hit(-1)
+            assert not app.pane.next_use()
+            assert app.pane.origin == ()
+        assert app.pane.cursor == 0
+
+
+@drive
+async def test_without_colour_all_is_still_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    app = Alone()
+    async with app.run_test(size=(160, 12)) as pilot:
+        app.pane.show(["%0 = a.b %1", "%2 = a.c %0", "plain"])
+        app.pane.cursor = 1
+        app.pane.search("c")
+        await pilot.pause()
+        strips = [list(strip) for strip in app.screen._compositor.render_strips()]
+        styles = {s.text: s.style for strip in strips for s in strip if s.text.strip() and s.style}
+        assert styles["c"].reverse
+        assert styles["%2"].bold
+        assert all(s.style and s.style.bold for s in strips[1] if s.text.strip())
+        assert not any(s.style and s.style.reverse for s in strips[2])

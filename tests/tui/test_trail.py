@@ -1,0 +1,138 @@
+"""The trail of an operation, in Textual's own driver, through the passes of the real compiler."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.app import App, ComposeResult
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.tui.cells import cells as cell_count
+from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.trail import TrailPane, TrailRow, trail_rows
+
+SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
+DATA = Path(__file__).parents[1] / "ir" / "data"
+PATHS = sorted((DATA / "libtpu-0.0.50").glob("rows-*/v5e/passes/*"))
+
+
+class Alone(App[None]):
+    """Nothing but the pane."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pane = TrailPane(id="trail")
+        self.chosen: list[tuple[int, int]] = []
+
+    def compose(self) -> ComposeResult:
+        yield self.pane
+
+    def on_mount(self) -> None:
+        self.pane.focus()
+
+    def on_trail_pane_chosen(self, event: TrailPane.Chosen) -> None:
+        self.chosen.append((event.position, event.line))
+
+    def rows(self) -> list[str]:
+        """The screen."""
+        return ["".join(s.text for s in strip) for strip in self.screen._compositor.render_strips()]
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+def modules() -> list[Module]:
+    return [Module.of(path.read_text()) for path in PATHS]
+
+
+def line_of(module: Module, name: str) -> int:
+    return module.names.index(name)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@drive
+async def test_a_load_through_all_passes(size: str) -> None:
+    app = Alone()
+    found = modules()
+    labels = [path.stem for path in PATHS]
+    async with app.run_test(size=SIZES[size]) as pilot:
+        line = line_of(found[0], "vector.load")
+        app.pane.follow(modules, labels, 0, line)
+        assert app.pane.following
+        said = plain(app.pane.cells(0))
+        assert said == f"following line {line + 1} of {labels[0]} through {len(labels)} passes…"
+        while app.pane.following:
+            await pilot.pause(0.01)
+        await pilot.pause()
+        rows = app.rows()
+        assert {cell_count(row) for row in rows} == {SIZES[size][0]}
+        assert rows[0].startswith("▶00-deserialization")
+        assert app.pane.cursor == 0
+        await pilot.press("j")
+        assert app.pane.choose()
+        await pilot.pause()
+        row = app.pane.current
+        assert row is not None
+        assert app.chosen == [(1, row.line)]
+        assert app.pane.count >= 2
+
+
+def test_fates_are_told_by_the_pass_that_did_it_whichever_way_one_looks() -> None:
+    alias = '#loc1 = loc("a.py":3:1)\n'
+    texts = [
+        "module {\n  %0 = a.load %x loc(#loc1)\n}\n" + alias,
+        "module {\n" + "  %0 = b.load %x loc(#loc1)\n" * 2 + "}\n" + alias,
+        "module {\n}\n",
+    ]
+
+    def load() -> list[Module]:
+        return [Module.of(text) for text in texts]
+
+    def told(rows: list[TrailRow]) -> list[tuple[int, int | None, str, bool]]:
+        return [(row.position, row.line, row.became, row.here) for row in rows]
+
+    assert told(trail_rows(load, 0, 1)) == [
+        (0, 1, "first", True),
+        (1, 1, "split", False),
+        (1, 2, "split", False),
+        (2, None, "gone", False),
+    ]
+    assert told(trail_rows(load, 1, 1))[0] == (0, 1, "first", False)
+    texts.reverse()
+    assert told(trail_rows(load, 2, 1))[:2] == [(1, 1, "new", False), (1, 2, "new", False)]
+    assert told(trail_rows(load, 2, 1))[2] == (2, 1, "merged", True)
+
+
+@drive
+async def test_an_operation_that_is_gone_leads_nowhere() -> None:
+    app = Alone()
+    texts = ["module {\n  %0 = a.b : i32\n}\n", "module {\n}\n"]
+    async with app.run_test(size=(80, 24)) as pilot:
+        app.pane.follow(lambda: [Module.of(t) for t in texts], ["one", "two"], 0, 1)
+        while app.pane.following:
+            await pilot.pause(0.01)
+        await pilot.pause()
+        assert [row.rstrip() for row in app.rows()[:2]] == [
+            "▶one                 2  %0 = a.b : i32",
+            " two  ✗ gone",
+        ]
+        await pilot.press("j")
+        assert not app.pane.choose()
+        await pilot.click(app.pane, offset=(3, 0))
+        await pilot.click(app.pane, offset=(3, 0))
+        await pilot.pause()
+        assert app.chosen == [(0, 1)]
