@@ -46,17 +46,22 @@ def command(
         raise CannotRunError(_without_a_terminal(where))
     gc.disable()  # until the first screen: nothing of what is made for it goes again
     roots, of_path = _roots(where or (Path("dumps"),))
-    from pallas_debug.tui.run import browse
+    from pallas_debug.tui.ahead import Ahead
 
-    ended = browse(
-        roots,
-        kernel=kernel or of_path.get("kernel"),
-        target=target or of_path.get("target"),
-        step=step,
-        line=line,
-        theme=theme,
-        resume=not no_resume,
-    )
+    ahead = Ahead()
+    with ahead.showing(roots):
+        from pallas_debug.tui.run import browse
+
+        ended = browse(
+            roots,
+            kernel=kernel or of_path.get("kernel"),
+            target=target or of_path.get("target"),
+            step=step,
+            line=line,
+            theme=theme,
+            resume=not no_resume,
+            starts=ahead.hand_over,
+        )
     if ended.said:
         output.say(ended.said)
     return Exit.FAILED if ended.failed else Exit.OK

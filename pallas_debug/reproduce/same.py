@@ -9,7 +9,10 @@ from pallas_debug.model import Failure
 
 _CODE = re.compile(r"\bE\d{4}\b")
 _CHECK = re.compile(r"Check failed: (?P<said>.*)")
-_WHERE = re.compile(r"(?:\bin pallas_call \S+ )?\bat \S+:\d+\b|\S+\.py:\d+(?::\d+)?|/\S+")
+_WHERE = re.compile(
+    r"(?: with)? (?:MLIR module|HLO) name `[^`]*`"
+    r"|(?:\bin pallas_call \S+ )?\bat \S+:\d+\b|\S+\.py:\d+(?::\d+)?|/\S+"
+)
 _PLEA = re.compile(r"\s*Please file an? (?:issue|bug) at \S+")
 _NUMBER = re.compile(r"0x[0-9a-f]+|\d+(?:\.\d+)?[KMG]?")
 _LONGEST = 160

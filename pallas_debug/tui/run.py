@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -40,11 +40,13 @@ def browse(
     line: int | None = None,
     theme: str | None = None,
     resume: bool = True,
+    starts: Callable[[], None] = lambda: None,
 ) -> Ended:
     """Browse one or two directories, or a file, until the user leaves.
 
     Args:
       resume: whether to open where one was, and to remember where one is in the end.
+      starts: is called before the app takes the screen.
 
     Raises:
       UsageError: there is no such kernel, target, pass or theme; or the keymap is none.
@@ -65,6 +67,7 @@ def browse(
     colors = terminal.has_colors(os.environ)
     app = BrowseApp(browser, spot=spot, keymap=keys, colors=colors, notes=notes)
     _set_theme(app, theme or remembered.theme, wanted=theme is not None)
+    starts()
     try:
         app.run()
     finally:

@@ -65,6 +65,7 @@ def test_what_is_no_python_is_not_run() -> None:
         (("compile", "a 1\n\nat location: x"), ("compile", "a 2\n\nat location: y"), True),
         (("crash", "words F1 f.cc:3] Check failed: rem == 0 (8 vs. 0)\nmore"), ("crash", "Check failed: rem == 0 (4 vs. 0)"), True),
         (("crash", "Check failed: rem == 0"), ("crash", "Check failed: a == 0"), False),
+        (("compile", "failed with MLIR module name `a` HLO name `b.1`: bad"), ("compile", "failed with MLIR module name `c` HLO name `d.2`: bad"), True),
         (("timeout", "after 3 s"), ("timeout", "after 4 s"), True),
     ],
 )  # fmt: skip

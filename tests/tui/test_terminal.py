@@ -290,7 +290,36 @@ def test_what_cannot_be_browsed(
         terminal.wait_for(message)
         terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
         assert terminal.process.returncode in (2, 3)
-        assert "\x1b[?1049h" not in terminal.seen
+        before = terminal.seen.partition(message)[0]  # said on the screen that was there before
+        assert before.count("\x1b[?1049h") == before.count("\x1b[?1049l")
+
+
+def test_the_kernels_are_there_before_the_program_is(tmp_path: Path, add: str) -> None:
+    many = tmp_path / "many"
+    for name in ("alpha-00000001", "runs", ".hidden", "gamma\x1b[2J-00000002"):
+        (many / name).mkdir(parents=True)
+    with Terminal(tmp_path, str(many), "--no-resume") as terminal:
+        terminal.wait_for("alpha-00000001")
+        first, _, rest = terminal.seen.partition("alpha-00000001")
+        assert "\x1b[?1049h" in first  # not on the screen that was there before
+        assert "? help" not in terminal.seen
+        terminal.wait_for("? help")
+        names = rest.partition("\x1b[?1049h")[0]
+        assert "gamma\N{REPLACEMENT CHARACTER}[2J-00000002" in names
+        assert "runs" not in names
+        assert ".hidden" not in names
+        terminal.send("q")
+        terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
+        assert terminal.process.returncode == 0
+
+
+def test_keys_typed_while_it_is_loaded_are_not_lost_and_not_shown(tmp_path: Path, add: str) -> None:
+    with Terminal(tmp_path, add, "--no-resume") as terminal:
+        terminal.wait_for("\x1b[?1049h")
+        terminal.send("q")
+        terminal.wait_until(lambda: terminal.process.poll() is not None, "the end")
+        assert terminal.process.returncode == 0
+        assert "q" not in terminal.seen.partition("\x1b[?1049h")[2].partition("\x1b")[0]
 
 
 def test_a_kernel_a_pass_and_a_line_are_opened(tmp_path: Path, dumps: Path) -> None:
