@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
@@ -14,11 +15,13 @@ from textual.widget import Widget
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.tui import failure as failures
-from pallas_debug.tui.cells import cells
 from pallas_debug.tui.failure import Report
 from pallas_debug.tui.lineview import Cells, LineView
 from pallas_debug.tui.model import Browser, Entry, Place
 from pallas_debug.tui.rows import FAILED
+
+MARGIN = 2
+"""Columns before each line."""
 
 AT_ONCE = 500_000
 """Bytes of a text up to which the failing line is found before the text is drawn."""
@@ -51,12 +54,11 @@ class FailurePane(LineView):
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
         self.report: Report | None = None
-        self._lines: list[str] = []
-        self.set_reactive(FailurePane.wrap, True)
+        self._report_rows: list[tuple[str, str]] = []
 
     @property
     def count(self) -> int:
-        return min(len(self._lines), 1) if self.folded else len(self._lines)
+        return min(len(self._report_rows), 1) if self.folded else len(self._report_rows)
 
     def show(self, browser: Browser, entry: Entry | None, target: str | None) -> None:
         """Show why a kernel failed for a target; nothing where it did not."""
@@ -87,7 +89,6 @@ class FailurePane(LineView):
 
     def _take(self, report: Report | None, *, keep: int) -> None:
         self.report = report
-        self._lines = report.lines if report else []
         self.set_class(report is not None, "failed")
         self._fit()
         self.changed(keep=keep)
@@ -125,20 +126,37 @@ class FailurePane(LineView):
     def _fit(self) -> None:
         # Not its own size, which is none as long as it is away.
         width = self.parent.size.width if isinstance(self.parent, Widget) else 0
-        width = max((width or self.app.size.width) - 2, 1)
-        rows = sum(max(-(-cells(line) // width), 1) for line in self._lines)
+        width = max((width or self.app.size.width) - 1, MARGIN + 1)
+        self._report_rows = list(_wrapped_rows(self.report, width)) if self.report else []
         most = 1 if self.folded else max((self.app.size.height - 2) // 3, 1)
-        self.styles.height = max(min(rows, most), 1)
+        self.styles.height = max(min(len(self._report_rows), most), 1)
 
     # Drawing.
 
     def cells(self, line: int) -> Cells:
-        report = self.report
-        assert report is not None
-        text = self._lines[line]
-        if line == 0:
-            return [(f"{FAILED} {text}", "failure--head")]
-        if line == 1 and report.place:
-            return [(f"  {text}", "failure--place")]
-        helps = line < len(self._lines) - len(report.message)
-        return [(f"  {text}", "failure--help" if helps else "")]
+        kind, text = self._report_rows[line]
+        return [(text, kind)]
+
+
+def _wrapped_rows(report: Report, width: int) -> Iterator[tuple[str, str]]:
+    """The report's lines by words, each with its style."""
+    lines = report.lines
+    helps = len(lines) - len(report.message)
+    for number, line in enumerate(lines):
+        if number == 0:
+            kind, indent = "failure--head", f"{FAILED} "
+        elif number == 1 and report.place:
+            kind, indent = "failure--place", " " * MARGIN
+        else:
+            kind, indent = "failure--help" if number < helps else "", " " * MARGIN
+        spaced = line.expandtabs(4)
+        depth = " " * (MARGIN + len(spaced) - len(spaced.lstrip()))
+        rows = textwrap.wrap(
+            spaced,
+            width,
+            initial_indent=indent,
+            subsequent_indent=depth if len(depth) < width // 2 else "",
+            drop_whitespace=True,
+            break_on_hyphens=False,
+        )
+        yield from ((kind, row) for row in rows or [""])
