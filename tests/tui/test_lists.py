@@ -339,12 +339,12 @@ async def test_a_failure_is_told_above_its_operation(
         await until(pilot, lambda: app.failure.report and app.failure.report.explanation)
         assert "tpu.vector_load" in app.text.line(app.text.cursor)
         assert app.failure.size.height <= size[1] // 3
+        app.text.focus()
+        await pilot.pause()
         rows = [plain(app.failure.cells(i)) for i in range(app.failure.count)]
         assert all(len(row) <= app.failure.size.width for row in rows)
         said = " ".join(row.strip() for row in rows)  # wrapped by words
         assert " ".join([*KNOWN, "INTERNAL: Mosaic failed"]) in said
-        app.text.focus()
-        await pilot.pause()
         golden(app, f"failure-{size[0]}x{size[1]}")
         await press(pilot, "M")
         assert app.failure.size.height == 1
