@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import re
 
+from pallas_debug.bridge import internals
 from pallas_debug.errors import CannotRunError
 
 _MODULES = {"jax", "jax.numpy", "numpy", "jax.lax", "jax.experimental", "jax.experimental.pallas"}
@@ -80,7 +81,9 @@ def _is_own(node: ast.FunctionDef | ast.arg) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    return name in _MODULES or name == "jax.experimental.checkify" or name.startswith("jax._src.")
+    return (
+        name in _MODULES or name == "jax.experimental.checkify" or name.startswith(internals.PREFIX)
+    )
 
 
 def _is_offered(node: ast.Attribute, defined: set[str]) -> bool:

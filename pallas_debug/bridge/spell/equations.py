@@ -14,7 +14,7 @@ from jax import lax
 from jax._src import core as jax_core
 from jax._src import debugging
 
-from pallas_debug.bridge import rewrite
+from pallas_debug.bridge import internals, rewrite
 from pallas_debug.bridge.spell import refs, regions, values
 from pallas_debug.bridge.spell.page import Block
 
@@ -193,7 +193,7 @@ def _homes(modules: int) -> dict[int, tuple[str, str]]:
     """All of jax's primitives; made anew when `modules`, their number, has changed."""
     found: dict[int, tuple[str, str]] = {}
     for name, module in sorted(sys.modules.items()):
-        if name.startswith("jax._src."):
+        if name.startswith(internals.PREFIX):
             for attribute, value in list(vars(module).items()):
                 if isinstance(value, jax_core.Primitive):
                     found.setdefault(id(value), (name, attribute))
