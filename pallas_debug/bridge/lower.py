@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import math
 import re
@@ -181,6 +182,7 @@ def collecting_mosaic(sink: list[str]) -> Iterator[None]:
     with _patch_lock:
         if _original is None:
             _original = mosaic.lower_module_to_custom_call
+            functools.update_wrapper(_lower_and_collect, _original)  # it looks like jax's own
             mosaic.lower_module_to_custom_call = _lower_and_collect
     before, _local.sink = getattr(_local, "sink", None), sink
     try:

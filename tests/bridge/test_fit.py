@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_debug.aot import targets
-from pallas_debug.bridge import chip, interpret, platform, selftest
+from pallas_debug.bridge import chip, interpret, lower, platform, selftest
 from pallas_debug.errors import IncompatibleJaxError
 from pallas_debug.session import Options, Session
 
@@ -158,3 +158,9 @@ def test_an_initialised_backend_is_asked() -> None:
     assert not platform.has_accelerator()
     assert platform.device_kind() == "cpu"
     assert os.environ["JAX_PLATFORMS"] == "cpu"
+
+
+def test_what_we_put_in_the_place_of_jaxs_own_still_fits() -> None:
+    with lower.collecting_mosaic([]):
+        selftest.results.cache_clear()
+        assert selftest.results()["Mosaic module"] is None
