@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +131,13 @@ def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdi
     args, kwargs = programs.function_arguments(
         function, options["args"], options["spec"], values=True
     )
+    try:
+        inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(
+            f"{what} cannot be called so: {error}. Give what it takes, each with its own --arg, "
+            "such as --arg 'f32[128,128]' or --arg causal=True"
+        ) from error
     return verify(function, *args, **wanted, **kwargs)
 
 

@@ -104,6 +104,11 @@ def test_a_trace_that_fails_is_a_finding_at_its_line(command: Any, tmp_path: Pat
     [
         (["gone.py"], "no such script: gone.py"),
         (["rows:gone"], "rows has no 'gone'"),
+        (
+            ["rows:gather"],
+            "rows:gather cannot be called so: missing a required argument: 'x'. Give",
+        ),
+        (["rows:gather", ARGUMENT, ARGUMENT], "too many positional arguments. Give what it takes"),
         (["rows.py", ARGUMENT], "--arg is for package.module:function"),
         (["rows:gather", ARGUMENT, "-e", "magic"], "no engine magic; there are static, compile, "),
         (["rows:gather", ARGUMENT, "-t", "v9"], "unknown target 'v9'"),
