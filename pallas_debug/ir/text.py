@@ -54,6 +54,7 @@ class Document:
         self._indexed = 0
         self._size = source.size()
         self._cache: OrderedDict[int, array[int]] = OrderedDict()
+        self._count: int | None = None  # lines, once all is indexed
 
     @classmethod
     def open(cls, path: str | Path) -> Document:
@@ -86,9 +87,11 @@ class Document:
     @property
     def line_count(self) -> int:
         """Lines known so far. The last one counts without a newline once all is indexed."""
-        if not self.complete:
-            return self._newlines
-        return self._newlines + (self._size > 0 and self._last_end != self._size)
+        if self._count is None:
+            if not self.complete:
+                return self._newlines
+            self._count = self._newlines + (self._size > 0 and self._last_end != self._size)
+        return self._count
 
     def index(self, budget: int = STEP) -> bool:
         """Index up to `budget` bytes more; whether all is indexed."""
@@ -149,9 +152,14 @@ class Document:
 
     def line_slice(self, number: int, start: int, stop: int) -> str:
         """The bytes from `start` to `stop` of a line, decoded: a window on a huge one."""
+        return self.line_window(number, start, stop)[0]
+
+    def line_window(self, number: int, start: int, stop: int) -> tuple[str, int]:
+        """`line_slice` and `line_size` in one."""
         begin, end = self._span(number)
-        begin, end = begin + max(start, 0), min(end, begin + stop)
-        return self._source.read(begin, max(end - begin, 0)).decode(errors="replace")
+        first, last = begin + max(start, 0), min(end, begin + stop)
+        text = self._source.read(first, max(last - first, 0)).decode(errors="replace")
+        return text, end - begin
 
     def offset(self, number: int) -> int:
         """Byte at which a line starts; the document's end for the line after the last."""
@@ -261,6 +269,7 @@ class Document:
         del self._ends[blocks:]
         self._indexed = min(self._indexed, blocks * BLOCK)
         self._cache.clear()
+        self._count = None
 
 
 def _positions(data: bytes) -> list[int]:

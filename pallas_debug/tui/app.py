@@ -58,7 +58,7 @@ class BrowseApp(Shell):
     #panes { height: 1fr; }
     LineView { border: none; height: 1fr; }
     KernelPane { width: 2fr; min-width: 24; }
-    StepPane { width: 2fr; min-width: 24; border-left: vkey $surface-lighten-2; }
+    #middle { width: 2fr; min-width: 24; border-left: vkey $surface-lighten-2; }
     #right { width: 5fr; border-left: vkey $surface-lighten-2; }
     SourcePane, TrailPane { border-top: hkey $surface-lighten-2; }
     .away { display: none; }
@@ -105,7 +105,8 @@ class BrowseApp(Shell):
         yield Static(id="title", markup=False)
         with Horizontal(id="panes"):
             yield KernelPane(self.browser, id="kernels")
-            yield StepPane(id="steps")
+            with Vertical(id="middle"):
+                yield StepPane(id="steps")
             with Vertical(id="right"):
                 yield FailurePane(id="failure")
                 yield TextPane(id="text")
@@ -441,7 +442,7 @@ class BrowseApp(Shell):
         else:
             shown = {0, 1, 2}
         self.kernels.set_class(0 not in shown, "away")
-        self.steps.set_class(1 not in shown, "away")
+        self.query_one("#middle").set_class(1 not in shown, "away")
         self.query_one("#right").set_class(2 not in shown, "away")
         alone = self.zoomed or self.size.height < BOTH_ROWS
         panes_below: list[LineView] = [self.source, self.trail]

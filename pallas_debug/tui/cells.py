@@ -44,6 +44,9 @@ def visible(text: str) -> str:
 
 def without_tabs(parts: Iterable[tuple[str, str]]) -> Cells:
     """The parts of a line with each tab as the blanks up to its stop."""
+    parts = list(parts)
+    if not any("\t" in text for text, _ in parts):
+        return parts
     found: Cells = []
     column = 0
     for text, kind in parts:
@@ -56,6 +59,20 @@ def without_tabs(parts: Iterable[tuple[str, str]]) -> Cells:
             pieces.append(piece)
             column += cells(piece)
         found.append(("".join(pieces), kind))
+    return found
+
+
+def between(parts: Iterable[tuple[str, str]], start: int, stop: int) -> Cells:
+    """What stands from one character of a line to before another."""
+    found: Cells = []
+    at = 0
+    for text, kind in parts:
+        seen = text[max(start - at, 0) : max(stop - at, 0)]
+        if seen:
+            found.append((seen, kind))
+        at += len(text)
+        if at >= stop:
+            break
     return found
 
 

@@ -34,7 +34,6 @@ class FailurePane(LineView):
     DEFAULT_CSS = """
     FailurePane {
         display: none;
-        &.failed { display: block; }
         & .failure--head { color: $text-error; text-style: bold; }
         & .failure--place { color: $text-accent; }
         & .failure--help { color: $text-success; }
@@ -89,7 +88,7 @@ class FailurePane(LineView):
 
     def _take(self, report: Report | None, *, keep: int) -> None:
         self.report = report
-        self.set_class(report is not None, "failed")
+        self.display = report is not None
         self._fit()
         self.changed(keep=keep)
 

@@ -59,6 +59,8 @@ def _is_whole(location: str) -> bool:
 
 def marked(parts: Spans, marks: Sequence[Mark]) -> Spans:
     """The parts with others laid over them, which may go across parts. Marks are in order."""
+    if not marks:
+        return parts
     found: Spans = []
     at = number = 0
     for text, kind in parts:

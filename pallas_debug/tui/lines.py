@@ -53,6 +53,10 @@ class Lines(Protocol):
         """How long a line is."""
         ...
 
+    def window(self, line: int, start: int, stop: int) -> tuple[str, int]:
+        """A part of a line, and how long the line is."""
+        ...
+
     def index(self) -> bool:
         """Get to know some more lines, in a few milliseconds; whether all are known."""
         ...
@@ -106,6 +110,11 @@ class DocumentLines:
             return self._document.line_size(line)
         return 0
 
+    def window(self, line: int, start: int, stop: int) -> tuple[str, int]:
+        with suppress(OSError):
+            return self._document.line_window(line, start, stop)
+        return "", 0
+
     def index(self) -> bool:
         with suppress(OSError):
             return self._document.index(STEP)
@@ -153,6 +162,10 @@ class ListLines:
 
     def length(self, line: int) -> int:
         return len(self._lines[line])
+
+    def window(self, line: int, start: int, stop: int) -> tuple[str, int]:
+        whole = self._lines[line]
+        return whole[start:stop], len(whole)
 
     def index(self) -> bool:
         return True

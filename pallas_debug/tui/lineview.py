@@ -17,13 +17,14 @@ from textual import events
 from textual.binding import Binding, BindingType
 from textual.geometry import Region, Size
 from textual.message import Message
-from textual.reactive import reactive
+from textual.reactive import Reactive, reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.worker import Worker
 
+from pallas_debug.tui import _textual
 from pallas_debug.tui.cells import Cells as Cells
-from pallas_debug.tui.cells import cuts, without_tabs
+from pallas_debug.tui.cells import between, cuts, without_tabs
 from pallas_debug.tui.cells import plain as plain
 from pallas_debug.tui.cells import visible as visible
 
@@ -73,6 +74,7 @@ class LineView(ScrollView, can_focus=True):
     }
     """
 
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)  # see `changed`
     cursor: reactive[int] = reactive(0, repaint=False)  # its watcher draws what changes
     panned: reactive[int] = reactive(0)
     """Cells of each line that are left out on the left."""
@@ -81,9 +83,10 @@ class LineView(ScrollView, can_focus=True):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        _textual.draw_as_given(self)
         self._screen: list[Strip] = []
-        self._base: Style | None = None
-        self._columns: int | None = None
+        self._drawing: _Drawing | None = None
+        self._is_drawn = False
 
     selected_from: reactive[int | None] = reactive(None)
     """The line from which lines are selected."""
@@ -142,14 +145,14 @@ class LineView(ScrollView, can_focus=True):
     @property
     def columns(self) -> int:
         """Cells of a row of the screen, without those of the scrollbar."""
-        if self._columns is None:
+        if self._drawing is None:
             return self.scrollable_content_region.width
-        return self._columns
+        return self._drawing.columns
 
     @property
     def base(self) -> Style:
         """How plain text looks."""
-        return self._base or self.rich_style
+        return self.rich_style if self._drawing is None else self._drawing.base
 
     def changed(self, *, keep: int | None = None) -> None:
         """There is something else to show.
@@ -159,7 +162,7 @@ class LineView(ScrollView, can_focus=True):
         """
         # Wrapped, the last line too can be the first one on the screen.
         below = self.room - 1 if self.wrap else self.size.height - self.room
-        self.virtual_size = Size(self.columns, self.rows + below)
+        _textual.set_virtual_size(self, Size(self.columns, self.rows + below))
         wanted = self.cursor if keep is None else keep
         self.set_reactive(LineView.cursor, max(0, min(wanted, self.count - 1)))
         self._follow()
@@ -230,25 +233,30 @@ class LineView(ScrollView, can_focus=True):
     # Drawing.
 
     def render_lines(self, crop: Region) -> list[Strip]:
-        # What Textual works out anew each time it is asked is the same for all lines.
-        self._base, self._columns = self.rich_style, self.columns
+        self._is_drawn = True
         try:
             self._screen = [strip for _, strip in self._wrapped()] if self.wrap else []
             return super().render_lines(crop)
         finally:
-            self._base = self._columns = None
+            self._is_drawn, self._drawing = False, None
+
+    @property
+    def _now(self) -> _Drawing:
+        """How things are: kept as long as the lines of one screen are drawn."""
+        now = self._drawing or _Drawing(self)
+        if self._is_drawn:
+            self._drawing = now
+        return now
 
     def render_line(self, y: int) -> Strip:
-        width = self.columns
-        if y >= self.room:
-            return self._below().crop(0, width).extend_cell_length(width, self.base)
-        if self.wrap:
+        now = self._now
+        if y >= now.room:
+            return self._below().crop(0, now.columns).extend_cell_length(now.columns, now.base)
+        if now.wrap:
             known = y < len(self._screen)
-            return self._screen[y] if known else Strip.blank(width, self.base)
-        row = y + self.scroll_offset.y
-        if row >= self.rows:
-            return Strip.blank(width, self.base)
-        return self._strips(self.line_of(row))[0]
+            return self._screen[y] if known else now.blank
+        row = y + now.top
+        return now.blank if row >= now.rows else self._strips(self.line_of(row))[0]
 
     def _below(self) -> Strip:
         """What stands on the rows of the screen that are kept from the lines."""
@@ -273,9 +281,10 @@ class LineView(ScrollView, can_focus=True):
 
     def base_of(self, line: int) -> Style:
         """How plain text looks on a line: another way on that of the cursor."""
-        if line == self.cursor:
-            return self.base + self._style("lineview--cursor")
-        return self.base + self._style("lineview--selected") if line in self.selected else self.base
+        now = self._now
+        if line == now.cursor:
+            return now.of_cursor
+        return now.of_selected if line in now.selected else now.base
 
     @property
     def selected(self) -> range:
@@ -294,7 +303,11 @@ class LineView(ScrollView, can_focus=True):
           before: stays where it is when the line is panned, and is not wrapped.
           left_out: cells that are missing at the beginning of `parts`.
         """
-        prefix, body = self.strip(before, base), self.strip(without_tabs(parts), base)
+        parts = without_tabs(parts)
+        now = self._now
+        if not now.wrap and all(text.isascii() for text, _ in (*before, *parts)):
+            return [self._plain_row(before, parts, width, base, now.panned, left_out)]
+        prefix, body = self.strip(before, base), self.strip(parts, base)
         room = max(width - prefix.cell_length, 1)
         if self.wrap:
             rows = self._rows(body, room, base)
@@ -308,9 +321,28 @@ class LineView(ScrollView, can_focus=True):
             for first, row in zip(ahead, rows, strict=True)
         ]
 
+    def _plain_row(
+        self, before: Cells, parts: Cells, width: int, base: Style, panned: int, left_out: int
+    ) -> Strip:
+        """The row of a line that does not wrap and has a cell for each character.
+
+        Nearly all lines are such, and strips are dear: this makes one, of what is seen.
+        """
+        start = panned - left_out
+        room = max(width - sum(len(text) for text, _ in before), 1)
+        length = sum(len(text) for text, _ in parts)
+        shown = between(parts, start, start + room) if start or length > room else parts
+        if length > start + room:
+            shown = [*between(shown, 0, room - 1), (GOES_ON, "lineview--more")]
+        if panned and (parts or left_out):
+            shown = [(CAME_FROM, "lineview--more"), *between(shown, 1, room)]
+        row = self.strip([*before, *shown], base)
+        return row.crop(0, width).extend_cell_length(width, base)
+
     def strip(self, parts: Cells, base: Style) -> Strip:
         """Parts of a line as they are drawn."""
-        return Strip([Segment(visible(text), base + self._style(name)) for text, name in parts])
+        look = self._now.look
+        return Strip([Segment(visible(text), look(base, name)) for text, name in parts])
 
     def _rows(self, body: Strip, room: int, base: Style) -> list[Strip]:
         """A long line over several rows, as many as the screen has; the last says if it is cut."""
@@ -392,3 +424,26 @@ class LineView(ScrollView, can_focus=True):
 
     def on_resize(self) -> None:
         self.changed()
+
+
+class _Drawing:
+    """What is the same for all lines of a screen: Textual works much of it out at each question."""
+
+    def __init__(self, view: LineView) -> None:
+        self._view = view
+        self._looks: dict[tuple[Style, str], Style] = {}
+        self.base = base = view.rich_style
+        self.columns = view.scrollable_content_region.width
+        self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
+        self.wrap, self.panned = view.wrap, view.panned
+        self.cursor, self.selected = view.cursor, view.selected
+        self.of_cursor = base + view._style("lineview--cursor")
+        self.of_selected = base + view._style("lineview--selected")
+        self.blank = Strip.blank(self.columns, base)
+
+    def look(self, base: Style, name: str) -> Style:
+        """How a part of a line looks."""
+        found = self._looks.get((base, name))
+        if found is None:
+            found = self._looks[base, name] = base + self._view._style(name)
+        return found

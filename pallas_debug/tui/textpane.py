@@ -337,8 +337,8 @@ class TextPane(FindView):
         start, width = self.left_out(line), self.columns
         # Wrapped, a line is no longer than the screen: what it is cut to is said at its end.
         shown = min(LONGEST, max(self.room - 2, 1) * max(width - 10, 1)) if self.wrap else LONGEST
-        text = self.source.text(line, start, start + shown)
-        rest = self.source.length(line) - start - shown
+        text, length = self.source.window(line, start, start + shown)
+        rest = length - start - shown
         # A character takes a cell, or there are few that do not: what is not seen has no colours.
         seen = shown if self.wrap else width + self.panned - start + 256
         parts = highlight.spans(text[:seen])
