@@ -83,7 +83,7 @@ class HelpLines(LineView):
         return self.lines[line]
 
     def on_resize(self) -> None:
-        self.lines = described(self._sections(), self.size.width)
+        self.lines = described(self._sections(), self.columns)
         super().on_resize()
 
     def _sections(self) -> dict[str, list[tuple[str, str]]]:

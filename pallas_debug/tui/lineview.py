@@ -22,7 +22,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.worker import Worker
 
-from pallas_debug.tui import _textual
+from pallas_debug.tui import _textual, bar
 from pallas_debug.tui.cells import Cells as Cells
 from pallas_debug.tui.cells import between, cuts, without_tabs
 from pallas_debug.tui.cells import plain as plain
@@ -55,6 +55,7 @@ class LineView(ScrollView, can_focus=True):
     ]
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "lineview--bar",
         "lineview--cursor",
         "lineview--more",
         "lineview--selected",
@@ -62,8 +63,9 @@ class LineView(ScrollView, can_focus=True):
 
     DEFAULT_CSS = """
     LineView {
-        scrollbar-size-vertical: 1;
-        scrollbar-size-horizontal: 0;
+        overflow: hidden hidden;
+        & .lineview--bar { color: $surface-lighten-3; }
+        &:focus .lineview--bar { color: $primary; }
         & .lineview--cursor { background: $surface-lighten-1; }
         & .lineview--selected { background: $secondary-muted; }
         & .lineview--more { color: $text-warning; text-style: bold; }
@@ -86,7 +88,7 @@ class LineView(ScrollView, can_focus=True):
         _textual.draw_as_given(self)
         self._screen: list[Strip] = []
         self._drawing: _Drawing | None = None
-        self._is_drawn = False
+        self._is_drawn = self._is_dragged = False
 
     selected_from: reactive[int | None] = reactive(None)
     """The line from which lines are selected."""
@@ -144,10 +146,12 @@ class LineView(ScrollView, can_focus=True):
 
     @property
     def columns(self) -> int:
-        """Cells of a row of the screen, without those of the scrollbar."""
-        if self._drawing is None:
-            return self.scrollable_content_region.width
-        return self._drawing.columns
+        """Cells of a row of the screen, without that of the bar."""
+        return max(self.size.width - 1, 0)
+
+    @property
+    def allow_vertical_scroll(self) -> bool:
+        return True  # the bar is no widget of Textual's
 
     @property
     def base(self) -> Style:
@@ -250,11 +254,15 @@ class LineView(ScrollView, can_focus=True):
 
     def render_line(self, y: int) -> Strip:
         now = self._now
+        strip = self._without_bar(y, now)
+        at_bar = y < now.room and bool(now.thumb)
+        return Strip([*strip, now.bar if at_bar and y in now.thumb else now.no_bar])
+
+    def _without_bar(self, y: int, now: _Drawing) -> Strip:
         if y >= now.room:
             return self._below().crop(0, now.columns).extend_cell_length(now.columns, now.base)
         if now.wrap:
-            known = y < len(self._screen)
-            return self._screen[y] if known else now.blank
+            return self._screen[y] if y < len(self._screen) else now.blank
         row = y + now.top
         return now.blank if row >= now.rows else self._strips(self.line_of(row))[0]
 
@@ -419,8 +427,27 @@ class LineView(ScrollView, can_focus=True):
 
     def on_click(self, event: events.Click) -> None:
         line = self.line_at(event.y)
-        if line is not None:
+        if line is not None and event.x < self.columns:
             self.cursor = line
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.x >= self.columns and self.rows > self.room:
+            self._is_dragged = True
+            self.capture_mouse()
+            self._drag(event.y)
+
+    def on_mouse_move(self, event: events.MouseMove) -> None:
+        if self._is_dragged:
+            self._drag(event.y)
+
+    def on_mouse_up(self) -> None:
+        if self._is_dragged:
+            self._is_dragged = False
+            self.release_mouse()
+
+    def _drag(self, cell: int) -> None:
+        """Show what stands where the bar is held."""
+        self.scroll_to(y=bar.top_at(self.rows, self.room, cell), animate=False, force=True)
 
     def on_resize(self) -> None:
         self.changed()
@@ -433,13 +460,16 @@ class _Drawing:
         self._view = view
         self._looks: dict[tuple[Style, str], Style] = {}
         self.base = base = view.rich_style
-        self.columns = view.scrollable_content_region.width
+        self.columns = view.columns
         self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
         self.wrap, self.panned = view.wrap, view.panned
         self.cursor, self.selected = view.cursor, view.selected
         self.of_cursor = base + view._style("lineview--cursor")
         self.of_selected = base + view._style("lineview--selected")
         self.blank = Strip.blank(self.columns, base)
+        self.thumb = bar.thumb(self.rows, self.room, self.top)
+        self.bar = Segment(bar.THUMB, base + view._style("lineview--bar"))
+        self.no_bar = Segment(bar.TRACK, base)
 
     def look(self, base: Style, name: str) -> Style:
         """How a part of a line looks."""

@@ -57,7 +57,7 @@ class ResultList(LineView, can_focus=False):
 
     def cells(self, line: int) -> Cells:
         mark = "›" if line == self.cursor else " "
-        return [(f"{mark} ", ""), *self._draw(line, max(self.size.width - 2, 1))]
+        return [(f"{mark} ", ""), *self._draw(line, max(self.columns - 2, 1))]
 
     class Clicked(Message):
         """A line was clicked twice."""

@@ -203,7 +203,7 @@ class StepPane(ListPane):
         if step.pass_ is None:
             known = self.changes.get(step.label)
             count = [(f"{known.operations:>7,} ops", "steps--size")] if known else []
-            return aligned([("  ", ""), (step.label, "")], count, self.size.width)
+            return aligned([("  ", ""), (step.label, "")], count, self.columns)
         if not step.changed:
             return [(f"  {step.label} =", "steps--same")]
         known = self.changes.get(step.label)
@@ -215,7 +215,7 @@ class StepPane(ListPane):
         ]
         mark = (f"{FAILED} ", "steps--failed") if step.failed else ("  ", "")
         label = (step.label, "steps--failed" if step.failed else "")
-        return aligned([mark, label], columns, self.size.width)
+        return aligned([mark, label], columns, self.columns)
 
 
 def _duration(seconds: float | None) -> str:

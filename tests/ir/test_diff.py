@@ -154,10 +154,10 @@ def test_words_of_long_lines_are_those_that_differ_and_take_no_time() -> None:
     rng = random.Random(13)
     old = [rng.choice(["a", "b", "%0", "i32"]) for _ in range(300)]
     new = [word if n % 9 else "x" for n, word in enumerate(old)]
-    start = time.perf_counter()
+    start = time.process_time()
     for _ in range(20):
         _, b = words(" ".join(old), " ".join(new))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     text = " ".join(new)
     assert "".join(text[i:j] for i, j in b).count("x") == new.count("x")
     assert sum(j - i for i, j in b) < len(text) / 3

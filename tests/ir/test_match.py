@@ -48,9 +48,9 @@ def test_what_is_beyond_the_budget_is_not_matched() -> None:
 def test_thousands_of_lines_that_occur_often_take_no_time() -> None:
     rng = random.Random(9)
     a, b = ([rng.choice("abcdefgh") for _ in range(6000)] for _ in range(2))
-    start = time.perf_counter()
+    start = time.process_time()
     blocks = match(a, b)
-    assert time.perf_counter() - start < 3
+    assert time.process_time() - start < 3
     assert matched(blocks, "".join(a), "".join(b)) > 3000
 
 

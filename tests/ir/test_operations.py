@@ -222,9 +222,9 @@ def test_hostile_texts_are_read_as_lines(passes: list[Path]) -> None:
 @pytest.mark.parametrize("unit", ["%a, ", "loc(", "a:f32[8] ", '"', "{ ", "%0 = ", "/* loc("])
 def test_a_huge_line_takes_no_time(kind: str, unit: str) -> None:
     line = "  %0 = a.b " + unit * (1_000_000 // len(unit))
-    start = time.perf_counter()
+    start = time.process_time()
     read_line(line, kind)  # type: ignore[arg-type]
     name_of(line, kind)  # type: ignore[arg-type]
     found = Module([line, line], kind)  # type: ignore[arg-type]
     _ = (found.regions, found.from_source, found.definition("%0", 1), found.uses("%0", 1))
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2

@@ -93,10 +93,10 @@ def test_llo_and_bundles_have_colours(line: str, expected: set[str]) -> None:
     "unit", ["loc(", 'loc("', "tensor<", "/* ", '"\\', "a.", "!x<", "# ", "-1e"]
 )
 def test_hostile_lines_take_no_time(unit: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     line = unit * (5_000 // len(unit))
     assert plain(highlight.spans(line)) == line
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_marks_lie_over_parts_and_lose_nothing() -> None:

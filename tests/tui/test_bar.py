@@ -1,0 +1,106 @@
+"""The bar at the right edge of a view, and the mouse on it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from textual import events
+from textual.app import App, ComposeResult
+
+from pallas_debug.tui import bar
+from pallas_debug.tui.textpane import TextPane
+
+
+def test_there_is_none_where_all_is_seen() -> None:
+    assert not bar.thumb(0, 10, 0)
+    assert not bar.thumb(10, 10, 0)
+    assert bar.thumb(11, 10, 0)
+
+
+@pytest.mark.parametrize("rows", [11, 25, 100, 10_000_000])
+@pytest.mark.parametrize("room", [1, 2, 3, 10, 46])
+def test_it_stands_at_an_end_only_where_that_is_seen(rows: int, room: int) -> None:
+    if rows <= room:
+        return
+    last = rows - room
+    tops = sorted({0, 1, last // 3, last // 2, last - 1, last})
+    thumbs = [bar.thumb(rows, room, top) for top in tops]
+    assert all(0 <= t.start < t.stop <= room for t in thumbs)
+    assert len({len(t) for t in thumbs}) == 1
+    assert [t.start for t in thumbs] == sorted(t.start for t in thumbs)
+    assert thumbs[0].start == 0
+    assert thumbs[-1].stop == room
+    if room - len(thumbs[0]) >= 2:
+        between = thumbs[1:-1]
+        assert all(t.start > 0 and t.stop < room for t in between)
+
+
+def test_holding_it_shows_what_stands_there() -> None:
+    assert bar.top_at(1000, 10, 0) == 0
+    assert bar.top_at(1000, 10, 9) == 990
+    assert bar.top_at(1000, 10, -5) == 0  # the mouse left the pane
+    assert bar.top_at(1000, 10, 50) == 990
+    assert bar.top_at(5, 10, 3) == 0
+    assert bar.top_at(1000, 1, 0) == 0
+
+
+class Alone(App[None]):
+    def compose(self) -> ComposeResult:
+        yield TextPane(id="text")
+
+    def column(self, x: int) -> str:
+        strips = self.screen._compositor.render_strips()
+        return "".join("".join(s.text for s in strip)[x] for strip in strips)
+
+
+def _mouse(kind: type[events.MouseEvent], pane: TextPane, x: int, y: int) -> events.MouseEvent:
+    return kind(pane, x, y, 0, 0, 1, False, False, False, screen_x=x, screen_y=y)
+
+
+def test_the_mouse_on_the_bar_and_its_wheel_move_what_is_seen_and_not_the_cursor() -> None:
+    async def run() -> None:
+        app = Alone()
+        async with app.run_test(size=(40, 10)) as pilot:
+            pane = app.query_one(TextPane)
+            pane.show([f"line {n}" for n in range(100)])
+            await pilot.pause()
+            assert app.column(39) == bar.THUMB + bar.TRACK * 9
+            await pilot.mouse_down(pane, offset=(39, 9))
+            await pilot.pause()
+            assert pane.scroll_offset.y == 90
+            assert app.column(39) == bar.TRACK * 9 + bar.THUMB
+            await pilot.hover(pane, offset=(20, 4))  # held, it is followed wherever the mouse is
+            await pilot.pause()
+            assert pane.scroll_offset.y == bar.top_at(100, 10, 4)
+            await pilot.mouse_up(pane, offset=(20, 4))
+            await pilot.hover(pane, offset=(20, 0))
+            await pilot.pause()
+            assert pane.scroll_offset.y == bar.top_at(100, 10, 4)
+            assert pane.cursor == 0
+            before = pane.scroll_offset.y
+            pane.post_message(_mouse(events.MouseScrollDown, pane, 5, 5))
+            await pilot.pause()
+            assert pane.scroll_offset.y > before
+            pane.post_message(_mouse(events.MouseScrollUp, pane, 5, 5))
+            await pilot.pause()
+            assert pane.scroll_offset.y == before
+            await pilot.click(pane, offset=(5, 2))
+            assert pane.cursor == before + 2
+
+    asyncio.run(run())
+
+
+def test_a_text_that_grows_past_the_screen_gets_a_bar() -> None:
+    async def run() -> None:
+        app = Alone()
+        async with app.run_test(size=(40, 10)) as pilot:
+            pane = app.query_one(TextPane)
+            pane.show(["one"] * 10)
+            await pilot.pause()
+            assert app.column(39) == bar.TRACK * 10
+            pane.show(["one"] * 11)
+            await pilot.pause()
+            assert bar.THUMB in app.column(39)
+
+    asyncio.run(run())
