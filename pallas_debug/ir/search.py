@@ -8,8 +8,6 @@ makes it quick; a match that reaches past the end of its line is tried again on 
 from __future__ import annotations
 
 import errno
-import itertools
-import operator
 import os
 import re
 import stat
@@ -17,15 +15,15 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pallas_debug.ir import vectors
 from pallas_debug.ir.patterns import Query as Query
+from pallas_debug.ir.vectors import Literal, Lower, Newlines
 
-CHUNK = 1 << 18
+CHUNK = 1 << 17
 """Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
 
 LONGEST = 1 << 26
 """A line longer than this is searched in pieces, and a match across two of them is not seen."""
-
-_NEWLINE = ord("\n")
 
 SHOWN = 1000
 """Bytes of a hit's line that are kept, around the match."""
@@ -87,6 +85,7 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
       re.error: the query is no regular expression.
     """
     find = finder(query)
+    newlines_of = Newlines()
     read = hits = 0
     for files, path in enumerate(paths, 1):
         problem = None
@@ -95,12 +94,14 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
             for data in _chunks(path, chunk):
                 position = newlines = 0
                 for start, stop in find(data):
-                    newlines += data.count(b"\n", position, start)
+                    newlines += newlines_of(data, position, start)
                     position = start
                     yield _hit(path, data, before + newlines, start, stop)
                     hits += 1
-                before += newlines + data.count(b"\n", position)
+                before += newlines + newlines_of(data, position, len(data))
                 read += len(data)
+                if read > vectors.WITHOUT:
+                    vectors.load()
                 yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
@@ -116,11 +117,15 @@ def count(
       first: stop a text at its first hit, for who wants to know whether there is one.
     """
     counted = counter(query)
+    read = 0
     for path in paths:
         found, problem = 0, None
         try:
             for data in _chunks(path, chunk):
                 found += counted(data)
+                read += len(data)
+                if read > vectors.WITHOUT:
+                    vectors.load()
                 if first and found:
                     found = 1
                     break
@@ -129,7 +134,7 @@ def count(
         yield path, found, problem
 
 
-Finder = Callable[[bytes | bytearray], Iterator[tuple[int, int]]]
+Finder = Callable[[bytes], Iterator[tuple[int, int]]]
 
 
 def finder(query: Query) -> Finder:
@@ -139,64 +144,66 @@ def finder(query: Query) -> Finder:
       re.error: the query is no regular expression.
     """
     needle, required, folds = query.needle(), query.required(), query.folds
-    if needle is not None and b"\n" not in needle:
-        return lambda data: _literal(data.lower() if folds else data, needle)
+    if needle and b"\n" not in needle:
+        starts = Literal(needle, folds=folds)
+        return lambda data: _literal(data, starts(data), len(needle))
     pattern = query.compiled()
     if required is not None:
-        return lambda data: _prefiltered(data.lower() if folds else data, pattern, required)
-    return lambda data: _pattern(data.lower() if folds else data, pattern)
+        starts = Literal(required, folds=folds)
+        return lambda data: _prefiltered(data, starts(data), pattern, folds)
+    fold = Lower() if folds else _as_it_is
+    return lambda data: _pattern(fold(data), pattern)
 
 
-def counter(query: Query) -> Callable[[bytes | bytearray], int]:
+def counter(query: Query) -> Callable[[bytes], int]:
     """What counts, in whole lines, those that match: as `finder` finds them, and quicker.
 
     Raises:
       re.error: the query is no regular expression.
     """
-    needle, required, folds = query.needle(), query.required(), query.folds
+    needle, line = query.needle(), query.of_line()
     if needle and b"\n" not in needle:
-        return lambda data: _count_literal(data.lower() if folds else data, needle)
-    line = query.of_line()
-    if required is None and line is not None:
-        return lambda data: _count_lines(data.lower() if folds else data, line)
+        return Literal(needle, folds=query.folds).lines
+    if query.required() is None and line is not None:
+        fold = Lower() if query.folds else _as_it_is
+        return lambda data: _count_lines(fold(data), line)
     find = finder(query)
     return lambda data: sum(1 for _ in find(data))
 
 
-def _count_literal(data: bytes | bytearray, needle: bytes) -> int:
-    """What stands between two hits holds a newline, or they are on one line."""
-    parts = data.split(needle)
-    if len(parts) == 1:
-        return 0
-    return 1 + sum(map(operator.contains, parts[1:-1], itertools.repeat(_NEWLINE)))
+def _as_it_is(data: bytes) -> bytes:
+    return data
 
 
 def _count_lines(data: bytes | bytearray, line: re.Pattern[bytes]) -> int:
     return sum(1 for _ in line.finditer(data, 0, len(data) - data.endswith(b"\n")))
 
 
-def _literal(data: bytes | bytearray, needle: bytes) -> Iterator[tuple[int, int]]:
-    find, size = data.find, len(needle)
-    position = find(needle)
-    while position >= 0:
-        yield position, position + size
-        end = find(b"\n", position + size)
-        position = find(needle, end) if end >= 0 else -1
+def _literal(data: bytes, starts: Iterator[int], size: int) -> Iterator[tuple[int, int]]:
+    end = -1
+    for start in starts:
+        if start > end:
+            yield start, start + size
+            end = data.find(b"\n", start)
+            if end < 0:
+                return
 
 
 def _prefiltered(
-    data: bytes | bytearray, pattern: re.Pattern[bytes], required: bytes
+    data: bytes, starts: Iterator[int], pattern: re.Pattern[bytes], folds: bool
 ) -> Iterator[tuple[int, int]]:
     """Only the lines that hold what every match holds."""
-    position = data.find(required)
-    while position >= 0:
-        start = data.rfind(b"\n", 0, position) + 1
-        end = data.find(b"\n", position)
+    end = -1
+    for at in starts:
+        if at <= end:
+            continue
+        start = data.rfind(b"\n", 0, at) + 1
+        end = data.find(b"\n", at)
         end = len(data) if end < 0 else end
-        found = pattern.search(data[start:end])
+        line = data[start:end]
+        found = pattern.search(line.lower() if folds else line)
         if found:
             yield start + found.start(), start + found.end()
-        position = data.find(required, end)
 
 
 def _pattern(data: bytes | bytearray, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
@@ -226,39 +233,34 @@ def _unblocked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _chunks(path: Path, size: int) -> Iterator[bytearray]:
-    """A text in pieces that end at a newline, but for the last and for lines beyond `LONGEST`.
-
-    A piece is overwritten when the next one is asked for: one buffer that stays in the cache is
-    quicker than fresh memory for each.
-    """
-    with open(path, "rb", buffering=0, opener=_unblocked) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+def _chunks(path: Path, size: int) -> Iterator[bytes]:
+    """A text in pieces that end at a newline, but for the last and for lines beyond `LONGEST`."""
+    fd = _unblocked(str(path), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        buffer = bytearray(size)
+        begun: list[bytes] = []  # of a line whose end was not read yet
         held = 0
-        while True:
-            if held == len(buffer):
-                buffer.extend(bytes(held))
-            with memoryview(buffer) as view:
-                read = file.readinto(view[held:]) or 0
-            filled = held + read
-            end = buffer.rfind(b"\n", held, filled) + 1
-            if not read or (not end and filled >= LONGEST):
-                end = filled
-            if end:
-                rest = bytes(buffer[end:filled])
-                del buffer[end:]
-                yield buffer
-                buffer.extend(bytes(max(size, len(rest), len(buffer)) - len(buffer)))
-                buffer[: len(rest)] = rest
-                filled = len(rest)
-            if not read:
-                return
-            held = filled
+        while data := os.read(fd, size):
+            end = data.rfind(b"\n") + 1
+            if not end and held + len(data) >= LONGEST:
+                end = len(data)
+            if begun:
+                begun.append(data[:end] if end else data)
+                held += len(begun[-1])
+            if not end:
+                begun, held = begun or [data], held or len(data)
+                continue
+            yield b"".join(begun) if begun else data[:end]  # a slice of all is no copy
+            begun = [data[end:]] if end < len(data) else []
+            held = len(data) - end
+        if begun:
+            yield b"".join(begun)
+    finally:
+        os.close(fd)
 
 
-def _hit(path: Path, data: bytearray, line: int, start: int, stop: int) -> Hit:
+def _hit(path: Path, data: bytes, line: int, start: int, stop: int) -> Hit:
     begin = data.rfind(b"\n", 0, start) + 1
     end = data.find(b"\n", start)
     end = len(data) if end < 0 else end

@@ -37,16 +37,27 @@ class Found:
     Attributes:
       target: its folder's name; None where the text is the same for every one.
       stage: `jaxpr`, `13-infer-vector-layout`.
-      line: counted from 0.
-      parts: the line before the match, the match, and the line behind it.
+      hit: where in the text.
     """
 
     entry: Entry
     target: str | None
     stage: str
-    path: Path
-    line: int
-    parts: tuple[str, str, str]
+    hit: Hit
+
+    @property
+    def path(self) -> Path:
+        return self.hit.path
+
+    @property
+    def line(self) -> int:
+        """Counted from 0."""
+        return self.hit.line - 1
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The line before the match, the match, and the line behind it."""
+        return self.hit.parts
 
 
 class Search:
@@ -134,17 +145,18 @@ class Search:
                 known[found[1].path] = found
                 yield found[1].path
 
+        found: list[Hit] = []  # of a chunk: the lock is taken once for all
         for event in search.search(listed(), query):
+            if isinstance(event, search.Hit):
+                found.append(event)
+                continue
             with self._lock:
                 if stopped():
                     return
-                if isinstance(event, search.Hit):
-                    self.count += 1
-                    if event.path != last:
-                        self.texts, last = self.texts + 1, event.path
-                    if len(self.hits) < KEPT:
-                        self.hits.append(_found(*known[event.path], event))
-                elif event.done:
+                if found:
+                    self._take(found, *known[event.path], event.path is not last)
+                    found, last = [], event.path
+                if event.done:
                     self.searched += 1
                     self.problems += event.problem is not None
             pace.rest()
@@ -161,6 +173,14 @@ class Search:
         with self._lock:
             if not stopped():
                 self.running = False
+
+    def _take(self, hits: list[Hit], entry: Entry, text: StoredText, is_new: bool) -> None:
+        self.count += len(hits)
+        self.texts += is_new
+        kept = hits[: max(KEPT - len(self.hits), 0)]
+        self.hits += [
+            Found(entry=entry, target=text.target, stage=text.stage, hit=hit) for hit in kept
+        ]
 
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]
@@ -203,17 +223,6 @@ class Search:
         else:
             self.at = (self.at + direction) % len(self.hits)
         return self.hits[self.at]
-
-
-def _found(entry: Entry, text: StoredText, hit: Hit) -> Found:
-    return Found(
-        entry=entry,
-        target=text.target,
-        stage=text.stage,
-        path=hit.path,
-        line=hit.line - 1,
-        parts=hit.parts,
-    )
 
 
 def query_of(text: str) -> Query:
