@@ -11,6 +11,8 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
+from jax.sharding import PartitionSpec
 
 F32, BF16, I8, I32 = jnp.float32, jnp.bfloat16, jnp.int8, jnp.int32
 
@@ -77,6 +79,40 @@ def _large(x_ref, y_ref, o_ref):
     o_ref[...] = x_ref[...] + y_ref[...].astype(F32)
 
 
+def _half_of_program_id(x_ref, o_ref):
+    o_ref[...] = x_ref[pl.ds(pl.program_id(0) / 2, 8)]
+
+
+def _sharded_copy(x):
+    mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    rows = PartitionSpec("x")
+    copies = calling(copy, array(4, 128))
+    return jax.shard_map(copies, mesh=mesh, in_specs=rows, out_specs=rows)(x)
+
+
+def _scratch_over_the_tile(x):
+    """Of the memory of a SparseCore, a subcore is given less than its scratch takes."""
+    rows = 4096
+
+    def kernel(x_ref, o_ref, buffer):
+        pltpu.sync_copy(x_ref.at[pl.ds(0, rows)], buffer)
+
+    mesh = plsc.VectorSubcoreMesh(core_axis_name="core", subcore_axis_name="subcore")
+    scratch = [pltpu.VMEM((rows, 128), F32)]
+    return pl.kernel(kernel, out_type=jax.typeof(x), mesh=mesh, scratch_types=scratch)(x)
+
+
+def wait_without_decrement(x):
+    """TPU interpret mode alone refuses it."""
+
+    def kernel(x_ref, o_ref, semaphore):
+        pl.semaphore_signal(semaphore, 1)
+        pl.semaphore_wait(semaphore, 1, decrement=False)
+        o_ref[...] = x_ref[...]
+
+    return calling(kernel, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
+
+
 LARGE = pl.BlockSpec((1024, 2048), lambda i: (i, 0))
 
 REFUSED = (
@@ -128,6 +164,13 @@ REFUSED = (
         (X, array(16, 128, dtype=I32))),
     Refused("vmem-capacity", calling(_large, array(8192, 2048), grid=(8,), in_specs=[LARGE, LARGE],
             out_specs=LARGE), (array(8192, 2048), array(8192, 2048, dtype=BF16)), target="v4"),
+    Refused("float-index", calling(_half_of_program_id, array(8, 128), grid=(2,))),
+    Refused("verification-error", elementwise(lambda x: pltpu.roll(x, jnp.float32(3), 1))),
+    Refused("boundary-layout", calling(
+        lambda x, empty, o: copy(x, o), in_specs=[pl.BlockSpec(memory_space=pltpu.VMEM), SMEM]),
+        (X, array(0, dtype=I32))),
+    Refused("sparsecore-allocation", _scratch_over_the_tile, (array(8192, 128),), target="v6e"),
+    Refused("varying-axes", _sharded_copy),
     Refused("print-arguments", calling(_debug_check)),
     Refused("index-map-type", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
         pl.BlockSpec((8, 128), lambda i: (i * 1.0, 0))])),

@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import os
+import signal
+import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, broken
 
+import pallas_debug
 from pallas_debug import explain
 from pallas_debug.bridge import trace
 from pallas_debug.explain import fit, memory
@@ -44,7 +50,7 @@ RAISING = [k for k in BROKEN if any(
 def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
     options = Options(
         dumps=tmp_path_factory.mktemp("provoked") / "dumps",
-        targets=("v5e", "v4"),
+        targets=("v5e", "v4", "v6e"),
         interpret="off",
         jobs=1,
     )
@@ -124,6 +130,132 @@ def test_what_jaxs_own_interpreter_raises(name: str) -> None:
     found = explain.explain(str(error.value))
     assert found is not None
     assert found.entry.id == INTERPRETED[name]
+
+
+def test_what_jaxs_own_interpreter_does_not_know() -> None:
+    try:
+        with (
+            pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()),
+            pytest.raises(NotImplementedError) as error,
+        ):
+            jax.jit(kernels.wait_without_decrement)(jax.numpy.ones((8, 128)))
+    finally:
+        pltpu.reset_tpu_interpret_mode_state()
+    found = explain.explain(str(error.value))
+    assert found is not None
+    assert found.entry.id == "interpreter-limits"
+
+
+CHECKED = {
+    "accumulator_never_zeroed": "uninitialized",
+    "grid_rounded_down": "output-not-written",
+    "padding_in_a_sum": "padding",
+    "false_row_multiple": "false-hint",
+    "softmax_of_masked_row": "nan",
+    "softmax_without_maximum": "infinity",
+    "integer_division_by_zero": "division-by-zero",
+    "failing_debug_check": "check-failed",
+}
+
+
+@pytest.mark.parametrize("name", CHECKED)
+def test_what_a_check_prints(name: str) -> None:
+    kernel = broken(name)
+    errors = "inf" if CHECKED[name] == "infinity" else "all"
+    checked = pallas_debug.check(kernel.function, errors, interpret="hlo")
+    report, _ = checked(*kernel.make_args())
+    first, *_ = report.findings
+    for found in (explain.explain(str(report).split("\n\n")[0]), explain.of_finding(first)):
+        assert found is not None, str(report)
+        assert found.entry.id == CHECKED[name]
+
+
+VERIFIED = {
+    "parallel_sum": ("parallel-revisit", "static"),
+    "never_signalled": ("deadlock", "races"),
+    "parallel_scratch_carried": ("engines-disagree", "checks,races"),
+}
+
+
+@pytest.mark.parametrize("name", VERIFIED)
+def test_what_verify_prints(name: str) -> None:
+    kernel = broken(name)
+    id, engines = VERIFIED[name]
+    verdict = pallas_debug.verify(
+        kernel.function, *kernel.make_args(), targets="v4", engines=engines, hang_after=1.0
+    )
+    found = explain.explain(str(verdict))
+    assert found is not None, str(verdict)
+    assert found.entry.id == id
+
+
+def short_session(folder: Path, timeout: float) -> Session:
+    return Session(
+        Options(dumps=folder, targets=("v5e",), interpret="off", jobs=1, timeout=timeout)
+    )
+
+
+def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
+    """It takes longer to load libtpu."""
+    with short_session(tmp_path / "dumps", timeout=0.1) as session:
+        failure, kernel = refused(session, kernels.calling(kernels.copy), (kernels.X,), "v5e")
+    assert failure is not None
+    found = explain.of_failure(failure, kernel)
+    assert found is not None, failure.message
+    assert found.entry.id == "compiler-timeout"
+
+
+def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
+    """As the system does that has no memory left."""
+    with short_session(tmp_path / "dumps", timeout=60.0) as session:
+        with session.collecting() as captures:
+            trace.lower_for_kernels(
+                kernels.calling(kernels.copy), (kernels.X,), {}, session.targets[0]
+            )
+        session.request(captures, session.targets)
+        until = time.monotonic() + 60
+        while not (at_work := session._pool.pids(at_work=True)):
+            assert time.monotonic() < until, "no compiler has begun within a minute"
+            time.sleep(0.01)
+        os.kill(at_work[0], signal.SIGKILL)
+        session.wait()
+        (dump,) = session.dumps
+    failure = dump.compilation("v5e").failure
+    assert failure is not None
+    found = explain.of_failure(failure, dump.kernel)
+    assert found is not None, failure.message
+    assert found.entry.id == "compiler-killed"
+
+
+def test_an_array_of_another_size_than_the_program_was_compiled_for() -> None:
+    """Below what jax checks itself; any client of XLA says it, that of the CPU too."""
+    executable = jax.jit(lambda x: x + 1).lower(jax.numpy.ones(32)).compile().runtime_executable()
+    with pytest.raises(jax.errors.JaxRuntimeError) as error:
+        executable.execute_sharded([jax.numpy.ones(16)])
+    found = explain.explain(str(error.value))
+    assert found is not None
+    assert found.entry.id == "program-input"
+
+
+def test_what_libtpu_says_of_programs(
+    run_python: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
+) -> None:
+    dumps = tmp_path / "dumps"
+    done = run_python(
+        str(Path(__file__).with_name("programs.py")),
+        str(dumps),
+        LIBTPU_INIT_ARGS=f"--xla_jf_dump_to={dumps} --xla_jf_dump_llo_text=true",
+        TPU_SKIP_MDS_QUERY="1",
+        ALLOW_MULTIPLE_LIBTPU_LOAD="1",
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    older = {"sparsecore-replicas"} if HERE == "0.10" else set()
+    assert set(said) == {"exported-kernel", "halt-out-of-bounds", "host-offload-output"} | older
+    for id, message in said.items():
+        found = explain.explain(f"{message}\n(in libtpu)")
+        assert found is not None, message
+        assert found.entry.id == id
 
 
 def test_names_that_are_gone_and_a_cpu() -> None:

@@ -55,7 +55,6 @@ ENTRIES = (
         "interpreter-limits",
         "run_scoped_p with collective axes is not supported",
         "Non-decrementing wait is not supported",
-        "Aliasing of scalar prefetch arguments is not currently",
         title="TPU interpret mode cannot run this",
         cause="the interpreter does not model it; that says nothing about a TPU",
         advice="run this kernel in HLO interpret mode or on a TPU, and the rest of it here",

@@ -23,7 +23,8 @@ ENTRIES = (
         title="libtpu aborts after it has written its dumps",
         cause="it looks for a template of a report that is not in the wheel; the bundles are there",
         advice="read the dumps that were written, or use a newer libtpu",
-        versions="libtpu before 0.0.50, with --xla_jf_dump_to",
+        versions="libtpu 0.0.40 and about it, on a TPU host, with --xla_jf_dump_to; without a TPU "
+        "0.0.40 and 0.0.42 write them and go on",
     ),
     entry(
         "profile-abort",
@@ -36,11 +37,13 @@ ENTRIES = (
     entry(
         "compiler-segfault",
         "RAW: Raising signal 11",
+        "RAW: Raising signal 4",
         "died of SIGSEGV",
+        "died of SIGILL",
         kind="CompilerAbort",
-        title="the compiler's process died of a bad memory access",
+        title="the compiler's process died of a bad memory access or instruction",
         cause="a fault of libtpu's, which a kernel that it should have refused brings about: a "
-        "float as an index is one",
+        "float as an index is one, an empty operand in SMEM another",
         advice="look at the operations of the line last named; make the kernel smaller until it "
         "compiles; then report it",
         ambiguous=True,

@@ -65,7 +65,7 @@ ENTRIES = (
         cause="older compilers transpose whole 32-bit tiles alone",
         advice="pad both dimensions to 128, transpose as float32 or int32, or contract the other "
         "dimension in lax.dot_general instead of transposing",
-        versions="libtpu of 2023 to 2025; 0.0.42 and 0.0.50 transpose both",
+        versions="libtpu of 2023 to 2025: 0.0.11 says so of int8, 0.0.17 transposes it",
         links=(JAX + "18370", JAX + "29278"),
     ),
     entry(
@@ -100,11 +100,12 @@ ENTRIES = (
     entry(
         "narrow-scalar",
         "Only 32-bit types supported",
+        "Only 32-bit scalar vector.extracts supported",
         "Row shifts for multi-row values",
         title="a single element or row is taken out of a vector of a narrow dtype",
         cause="elements of 16 and 8 bits share a 32-bit word with their neighbours",
         advice="cast to float32 or int32 before the element is taken",
-        versions="libtpu of 2024 and 2025",
+        versions="libtpu of 2024 and 2025: 0.0.17 still says so, 0.0.42 does not",
         links=(JAX + "29002", JAX + "22631"),
         ambiguous=True,
     ),

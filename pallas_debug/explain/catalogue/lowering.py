@@ -111,13 +111,6 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
-        "mixed-compare",
-        "Mixed dtype operands in cmp",
-        title="two dtypes are compared with each other",
-        cause="one operand was not promoted",
-        advice="cast one of them",
-    ),
-    entry(
         "scalar-dtype",
         "Only arrays with 32-bit element types can be converted to scalars",
         kind="UnsupportedDtype",
@@ -167,10 +160,12 @@ ENTRIES = (
         "scalar-to-vmem",
         "Cannot store scalars to VMEM",
         "Cannot swap scalars to VMEM",
+        "'vector.shape_cast' op operand #0 must be vector of any type values",
         title="a single number is stored to VMEM",
         cause="VMEM is written by whole vectors; scalars live in SMEM",
         advice="store jnp.full((1, 1), value) to a slice; or put the operand into SMEM with "
         "pl.BlockSpec(memory_space=pltpu.SMEM)",
+        versions="jax 0.4 says it of the operation, `vector.shape_cast`",
         kinds=("ScalarStoreToVmem",),
         links=(JAX + "22817", JAX + "23884"),
     ),
@@ -213,16 +208,6 @@ ENTRIES = (
         advice="divide with //, or cast the index with .astype(jnp.int32)",
         links=(JAX + "26034",),
         ambiguous=True,
-    ),
-    entry(
-        "scalar-as-vector",
-        "'vector.shape_cast' op operand #0 must be vector of any type values",
-        kind="InvalidOperation",
-        title="a scalar is reshaped or broadcast as if it were a vector",
-        cause="jax says a mistake of the kernel's as an internal error: a number from SMEM or "
-        "program_id is a scalar, and has no shape to change",
-        advice="make it a vector with jnp.full(shape, value)",
-        links=(JAX + "22817",),
     ),
     entry(
         "complex-values",

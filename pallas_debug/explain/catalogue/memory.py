@@ -57,7 +57,7 @@ ENTRIES = (
     ),
     entry(
         "buffer-allocation",
-        "Error allocating device buffer: Attempting to allocate",
+        "Error allocating device buffer:",
         code="E0100",
         name="RuntimeBufferAllocationFailure",
         title="HBM has no room for an array while the program runs",
@@ -67,7 +67,7 @@ ENTRIES = (
     ),
     entry(
         "program-allocation",
-        "Error loading program…Attempting to reserve",
+        "Error loading program…: Attempting to ",
         code="E0101",
         name="RuntimeProgramAllocationFailure",
         title="HBM has no room for a program while it is loaded",
@@ -94,16 +94,18 @@ ENTRIES = (
         title="an array in host memory is returned as if it were on the device",
         cause="it was moved to the host and never back, and the output's memory kind is not host",
         advice="set the output's sharding to a host memory kind, or move the array back with "
-        "jax.device_put before it is returned",
+        "jax.device_put before it is returned. An array that is updated after it was moved (.at, "
+        "dynamic_update_slice, a scan's outputs) stays on the host",
     ),
     entry(
         "sparsecore-allocation",
-        "'memref.alloca' op current allocation offset upper bound",
+        "current allocation offset upper bound (",
         code="E3000",
         name="CompileTimeSparseCoreAllocationFailure",
         title="a SparseCore program needs more memory than there is",
         cause="scratch of a SparseCore kernel, or the limits of an embedding, are too large for "
-        "the memory space that the message numbers: 0 SMEM, 201 TileSpmem, 202 Spmem, 203 HBM",
+        "the memory space that the message names. Older ones number it: 0 SMEM, 201 TileSpmem, 202 "
+        "Spmem, 203 HBM. Of Spmem each of 16 subcores has a part, which its VMEM scratch is in",
         advice="make scratch_shapes smaller; for embeddings lower max_ids_per_partition; "
         "--xla_sc_dump_mlir_to shows which allocation it is",
         targets=("v5p", "v6e", "tpu7x"),
@@ -111,6 +113,7 @@ ENTRIES = (
     entry(
         "sparsecore-replicas",
         "No viable logical replica count for the embedding table",
+        "Can't fit a single row. TileSpmem bytes",
         code="E3001",
         name="CompileTimeSparseCoreInvalidReplicaCount",
         title="an embedding lookup does not fit into SparseCore memory however it is split",

@@ -115,13 +115,6 @@ ENTRIES = (
         links=(JAX + "37267", JAX + "22197"),
     ),
     entry(
-        "vmap-nothing",
-        "vmapping pallas_call with no arguments",
-        title="a kernel without arguments is vmapped",
-        cause="there is nothing to map over",
-        advice="call it once and broadcast the result",
-    ),
-    entry(
         "automatic-partitioning",
         "Mosaic kernels cannot be automatically partitioned",
         "pallas_call requires all mesh axes to be Manual",
@@ -138,7 +131,7 @@ ENTRIES = (
         cause="jax cannot see from a kernel which mesh axes its outputs depend on",
         advice="say so in out_shape (jax.ShapeDtypeStruct(…, manual_axis_type=…)), or pass "
         "check_vma=False to shard_map",
-        versions="jax 0.11 and later; vma= before",
+        versions="jax 0.10 and later; vma= before",
     ),
     entry(
         "compiler-params-type",

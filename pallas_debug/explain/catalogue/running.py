@@ -92,26 +92,31 @@ ENTRIES = (
     ),
     entry(
         "halt-out-of-bounds",
-        "BoundsCheck … for %",
+        "BoundsCheck … [deref of ",
         title="the core halted as a kernel went out of bounds",
-        cause="a copy or access reached past its buffer; what follows `for` is the instruction",
+        cause="a copy or access reached past its buffer; what follows `for` is the "
+        "instruction, and `deref of` its operand",
         advice="run the kernel under TPU interpret mode, which names the line, or with "
         "--xla_mosaic_on_device_checks=bounds",
         links=(HALT,),
     ),
     entry(
         "halt-launch-group",
-        "An unexpected leader shows up in the launch group",
+        "shows up in the launch group with a different launch id",
         title="the hosts do not run the same program",
-        cause="XLA flags, libtpu or the Python code differ between hosts",
+        cause="XLA flags, libtpu, the Python code or the order of its calls differ between hosts; "
+        "two threads that launch programs are enough for that",
         advice="run the same code, versions and XLA_FLAGS on all of them, in the same order",
         links=(HALT,),
     ),
     entry(
         "halt-hardware",
         "observed errors are: [Hardware]",
+        "observed errors are: [HARDWARE]",
         "observed errors are: [Network]",
+        "observed errors are: [NETWORK]",
         "observed errors are: [Power]",
+        "observed errors are: [POWER]",
         title="the chip, its network or its power failed",
         cause="nothing in the program",
         advice="run it again; where it stays with one host, take that host out",
@@ -120,6 +125,7 @@ ENTRIES = (
     entry(
         "halt-user",
         "observed errors are: [User]",
+        "observed errors are: [USER]",
         title="the core halted at an instruction that the hardware does not allow",
         cause="mostly a kernel with DMAs that go out of bounds, else a fault of the compiler",
         advice="run the kernel under TPU interpret mode first; then report it to XLA",
@@ -128,11 +134,14 @@ ENTRIES = (
     entry(
         "core-halted",
         "Accelerator device halted prematurely",
+        "halted unexpectedly at tag:pc",
+        "The program continuator has halted unexpectedly",
         code="E0200",
         name="RuntimeUnexpectedCoreHalt",
         title="a core halted in the middle of a program",
         cause="a check in the program failed, a kernel went out of bounds or left a semaphore, or "
-        "the hardware failed; the words behind the address say which",
+        "the hardware failed; the words behind the address say which. All later calls fail with "
+        "`The program continuator has halted unexpectedly`",
         advice="run the kernel under TPU interpret mode with detect_races; look for `observed "
         "errors are` in the log",
         general=True,

@@ -79,7 +79,7 @@ ENTRIES = (
         cause="old compilers multiply whole tiles alone",
         advice="contract over at least 128 elements, with a multiple of 8 rows (16 for bfloat16); "
         "pad with zeros",
-        versions="libtpu of 2023 and 2024",
+        versions="libtpu of 2023 and 2024: 0.0.2 says so, 0.0.6 pads",
         links=(JAX + "18388", JAX + "24486"),
     ),
     entry(
@@ -130,7 +130,8 @@ ENTRIES = (
         "Failed to verify layout for Mosaic kernel operand",
         "XLA layout does not match MLIR layout",
         title="XLA lays an operand out otherwise than the kernel expects",
-        cause="mostly an operand of size 0, or jax and libtpu that do not belong together",
+        cause="mostly an operand of size 0, today one in SMEM; or jax and libtpu that do not "
+        "belong together",
         advice="do not pass empty arrays; install the libtpu that this jax pins "
         "(pip install 'jax[tpu]')",
     ),

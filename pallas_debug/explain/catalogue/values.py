@@ -70,7 +70,8 @@ ENTRIES = (
         "engines-disagree",
         title="two engines give other results",
         cause="the kernel depends on what none of them promises: the order of its grid points, "
-        "what a buffer holds before it is written, when a copy arrives",
+        "what a buffer holds before it is written, what scratch keeps along a parallel axis, when "
+        "a copy arrives",
         advice="look for outputs that are left and come back to, for copies that are not waited "
         "for, and for blocks that reach past their arrays",
         kinds=("EnginesDisagree",),
