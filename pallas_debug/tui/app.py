@@ -485,7 +485,12 @@ class BrowseApp(Shell):
         elif self.shown.selected_from is not None:
             self.shown.selected_from = None
             self.tell()
+        elif self.shown is self.text and self.text.narrowed:
+            self.text.narrow(False)
+            self.tell()
         elif self.search.peel() or any(pane.peel() for pane in self._filtered()):
+            if not self.search.active:
+                self.text.mark(None)
             self.tell()
         elif self.shown.where:
             self.shown.search(None)

@@ -170,6 +170,7 @@ class FindView(LineView):
             if time.monotonic() - told > _TOLD:
                 told = time.monotonic()
                 self._known()
+                self.hits_changed()
                 self.post_message(self.Found(self))
         self._known()
         self._search = None
@@ -202,7 +203,17 @@ class FindView(LineView):
         if self._awaited and (found := self._beyond(self._from, 1, True)) is not None:
             self._land(found)
 
+    def hits_changed(self) -> None:
+        """There are more hits than before, or all of them are known; for subclasses."""
+
+    def mark(self, query: Query | None) -> None:
+        """Set apart what a search elsewhere found, where nothing is searched for here."""
+        if self.sought is None:
+            self._pattern = query.of_text() if query is not None else None
+            self.refresh()
+
     def _done(self) -> None:
+        self.hits_changed()
         if self._awaited:
             self._land(self.hits[0] if self.hits else self._from)
         self.refresh()

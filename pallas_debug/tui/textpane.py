@@ -26,6 +26,7 @@ from pallas_debug.tui.find import FindView
 from pallas_debug.tui.folds import Folds
 from pallas_debug.tui.lines import LONGEST, DocumentLines, Lines, ListLines
 from pallas_debug.tui.lineview import Cells
+from pallas_debug.tui.only import Only
 
 LINKED = 4_000_000
 """Bytes up to which a text is looked at as a whole."""
@@ -106,6 +107,7 @@ class TextPane(FindView):
         self._kind = self.module.kind
         self.is_diff = False
         self._folds = Folds()
+        self._only: Only | None = None
         self._values: dict[str, int | None] = {}
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
@@ -171,7 +173,7 @@ class TextPane(FindView):
     def _begin(self, keep: int = 0) -> None:
         """Show the source from the start: everything known of another text is forgotten."""
         self.module = Module([])
-        self._folds = Folds()
+        self._folds, self._only = Folds(), None
         self._values, self._origin = {}, frozenset()
         self._wanted = keep
         if self.is_running:
@@ -207,6 +209,8 @@ class TextPane(FindView):
         if wanted is not None and wanted < 0:
             wanted = self.count - 1
         before = self.cursor
+        if wanted is not None:
+            self._widen_to(wanted)
         self.changed(keep=wanted)
         self._mark_values()
         if self.cursor != before:
@@ -288,13 +292,13 @@ class TextPane(FindView):
 
     @property
     def rows(self) -> int:
-        return self._folds.rows(self.count)
+        return (self._only or self._folds).rows(self.count)
 
     def row_of(self, line: int) -> int:
-        return self._folds.row_of(line)
+        return (self._only or self._folds).row_of(line)
 
     def line_of(self, row: int) -> int:
-        return self._folds.line_of(row)
+        return (self._only or self._folds).line_of(row)
 
     def toggle_fold(self) -> None:
         """Fold the region around the cursor, or unfold the one that begins there."""
@@ -314,6 +318,34 @@ class TextPane(FindView):
         self._folds.unfold_all()
         self.changed()
 
+    # Only what was found.
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only lines with hits are shown, with some around each."""
+        return self._only is not None
+
+    def narrow(self, wanted: bool) -> None:
+        """Show only the lines that have what is searched for, with some around each; or all."""
+        self._only = Only() if wanted and self.sought is not None else None
+        self.hits_changed()
+        self.changed()
+
+    def _widen_to(self, line: int) -> None:
+        """Show all lines if this one is left out; not while it may yet be found."""
+        if self._only is not None and line not in self._only and not self.searching:
+            self.narrow(False)
+
+    def hits_changed(self) -> None:
+        if self._only is None:
+            return
+        if not (self.hits or self.searching):
+            self.problem = self.problem or "no line has it: all are shown"
+            self.narrow(False)
+            return
+        self._only.extend(self.hits)
+        self.changed()
+
     # A line.
 
     def left_out(self, line: int) -> int:
@@ -329,6 +361,8 @@ class TextPane(FindView):
             mark, style = "▌", "text--origin"
         elif self._folds.hidden(line):
             mark, style = "▸", "text--folded"
+        elif self._only is not None and self._only.opens(line):
+            mark, style = "┄", "text--folded"
         elif line in self._ends:
             mark, style = "╭╰"[line == self._ends[1]], "text--region"
         return [(number, "text--number"), (mark, style)]
@@ -387,6 +421,7 @@ class TextPane(FindView):
     # Values, and where lines come from.
 
     def watch_cursor(self) -> None:
+        self._widen_to(self.cursor)
         if self._folds.reveal(self.cursor):
             self.changed()
         self._wanted = None

@@ -131,6 +131,28 @@ async def test_search_counts_and_goes_round(raw: Path) -> None:
 
 
 @drive
+async def test_only_the_lines_that_have_something_are_shown_until_esc(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "ampersand", *"vector", "full_stop", *"load", "enter")
+        hits = list(app.text.hits)
+        around = {n for hit in hits for n in range(hit - 2, hit + 3) if 0 <= n < app.text.count}
+        assert app.text.narrowed
+        assert app.text.rows == len(around) < app.text.count
+        assert app.text.cursor == hits[0]
+        await press(pilot, "escape")
+        assert app.text.rows == app.text.count
+        assert app.text.where  # what is searched for stays
+        await press(pilot, "escape")
+        assert app.text.where == ""
+        await press(pilot, "right_curly_bracket", "d")
+        assert app.shown is app.diff
+        await press(pilot, "ampersand")
+        assert "a diff shows only what changed" in status(app)
+        assert not app.prompt.asking
+
+
+@drive
 async def test_a_search_that_is_no_expression_is_taken_as_it_stands(raw: Path) -> None:
     app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
     async with app.run_test(size=(160, 48)) as pilot:

@@ -421,6 +421,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         assert app.text.has_focus
         assert "vector.load" in app.text.line(app.text.cursor)
         assert app.text.cursor == app.search.hits[2].line
+        assert ("vector.load", "text--hit") in app.text.cells(app.text.cursor)
         status = str(app.query_one("#status", Static).render())
         assert f"3/{app.search.count} in " in status
         await press(pilot, "n")
@@ -432,6 +433,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
         assert app.steps.current.label.split() == app.search.hits[-1].stage.split("-", 1)
         await press(pilot, "escape")
         assert not app.search.active
+        assert "text--hit" not in {kind for _, kind in app.text.cells(app.text.cursor)}
 
 
 @drive

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.worker import Worker, get_current_worker
 
 from pallas_debug.tui.actions import action
-from pallas_debug.tui.everywhere import Found, Scope, step_of
+from pallas_debug.tui.everywhere import Found, Scope, query_of, step_of
 
 if TYPE_CHECKING:
     from pallas_debug.tui.app import BrowseApp
@@ -21,6 +21,20 @@ def search(app: BrowseApp) -> None:
         app.tell()
 
     app.ask("regular expression", typed=typed)
+
+
+@action("search.only", "ampersand", "only the lines that have something, with some around")
+def only(app: BrowseApp) -> None:
+    if app.shown is not app.text:
+        app.say("a diff shows only what changed as it is")
+        return
+
+    def typed(value: str) -> None:
+        app.text.search(value)
+        app.text.narrow(bool(value))
+        app.tell()
+
+    app.ask("only lines with: regular expression", typed=typed)
 
 
 @action("search.next", "n", "next hit")
@@ -85,6 +99,7 @@ def _open(app: BrowseApp, found: Found) -> None:
     app.steps.select(step.label)
     app.show_step()
     app.text.go_to(found.line)
+    app.text.mark(query_of(app.search.text))
     app._focus(app.text)
     app.tell()
 
