@@ -200,7 +200,7 @@ def _padding(subject: Subject, result: Result) -> None:
         for event in events
         if event.what == "reduce" and event.certain and (ragged := _ragged(subject, event))
     }
-    for number, (block, dim, bad) in reached.items():
+    for number, (block, dim, bad, read) in reached.items():
         event = events[number]
         # Zero times a garbage integer is zero: one side of such a product needs no mask.
         is_product = event.operation == "dot_general"
@@ -215,6 +215,7 @@ def _padding(subject: Subject, result: Result) -> None:
                 f"holds {bound % size} of {size}: what lies behind is undefined",
             ),
             source=event.source,
+            other=None if read.source == event.source else read.source,
             grid_point=found.point,
             loop=found.loops,
             operand=block.name,
@@ -225,8 +226,8 @@ def _padding(subject: Subject, result: Result) -> None:
         )
 
 
-def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray] | None:
-    """The operand whose padding is reduced, along which of its dimensions, and where."""
+def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray, Event] | None:
+    """The operand whose padding is reduced, along which dimension, where, and where it was read."""
     for origin in event.origins:
         read = subject.walked.events[origin.event]
         block = _block_of(subject, read.view)
@@ -242,7 +243,7 @@ def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray] | N
             if dim.counts_blocks and dim.bound > 0 and dim.bound % dim.size:
                 bad = event.where & (dims[kept[own]] == dim.blocks - 1)
                 if bad.any():
-                    return block, kept[own], bad
+                    return block, kept[own], bad, read
     return None
 
 

@@ -45,7 +45,7 @@ def analyze(
     captured: Capture,
     targets: Sequence[Target] = (),
     *,
-    prefetch: Sequence[np.ndarray] | None = None,
+    prefetch: Sequence[np.ndarray | None] | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> Analysis:
     """Look at a captured kernel without running it.
@@ -53,8 +53,8 @@ def analyze(
     Args:
       captured: as the hook saw it.
       targets: chips whose memory and dtypes it is held against; without any, neither is judged.
-      prefetch: what the scalar-prefetch operands hold, in their order; None where that is not
-        known, and index maps that read them are not judged.
+      prefetch: what the scalar-prefetch operands hold, in their order, each or all None where that
+        is not known, and index maps that read it are not judged.
       time_limit: seconds.
 
     Raises:
@@ -88,19 +88,26 @@ def analyze(
     )
 
 
-def _tables(captured: Capture, prefetch: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
-    """The scalar prefetch by position."""
+def _tables(
+    captured: Capture, prefetch: Sequence[np.ndarray | None] | None
+) -> dict[int, np.ndarray]:
+    """The scalar prefetch that is known, by position."""
     if prefetch is None:
         return {}
     wanted = captured.kernel.of_kind("scalar_prefetch")
-    given = [np.asarray(values) for values in prefetch]
-    if [values.shape for values in given] != [operand.shape for operand in wanted]:
+    given = [None if values is None else np.asarray(values) for values in prefetch]
+    fits = len(given) == len(wanted) and all(
+        values is None or values.shape == operand.shape
+        for values, operand in zip(given, wanted, strict=True)
+    )
+    if not fits:
         raise ValueError(
             f"kernel `{captured.kernel.name}` takes scalar prefetch of shapes "
             f"{[operand.shape for operand in wanted]}, and prefetch= has shapes "
-            f"{[values.shape for values in given]}. Pass one array for each, in their order."
+            f"{[None if values is None else values.shape for values in given]}. Pass one array for "
+            "each, in their order, and None for what is not known."
         )
-    return dict(enumerate(given))
+    return {i: values for i, values in enumerate(given) if values is not None}
 
 
 def _once(findings: Sequence[Finding]) -> list[Finding]:

@@ -43,7 +43,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
 def _of_operation(
     subject: Subject, operation: Operation, targets: Sequence[Target]
 ) -> Iterable[Finding]:
-    for rule in (_memory, _rule, _dtype, _matmul, _alignment):
+    for rule in (_index, _memory, _rule, _dtype, _column, _matmul, _alignment):
         found = rule(subject, operation, targets)
         if found is not None:
             yield found
@@ -63,6 +63,21 @@ def _at(
         cause=cause,
         advice=advice,
         engine="static",
+    )
+
+
+def _index(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+    """Loads, stores and copies at a place that is a float."""
+    if not operation.float_index:
+        return None
+    return _at(
+        subject,
+        operation,
+        "InvalidOperation",
+        f"{operation.ref or 'a ref'} is indexed by a {operation.float_index}",
+        "the index came of a division with /, or of a float operand: interpret mode cuts it off, "
+        "and the compiler refuses it or dies of it",
+        "divide with //, or cast the index with .astype(jnp.int32)",
     )
 
 
@@ -184,6 +199,21 @@ def _dtype(subject: Subject, operation: Operation, _: Sequence[Target]) -> Findi
             "take lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
         )
     return None
+
+
+def _column(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+    """A row of bools that is made a column."""
+    if not operation.turns_lanes:
+        return None
+    return _at(
+        subject,
+        operation,
+        "UnsupportedShapeCast",
+        f"{operation.inputs[0]}, which lies along the lanes, becomes {operation.outputs[0]}",
+        "the compiler moves no bools from lanes to sublanes: libtpu 0.0.42 refuses it, and 0.0.50 "
+        "dies of it",
+        "turn the numbers into a column, and compare them then; or pass them as a column",
+    )
 
 
 def _matmul(subject: Subject, operation: Operation, targets: Sequence[Target]) -> Finding | None:

@@ -135,6 +135,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     block = visit.block
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
     short = _rounded_down(subject, visit)
+    is_short = short is not None
     finding = subject.finding(
         "UninitializedOutput",
         f"no grid point writes block {_tuple(first)} of {block.name}, "
@@ -144,32 +145,36 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     source = subject.block_line(block)
     result.add(
         finding,
-        source=(subject.site.line("grid") or source) if short else source,
+        source=source if short is None else subject.site.line("grid", short) or source,
         operand=block.name,
         index=index_text(block.name, first),
         shape=shape_text(block.dtype, block.shape),
         values={"missing": str(missing), "blocks": str(total)},
         cause=(
             "the grid has too few steps for the array: a size was rounded down"
-            if short
+            if is_short
             else "the index map leaves blocks out"
         ),
         advice=(
             "use pl.cdiv(size, block) steps; the last block may reach past the end"
-            if short
+            if is_short
             else f"visit every block, or give {block.name} an input by input_output_aliases"
         ),
     )
 
 
-def _rounded_down(subject: Subject, visit: _Visit) -> bool:
-    """Whether the index map passes program ids on, and the grid ends too early."""
+def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
+    """The dimension of the grid, as its author counts, that ends too early for the array.
+
+    That is one whose program ids the index map passes on; None where there is none.
+    """
     dims = subject.indices[visit.block.position].dims or ()
     for index, count in zip(dims, visit.counts, strict=True):
         steps = index.ravel()
         if 1 < len(steps) < count and (steps == np.arange(len(steps))).all():
-            return True
-    return False
+            axis = index.shape.index(len(steps))
+            return axis - sum(1 for added in subject.grid.batch if added < axis)
+    return None
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+from pallas_debug.errors import CannotRunError, PallasDebugError
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
@@ -20,32 +21,13 @@ TARGETS = "v5e"
 
 
 @click.command("dump", context_settings={"allow_interspersed_args": False})
-@click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
-@click.option(
-    "-o",
-    "--to",
-    "directory",
-    type=click.Path(path_type=Path),
-    default=DIRECTORY,
-    show_default=True,
-    help="The dump directory; it is made when it does not exist.",
+@shared.module
+@shared.directory(
+    "directory", "The dump directory; it is made when it does not exist.", Path(DIRECTORY)
 )
-@click.option(
-    "-t",
-    "--target",
-    "targets",
-    multiple=True,
-    default=[TARGETS],
-    show_default=True,
-    help="Chips, joined by commas or repeated; `all` for every generation. See `targets`.",
-)
-@click.option(
-    "-a", "--arg", "args", multiple=True, help="For a function: bf16[1,2,512,128], 128, causal=True"
-)
-@click.option(
-    "--spec",
-    help="For a bundled kernel: its spec of this name; the first unless told. See `kernels`.",
-)
+@shared.targets(TARGETS)
+@shared.args
+@shared.spec
 @click.option(
     "--interpret",
     metavar="MODE",
@@ -60,19 +42,10 @@ TARGETS = "v5e"
     help="Asked of each compilation, joined by commas or repeated: "
     "log_recorder, bounds_checks, assertions, …",
 )
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
-    show_default=True,
-    help="Seconds that one compilation may take.",
-)
-@click.option(
-    "-j", "--jobs", type=click.IntRange(min=0), default=0, help="Compiler processes; 0: per core."
-)
-@click.option("--json", "as_json", is_flag=True, help="Report as JSON on standard output.")
-@click.argument("what")
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+@shared.timeout
+@shared.jobs
+@shared.as_json
+@shared.what
 @click.pass_context
 def command(
     ctx: click.Context, /, what: str, rest: tuple[str, ...], args: tuple[str, ...], **options: Any
@@ -95,11 +68,7 @@ def command(
             given = ["--arg=" + text for text in args] + _spelled(ctx, options)
             return command.main([*given, *rest, what], standalone_mode=False) or 0
         return _finish(_of_function(*function, args, options), options)
-    if args or options["spec"]:
-        raise UsageError(
-            f"{'--arg' if args else '--spec'} is for package.module:function, "
-            f"and {what!r} is a script or module"
-        )
+    programs.refuse_arguments(what, args, options["spec"])
     return _finish(_of_program(what, rest, options), options)
 
 
@@ -125,7 +94,15 @@ def _of_function(
 ) -> tuple[list[Dump], Path]:
     from pallas_debug.api import dump
 
-    function = programs.import_function(module, name)
+    try:
+        function = programs.import_function(module, name)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        programs.print_their_traceback(error)
+        raise CannotRunError(
+            f"{module} raised {type(error).__name__} as it was imported: {error}"
+        ) from error
     positional, keyword = programs.function_arguments(function, args, options["spec"])
     sessions: list[Session] = []
 

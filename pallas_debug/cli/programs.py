@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 import runpy
 import sys
@@ -23,6 +24,36 @@ def named_function(what: str) -> tuple[str, str] | None:
     if found is None or Path(what).exists():
         return None
     return found["module"], found["function"]
+
+
+def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None:
+    """That nothing is given to a script or module which is for a function.
+
+    Raises:
+      UsageError: it is.
+    """
+    if args or spec:
+        raise UsageError(
+            f"{'--arg' if args else '--spec'} is for package.module:function, "
+            f"and {what!r} is a script or module"
+        )
+
+
+def source_file(what: str, *, module: bool) -> Path | None:
+    """The file of a script or module; None where a module has none."""
+    if not module:
+        return Path(what).resolve()
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        spec = importlib.util.find_spec(what)
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path.pop(0)
+    if spec is None or spec.origin is None or not spec.has_location:
+        return None
+    main = Path(spec.origin).with_name("__main__.py")
+    return main if spec.submodule_search_locations and main.is_file() else Path(spec.origin)
 
 
 def import_function(module: str, name: str) -> Callable[..., Any]:
@@ -148,4 +179,4 @@ def print_their_traceback(error: BaseException) -> None:
 
 
 def _is_outside(module: str) -> bool:
-    return module.split(".")[0] in ("runpy", "jax", "pallas_debug")
+    return module.split(".")[0] in ("runpy", "importlib", "jax", "pallas_debug")

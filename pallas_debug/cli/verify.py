@@ -8,29 +8,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 
 if TYPE_CHECKING:
     from pallas_debug.verified import Verdict
 
 
 @click.command("verify")
-@click.option(
-    "-t",
-    "--target",
-    "targets",
-    multiple=True,
-    default=["all"],
-    show_default=True,
-    help="Chips, joined by commas or repeated. See `targets`.",
-)
-@click.option(
-    "-a", "--arg", "args", multiple=True, help="For a function: bf16[1,2,512,128], 128, causal=True"
-)
-@click.option("--spec", help="For a bundled kernel: its spec of this name; the first unless told.")
-@click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
+@shared.targets("all")
+@shared.args
+@shared.spec
+@shared.module
 @click.option(
     "-e",
     "--engine",
@@ -44,28 +35,17 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path, dir_okay=False),
     help="Findings that do not count, with reasons; pallas-debug.toml here, where there is one.",
 )
-@click.option(
-    "-o", "--to", type=click.Path(path_type=Path), help="Keep the compilations in this directory."
-)
-@click.option(
-    "--timeout",
-    type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
-    show_default=True,
-    help="Seconds that one compilation may take.",
-)
-@click.option(
-    "-j", "--jobs", type=click.IntRange(min=0), default=0, help="Compiler processes; 0: per core."
-)
-@click.option("--json", "as_json", is_flag=True, help="As JSON on standard output.")
+@shared.directory("to", "Keep the compilations in this directory.")
+@shared.timeout
+@shared.jobs
+@shared.as_json
 @click.option(
     "--sarif",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Write the findings to this file for code scanning, as SARIF 2.1.0.",
 )
 @click.option("--github", is_flag=True, help="Annotate the code in a GitHub workflow.")
-@click.argument("what")
-@click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+@shared.what
 def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
     """Say whether the kernels of WHAT work, on which chips, and if not, why.
 
@@ -99,7 +79,7 @@ def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
 
 
 def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdict:
-    from pallas_debug.verified import verify, verify_program
+    from pallas_debug.verified import Request, verify, verify_program
     from pallas_debug.verified.suppressions import FILE
 
     suppress = options["suppress"] or (Path(FILE) if Path(FILE).is_file() else None)
@@ -114,20 +94,24 @@ def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdi
         wanted["engines"] = ",".join(options["engines"])
     named = None if options["module"] else programs.named_function(what)
     if named is None:
-        if options["args"] or options["spec"]:
-            raise UsageError(
-                f"{'--arg' if options['args'] else '--spec'} is for package.module:function, "
-                f"and {what!r} is a script or module"
-            )
+        programs.refuse_arguments(what, options["args"], options["spec"])
         programs.check_exists(what, module=options["module"])
+        source = programs.source_file(what, module=options["module"])
 
         def run() -> BaseException | None:
             return programs.execute(what, rest, module=options["module"])
 
-        return verify_program(run, what, **wanted)
+        return verify_program(run, what, Request(**wanted), source)
     if rest:
         raise UsageError(f"{what} is a function, and takes no arguments behind it: {rest[0]!r}")
-    function = programs.import_function(*named)
+    try:
+        function = programs.import_function(*named)
+    except PallasDebugError:
+        raise
+    except Exception as error:  # noqa: BLE001 - of the user's module, as it is imported
+        stopped = error
+        source = programs.source_file(named[0], module=True)
+        return verify_program(lambda: stopped, what, Request(**wanted), source)
     args, kwargs = programs.function_arguments(
         function, options["args"], options["spec"], values=True
     )

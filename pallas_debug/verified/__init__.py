@@ -15,14 +15,15 @@ from pallas_debug.verified.result import Status as Status
 from pallas_debug.verified.result import Verdict as Verdict
 
 if TYPE_CHECKING:
+    from pallas_debug.verified.run import Request as Request
     from pallas_debug.verified.run import verify as verify
     from pallas_debug.verified.run import verify_program as verify_program
 
-__all__ = ["Engine", "Outcome", "Status", "Verdict", "verify", "verify_program"]
+__all__ = ["Engine", "Outcome", "Request", "Status", "Verdict", "verify", "verify_program"]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in ("verify", "verify_program"):
+    if name not in ("Request", "verify", "verify_program"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from pallas_debug.verified import run
 

@@ -6,17 +6,21 @@ up, and whoever verifies says it.
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from pallas_debug import explain
-from pallas_debug.analysis import analyze
+from pallas_debug.analysis import analyze, names
 from pallas_debug.bridge import arrays, raised, trace
 from pallas_debug.bridge.capture import Capture
-from pallas_debug.checks import names
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.checks import names as checks
 from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
 from pallas_debug.session import Options, Session
@@ -30,6 +34,12 @@ _UNKNOWN = {
     "compile": explain.UNKNOWN_ADVICE,
 }
 """What to do about an error that the catalogue does not know."""
+
+NO_KERNEL = "no kernel"
+"""Where a finding of a program is of none."""
+
+MOST_CALLS = 8
+"""Of one kernel, each with other scalar prefetch, that the static analysis looks at."""
 
 MOST_POINTS = 4096
 """Grid points of a kernel that TPU interpret mode is asked to walk: about a minute of them."""
@@ -96,18 +106,81 @@ def _distinct(captures: Sequence[Capture]) -> list[Capture]:
     return list({captured.kernel.digest: captured for captured in captures}.values())
 
 
-def static(captured: Capture, targets: Sequence[Target]) -> Seen:
-    """What can be told of a kernel before anything runs."""
+def static(
+    captured: Capture, targets: Sequence[Target], given: Sequence[prefetch.Tables] = ()
+) -> Seen:
+    """What can be told of a kernel before anything runs.
+
+    Args:
+      given: the scalar prefetch of each of its calls, as far as it is known; without any it is not.
+    """
     start = time.perf_counter()
-    found = analyze(captured, targets)
+    calls: Sequence[prefetch.Tables | None] = given or [None]
+    analyses = [analyze(captured, targets, prefetch=tables) for tables in calls[:MOST_CALLS]]
+    notes = [sentence for one in analyses for sentence in one.not_judged]
+    if len(calls) > MOST_CALLS:
+        notes.append(
+            f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
+            f"own: the first {MOST_CALLS} are looked at"
+        )
+    findings = _known(one.findings for one in analyses)
     outcome = Outcome(
         kernel=captured.kernel.name,
         engine="static",
-        status="found" if found.findings else "ok",
-        notes=found.not_judged,
+        status="found" if findings else "ok",
+        notes=tuple(dict.fromkeys(notes)),
         seconds=time.perf_counter() - start,
     )
-    return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, found.findings)))
+    return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, findings)))
+
+
+def _known(several: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """What was found in each call of a kernel: the same place in its source once."""
+    kept: dict[tuple[object, ...], Finding] = {}
+    for findings in several:
+        for finding in findings:
+            kept.setdefault((finding.kind, finding.source, finding.operand), finding)
+    return list(kept.values())
+
+
+def names_of(function: Callable[..., Any], name: str) -> Seen:
+    """Names of Pallas that the source of a function has, and the installed jax has not."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return Seen()
+    return _removed(names.look(code.co_filename, name, code.co_firstlineno))
+
+
+def names_in(source: Path) -> Seen:
+    """The same of a whole file."""
+    return _removed(names.look(source, NO_KERNEL))
+
+
+def _removed(findings: Sequence[Finding]) -> Seen:
+    outcome = Outcome(kernel="", engine="static", status="found")
+    return Seen(outcomes=(outcome,) if findings else (), findings=tuple(findings))
+
+
+def prefetched(
+    call: Call, captures: Sequence[tuple[Capture, tuple[Target, ...]]]
+) -> tuple[dict[str, list[prefetch.Tables]], list[str]]:
+    """What the calls of each kernel are given as scalar prefetch, and what went wrong in asking."""
+    found: dict[str, list[prefetch.Tables]] = {}
+    problems: list[str] = []
+    takes = [pair for pair in captures if pair[0].kernel.of_kind("scalar_prefetch")]
+    # For another chip a function may call other kernels.
+    for target in {targets[0].name: targets[0] for _, targets in takes}.values():
+        try:
+            found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
+        except Exception as error:  # noqa: BLE001 - what is known without it is said none the less
+            problems.append(
+                "the scalar prefetch of the kernels could not be computed from the arguments "
+                f"({type(error).__name__}: {raised.failure(error).headline}); what depends on it "
+                "is left to the engines that run them"
+            )
+    return found, problems
 
 
 def _with_words(finding: Finding) -> Finding:
@@ -157,7 +230,7 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
     second run looks for it. Infinities are no fault by themselves, as in masks.
     """
     options = Options(
-        checks=names.DEFAULT, prints=True, interpret="auto", chip=chip, hang_after=hang_after
+        checks=checks.DEFAULT, prints=True, interpret="auto", chip=chip, hang_after=hang_after
     )
     seen = _ran(call, kernels, options, "checks")
     made = [finding for finding in seen.findings if finding.kind == "NanProduced"]
@@ -260,7 +333,7 @@ def _checked_outcomes(kernels: Sequence[Kernel], session: Session) -> Iterator[O
 
 
 def _program_name(error: BaseException) -> str:
-    return "the program" if isinstance(error, SystemExit) else "no kernel"
+    return "the program" if isinstance(error, SystemExit) else NO_KERNEL
 
 
 def _each(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.api import split_targets
 from pallas_debug.bridge import arrays, platform, versions
 from pallas_debug.bridge.capture import Capture
-from pallas_debug.checks import names
+from pallas_debug.checks import names as checks
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session, resolve_targets
@@ -21,6 +23,58 @@ from pallas_debug.verified.result import ENGINES, Engine, Verdict
 
 HANG = 5.0
 """Seconds without progress after which an interpreted kernel is said to wait for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a verification, as `verify` takes it."""
+
+    targets: str | Iterable[str] = "all"
+    engines: str | Iterable[str] = ENGINES
+    suppress: str | Path | None = None
+    to: str | Path | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    jobs: int = 0
+    hang_after: float = HANG
+
+    @functools.cached_property
+    def asked(self) -> tuple[Engine, ...]:
+        """The engines, in their order.
+
+        Raises:
+          UsageError: there is no such engine.
+        """
+        given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
+        wanted = {name.strip() for name in given if name.strip()}
+        unknown = sorted(wanted - set(ENGINES))
+        if unknown or not wanted:
+            known = ", ".join(ENGINES[1:])
+            raise UsageError(f"no engine {', '.join(unknown) or 'was named'}; there are {known}")
+        return tuple(name for name in ENGINES if name in wanted | {"trace"})
+
+    @functools.cached_property
+    def chips(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return split_targets(self.targets)
+
+    @functools.cached_property
+    def left_out(self) -> tuple[suppressions.Suppression, ...]:
+        """What does not count.
+
+        Raises:
+          UsageError: that is no file of suppressions.
+        """
+        return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()
+
+    def options(self, **more: Any) -> Options:
+        """Of the session in which the kernels are compiled."""
+        given = {
+            "dumps": None if self.to is None else Path(self.to),
+            "targets": self.chips,
+            "timeout": self.timeout,
+            "jobs": self.jobs,
+        }
+        return Options(**{**given, **more})
 
 
 def verify(
@@ -65,21 +119,23 @@ def verify(
         calls no kernel.
       UnknownTargetError: a target that nobody knows.
     """
-    asked = _engines(engines)
-    left_out = suppressions.read(Path(suppress)) if suppress is not None else ()
+    request = Request(
+        targets=targets,
+        engines=engines,
+        suppress=suppress,
+        to=to,
+        timeout=timeout,
+        jobs=jobs,
+        hang_after=hang_after,
+    )
+    asked, left_out = request.asked, request.left_out
     platform.leave_out_absent_tpu()
     made_args, made_kwargs, made_up = arrays.concrete(args, kwargs)
     call = Call(function=function, args=args, kwargs=kwargs, values=(made_args, made_kwargs))
-    options = Options(
-        dumps=None if to is None else Path(to),
-        targets=split_targets(targets),
-        interpret="off",
-        timeout=timeout,
-        jobs=jobs,
-    )
-    with Session(options) as session:
-        seen, captures = _ask(call, session, asked, hang_after, tick)
-    notes = [str(problem) for problem in session.problems]
+    with Session(request.options(interpret="off")) as session:
+        notes: list[str] = []
+        seen, captures = _ask(call, session, asked, hang_after, tick, notes)
+    notes += [str(problem) for problem in session.problems]
     notes += [s for captured in captures for s in ask.known_issues(captured, session.targets)]
     if made_up and {"checks", "races"} & set(asked):
         notes.append(
@@ -92,60 +148,43 @@ def verify(
 def verify_program(
     run: Callable[[], BaseException | None],
     name: str,
-    *,
-    targets: str | Iterable[str] = "all",
-    engines: str | Iterable[str] = ENGINES,
-    suppress: str | Path | None = None,
-    to: str | Path | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
-    jobs: int = 0,
-    hang_after: float = HANG,
+    request: Request,
+    source: Path | None = None,
 ) -> Verdict:
     """The same of the kernels that a program lowers while it runs, once.
 
     Args:
       run: runs it, and returns what ended it where that was no success.
       name: what it is called.
+      source: its file, where there is one.
 
     Raises:
       UsageError: as `verify`.
     """
-    asked = _engines(engines)
-    left_out = suppressions.read(Path(suppress)) if suppress is not None else ()
-    options = Options(
-        dumps=None if to is None else Path(to),
-        targets=split_targets(targets) if "compile" in asked else (),
-        checks=names.DEFAULT if "checks" in asked else (),
+    asked, left_out = request.asked, request.left_out
+    options = request.options(
+        targets=request.chips if "compile" in asked else (),
+        checks=checks.DEFAULT if "checks" in asked else (),
         prints=True,
         interpret="auto",
-        timeout=timeout,
-        jobs=jobs,
-        hang_after=hang_after,
+        hang_after=request.hang_after,
     )
     with Session(options, runs=True) as session:
         seen = [ask.ran_once(run, session, asked)]
+    if "static" in asked and source is not None:
+        seen.append(ask.names_in(source))
     captures = session.captures
-    if not captures and not seen[0].findings:
+    if not captures and not any(one.findings for one in seen):
         raise UsageError(
             f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
             "TPU, or only define its kernels?"
         )
-    wanted = session.targets or resolve_targets(split_targets(targets), session.plugins)
+    wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
         seen += [ask.static(captured, wanted) for captured in captures]
     seen += [ask.compiled(d.kernel, c) for d in session.dumps for c in d.compilations]
     notes = [s for captured in captures for s in ask.known_issues(captured, wanted)]
     return _verdict(name, captures, seen, left_out, notes)
-
-
-def _engines(asked: str | Iterable[str]) -> tuple[Engine, ...]:
-    given = asked.split(",") if isinstance(asked, str) else list(asked)
-    wanted = {name.strip() for name in given if name.strip()}
-    unknown = sorted(wanted - set(ENGINES))
-    if unknown or not wanted:
-        known = ", ".join(ENGINES[1:])
-        raise UsageError(f"no engine {', '.join(unknown) or 'was named'}; there are {known}")
-    return tuple(name for name in ENGINES if name in wanted | {"trace"})
 
 
 def _ask(
@@ -154,12 +193,15 @@ def _ask(
     asked: Sequence[Engine],
     hang_after: float,
     tick: Callable[[Session], None] | None,
+    notes: list[str],
 ) -> tuple[list[Seen], list[Capture]]:
     found, first = ask.traced(call, session)
     seen = [first]
+    if "static" in asked:
+        seen.append(ask.names_of(call.function, call.name))
     captures = [captured for captured, _ in found]
     if not captures:
-        if first.findings:
+        if any(one.findings for one in seen):
             return seen, []
         raise UsageError(
             f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
@@ -169,7 +211,12 @@ def _ask(
         for captured, wanted in found:
             session.request([captured], wanted)
     if "static" in asked:
-        seen += [ask.static(captured, wanted) for captured, wanted in found]
+        tables, problems = ask.prefetched(call, found)
+        notes += problems
+        seen += [
+            ask.static(captured, wanted, tables.get(captured.kernel.digest, ()))
+            for captured, wanted in found
+        ]
     with session.compiling_for(()):  # what is lowered to be interpreted is not compiled as well
         seen += _interpreted(call, captures, asked, session.targets[0], hang_after)
     session.wait(None if tick is None else lambda: tick(session))
@@ -212,7 +259,10 @@ def _verdict(
     left_out: Sequence[suppressions.Suppression],
     notes: Sequence[str],
 ) -> Verdict:
-    findings = merge.merged(finding for one in seen for finding in one.findings)
+    findings = merge.merged(
+        (finding for one in seen for finding in one.findings),
+        [captured.kernel.source for captured in captures],
+    )
     kept, suppressed, idle = suppressions.apply(findings, left_out)
     return Verdict(
         name=name,

@@ -211,6 +211,39 @@ def test_a_division_by_zero_in_an_index_map_is_what_xla_makes_of_it(captures: Ca
     assert finding.message.startswith("the index map of x_ref gives block -1 along dimension 0")
 
 
+def halved(x: Any) -> Any:
+    rows, columns = x.shape
+    steps = rows // 8
+    return pl.pallas_call(
+        copy,
+        out_shape=x,
+        grid=(
+            columns // 128,
+            steps,
+        ),
+        in_specs=[pl.BlockSpec((8, 128), lambda j, i: (i, j))],
+        out_specs=pl.BlockSpec((8, 128), lambda j, i: (i, j)),
+    )(x)
+
+
+@pytest.mark.parametrize(
+    "shape, line",
+    [((20, 256), "steps = rows // 8"), ((16, 300), "columns // 128,")],
+)
+@pytest.mark.parametrize("batch", [(), (3,)])
+def test_a_size_that_is_rounded_down_is_named_where_it_is_divided(
+    captures: Captures, shape: tuple[int, ...], line: str, batch: tuple[int, ...]
+) -> None:
+    (captured,) = captures(jax.vmap(halved) if batch else halved, (S((*batch, *shape), F32),))
+    (finding,) = analyze(captured).findings
+    assert (finding.kind, finding.cause) == (
+        "UninitializedOutput",
+        "the grid has too few steps for the array: a size was rounded down",
+    )
+    assert finding.source is not None
+    assert finding.source.text == line
+
+
 def gathered(table: Any, x: Any) -> Any:
     spec = pltpu.PrefetchScalarGridSpec(
         num_scalar_prefetch=1,
@@ -245,6 +278,14 @@ def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None
     assert (finding.kind, finding.grid_point, finding.count) == ("BlockIndexOutOfBounds", (2,), 2)
 
 
+def test_of_several_tables_some_may_be_known(captures: Captures) -> None:
+    (captured,) = captures(gathered, GATHER)
+    analysis = analyze(captured, prefetch=[None])
+    assert (analysis.findings, len(analysis.not_judged)) == ((), 1)
+    with pytest.raises(ValueError, match=r"has shapes \[None, None\]. Pass one"):
+        analyze(captured, prefetch=[None, None])
+
+
 def test_a_table_that_an_index_map_reads_past_its_end(captures: Captures) -> None:
     (captured,) = captures(gathered, (S((4,), jnp.int32), GATHER[1]))
     (finding,) = analyze(captured, prefetch=[np.zeros(4, np.int32)]).findings
@@ -263,7 +304,7 @@ def test_prefetch_of_the_wrong_shape_is_an_error(captures: Captures) -> None:
         analyze(captured, prefetch=[np.zeros(3, np.int32)])
     assert str(error.value) == (
         "kernel `kernel` takes scalar prefetch of shapes [(5,)], and prefetch= has shapes [(3,)]. "
-        "Pass one array for each, in their order."
+        "Pass one array for each, in their order, and None for what is not known."
     )
 
 

@@ -427,3 +427,88 @@ def test_findings_name_the_same_fault_once(captures: Captures) -> None:
             out_ref[...] = x_ref[pl.ds(pl.program_id(0) + 4, 8), :]
 
     assert kinds(look(captures, kernel, **rows(4))) == ["OutOfBoundsRead"]
+
+
+# Rows that are made columns, and indices that are floats.
+
+
+def column(captures: Captures, mask: Callable[[Any], Any], x: Any = X) -> list[str]:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = jnp.where(mask(x_ref), x_ref[...], 0)
+
+    return kinds(look(captures, kernel, x))
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda x: (x[0, :32] > 0)[:, None],
+        lambda x: (x[0:1, :32] > 0).reshape(32, 1),
+        lambda x: jnp.logical_not((x[0, :32] > 0) & (jnp.abs(x[1, :32]) < 1))[:, None],
+    ],
+)
+def test_a_row_of_bools_that_becomes_a_column(
+    captures: Captures, mask: Callable[[Any], Any]
+) -> None:
+    assert column(captures, mask) == ["UnsupportedShapeCast"]
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda x: x[0, :32][:, None] > 0,  # numbers are moved
+        lambda x: (x[...].max(axis=1) > 0)[:, None],  # it lies along the sublanes already
+        lambda x: (x[:, 0] > 0)[:, None],
+        lambda x: (x[0, :] > 0)[None, :],  # it stays a row
+        lambda x: ((x[0, :32] > 0) & (x[...].max(axis=1) > 0))[:, None],  # either of the two
+    ],
+)
+def test_other_columns_are_not_judged(captures: Captures, mask: Callable[[Any], Any]) -> None:
+    assert column(captures, mask) == []
+
+
+@pytest.mark.parametrize("what", ["read", "write", "add", "copy", "number"])
+def test_an_index_that_is_a_float(captures: Captures, what: str) -> None:
+    def kernel(x_ref: Any, out_ref: Any, tile_ref: Any) -> None:
+        start = pl.program_id(0) * 16 / 2
+        part = pl.ds(start, 8)
+        out_ref[...] = jnp.zeros_like(out_ref)
+        if what == "read":
+            out_ref[0:8] = x_ref[part]
+        elif what == "write":
+            out_ref[part] = x_ref[0:8]
+        elif what == "add":
+            out_ref[part] += x_ref[0:8]
+        elif what == "copy":
+            pltpu.sync_copy(x_ref.at[part], tile_ref)
+        else:
+            out_ref[0:1] = x_ref[start][None]
+
+    found = look(captures, kernel, grid=(2,), scratch_shapes=[TILE]).findings
+    floats = [finding for finding in found if finding.kind == "InvalidOperation"]
+    assert floats
+    assert all(finding.message.endswith("is indexed by a float32") for finding in floats)
+
+
+def test_an_index_that_was_cast_is_none(captures: Captures) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        start = (pl.program_id(0) * 16 / 2).astype(jnp.int32)
+        out_ref[...] = x_ref[pl.ds(start, 8)]
+
+    options = {"out_specs": pl.BlockSpec((8, 128), lambda i: (i, 0)), "grid": (2,)}
+    assert kinds(look(captures, kernel, out=S((16, 128), F32), **options)) == []
+
+
+def test_padding_that_was_read_on_another_line_is_named_where_it_is_summed(
+    captures: Captures,
+) -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        x = x_ref[...]
+        out_ref[...] = jnp.broadcast_to(x.sum(axis=0, keepdims=True), (8, 128))
+
+    (finding,) = look(captures, kernel, S((20, 128), F32), **rows(3)).findings
+    assert finding.source is not None
+    assert finding.other is not None
+    assert finding.kind == "RaggedPadding"
+    assert "x.sum(axis=0" in (finding.source.text or "")
+    assert finding.other.text == "x = x_ref[...]"

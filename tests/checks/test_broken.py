@@ -49,10 +49,13 @@ UNSEEN = {
 
 OTHER_LINES = {
     "softmax_without_maximum": (1, "the NaN is made below the overflow, which `inf` finds"),
-    "padding_masked_on_one_side": (-2, "the read is named, not the product in which it is used"),
-    "grid_rounded_down": (-7, "the `grid=` of the call is named, not the size that is divided"),
+    "padding_masked_on_one_side": (-2, "a NaN tells of the first padding that was read alone"),
+    "grid_rounded_down": (-7, "of an eager call jax keeps no line: the kernel's first is named"),
 }
 """How far below the marked line the finding points, and why."""
+
+NOT_CHECKED = {"float_offset"}
+"""Kernels that no check can be put into, which is said: a float is no index to hold to bounds."""
 
 ALSO_SEEN = {
     ("read_before_wait", "tpu"): "UninitializedRead",
@@ -87,7 +90,8 @@ def found(
             report, _ = checked(*kernel.make_args())
         except KernelFault as fault:
             return [fault.finding]
-    assert report.not_checked == ()
+    is_left_out = kernel.name in NOT_CHECKED and function is kernel.function
+    assert bool(report.not_checked) == is_left_out
     return list(report.findings)
 
 
@@ -160,4 +164,4 @@ def test_the_exceptions_are_still_needed() -> None:
     names = {kernel.name for kernel in BROKEN}
     assert {name for name, _ in UNSEEN} <= names
     assert {name for name, _ in ALSO_SEEN} <= names
-    assert set(OTHER_LINES) | set(OTHER_KINDS) <= names
+    assert set(OTHER_LINES) | set(OTHER_KINDS) | NOT_CHECKED <= names

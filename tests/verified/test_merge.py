@@ -97,6 +97,64 @@ def test_the_worst_comes_first() -> None:
     ]
 
 
+def test_padding_is_said_by_what_it_gets_into_and_not_by_the_first_read_of_any() -> None:
+    static = finding("RaggedPadding", "static", 9, operand="y_ref", grid_point=(1,))
+    check = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(1,))
+    (found,) = merged([check, static])
+    assert (found.source, found.operand) == (static.source, "y_ref")
+    assert found.engine == "static, checks"
+    elsewhere = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(2,))
+    assert len(merged([elsewhere, static])) == 2
+
+
+def test_the_first_line_of_a_kernel_is_no_line_where_another_engine_knows_one() -> None:
+    check = finding("OutputNotWritten", "checks", 1, operand="o_ref")
+    static = finding("UninitializedOutput", "static", 9, operand="o_ref")
+    starts = [None, SourceLine(file="rows.py", line=1)]
+    (found,) = merged([check, static], starts)
+    assert (found.source, found.message) == (static.source, "OutputNotWritten by checks")
+    (found,) = merged([check, static])
+    assert found.source == check.source
+    assert merged([check], starts) == (check,)
+
+
+def test_an_output_that_is_read_before_it_was_set_is_one_fault() -> None:
+    read = finding("UninitializedRead", "checks", operand="o_ref")
+    unset = finding("UninitializedOutput", "static", operand="o_ref")
+    (found,) = merged([unset, read])
+    assert (found.kind, found.engine) == ("UninitializedRead", "checks, static")
+    assert len(merged([unset, finding("UninitializedRead", "checks", 8, operand="o_ref")])) == 2
+    assert len(merged([unset, finding("UninitializedRead", "checks", operand="acc_ref")])) == 2
+
+
+def test_a_compiler_that_dies_died_of_what_it_was_to_refuse() -> None:
+    deaths = [
+        finding(
+            "CompilerAbort",
+            "compile",
+            None,
+            message=f"the compiler's process died of SIGABRT while it compiled rows {target}\nmore",
+            values={"targets": target},
+        )
+        for target in ("v5e", "v6e")
+    ]
+    cast = finding("UnsupportedShapeCast", "static", 9, message="becomes a column")
+    (found,) = merged([*deaths, cast])
+    assert (found.kind, found.source, found.engine) == (cast.kind, cast.source, "static, compile")
+    assert found.message == (
+        "becomes a column\nthe compiler's process died of SIGABRT while it compiled rows v5e"
+    )
+    assert found.values["targets"] == "v5e, v6e"
+    assert len(merged([deaths[0], finding("OutOfBoundsRead", "static", 9)])) == 2
+
+
+def test_what_jax_stumbles_over_is_what_the_static_analysis_saw_at_that_line() -> None:
+    removed = finding("RemovedName", "static", 9)
+    (found,) = merged([finding("TraceError", "trace", 9), removed])
+    assert (found.kind, found.engine) == ("RemovedName", "static, trace")
+    assert len(merged([finding("TraceError", "trace", 8), removed])) == 2
+
+
 def test_no_name_is_in_two_families() -> None:
     names = [name for names in SAME for name in names]
     assert len(names) == len(set(names))

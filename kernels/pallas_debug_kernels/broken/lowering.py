@@ -168,6 +168,26 @@ def float_iota_repaired(x: jax.Array) -> jax.Array:
     return pl.pallas_call(ramp, out_shape=x)(x)
 
 
+def float_offset(x: jax.Array) -> jax.Array:
+    def copy_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        # A quotient of integers is a float, and no place in memory.
+        out_ref[...] = x_ref[pl.ds(pl.program_id(0) * x_ref.shape[0] / 2, 8), :]  # FAULT
+
+    return _copy_halves(copy_halves, x)
+
+
+def float_offset_repaired(x: jax.Array) -> jax.Array:
+    def copy_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[pl.ds(pl.program_id(0) * x_ref.shape[0] // 2, 8), :]
+
+    return _copy_halves(copy_halves, x)
+
+
+def _copy_halves(kernel: object, x: jax.Array) -> jax.Array:
+    whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
+    return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[whole], out_specs=ROWS)(x)
+
+
 def flatten(x: jax.Array) -> jax.Array:
     def flatten_rows(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         # The last dimension of a vector is spread over lanes: 120 of them do not make 60.
@@ -333,6 +353,15 @@ KERNELS = (
         expected=Expected(
             lower=raises("'tpu.iota' op result #0 must be vector of integer or index values")
         ),
+    ),
+    BrokenKernel(
+        fault=Fault.INVALID_OPERATION,
+        summary="A slice starts at a quotient, which is a float.",
+        function=float_offset,
+        repaired=float_offset_repaired,
+        reference=lambda x: x,
+        args=(jax.ShapeDtypeStruct((16, 128), F32),),
+        expected=Expected(lower=raises("'arith.index_cast' op operand #0 must be")),
     ),
     BrokenKernel(
         fault=Fault.UNSUPPORTED_SHAPE_CAST,

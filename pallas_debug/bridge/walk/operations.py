@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Any
 
@@ -14,11 +14,13 @@ from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import core as tpu_core
 from jax._src.pallas.mosaic import lowering
+from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge import lines, rewrite
 from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
@@ -53,6 +55,8 @@ class Operation:
         that the start is a multiple of, as far as can be proven; None where it is no such access.
       lane_size: of that slice.
       ref: name of the ref that is accessed.
+      float_index: dtype of an index of an access or a copy that is a float; empty where none is.
+      turns_lanes: a vector of bools that lies along the lanes is made a column.
     """
 
     name: str
@@ -65,6 +69,8 @@ class Operation:
     lane_start: int | None = None
     lane_size: int = 0
     ref: str = ""
+    float_index: str = ""
+    turns_lanes: bool = False
 
 
 def operations(captured: Capture) -> Iterator[Operation]:
@@ -82,10 +88,14 @@ def _inside(
     jaxpr: Any, rules: Mapping[Any, Any], refs: Mapping[Any, str], multiples: dict[Any, int],
     calls: tuple[Any, ...],
 ) -> Iterator[Operation]:  # fmt: skip
+    lanes: set[Any] = set()
     for eqn in jaxpr.eqns:
         inline = rewrite.inlined(eqn)
         if inline is None:
-            yield _operation(eqn, refs, multiples, calls, eqn.primitive in rules)
+            operation = _operation(eqn, refs, multiples, calls, eqn.primitive in rules)
+            yield replace(operation, turns_lanes=_turns_lanes(eqn, lanes))
+        if _lies_along_lanes(eqn, lanes):
+            lanes.add(eqn.outvars[0])
         for inner, args in _jaxprs(eqn):
             yield from _inside(
                 inner,
@@ -159,6 +169,7 @@ def _operation(
         lane_start=start,
         lane_size=size,
         ref=refs.get(first, "") if _is_variable(first) else "",
+        float_index=_float_index(eqn),
     )
 
 
@@ -172,7 +183,72 @@ def _typed(aval: Any) -> Typed:
     return Typed(shape=shape, dtype=str(getattr(aval, "dtype", "")), space=space)
 
 
-_FIRST_INDEX = {state_primitives.get_p: 1, state_primitives.swap_p: 2}
+_FIRST_INDEX = {
+    state_primitives.get_p: 1,
+    state_primitives.swap_p: 2,
+    state_primitives.addupdate_p: 2,
+}
+
+_COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
+
+
+def _float_index(eqn: Any) -> str:
+    """The dtype of an index that is a float.
+
+    Behind the ref and what is stored an access takes indices alone; a copy takes refs, which are
+    no numbers, their indices and the number of a device.
+    """
+    first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
+    for atom in () if first is None else eqn.invars[first:]:
+        dtype = "" if _is_ref(atom) else str(getattr(atom.aval, "dtype", ""))
+        if dtype.startswith(("float", "bfloat")):
+            return dtype
+    return ""
+
+
+_BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
+"""Comparisons, and what bools are combined by: their results lie as their operands do."""
+
+
+def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
+    """Whether the result surely is one row of lanes, as it was loaded.
+
+    What a reduction or an index along another dimension gives may lie along the sublanes, where a
+    column is what it is already.
+    """
+    if len(eqn.outvars) != 1:
+        return False
+    shape = eqn.outvars[0].aval.shape
+    if not shape or any(size != 1 for size in shape[:-1]):
+        return False
+    if eqn.primitive is state_primitives.get_p:
+        transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[1:])
+        if not transforms:
+            return True
+        indexers = [t for t in transforms if isinstance(t, indexing.NDIndexer)]
+        return len(indexers) == len(transforms) == 1 and isinstance(
+            indexers[0].indices[-1], indexing.Slice
+        )
+    if eqn.primitive.name not in _BOOLEAN | flow.ELEMENTWISE:
+        return False
+    arrays = [atom for atom in eqn.invars if atom.aval.shape]
+    return bool(arrays) and all(_is_variable(atom) and atom in lanes for atom in arrays)
+
+
+def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
+    """Whether a row of bools becomes a column: of both libtpus that we know one refuses it, and the
+    other dies of it. Numbers are moved without ado."""
+    if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
+        return False
+    given, made = eqn.invars[0], eqn.outvars[0].aval
+    if not _is_variable(given) or given not in lanes or str(given.aval.dtype) != "bool":
+        return False
+    size = given.aval.shape[-1]
+    is_column = len(made.shape) >= 2 and made.shape[-2:] == (size, 1)
+    if eqn.primitive.name == "broadcast_in_dim":
+        kept = eqn.params["broadcast_dimensions"]
+        is_column = is_column and kept[-1] == len(made.shape) - 2
+    return bool(size != 1 and is_column)
 
 
 def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:

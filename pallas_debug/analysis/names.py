@@ -1,0 +1,293 @@
+"""Names of Pallas that the installed jax does not have, found in source without running it.
+
+Reads files by `ast`, branches that nobody took included. Only names are looked at that are reached
+by an alias, as in `import jax.experimental.pallas as pl`, and only where nothing around them looks
+as if it minded: a `try`, a condition on a version or on `hasattr`, a name that is patched in.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+
+from pallas_debug import explain
+from pallas_debug.analysis.subject import ENGINE
+from pallas_debug.bridge import lines
+from pallas_debug.bridge.walk import names
+from pallas_debug.model import Finding
+
+KIND = "RemovedName"
+
+_IN_WORDS = {
+    "load": "read the ref: ref[index]; with a mask, pltpu.load",
+    "store": "write to the ref: ref[index] = value; with a mask, pltpu.store",
+    "swap": "read the ref, and write to it: ref[index] = value",
+    "dot": "write jnp.dot",
+}
+"""What stands for a name of Pallas itself that took a ref, or was jax's own by another name."""
+
+_UNKNOWN = "look for what took its place in the changelog of Pallas"
+
+_ASKS = ("version", "hasattr", "getattr", "find_spec")
+"""Words in code that finds out which jax it has."""
+
+
+def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
+    """Names that are not there, each line's once.
+
+    Args:
+      file: of Python source. What cannot be read or parsed has none.
+      kernel: what the findings are said to be of.
+      at: a line in a function: only what it is part of, and functions of the file that are named
+        there, and so on, are looked at. The whole file without.
+    """
+    text = "".join(linecache.getlines(str(file)))
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return []
+    source = _Source(tree)
+    found: dict[int, dict[str, tuple[str, str]]] = {}
+    for node in source.parts(at):
+        for module, name, used in source.used(node):
+            said = names.missing(module, name)
+            if said is not None and not source.is_guarded(used, name):
+                line = used.end_lineno or used.lineno
+                found.setdefault(line, {})[name] = (said, _advice(module, name, said))
+    return [_finding(str(file), kernel, line, found[line].values()) for line in sorted(found)]
+
+
+def _finding(file: str, kernel: str, line: int, said: Collection[tuple[str, str]]) -> Finding:
+    return Finding(
+        kind=KIND,
+        kernel=kernel,
+        message="\n".join(sentence for sentence, _ in said),
+        source=lines.line_of(file, line),
+        cause="it was renamed, moved or removed, or came later than this jax",
+        advice="; ".join(dict.fromkeys(advice for _, advice in said)),
+        engine=ENGINE,
+    )
+
+
+def _advice(module: str, name: str, said: str) -> str:
+    if module == names.PALLAS and name in _IN_WORDS:
+        return _IN_WORDS[name]
+    today = names.replacement(module, name)
+    known = None if today else explain.explain(said)
+    return f"write {today}" if today else known.advice if known else _UNKNOWN
+
+
+class _Source:
+    """A file's aliases of Pallas, and what may guard their use."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self._tree = tree
+        self._parents = {
+            child: node for node in ast.walk(tree) for child in ast.iter_child_nodes(node)
+        }
+        self._assigned = _assignments(tree)
+        self._imported = set(_imported(tree))
+        self._aliases = self._find_aliases()
+        self._set = {
+            node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+        }
+        # `setattr(pltpu, "X", …)`, `getattr(pltpu, "X", None)`: who spells a name minds about it.
+        self._spelled = {
+            node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+
+    def parts(self, at: int | None) -> Iterator[ast.AST]:
+        """The tree; of a line the statement of the file around it, and those that it names."""
+        if at is None:
+            yield self._tree
+            return
+        defined = {
+            node.name: node
+            for node in self._tree.body
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef))
+        }
+        waiting: list[ast.stmt] = [
+            node for node in self._tree.body if _first(node) <= at <= (node.end_lineno or 0)
+        ]
+        seen: set[ast.AST] = set()
+        while waiting:
+            node = waiting.pop()
+            if node in seen:
+                continue
+            seen.add(node)
+            yield node
+            named = {n.id for n in ast.walk(node) if isinstance(n, ast.Name)}
+            waiting += [defined[name] for name in named & defined.keys()]
+
+    def used(self, part: ast.AST) -> Iterator[tuple[str, str, ast.expr | ast.alias]]:
+        """Names of Pallas: the module, the name, and where it stands."""
+        for node in ast.walk(part):
+            if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                module = self._aliases.get(node.value.id)
+                if module is not None:
+                    yield module, node.attr, node
+            elif isinstance(node, ast.ImportFrom) and names.is_pallas(node.module or ""):
+                for alias in node.names:
+                    if alias.name != "*":
+                        yield node.module or "", alias.name, alias
+
+    def _find_aliases(self) -> dict[str, str]:
+        """Names that are a module of Pallas wherever they are used, and nothing else ever."""
+        found: dict[str, set[str]] = {}
+        for node in ast.walk(self._tree):
+            for name, module in _bound(node):
+                found.setdefault(name, set()).add(module)
+        return {
+            name: next(iter(modules))
+            for name, modules in found.items()
+            if len(modules) == 1 and name not in self._assigned
+            if names.is_pallas(next(iter(modules)))
+        }
+
+    def is_guarded(self, node: ast.AST, name: str) -> bool:
+        """Whether something around a name, or about it, looks as if it minded which jax it is."""
+        if name in self._spelled or name in self._set:
+            return True
+        child: ast.AST | None = node
+        while child is not None:
+            above = self._parents.get(child)
+            if above is not None and self._guards(above, child):
+                return True
+            child = above
+        return False
+
+    def _guards(self, above: ast.AST, child: ast.AST) -> bool:
+        """Whether a statement may keep what is part of it from being reached."""
+        match above:
+            case ast.Try() | ast.TryStar():
+                return bool(above.handlers) and child not in above.finalbody
+            case ast.If() | ast.IfExp() | ast.While():
+                return child is not above.test and self._asks(above.test)
+            case ast.BoolOp():
+                return any(self._asks(value) for value in above.values)
+            case ast.With():
+                return any({"suppress", "raises"} & _words(i.context_expr) for i in above.items)
+            case ast.match_case():
+                return True
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                # It asks somewhere: where it does not like the answer it may have left before.
+                tests = [n.test for n in ast.walk(above) if isinstance(n, (ast.If, ast.Assert))]
+                return any(map(self._asks, [*tests, *above.decorator_list]))
+            case ast.Module():
+                return any(
+                    isinstance(node, (ast.If, ast.Assert))
+                    and self._asks(node.test)
+                    and (isinstance(node, ast.Assert) or {"raise", "exit", "skip"} & _words(node))
+                    for node in above.body
+                )
+        return False
+
+    def _asks(self, test: ast.AST, deep: bool = True) -> bool:
+        """Whether a condition may be one on the jax that is installed.
+
+        What is imported or assigned elsewhere may hold the answer, and so may a function.
+        """
+        for node in ast.walk(test):
+            word = _word(node)
+            if any(asked in word for asked in _ASKS) or "TYPE_CHECKING" in word:
+                return True
+            if isinstance(node, ast.Name) and deep:
+                if node.id in self._imported and node.id not in self._aliases:
+                    return True
+                if any(self._asks(value, deep=False) for value in self._assigned.get(node.id, ())):
+                    return True
+        return False
+
+
+def _words(node: ast.AST) -> set[str]:
+    """Names and attributes in a piece of code; `raise` where it raises."""
+    found = {_word(n) for n in ast.walk(node)}
+    return found | ({"raise"} if any(isinstance(n, ast.Raise) for n in ast.walk(node)) else set())
+
+
+def _word(node: ast.AST) -> str:
+    if isinstance(node, ast.Name):
+        return node.id
+    return node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _first(node: ast.stmt) -> int:
+    decorators: Iterable[ast.expr] = getattr(node, "decorator_list", ())
+    return min([node.lineno, *(d.lineno for d in decorators)])
+
+
+def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """Names that an import binds, and the modules that they may be."""
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            if alias.asname:
+                yield alias.asname, alias.name
+            else:
+                top = alias.name.partition(".")[0]
+                yield top, top
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        for alias in node.names:
+            yield alias.asname or alias.name, f"{node.module}.{alias.name}"
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    """Names from other modules that are no module of jax's or of the standard kind: flags, perhaps.
+
+    `jax`, `jnp` and the like are asked for the word that follows them.
+    """
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (node.module or "").partition(".")[0] != "jax":
+                    yield alias.asname or alias.name
+        elif isinstance(node, ast.Import):
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                if top not in ("jax", "numpy", "math", "functools", "os", "sys"):
+                    yield alias.asname or top
+
+
+def _assignments(tree: ast.AST) -> dict[str, list[ast.AST]]:
+    """What is assigned to each name, anywhere in a file; parameters are assigned nothing known."""
+    found: dict[str, list[ast.AST]] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            for target in node.targets:
+                for name in _targets(target):
+                    found.setdefault(name, []).append(node.value)
+        elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)):
+            for name in _targets(node.target):
+                found.setdefault(name, []).extend([node.value] if node.value else [])
+        elif isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            found.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.arg):
+            found.setdefault(node.arg, [])
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
+            for name in _targets(node.target):
+                found.setdefault(name, [])
+        elif isinstance(node, (ast.Global, ast.Nonlocal)):
+            for name in node.names:
+                found.setdefault(name, [])
+        elif isinstance(node, ast.withitem) and node.optional_vars is not None:
+            for name in _targets(node.optional_vars):
+                found.setdefault(name, [])
+        elif isinstance(node, ast.ExceptHandler) and node.name:
+            found.setdefault(node.name, [])
+        elif isinstance(node, ast.Delete):
+            for target in node.targets:
+                for name in _targets(target):
+                    found.setdefault(name, [])
+    return found
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    """Names that an assignment binds: not those of which an attribute or an entry is set."""
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+            yield node.id

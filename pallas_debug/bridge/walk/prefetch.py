@@ -1,0 +1,254 @@
+"""What a program hands its kernels as scalar prefetch, as far as its arguments decide it.
+
+The program is traced, and of its equations those are computed, on the CPU, that lead from arguments
+and constants to a kernel's tables. Nothing is guessed at: a table that comes of an argument without
+values, of a kernel, or of a sum of floats, which another chip may round otherwise, is not known.
+Neither is one of a call that may not be made: in a branch, in a loop of unknown length.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import loops
+
+from pallas_debug.bridge import arrays, capture, chip, hook, rewrite
+from pallas_debug.model import Target
+
+Tables = tuple[np.ndarray | None, ...]
+"""Of one call of a kernel: what each of its scalar-prefetch operands holds; None where it is not
+known."""
+
+MAX_EQUATIONS = 2_000
+"""That are computed of one program."""
+
+MAX_ELEMENTS = 1 << 22
+"""That an equation may take and give: tables are small, and what they are made of is not large."""
+
+MAX_ITERATIONS = 1 << 12
+"""Of a loop that is computed."""
+
+_EXACT = {
+    *("gt", "ge", "lt", "le", "eq", "ne", "max", "min", "neg", "abs", "sign", "is_finite", "floor"),
+    *("ceil", "round", "select_n", "reduce_max", "reduce_min", "argmax", "argmin", "sort", "top_k"),
+    *(
+        "gather",
+        "slice",
+        "dynamic_slice",
+        "dynamic_update_slice",
+        "reshape",
+        "transpose",
+        "squeeze",
+    ),
+    *("expand_dims", "broadcast_in_dim", "concatenate", "rev", "pad", "split", "copy", "clamp"),
+    *("convert_element_type", "stop_gradient"),
+}
+"""What gives the same of floats on every chip. Of integers and bools everything does."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Step:
+    """An equation whose inputs are known."""
+
+    eqn: Any
+    inputs: tuple[_Known, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class _Known:
+    """A value: a constant, or an output of a step."""
+
+    value: Any = None
+    step: _Step | None = None
+    number: int = 0
+
+
+_Values = Sequence[_Known | None]
+
+
+def tables(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> dict[str, list[Tables]]:
+    """For each kernel with scalar prefetch, by its digest, what each of its calls is given."""
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [
+        i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    shapes = [jax.ShapeDtypeStruct(leaves[i].shape, _dtype(leaves[i])) for i in traced]
+    with chip.answering(target), hook.traced_anew():
+        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+        program = _Program()
+        given = [None if arrays.is_abstract(leaves[i]) else _Known(leaves[i]) for i in traced]
+        program.walk(jaxpr, [_Known(c) for c in consts], given)
+    return program.computed()
+
+
+def _dtype(leaf: Any) -> Any:
+    """As jax takes it: without x64 it makes int32 of int64, and from 0.12 on it warns of that."""
+    is_plain = isinstance(leaf.dtype, np.dtype)
+    return jax.dtypes.canonicalize_dtype(leaf.dtype) if is_plain else leaf.dtype
+
+
+class _Program:
+    """Walks a program's jaxpr for the kernels in it, and what leads to their tables."""
+
+    def __init__(self) -> None:
+        self._steps: list[_Step] = []  # in the order in which they can be computed
+        self._calls: list[tuple[str, list[_Known | None]]] = []
+
+    def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
+        """The outputs of a jaxpr."""
+        known: dict[Any, _Known | None] = {}
+        known.update(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> _Known | None:
+            if not isinstance(atom, jax_core.Literal):
+                return known.get(atom)
+            dtype = getattr(atom.aval, "dtype", None)  # a bare number would take another
+            return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
+
+        for eqn in jaxpr.eqns:
+            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars])
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[_Known | None]) -> Sequence[_Known | None]:
+        unknown: list[_Known | None] = [None] * len(eqn.outvars)
+        inline = rewrite.inlined(eqn)
+        if inline is not None:
+            inner, consts = inline
+            return self.walk(inner, [_Known(c) for c in consts], inputs)
+        if eqn.primitive in hook.PRIMITIVES.values():
+            self._kernel(eqn, inputs)
+            return unknown
+        if _is_computable(eqn) and len(self._steps) < MAX_EQUATIONS:
+            known = [value for value in inputs if value is not None]
+            if len(known) == len(inputs):
+                step = _Step(eqn, tuple(known))
+                self._steps.append(step)
+                return [_Known(step=step, number=i) for i in range(len(eqn.outvars))]
+        for inner in _jaxprs(eqn):
+            self._inside(eqn, inner, inputs)
+        return unknown
+
+    def _inside(self, eqn: Any, closed: Any, inputs: list[_Known | None]) -> None:
+        """The kernels in a loop, a branch or the like."""
+        inner, consts = rewrite.opened(closed)
+        args: list[_Known | None] = [None] * len(inner.invars)
+        constants: list[_Known | None] = [None] * len(inner.constvars)
+        if eqn.primitive is loops.scan_p and eqn.params["length"]:
+            # What is the same in all iterations; the body runs once at least.
+            n_consts, _ = rewrite.scan_sizes(eqn.params)
+            args[:n_consts] = inputs[:n_consts]
+            constants = [_Known(c) for c in consts]
+        self.walk(inner, constants, args)
+
+    def _kernel(self, eqn: Any, inputs: list[_Known | None]) -> None:
+        mapping = eqn.params.get("grid_mapping")
+        if mapping is None or not mapping.num_index_operands:
+            return
+        first = mapping.num_dynamic_grid_bounds
+        # As the hook sees it that is told of its lowering: the same kernel has the same digest.
+        context = SimpleNamespace(
+            module_context=SimpleNamespace(axis_context=None),
+            avals_in=[atom.aval for atom in eqn.invars],
+        )
+        seen = capture.capture(eqn.primitive.name, context, eqn.params)
+        given = inputs[first : first + mapping.num_index_operands]
+        self._calls.append((seen.kernel.digest, given))
+
+    def computed(self) -> dict[str, list[Tables]]:
+        """The tables of each kernel, each choice of them once."""
+        wanted = [value for _, given in self._calls for value in given if value is not None]
+        values = iter(_compute(self._steps, wanted))
+        found: dict[str, list[Tables]] = {}
+        for digest, given in self._calls:
+            made = tuple(None if value is None else next(values) for value in given)
+            several = found.setdefault(digest, [])
+            if not any(_are_equal(made, other) for other in several):
+                several.append(made)
+        return found
+
+
+def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarray]:
+    """The values, by no more steps than they take, all in one program."""
+    needed: set[_Step] = {value.step for value in wanted if value.step is not None}
+    for step in reversed(steps):
+        if step in needed:
+            needed.update(value.step for value in step.inputs if value.step is not None)
+    chosen = [step for step in steps if step in needed]
+    # Constants are arguments of that program: XLA would fold them while it compiles.
+    constants = {
+        id(value): value
+        for value in (*wanted, *(value for step in chosen for value in step.inputs))
+        if value.step is None
+    }
+
+    def program(given: Sequence[Any]) -> list[Any]:
+        made: dict[_Step, Sequence[Any]] = {}
+        by_constant = dict(zip(constants, given, strict=True))
+
+        def read(value: _Known) -> Any:
+            if value.step is None:
+                return by_constant[id(value)]
+            return made[value.step][value.number]
+
+        for step in chosen:
+            eqn = step.eqn
+            inputs = [read(value) for value in step.inputs]
+            result = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+            made[step] = result if eqn.primitive.multiple_results else [result]
+        return [read(value) for value in wanted]
+
+    given = [value.value for value in constants.values()]
+    with hook.unwatched(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        results = jax.jit(program)(given)
+    return [np.asarray(result) for result in results]
+
+
+def _is_computable(eqn: Any) -> bool:
+    """Whether an equation gives the same on every chip, and soon."""
+    name = eqn.primitive.name
+    if eqn.effects or eqn.primitive in hook.PRIMITIVES.values() or eqn.primitive is loops.while_p:
+        return False
+    if "callback" in name or "rng" in name or eqn.params.get("length", 0) > MAX_ITERATIONS:
+        return False
+    avals = [atom.aval for atom in (*eqn.invars, *eqn.outvars)]
+    if any(not isinstance(getattr(aval, "dtype", None), np.dtype) for aval in avals):
+        return False
+    if sum(math.prod(aval.shape) for aval in avals) > MAX_ELEMENTS:
+        return False
+    inner = list(_jaxprs(eqn))
+    if inner:
+        return all(_is_computable(e) for closed in inner for e in rewrite.opened(closed)[0].eqns)
+    return name in _EXACT or all(aval.dtype.kind in "biu" for aval in avals)
+
+
+def _jaxprs(eqn: Any) -> Iterator[Any]:
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            if rewrite.is_jaxpr(inner):
+                yield inner
+
+
+def _are_equal(a: Tables, b: Tables) -> bool:
+    return all(
+        (x is None and y is None) or (x is not None and y is not None and np.array_equal(x, y))
+        for x, y in zip(a, b, strict=True)
+    )

@@ -1,0 +1,88 @@
+"""Names that this jax does not have, as `verify` says them: traced, not traced, at the import."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DOUBLE = """\
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def double(x, old=False):
+    def kernel(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+        if old:
+            o_ref[...] = pl.load(x_ref, (slice(None), slice(None)))
+
+    params = pltpu.TPUCompilerParams() if old else None
+    return pl.pallas_call(kernel, out_shape=x, compiler_params=params)(x)
+
+if __name__ == "__main__":
+    double(jnp.ones((8, 128)))
+"""
+
+AT_IMPORT = DOUBLE.replace("def double", "PARAMS = pltpu.TPUMemorySpace.ANY\n\ndef double")
+
+
+@pytest.fixture
+def verified(command: Any, tmp_path: Path) -> Any:
+    """Verifies `double.py` of that text; gives the findings and the whole answer."""
+
+    def verify(text: str, *arguments: str) -> tuple[list[dict[str, Any]], Any]:
+        (tmp_path / "double.py").write_text(text)
+        done = command("verify", *arguments, "-e", "static", "-t", "v5e", "--json")
+        assert done.returncode in (0, 1), done.stderr
+        return json.loads(done.stdout)["findings"], done
+
+    return verify
+
+
+def where(findings: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    return [(f["kind"], f["source"]["line"], f["engine"]) for f in findings]
+
+
+LOAD, PARAMS = ("RemovedName", 9, "static"), ("RemovedName", 11, "static")
+
+
+def test_branches_that_are_not_traced_are_looked_at(verified: Any) -> None:
+    findings, done = verified(DOUBLE, "double:double", "--arg", "f32[8,128]")
+    assert where(findings) == [LOAD, PARAMS]
+    assert [f["kernel"] for f in findings] == ["double", "double"]
+    assert done.returncode == 1
+
+
+def test_one_that_the_trace_stumbles_over_is_said_once(verified: Any) -> None:
+    findings, _ = verified(DOUBLE, "double:double", "--arg", "f32[8,128]", "--arg", "old=True")
+    assert where(findings) == [("RemovedName", 11, "static, trace"), LOAD]
+    assert findings[0]["advice"] == "write pltpu.CompilerParams"
+
+
+@pytest.mark.parametrize("arguments", [["double.py"], ["-m", "double"]])
+def test_a_whole_script_or_module_is_looked_at(verified: Any, arguments: list[str]) -> None:
+    findings, _ = verified(DOUBLE, *arguments)
+    assert where(findings) == [LOAD, PARAMS]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["double.py"], ["-m", "double"], ["double:double", "--arg", "f32[8,128]"]]
+)
+def test_a_module_that_cannot_be_imported_for_it(verified: Any, arguments: list[str]) -> None:
+    findings, done = verified(AT_IMPORT, *arguments)
+    first, *rest = where(findings)
+    assert first == ("RemovedName", 5, "static, trace")
+    assert rest == [("RemovedName", 11, "static"), ("RemovedName", 13, "static")]
+    assert "Traceback" not in done.stderr
+
+
+def test_dump_says_that_a_module_cannot_be_imported(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "double.py").write_text(AT_IMPORT)
+    done = command("dump", "double:double", "--arg", "f32[8,128]")
+    assert done.returncode == 3
+    assert "double raised AttributeError as it was imported: module " in done.stderr
+    assert "PARAMS = pltpu.TPUMemorySpace.ANY" in done.stderr
+    assert "importlib" not in done.stderr
