@@ -26,8 +26,8 @@ for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin"):
 
 def cli() -> str:
     """The commands, off click."""
-    from pallas_debug.cli.main import COMMANDS
-    from pallas_debug.cli.main import cli as group
+    from pallas_debug.cli.group import COMMANDS
+    from pallas_debug.cli.group import cli as group
 
     context = click.Context(group, info_name="pallas-debug")
     parts = [

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 
-# Several devices for what runs under shard_map; read when jax's CPU backend starts.
-os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
+# Read when jax's CPU backend starts. Several devices for what runs under shard_map. And on the older
+# Python, LLVM does not optimise the code that interpreted kernels become: it is run once or twice,
+# and making it fast took a third of the time of the rooms that run kernels. The newer Python has it
+# as users do; what XLA does before that, the docs' commands and the TPU's compiler are as ever.
+_FLAGS = ["--xla_force_host_platform_device_count=4"]
+if sys.version_info < (3, 12):
+    _FLAGS.append("--xla_backend_optimization_level=0")
+os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
@@ -52,5 +59,56 @@ def command(tmp_path: Path) -> Run:
             timeout=300,
             check=False,
         )
+
+    return run
+
+
+COMMANDS = """
+import json, os, runpy, sys
+script, folder, *runs = sys.argv[1:]
+sys.path.insert(0, os.path.dirname(script))  # as where Python itself starts the script
+path = list(sys.path)
+for n, run in enumerate(runs):
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+        name = os.path.join(folder, f"{n}.{stream.name.strip('<>')}")
+        file = os.open(name, os.O_WRONLY | os.O_CREAT)
+        os.dup2(file, stream.fileno())
+        os.close(file)
+    sys.argv[:], sys.path[:] = [script, *json.loads(run)], path
+    try:
+        runpy.run_path(script, run_name="__main__")
+        code = 0
+    except SystemExit as end:
+        code = end.code or 0
+    with open(os.path.join(folder, f"{n}.code"), "w") as file:
+        file.write(str(code))
+"""
+
+Runs = Callable[..., list[subprocess.CompletedProcess[str]]]
+
+
+@pytest.fixture
+def commands(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, run_python: Run) -> Runs:
+    """Runs the installed `pallas-debug` once for each list of arguments, in one child process.
+
+    The start of a process with jax takes longer than it takes to refuse something. For commands
+    that change nothing: the process is the same for all of them.
+    """
+    script = Path(sys.executable).with_name("pallas-debug")
+
+    def run(*wanted: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
+        folder = tmp_path_factory.mktemp("commands")
+        words = [[str(word) for word in arguments] for arguments in wanted]
+        runs = [json.dumps(arguments) for arguments in words]
+        done = run_python("-P", "-c", COMMANDS, str(script), str(folder), *runs)
+        assert done.returncode == 0, done
+        found = []
+        for n, arguments in enumerate(words):
+            code, out, err = (
+                (folder / f"{n}.{kind}").read_text() for kind in ("code", "stdout", "stderr")
+            )
+            found.append(subprocess.CompletedProcess(arguments, int(code), out, err))
+        return found
 
     return run

@@ -9,17 +9,14 @@ import hashlib
 import json
 import linecache
 import re
-import sys
-import types
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
 from typing import Any
 
 import jax
-from jax._src import source_info_util
 
-from pallas_debug.bridge import chip, versions
+from pallas_debug.bridge import chip, lines, versions
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
@@ -93,7 +90,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
         avals=tuple(context.avals_in),
         mesh=mesh,
         enable_x64=bool(jax.config.jax_enable_x64),
-        calls=_calls(),
+        calls=frozenset((frame.file, frame.start) for frame in lines.calling()),
     )
 
 
@@ -184,19 +181,6 @@ def _operands(
         for name, aval in zip(names[first_scratch:], kernel_avals[first_scratch:], strict=False)
     ]
     return tuple(operands)
-
-
-def _calls() -> frozenset[tuple[str, int]]:
-    """Files and lines that are on the way to the call that is being lowered."""
-    traceback = source_info_util.current().traceback
-    found = {(f.file_name, f.start_line) for f in source_info_util.user_frames(traceback)}
-    if not found:  # an eager call, which is lowered while it is made
-        frame: types.FrameType | None = sys._getframe(1)
-        while frame is not None:
-            if source_info_util.is_user_filename(frame.f_code.co_filename):
-                found.add((frame.f_code.co_filename, frame.f_lineno))
-            frame = frame.f_back
-    return frozenset(found)
 
 
 def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import linecache
+import os
 import re
-from typing import Any
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from jax._src import source_info_util
 
 from pallas_debug.model import SourceLine
+
+OURS = str(Path(__file__).parents[1]) + os.sep
+"""Where our own files are: no line of theirs is the user's."""
 
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
@@ -26,16 +35,50 @@ def of_traceback(traceback: Any) -> SourceLine | None:
     return line_of(frame.file_name, frame.start_line, frame.function_name)
 
 
+class Frame(NamedTuple):
+    """A call of a user's that is under way: its lines in a file."""
+
+    file: str
+    start: int
+    end: int
+    function: str
+
+
+def calling() -> list[Frame]:
+    """The user's calls that are on the way to what is being lowered, the innermost first.
+
+    Of an eager call, which is lowered while it is made, jax keeps no traceback.
+    """
+    traceback = source_info_util.current().traceback
+    kept = [
+        Frame(f.file_name, f.start_line, max(f.end_line, f.start_line), f.function_name)
+        for f in source_info_util.user_frames(traceback)
+    ]
+    return kept or list(_running(sys._getframe(1)))
+
+
+def _running(frame: types.FrameType | None) -> Iterator[Frame]:
+    while frame is not None:
+        code = frame.f_code
+        is_ours = code.co_filename.startswith(OURS)
+        if not is_ours and source_info_util.is_user_filename(code.co_filename):
+            # An instruction takes two bytes.
+            here = itertools.islice(code.co_positions(), frame.f_lasti // 2, None)
+            start, end, *_ = next(here, (None, None))
+            start = start or frame.f_lineno
+            yield Frame(code.co_filename, start, max(end or start, start), code.co_qualname)
+        frame = frame.f_back
+
+
 def of_call(keyword: str) -> SourceLine | None:
     """The line of the call that is being lowered; that of one of its keywords where it has it."""
-    traceback = source_info_util.current().traceback
-    frame = source_info_util.user_frame(traceback)
+    frame = next(iter(calling()), None)
     if frame is None:
         return None
-    for number in range(frame.start_line, max(frame.end_line, frame.start_line) + 1):
-        if re.match(rf"\s*{keyword}\s*=", linecache.getline(frame.file_name, number)):
-            return line_of(frame.file_name, number, frame.function_name)
-    return line_of(frame.file_name, frame.start_line, frame.function_name)
+    for number in range(frame.start, frame.end + 1):
+        if re.match(rf"\s*{keyword}\s*=", linecache.getline(frame.file, number)):
+            return line_of(frame.file, number, frame.function)
+    return line_of(frame.file, frame.start, frame.function)
 
 
 def source_at(eqn: Any, place: Any) -> SourceLine | None:

@@ -10,7 +10,6 @@ import logging
 import re
 import types
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -18,15 +17,13 @@ import numpy as np
 from jax._src import source_info_util
 from jax.experimental import pallas as pl
 
-from pallas_debug.bridge import lower
+from pallas_debug.bridge import lines, lower
 from pallas_debug.model import Failure, SourceLine
 
 _OF_THE_FUNCTION = re.compile(
     r"at (?P<file>\S+):(?P<line>\d+) (?P<what>captures constants|should return None)"
 )
 """How jax names the kernel's function where something in it is wrong."""
-
-_OURS = str(Path(__file__).parents[1])
 
 
 def failure(error: BaseException) -> Failure:
@@ -140,7 +137,7 @@ def _innermost(error: BaseException) -> SourceLine | None:
     while traceback is not None:
         code = traceback.tb_frame.f_code
         file = code.co_filename
-        if source_info_util.is_user_filename(file) and not file.startswith((_OURS, "<")):
+        if source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<")):
             found = (file, traceback.tb_lineno, code.co_name)
         traceback = traceback.tb_next
     if found is None:

@@ -11,15 +11,15 @@ from typing import Any
 
 def main() -> None:
     """The console script."""
+    from pallas_debug.cli.group import cli
     from pallas_debug.cli.guard import guarded
-    from pallas_debug.cli.main import cli
 
     guarded(cli)
 
 
 def __getattr__(name: str) -> Any:
     if name == "cli":
-        from pallas_debug.cli.main import cli
+        from pallas_debug.cli.group import cli
 
         return cli
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

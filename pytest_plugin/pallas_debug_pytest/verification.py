@@ -28,7 +28,8 @@ class Verification:
         """What is wrong with a kernel; waits for its compilations at the first time."""
         if kernel.digest not in self._seen:
             self._seen[kernel.digest] = self._ask(kernel)
-        return merge.merged(f for seen in self._seen[kernel.digest] for f in seen.findings)
+        findings = (f for seen in self._seen[kernel.digest] for f in seen.findings)
+        return merge.merged(findings, (kernel.source,))
 
     def _ask(self, kernel: Kernel) -> list[Seen]:
         captured = {c.kernel.digest: c for c in self._session.captures}[kernel.digest]

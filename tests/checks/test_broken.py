@@ -50,7 +50,6 @@ UNSEEN = {
 OTHER_LINES = {
     "softmax_without_maximum": (1, "the NaN is made below the overflow, which `inf` finds"),
     "padding_masked_on_one_side": (-2, "a NaN tells of the first padding that was read alone"),
-    "grid_rounded_down": (-7, "of an eager call jax keeps no line: the kernel's first is named"),
 }
 """How far below the marked line the finding points, and why."""
 

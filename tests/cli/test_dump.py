@@ -137,32 +137,30 @@ def test_a_script_without_kernels(command: Any, script: Path) -> None:
     assert "Does it take another path off a TPU, or only define its kernels?" in done.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments,said",
-    [
-        (["dump", "missing.py"], "no such script: missing.py. Name a Python file, `-m` and a "
-         "module, or package.module:function."),
-        (["dump", "--target=v99", "script.py"], "unknown target 'v99'; the known ones are"),
-        (["dump", "--arg=3", "script.py"], "--arg is for package.module:function"),
-        (["dump", "nowhere:f"], "there is no module 'nowhere': is it installed, or should you be "
-         "in another directory?"),
-        (["dump", "json:nothing"], "json has no 'nothing'"),
-        (["dump", "json:__doc__"], "json:__doc__ is str, and not a function"),
-        (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[' is neither an abstract array such as "
-         "bf16[1,2,512,128] nor a Python value such as 128, True or 'relu'"),
-        (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33'; write it as jax does"),
-        (["dump", "--timeout=0", "script.py"], "Invalid value for '--timeout'"),
-        (["dump"], "Missing argument 'WHAT'"),
-        (["wat"], "No such command 'wat'"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_exits_with_2(
-    command: Any, script: Path, arguments: list[str], said: str
-) -> None:
-    done = command(*arguments)
-    assert done.returncode == 2
-    assert said in " ".join(done.stderr.split())
-    assert "Traceback" not in done.stderr
+NO_SENSE: list[tuple[list[str], str]] = [
+    (["dump", "missing.py"], "no such script: missing.py. Name a Python file, `-m` and a "
+     "module, or package.module:function."),
+    (["dump", "--target=v99", "script.py"], "unknown target 'v99'; the known ones are"),
+    (["dump", "--arg=3", "script.py"], "--arg is for package.module:function"),
+    (["dump", "nowhere:f"], "there is no module 'nowhere': is it installed, or should you be "
+     "in another directory?"),
+    (["dump", "json:nothing"], "json has no 'nothing'"),
+    (["dump", "json:__doc__"], "json:__doc__ is str, and not a function"),
+    (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[' is neither an abstract array such as "
+     "bf16[1,2,512,128] nor a Python value such as 128, True or 'relu'"),
+    (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33'; write it as jax does"),
+    (["dump", "--timeout=0", "script.py"], "Invalid value for '--timeout'"),
+    (["dump"], "Missing argument 'WHAT'"),
+    (["wat"], "No such command 'wat'"),
+]  # fmt: skip
+
+
+def test_what_makes_no_sense_exits_with_2(commands: Any, script: Path) -> None:
+    results = commands(*(arguments for arguments, _ in NO_SENSE))
+    for done, (_, said) in zip(results, NO_SENSE, strict=True):
+        assert done.returncode == 2
+        assert said in " ".join(done.stderr.split())
+        assert "Traceback" not in done.stderr
 
 
 def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
@@ -172,13 +170,15 @@ def test_a_function_that_raises_while_it_is_traced(command: Any) -> None:
     assert "Are shapes and dtypes what it expects?" in done.stderr
 
 
-@pytest.mark.parametrize("where", ["a_file", "a_file/below", "/proc/nowhere"])
-def test_a_directory_that_cannot_be(command: Any, script: Path, where: str) -> None:
+def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
     (script.parent / "a_file").write_text("")
-    done = command("dump", "--to", where, script)
-    assert done.returncode == 3
-    assert f"cannot dump to {where}" in done.stderr
-    assert "Traceback" not in done.stderr
+    places = ["a_file", "a_file/below", "/proc/nowhere"]
+    for done, where in zip(
+        commands(*(["dump", "--to", where, script] for where in places)), places, strict=True
+    ):
+        assert done.returncode == 3
+        assert f"cannot dump to {where}" in done.stderr
+        assert "Traceback" not in done.stderr
 
 
 def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
@@ -312,14 +312,16 @@ def test_switches_may_stand_behind_a_function(command: Any, printing: Path) -> N
     assert dump["compilations"][0]["switches"] == ["log_recorder"]
 
 
-@pytest.mark.parametrize("what", [["printing.py"], ["--arg=f32[8,128]", "printing:printing"]])
-def test_an_unknown_switch(command: Any, printing: Path, what: list[str], tmp_path: Path) -> None:
-    done = command("dump", "--switch", "log_recoder", *what)
-    assert done.returncode == 2
-    assert done.stderr == (
-        "pallas-debug: unknown switch 'log_recoder'; there are log_recorder, bounds_checks, "
-        "poison_vmem, transpose_trace, poison_buffers, assertions\n"
-    )
+def test_an_unknown_switch(commands: Any, printing: Path, tmp_path: Path) -> None:
+    for done in commands(
+        ["dump", "--switch", "log_recoder", "printing.py"],
+        ["dump", "--switch", "log_recoder", "--arg=f32[8,128]", "printing:printing"],
+    ):
+        assert done.returncode == 2
+        assert done.stderr == (
+            "pallas-debug: unknown switch 'log_recoder'; there are log_recorder, bounds_checks, "
+            "poison_vmem, transpose_trace, poison_buffers, assertions\n"
+        )
     assert not (tmp_path / "dumps").exists()
 
 

@@ -10,8 +10,10 @@ import pytest
 from pallas_debug_kernels import operations
 
 
-def test_every_bundled_kernel_has_a_line(command: Any) -> None:
-    done = command("kernels")
+def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
+    commands: Any,
+) -> None:
+    done, as_json = commands(["kernels"], ["kernels", "--json"])
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = [line.split("\t") for line in done.stdout.splitlines()]
@@ -22,9 +24,7 @@ def test_every_bundled_kernel_has_a_line(command: Any) -> None:
         "bench: f32_4m, bf16_4m"
     )
 
-
-def test_json_has_the_arguments_of_every_spec(command: Any) -> None:
-    listed = json.loads(command("kernels", "--json").stdout)
+    listed = json.loads(as_json.stdout)
     assert [op["name"] for op in listed] == [op.name for op in operations()]
     for shown, op in zip(listed, operations(), strict=True):
         assert [spec["name"] for spec in shown["specs"]] == [spec.name for spec in op.specs]
@@ -60,29 +60,29 @@ def test_a_spec_is_chosen_by_its_name(command: Any) -> None:
     assert "E2001" in refused.stderr
 
 
-@pytest.mark.parametrize(
-    "arguments, said",
-    [
-        (
-            ["pallas_debug_kernels:vector_add", "--spec=f8"],
-            "vector_add has no spec 'f8'. Its specs are: f32, bf16, int32, one_element",
-        ),
-        (
-            ["pallas_debug_kernels:vector_add", "--spec=f32", "--arg=f32[8]"],
-            "--spec and --arg both say what the arguments are: give one of them",
-        ),
-        (
-            ["json:loads", "--spec=f32"],
-            "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
-            "`pallas-debug kernels` lists them",
-        ),
-        (
-            ["--spec=f32", "script.py"],
-            "--spec is for package.module:function, and 'script.py' is a script or module",
-        ),
-    ],
-)
-def test_what_is_no_spec(command: Any, arguments: list[str], said: str) -> None:
-    done = command("dump", *arguments)
-    assert done.returncode == 2
-    assert said in done.stderr
+NO_SPEC: list[tuple[list[str], str]] = [
+    (
+        ["pallas_debug_kernels:vector_add", "--spec=f8"],
+        "vector_add has no spec 'f8'. Its specs are: f32, bf16, int32, one_element",
+    ),
+    (
+        ["pallas_debug_kernels:vector_add", "--spec=f32", "--arg=f32[8]"],
+        "--spec and --arg both say what the arguments are: give one of them",
+    ),
+    (
+        ["json:loads", "--spec=f32"],
+        "--spec is for the bundled kernels, such as pallas_debug_kernels:matmul; "
+        "`pallas-debug kernels` lists them",
+    ),
+    (
+        ["--spec=f32", "script.py"],
+        "--spec is for package.module:function, and 'script.py' is a script or module",
+    ),
+]
+
+
+def test_what_is_no_spec(commands: Any) -> None:
+    results = commands(*(["dump", *arguments] for arguments, _ in NO_SPEC))
+    for done, (_, said) in zip(results, NO_SPEC, strict=True):
+        assert done.returncode == 2
+        assert said in done.stderr

@@ -156,11 +156,11 @@ def test_without_a_program_the_module_is_compiled(
     assert "Dump it again with this version of pallas-debug" in nothing.stderr
 
 
-def test_what_makes_no_sense(command: Any, dumped: Path, tmp_path: Path) -> None:
+def test_what_makes_no_sense(commands: Any, dumped: Path, tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
     (raw / "1700000000000000000-0000-mosaic-dump-k-original.txt").write_text("module {\n}\n")
-    for arguments, code, said in (
+    cases: list[tuple[list[Any], int, str]] = [
         (["raw"], 3, "is a raw dump of libtpu's: it holds passes, and neither the kernel's jaxpr "
          "nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"),
         (["nowhere/at/all"], 3, "no such directory: nowhere/at/all"),
@@ -168,8 +168,9 @@ def test_what_makes_no_sense(command: Any, dumped: Path, tmp_path: Path) -> None
         ([dumped, "-k", "healthy", "-t", "v99"], 2, "unknown target 'v99'"),
         ([dumped, "-k", "healthy", "-o", "no/such/file.py"], 3,
          "no/such/file.py cannot be written: No such file or directory"),
-    ):  # fmt: skip
-        done = command("reproduce", *arguments)
+    ]  # fmt: skip
+    results = commands(*(["reproduce", *arguments] for arguments, _, _ in cases))
+    for done, (_, code, said) in zip(results, cases, strict=True):
         assert done.returncode == code, done.stderr
         assert said in done.stderr
         assert "Traceback" not in done.stderr

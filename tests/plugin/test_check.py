@@ -13,6 +13,7 @@ from pallas_debug.checks import names
 from pallas_debug.store import open_dumps
 
 Child = Callable[..., pytest.RunResult]
+Sessions = Callable[..., list[pytest.RunResult]]
 
 TESTS = """
 def test_good():
@@ -113,6 +114,9 @@ def test_what_is_found_fails_the_test_it_belongs_to(
 def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     child: Child, pytester: pytest.Pytester
 ) -> None:
+    lines = "\n".join(
+        f"                o_ref[...] = x_ref[pl.ds(start_ref[0] + {i}, 8), :]" for i in range(8)
+    )
     result = child(
         """
         @pytest.mark.parametrize("start", [8, 12])
@@ -128,19 +132,27 @@ def test_only_what_is_named_is_checked_and_every_finding_is_counted(
                     o_refs[i][...] = x_ref[pl.ds(x_ref[0, 0].astype(int) + 9 + i, 8), :]
             call(many, X, out_shape=[OUT] * 7)
 
+        def test_at_many_lines():
+            def many(start_ref, x_ref, o_ref):
+LINES
+            call(many, jnp.array([12]), X)
+
         def test_long():
             def long(x_ref, o_ref):
                 pl.debug_check(x_ref[0, 0] > 1, "line\\n" * 40)
                 o_ref[...] = x_ref[...]
             call(long, GOOD)
-        """,
+        """.replace("LINES", lines),
         "--pallas-check=index,user",
         "--pallas-dump",
         "--tb=short",
     )
-    result.assert_outcomes(passed=2, failed=3)
+    result.assert_outcomes(passed=2, failed=4)
     many = failure(result, r"test_many")
     assert sum(line.startswith("OutOfBoundsRead") for line in many) == 1  # one line, one finding
+    lines_of_many = failure(result, "test_at_many_lines")
+    assert sum(line.startswith("OutOfBoundsRead") for line in lines_of_many) == 5
+    assert lines_of_many[-2] == "… and 3 more"  # and last, where all of them are
     long = failure(result, "test_long")
     assert long[0] == "CheckFailed in kernel `long`"
     assert re.fullmatch(r"  … \d+ more lines", long[14])
@@ -153,25 +165,6 @@ def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     }
     assert found["test_rows[12]"] == ["OutOfBoundsRead"]
     assert found["test_rows[8]"] == found["test_nan"] == []
-
-
-def test_five_findings_are_shown_and_the_others_counted(child: Child) -> None:
-    lines = "\n".join(
-        f"                o_ref[...] = x_ref[pl.ds(start_ref[0] + {i}, 8), :]" for i in range(8)
-    )
-    result = child(
-        f"""
-        def test_many():
-            def many(start_ref, x_ref, o_ref):
-{lines}
-            call(many, jnp.array([12]), X)
-        """,
-        "--pallas-check=index",
-    )
-    result.assert_outcomes(failed=1)
-    many = failure(result, "test_many")
-    assert sum(line.startswith("OutOfBoundsRead") for line in many) == 5
-    assert many[-1] == "… and 3 more"
 
 
 UNCHECKED = """
@@ -210,26 +203,31 @@ def test_the_names_are_those_of_the_checks() -> None:
         assert options.checks(text) == names.parse(text)
 
 
-@pytest.mark.parametrize("place", ["line", "environment", "ini"])
 def test_an_unknown_check_is_refused_with_the_list(
-    child: Child, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
+    sessions: Sessions, pytester: pytest.Pytester
 ) -> None:
-    arguments = ["--pallas-check=nan,idnex"] if place == "line" else []
-    if place == "environment":
-        monkeypatch.setenv("PALLAS_DEBUG_CHECK", "nan,idnex")
-    if place == "ini":
-        pytester.makeini("[pytest]\npallas_check = nan,idnex\n")
+    ini = pytester.path / "wrong.ini"
+    ini.write_text("[pytest]\npallas_check = nan,idnex\n")
     pytester.makeconftest("import sys; assert 'jax' not in sys.modules")
-    result = child("", *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    results = sessions(
+        (["--pallas-check=nan,idnex"], {}),
+        ([], {"PALLAS_DEBUG_CHECK": "nan,idnex"}),
+        ([f"--config-file={ini}"], {}),
+    )
     said = "unknown check 'idnex' (did you mean index?); there are user, nan, inf, index, div, "
-    assert said in result.stderr.str()
-    assert "Traceback" not in result.stderr.str()
+    for result in results:
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert said in result.stderr.str()
+        assert "Traceback" not in result.stderr.str()
 
 
-def test_a_call_that_checks_for_itself_keeps_what_it_finds(child: Child) -> None:
+def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_tests_is_said(
+    child: Child,
+) -> None:
     result = child(
         """
+        log(BAD)
+
         import pallas_debug
         @pytest.mark.parametrize("mode", ["hlo", "tpu"])
         def test_nested(mode):
@@ -244,11 +242,6 @@ def test_a_call_that_checks_for_itself_keeps_what_it_finds(child: Child) -> None
         "--pallas-check",
     )
     result.assert_outcomes(passed=3)
-
-
-def test_what_is_found_between_tests_is_said(child: Child) -> None:
-    result = child("log(BAD)\ndef test_nothing(): pass", "--pallas-check")
-    result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         ["problem: found outside of the tests: NanProduced in kernel `log`"]
     )

@@ -7,6 +7,8 @@ from collections.abc import Callable
 import pytest
 
 Child = Callable[..., pytest.RunResult]
+Sessions = Callable[..., list[pytest.RunResult]]
+ChildFiles = Callable[[str], None]
 
 TESTS = """
 def test_kernels(pallas):
@@ -137,18 +139,17 @@ def test_unknown(pallas_target):
 """
 
 
-@pytest.mark.parametrize(
-    "arguments,passed,skipped",
-    [
-        ([], 3, 1),
-        (["--pallas-target=v6e,v5e"], 5, 1),
-        (["--pallas-target=v5e,v6e", "--pallas-interpret", "-n", "2"], 5, 1),
-    ],
-)
-def test_the_target(child: Child, arguments: list[str], passed: int, skipped: int) -> None:
-    result = child(TARGETS, *arguments)
-    result.assert_outcomes(passed=passed, skipped=skipped, errors=1)
-    assert "unknown target 'v99'; the known ones are v4" in result.stdout.str()
+def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
+    child_files(TARGETS)
+    cases = [
+        ([], 3),
+        (["--pallas-target=v6e,v5e"], 5),
+        (["--pallas-target=v5e,v6e", "--pallas-interpret", "-n", "2"], 5),
+    ]
+    results = sessions(*((arguments, {}) for arguments, _ in cases))
+    for result, (_, passed) in zip(results, cases, strict=True):
+        result.assert_outcomes(passed=passed, skipped=1, errors=1)
+        assert "unknown target 'v99'; the known ones are v4" in result.stdout.str()
 
 
 def test_the_words_of_help(child: Child) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
+
 import pytest
 
 KERNELS = """
@@ -53,6 +56,9 @@ AUTO = "kernels run in HLO interpret mode, or TPU interpret mode where they need
 CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
 
 
+Sessions = Callable[..., list[pytest.RunResult]]
+
+
 @pytest.fixture(autouse=True)
 def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
@@ -82,39 +88,35 @@ def test_while_dumping_too(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines([CHOSEN, "1 kernel for v5e in dumps, used by 2 tests"])
 
 
-@pytest.mark.parametrize(
-    "mode,header",
-    [
-        ("hlo", "HLO interpret mode"),
-        ("tpu", "TPU interpret mode"),
-        (
-            "tpu,detect_races,num_cores_per_device=2",
-            "TPU interpret mode (detect_races,num_cores_per_device=2)",
-        ),
-        ("auto", "HLO interpret mode, or TPU interpret mode where they need it"),
-        ("off", "the mode that the code says"),
-    ],
-)
-@pytest.mark.parametrize("place", ["line", "environment", "ini"])
-def test_modes_in_three_spellings(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, mode: str, header: str, place: str
-) -> None:
+HEADERS = {
+    "hlo": "HLO interpret mode",
+    "tpu": "TPU interpret mode",
+    "tpu,detect_races,num_cores_per_device=2": (
+        "TPU interpret mode (detect_races,num_cores_per_device=2)"
+    ),
+    "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+    "off": "the mode that the code says",
+}
+
+
+def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
-    arguments = [f"--pallas-interpret={mode}"] if place == "line" else []
-    if place == "environment":
-        monkeypatch.setenv("PALLAS_DEBUG_INTERPRET", mode)
-    if place == "ini":
-        pytester.makeini(f"[pytest]\npallas_interpret = {mode}\n")
-    result = run(pytester, *arguments)
-    result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines([rf"pallas-debug \S+: kernels run in {escaped(header)}$"])
+    runs = []
+    for n, mode in enumerate(HEADERS):
+        ini = pytester.path / f"{n}.ini"
+        ini.write_text(f"[pytest]\npallas_interpret = {mode}\n")
+        runs.append(([f"--pallas-interpret={mode}"], {}))
+        runs.append(([], {"PALLAS_DEBUG_INTERPRET": mode}))
+        runs.append(([f"--config-file={ini}"], {}))
+    results = sessions(*runs)
+    for n, header in enumerate(HEADERS.values()):
+        for result in results[3 * n : 3 * n + 3]:
+            result.assert_outcomes(passed=1)
+            said = rf"pallas-debug \S+: kernels run in {re.escape(header)}$"
+            result.stdout.re_match_lines([said])
 
 
-def escaped(text: str) -> str:
-    return text.replace("(", r"\(").replace(")", r"\)")
-
-
-def test_parameters_reach_the_interpreter(pytester: pytest.Pytester) -> None:
+def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""
         from kernels import *
@@ -125,9 +127,12 @@ def test_parameters_reach_the_interpreter(pytester: pytest.Pytester) -> None:
             assert call(body, X, scratch_shapes=scratch)[0, 0] == 0
         """
     )
-    run(pytester, "--pallas-interpret=tpu").assert_outcomes(failed=1)
-    zero = "--pallas-interpret=tpu,uninitialized_memory=zero"
-    run(pytester, zero).assert_outcomes(passed=1)
+    as_it_is, zero = sessions(
+        (["--pallas-interpret=tpu"], {}),
+        (["--pallas-interpret=tpu,uninitialized_memory=zero"], {}),
+    )
+    as_it_is.assert_outcomes(failed=1)
+    zero.assert_outcomes(passed=1)
 
 
 def test_off_leaves_it_to_the_code(pytester: pytest.Pytester) -> None:
@@ -136,7 +141,9 @@ def test_off_leaves_it_to_the_code(pytester: pytest.Pytester) -> None:
     assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
 
 
-def test_an_error_in_a_kernel_leaves_the_next_test_alone(pytester: pytest.Pytester) -> None:
+def test_an_error_in_a_kernel_leaves_the_next_test_alone(
+    pytester: pytest.Pytester, sessions: Sessions
+) -> None:
     pytester.makepyfile(
         test_kernels="""
         import pytest
@@ -156,13 +163,13 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(pytester: pytest.Pytest
             assert rows(8)[0, 0] == 1
         """
     )
-    for mode in ("tpu", "tpu,detect_races,num_cores=2"):
-        result = run(pytester, f"--pallas-interpret={mode}")
+    modes = ("tpu", "tpu,detect_races,num_cores=2")
+    for result in sessions(*(([f"--pallas-interpret={mode}"], {}) for mode in modes)):
         result.assert_outcomes(passed=4, failed=2)
         assert "INTERNALERROR" not in result.stdout.str()
 
 
-def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester) -> None:
+def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Sessions) -> None:
     pytester.makepyfile(
         test_kernels="""
         import os
@@ -171,34 +178,30 @@ def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester) -> None:
             assert asks(X[:8])[0, 0] == int(os.environ["EXPECTED"])
         """
     )
-    for mode in ("hlo", "tpu"):
-        for target, generation in ((None, 5), ("v6e", 6)):
-            pytester._monkeypatch.setenv("EXPECTED", str(generation))
-            if target is not None:
-                pytester._monkeypatch.setenv("PALLAS_DEBUG_TARGET", target)
-            else:
-                pytester._monkeypatch.delenv("PALLAS_DEBUG_TARGET", raising=False)
-            run(pytester, f"--pallas-interpret={mode}").assert_outcomes(passed=1)
+    runs = [
+        ([f"--pallas-interpret={mode}"], {"EXPECTED": generation, **target})
+        for mode in ("hlo", "tpu")
+        for generation, target in (("5", {}), ("6", {"PALLAS_DEBUG_TARGET": "v6e"}))
+    ]
+    for result in sessions(*runs):
+        result.assert_outcomes(passed=1)
 
 
-@pytest.mark.parametrize(
-    "mode,said",
-    [
-        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
-        ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races"),
-        ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes"),
-        (
-            "tpu,detect_race",
-            "the interpret mode 'tpu' has no parameter 'detect_race' (did you mean detect_races?)",
-        ),
-        ("tpu,num_cores=two", "num_cores must be a whole number, not 'two'"),
-    ],
-)
+NO_SENSE = {
+    "fast": "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off",
+    "hlo,detect_races": ("the interpret mode 'hlo' takes no parameters, such as detect_races"),
+    "hlo,tpu": "'hlo' and 'tpu' are two interpret modes",
+    "tpu,detect_race": (
+        "the interpret mode 'tpu' has no parameter 'detect_race' (did you mean detect_races?)"
+    ),
+    "tpu,num_cores=two": "num_cores must be a whole number, not 'two'",
+}
+
+
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
-def test_a_value_that_makes_no_sense(
-    pytester: pytest.Pytester, mode: str, said: str, workers: list[str]
-) -> None:
-    result = run(pytester, f"--pallas-interpret={mode}", *workers)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"--pallas-interpret: {said}" in result.stderr.str().replace("\n", " ")
-    assert "Traceback" not in result.stderr.str()
+def test_a_value_that_makes_no_sense(sessions: Sessions, workers: list[str]) -> None:
+    results = sessions(*(([f"--pallas-interpret={mode}", *workers], {}) for mode in NO_SENSE))
+    for result, said in zip(results, NO_SENSE.values(), strict=True):
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"--pallas-interpret: {said}" in result.stderr.str().replace("\n", " ")
+        assert "Traceback" not in result.stderr.str()

@@ -15,6 +15,7 @@ from pallas_debug.model import Target
 from pallas_debug.store import open_dumps
 
 Child = Callable[..., pytest.RunResult]
+Sessions = Callable[..., list[pytest.RunResult]]
 
 TESTS = """
 @pytest.mark.pallas(check=True)
@@ -136,26 +137,26 @@ def test_no_device_was_looked_at(request):
 """
 
 
-@pytest.mark.parametrize(
-    "target,passed,reasons",
-    [
-        (None, 2, ["requires v6e, and the target is v5e", "requires v6e, and the target is v5e"]),
-        ("v6e:2x4", 3, [f"requires jax>=0.99, and jax is {metadata.version('jax')}"]),
-        ("v4,v6e", 1, ["requires v5e+, and the target is v4"]),
-    ],
-)
 def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
-    pytester: pytest.Pytester, target: str | None, passed: int, reasons: list[str]
+    pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
     pytester.makepyfile(test_it=REQUIRING)
-    arguments = [f"--pallas-target={target}"] if target else []
-    result = pytester.runpytest_subprocess("-rs", *arguments)
-    text = result.stdout.str()
-    for reason in reasons:
-        assert reason in text
-    result.assert_outcomes(passed=passed, skipped=4 - passed)
-    if target:
-        assert f"target {', '.join(target.split(','))}, for tests that ask for it" in text
+    jax = metadata.version("jax")
+    cases = [
+        (None, 2, ["requires v6e, and the target is v5e", "requires v6e, and the target is v5e"]),
+        ("v6e:2x4", 3, [f"requires jax>=0.99, and jax is {jax}"]),
+        ("v4,v6e", 1, ["requires v5e+, and the target is v4"]),
+    ]
+    results = sessions(
+        *((["-rs", *([f"--pallas-target={t}"] if t else [])], {}) for t, _, _ in cases)
+    )
+    for result, (target, passed, reasons) in zip(results, cases, strict=True):
+        text = result.stdout.str()
+        for reason in reasons:
+            assert reason in text
+        result.assert_outcomes(passed=passed, skipped=4 - passed)
+        if target:
+            assert f"target {', '.join(target.split(','))}, for tests that ask for it" in text
 
 
 MISTAKES = {

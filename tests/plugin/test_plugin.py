@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,9 @@ def test_matmul():
 def test_without_kernels():
     pass
 """
+
+
+Sessions = Callable[..., list[pytest.RunResult]]
 
 
 @pytest.fixture(autouse=True)
@@ -154,21 +158,19 @@ def test_a_test_that_fails_names_its_kernels(pytester: pytest.Pytester) -> None:
     assert lines[2].startswith("show one: pallas-debug show dumps/vector_add-")
 
 
-@pytest.mark.parametrize("place", ["command line", "ini", "environment"])
-def test_an_option_may_stand_in_three_places(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    arguments: list[str] = []
-    if place == "command line":
-        arguments = ["--pallas-dump=there", "--pallas-target=v6e"]
-    elif place == "ini":
-        pytester.makeini("[pytest]\npallas_dump = there\npallas_target = v6e\n")
-    else:
-        monkeypatch.setenv("PALLAS_DEBUG_DUMP", "there")
-        monkeypatch.setenv("PALLAS_DEBUG_TARGET", "v6e")
-    run(pytester, *arguments).assert_outcomes(passed=5)
-    kernels = open_dumps(pytester.path / "there").kernels()
-    assert [c.target for k in kernels for c in k.compilations] == ["v6e", "v6e"]
+def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
+    ini = pytester.path / "other.ini"
+    ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")
+    environment = {"PALLAS_DEBUG_DUMP": "by-environment", "PALLAS_DEBUG_TARGET": "v6e"}
+    results = sessions(
+        (["--pallas-dump=by-line", "--pallas-target=v6e"], {}),
+        ([f"--config-file={ini}"], {}),
+        ([], environment),
+    )
+    for result, place in zip(results, ("by-line", "by-ini", "by-environment"), strict=True):
+        result.assert_outcomes(passed=5)
+        kernels = open_dumps(pytester.path / place).kernels()
+        assert [c.target for k in kernels for c in k.compilations] == ["v6e", "v6e"]
 
 
 def test_the_command_line_beats_the_environment_and_that_the_ini(
@@ -180,33 +182,31 @@ def test_the_command_line_beats_the_environment_and_that_the_ini(
     result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
 
 
-@pytest.mark.parametrize("mode,header", [("hlo", "HLO"), ("tpu", "TPU")])
 def test_kernels_run_in_the_mode_that_was_asked_for(
-    pytester: pytest.Pytester, mode: str, header: str
+    pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
     pytester.makepyfile(
-        test_mode=f"""
+        test_mode="""
+        import os
         from jax._src import config
         def test_mode():
             value = config.pallas_tpu_interpret_mode_context_manager.value
-            assert (value is True) == ({mode!r} == "hlo"), value
+            assert (value is True) == (os.environ["MODE"] == "hlo"), value
         """
     )
-    result = run(pytester, f"--pallas-interpret={mode}")
-    result.assert_outcomes(passed=6)
-    result.stdout.fnmatch_lines(
-        [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
+    hlo, tpu, auto = sessions(
+        (["--pallas-interpret=hlo"], {"MODE": "hlo"}),
+        (["--pallas-interpret=tpu"], {"MODE": "tpu"}),
+        (["-k", "matmul", "--pallas-interpret"], {}),
     )
+    for result, header in ((hlo, "HLO"), (tpu, "TPU")):
+        result.assert_outcomes(passed=6)
+        result.stdout.fnmatch_lines(
+            [f"pallas-debug *: kernels run in {header} interpret mode", "2 kernels used by 4 tests"]
+        )
+    said = "kernels run in HLO interpret mode, or TPU interpret mode where they need it"
+    auto.stdout.fnmatch_lines([f"pallas-debug *: {said}"])
     assert not (pytester.path / "dumps").exists()
-
-
-def test_the_bare_flag_is_auto(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "-k", "matmul", "--pallas-interpret")
-    result.stdout.fnmatch_lines(
-        [
-            "pallas-debug *: kernels run in HLO interpret mode, or TPU interpret mode where they need it"
-        ]
-    )
 
 
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
@@ -230,39 +230,37 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
     run(pytester, "--pallas-interpret=tpu").assert_outcomes(failed=1, passed=1)
 
 
-@pytest.mark.parametrize(
-    "arguments,said",
-    [
-        (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
-        (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is no list of targets; write it as v5e,v6e"),
-        (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
-        (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is no number of seconds greater than 0"),
-        (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
-        (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
-        (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
-        (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
-        (["--pallas-timeout=3"], "--pallas-timeout does nothing by itself; give --pallas-dump as well"),
-        (["--pallas-hang=3"], "--pallas-hang does nothing by itself; give --pallas-interpret as well"),
-        (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
-        (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
-    ],
-)  # fmt: skip
-def test_what_makes_no_sense_is_refused_before_any_test(
-    pytester: pytest.Pytester, arguments: list[str], said: str
-) -> None:
-    result = run(pytester, *arguments)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert said in result.stderr.str()
-    assert "Traceback" not in result.stderr.str()
+NO_SENSE: list[tuple[list[str], str]] = [
+    (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
+    (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is no list of targets; write it as v5e,v6e"),
+    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+    (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is no number of seconds greater than 0"),
+    (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
+    (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
+    (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
+    (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
+    (["--pallas-timeout=3"], "--pallas-timeout does nothing by itself; give --pallas-dump as well"),
+    (["--pallas-hang=3"], "--pallas-hang does nothing by itself; give --pallas-interpret as well"),
+    (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
+    (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
+]  # fmt: skip
+
+
+def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
+    results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
+    for result, (_, said) in zip(results, NO_SENSE, strict=True):
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert said in result.stderr.str()
+        assert "Traceback" not in result.stderr.str()
 
 
 def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
     pytester.makeini("[pytest]\npallas_interpret = fast\n")
-    assert "the ini option pallas_interpret: 'fast' is no" in run(pytester).stderr.str()
-    monkeypatch.setenv("PALLAS_DEBUG_INTERPRET", "slow")
-    said = run(pytester).stderr.str()
+    ini, environment = sessions(([], {}), ([], {"PALLAS_DEBUG_INTERPRET": "slow"}))
+    assert "the ini option pallas_interpret: 'fast' is no" in ini.stderr.str()
+    said = environment.stderr.str()
     assert "the environment variable PALLAS_DEBUG_INTERPRET: 'slow' is no" in said
 
 

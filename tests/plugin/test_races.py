@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable
 
 import pytest
 from pallas_debug_pytest.options import RACES
 
 Child = Callable[..., pytest.RunResult]
+Sessions = Callable[..., list[pytest.RunResult]]
 
 TESTS = """
 def test_raced():
@@ -33,28 +35,29 @@ def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     )
 
 
-@pytest.mark.parametrize("place", ["environment", "ini"])
-def test_in_three_spellings(
-    child: Child, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
-    if place == "environment":
-        monkeypatch.setenv("PALLAS_DEBUG_RACES", "1")
-        monkeypatch.setenv("PALLAS_DEBUG_INTERPRET", "tpu,num_cores=3,uninitialized_memory=zero")
-    else:
-        pytester.makeini("[pytest]\npallas_races = true\npallas_interpret = auto\n")
-    result = child("def test_nothing(): pass")
-    params = RACES.removeprefix("tpu,")
-    if place == "environment":
-        params = "num_cores=3,uninitialized_memory=zero,detect_races"
-    result.stdout.fnmatch_lines(
-        [f"pallas-debug *: kernels run in TPU interpret mode ({params}); *"]
+def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    ini = pytester.path / "races.ini"
+    ini.write_text("[pytest]\npallas_races = true\npallas_interpret = auto\n")
+    mode = "tpu,num_cores=3,uninitialized_memory=zero"
+    environment, from_ini = sessions(
+        ([], {"PALLAS_DEBUG_RACES": "1", "PALLAS_DEBUG_INTERPRET": mode}),
+        ([f"--config-file={ini}"], {}),
     )
+    for result, params in [
+        (environment, "num_cores=3,uninitialized_memory=zero,detect_races"),
+        (from_ini, RACES.removeprefix("tpu,")),
+    ]:
+        result.stdout.fnmatch_lines(
+            [f"pallas-debug *: kernels run in TPU interpret mode ({params}); *"]
+        )
 
 
-@pytest.mark.parametrize("mode", ["hlo", "off", "gpu", "tpu,detect_races=false"])
-def test_modes_in_which_no_race_is_seen_are_refused(child: Child, mode: str) -> None:
-    if mode == "gpu":
-        pytest.importorskip("jax._src.pallas.mosaic_gpu.interpret")
-    result = child("", "--pallas-races", f"--pallas-interpret={mode}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert f"--pallas-races contradicts --pallas-interpret={mode}" in result.stderr.str()
+def test_modes_in_which_no_race_is_seen_are_refused(sessions: Sessions) -> None:
+    modes = ["hlo", "off", "tpu,detect_races=false"]
+    if importlib.util.find_spec("jax._src.pallas.mosaic_gpu.interpret") is not None:
+        modes.append("gpu")
+    results = sessions(*((["--pallas-races", f"--pallas-interpret={mode}"], {}) for mode in modes))
+    for result, mode in zip(results, modes, strict=True):
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert f"--pallas-races contradicts --pallas-interpret={mode}" in result.stderr.str()

@@ -64,7 +64,7 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
         ("import pallas_debug.store", {"jax", "numpy", "click", "textual"}),
         ("import pallas_debug.hooks", {"jax", "numpy", "textual"}),
         ("import pallas_debug.aot.pool, pallas_debug.aot.targets", {"jax", "numpy", "textual"}),
-        ("import pallas_debug.cli.main", {"jax", "numpy", "rich", "msgspec", "textual"}),
+        ("import pallas_debug.cli.group", {"jax", "numpy", "rich", "msgspec", "textual"}),
         ("import pallas_debug_kernels", {"jax", "numpy", "pallas_debug"}),
         ("import pallas_debug_pytest", {"jax", "numpy", "pallas_debug", "click", "pluggy_"}),
     ],

@@ -103,6 +103,7 @@ ENTRIES = (
         "module 'jax.experimental.pallas.tpu' has no attribute",
         "module 'jax.experimental.pallas' has no attribute",
         "pl.dot was deprecated in JAX",
+        kinds=("RemovedName",),
         title="a name of Pallas that this jax does not have",
         cause="it was renamed, moved or removed, or came later than this jax",
         advice="TPUCompilerParams is CompilerParams, TPUMemorySpace is MemorySpace; pl.load and "
