@@ -211,7 +211,7 @@ class DiffPane(FindView):
     def on_resize(self) -> None:
         if self.is_split != self._is_split:
             self._arrange(keep=True)
-        super().on_resize()
+        self.changed()
 
     def _compare(self) -> None:
         self._stop.set()

@@ -70,6 +70,11 @@ class FailurePane(LineView):
         if failure is not None and entry is not None:
             kernel = browser.stored(entry).kernel
             explain = self._explainer(failure, kernel, report)
+            # What is there is drawn first: two threads at work would draw it later.
+            self.call_after_refresh(self._begin, explain, report)
+
+    def _begin(self, explain: Callable[[], None], report: Report | None) -> None:
+        if report is self.report:  # another kernel may be shown by now
             self.run_worker(explain, thread=True, group="explain")
 
     def _explainer(
@@ -119,8 +124,12 @@ class FailurePane(LineView):
         self.changed(keep=0)
 
     def on_resize(self, event: Resize | None = None) -> None:
+        before = self._report_rows
         self._fit()
-        super().on_resize()
+        if self._report_rows == before:
+            super().on_resize()
+        else:
+            self.changed()
 
     def _fit(self) -> None:
         # Not its own size, which is none as long as it is away.

@@ -84,7 +84,7 @@ class HelpLines(LineView):
 
     def on_resize(self) -> None:
         self.lines = described(self._sections(), self.columns)
-        super().on_resize()
+        self.changed()
 
     def _sections(self) -> dict[str, list[tuple[str, str]]]:
         """Under each heading, keys and what they do."""

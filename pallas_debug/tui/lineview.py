@@ -164,13 +164,17 @@ class LineView(ScrollView, can_focus=True):
         Args:
           keep: the line for the cursor; as near as can be to where it was unless told.
         """
+        self._fit_lines(keep)
+        self.refresh()
+
+    def _fit_lines(self, keep: int | None = None) -> None:
+        """Take over how many lines there are, and how many are seen."""
         # Wrapped, the last line too can be the first one on the screen.
         below = self.room - 1 if self.wrap else self.size.height - self.room
         _textual.set_virtual_size(self, Size(self.columns, self.rows + below))
         wanted = self.cursor if keep is None else keep
         self.set_reactive(LineView.cursor, max(0, min(wanted, self.count - 1)))
         self._follow()
-        self.refresh()
 
     def watch_cursor(self) -> None:
         self._follow()
@@ -450,7 +454,7 @@ class LineView(ScrollView, can_focus=True):
         self.scroll_to(y=bar.top_at(self.rows, self.room, cell), animate=False, force=True)
 
     def on_resize(self) -> None:
-        self.changed()
+        self._fit_lines()  # it is drawn anew as it is
 
 
 class _Drawing:
