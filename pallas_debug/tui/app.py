@@ -93,6 +93,10 @@ class BrowseApp(Shell):
         self._notes = notes
         self._document: Document | None = None
         self._shown_place: Place | None = None
+        self._listed: tuple[Entry | None, str | None] | None = None
+        """The kernel, and the target asked for, whose steps are listed."""
+        self._placed: Place | None = None
+        """The place that the text, or the diff, is of."""
         self.trail_steps: list[Step] = []
         self.watched = follow.Watch(browser)
         self.wanted_target: str | None = None
@@ -210,9 +214,24 @@ class BrowseApp(Shell):
 
     # What the panes show.
 
-    @on(LineView.Moved, "#kernels")
+    @on(LineView.Moved, "#kernels, #steps")
+    def settle(self) -> None:
+        """Show what the cursors of the lists stand on, if it is not shown yet.
+
+        Keys may be typed faster than what they lead to is shown: what is for the text waits for it.
+        """
+        if self._listed != (self.entry, self.wanted_target):
+            self.show_kernel()
+        elif self._placed != self.place:
+            self.show_step()
+
+    def before_key(self) -> None:
+        if self._listed is not None and self.focused not in (self.kernels, self.steps):
+            self.settle()
+
     def show_kernel(self) -> None:
         """The passes of the kernel under the cursor; of one that failed, at the failing pass."""
+        self._listed = self.entry, self.wanted_target
         if self.entry is None:
             roots = " and ".join(map(str, self.browser.roots))
             self.say(f"no kernels in {roots}; `pallas-debug dump` makes some")
@@ -234,10 +253,9 @@ class BrowseApp(Shell):
         if event.place == self.place and not self.diffing:
             self.text.go_to(event.line)
 
-    @on(LineView.Moved, "#steps")
     def show_step(self) -> None:
         """The text of the step under the cursor, or what it is compared with another."""
-        place = self.place
+        place = self._placed = self.place
         base = self.base
         in_text = self.focused in (self.text, self.diff)
         before, self._document = self._document, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Set
 
 from pallas_debug.ir.operations import Region
 
@@ -12,9 +12,12 @@ class Folds:
     """Regions, some of them folded. A folded one leaves the line that opens it.
 
     A line that ends one region and opens the next (`} else {`) stays too.
+
+    Args:
+      folded: lines; the regions that open there are folded from the start.
     """
 
-    def __init__(self, regions: Sequence[Region] = ()) -> None:
+    def __init__(self, regions: Sequence[Region] = (), *, folded: Iterable[int] = ()) -> None:
         opened = {region.start for region in regions}
         self._stops: dict[int, int] = {}
         self._regions = regions
@@ -22,14 +25,16 @@ class Folds:
             stop = region.stop - (region.stop in opened)
             if stop > region.start:
                 self._stops[region.start] = max(stop, self._stops.get(region.start, 0))
-        self._folded: set[int] = set()
+        self._folded = self._stops.keys() & folded
         self._starts: list[int] = []
         self._rows: list[int] = []
         self._hidden: list[int] = []
+        self._count()
 
     @property
-    def any(self) -> bool:
-        return bool(self._folded)
+    def folded(self) -> Set[int]:
+        """The lines that open the regions that are folded."""
+        return self._folded
 
     def hidden(self, line: int) -> int:
         """Lines that are folded into a line; 0 where none are."""

@@ -127,7 +127,12 @@ class Shell(App[None]):
         if isinstance(event, events.Key | events.MouseDown):
             self._message = ""
             pace.hold()
+        if isinstance(event, events.Key) and self.is_running:
+            self.before_key()
         await super().on_event(event)
+
+    def before_key(self) -> None:
+        """A key was typed, and does something now; for subclasses."""
 
     def say(self, text: str) -> None:
         """In the line at the bottom, until the next key."""

@@ -247,7 +247,7 @@ class TextPane(FindView):
             self._begin(self.cursor)
         elif fate == "grown":
             self.notice = ""
-            self.module, self._folds = Module([]), Folds()
+            self.module = Module([])  # what is folded stays so
             self._wanted = -1 if at_end else None
             self.aside(self._index, "index")
             self._search_on()
@@ -283,7 +283,7 @@ class TextPane(FindView):
         if len(module.lines) != self.count:  # another text is shown since
             return
         self.module = module
-        self._folds = Folds(module.regions)
+        self._folds = Folds(module.regions, folded=self._folds.folded)
         self._mark_values()
         self.changed()
         self.post_message(self.Changed(self))

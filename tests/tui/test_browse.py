@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from textual import events
 from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
@@ -128,6 +129,23 @@ async def test_search_counts_and_goes_round(raw: Path) -> None:
         await press(pilot, "escape")
         assert app.text.where == ""
         assert app.is_running
+
+
+@drive
+async def test_keys_that_are_typed_ahead_are_for_what_those_before_them_lead_to(raw: Path) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(160, 48)) as pilot:
+        await press(pilot, "tab", "tab")
+        assert app.text.has_focus
+        at = app.steps.cursor
+        for key in ("right_curly_bracket", "j", "j", "right_curly_bracket", "j", "j", "j"):
+            app.post_message(events.Key(key, "}" if len(key) > 1 else key))
+        await pilot.pause()
+        assert app.steps.cursor == at + 2
+        assert app.text.cursor == 3
+        place = app.place
+        assert place is not None
+        assert app.text.line(3) == app.browser.lines(place)[3]
 
 
 @drive

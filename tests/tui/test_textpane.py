@@ -464,6 +464,27 @@ async def test_files_that_grow_vanish_or_are_replaced(tmp_path: Path) -> None:
 
 
 @drive
+async def test_what_is_folded_stays_so_while_the_file_grows(tmp_path: Path) -> None:
+    path = tmp_path / "pass.mlir"
+    path.write_text("module {\n  func.func @f() {\n    return\n  }\n  func.func @g() {\n")
+    app = Alone()
+    with Document.open(path) as document:
+        async with app.run_test(size=(60, 12)) as pilot:
+            pane = app.pane
+            pane.show(document)
+            await until(pilot, lambda: pane.linked)
+            pane.cursor = 1
+            pane.toggle_fold()
+            assert pane.rows == pane.count - 2
+            with path.open("a") as file:
+                file.write("    return\n  }\n}\n")
+            pane.look()
+            await until(pilot, lambda: pane.linked and pane.count == 8)
+            assert pane.rows == 6
+            assert "… 2 lines" in plain(pane.cells(1))
+
+
+@drive
 async def test_an_empty_text_and_odd_keys() -> None:
     app = Alone()
     async with app.run_test(size=(20, 3)) as pilot:
