@@ -65,6 +65,8 @@ def one_where(failed: Any, value: Any) -> Any:
 def is_outside(start: Any, last: int) -> Any:
     """Whether an index is below 0 or beyond the last; in its own dtype, however narrow."""
     dtype = jnp.result_type(start)
+    if jnp.issubdtype(dtype, jnp.floating):  # which only an interpreter takes
+        return (start < 0) | (start > last)
     limits = jnp.iinfo(dtype)
     above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
     return above if limits.min == 0 else (start < np.array(0, dtype)) | above
