@@ -86,20 +86,21 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
     """
     find = finder(query)
     newlines_of = Newlines()
+    buffer = bytearray(chunk)
     read = hits = 0
     for files, path in enumerate(paths, 1):
         problem = None
         before = 0
         try:
-            for data in _chunks(path, chunk):
+            for size in _chunks(path, buffer):
                 position = newlines = 0
-                for start, stop in find(data):
-                    newlines += newlines_of(data, position, start)
+                for start, stop in find(buffer, size):
+                    newlines += newlines_of(buffer, position, start)
                     position = start
-                    yield _hit(path, data, before + newlines, start, stop)
+                    yield _hit(path, buffer, size, before + newlines, start, stop)
                     hits += 1
-                before += newlines + newlines_of(data, position, len(data))
-                read += len(data)
+                before += newlines + newlines_of(buffer, position, size)
+                read += size
                 if read > vectors.WITHOUT:
                     vectors.load()
                 yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
@@ -117,13 +118,14 @@ def count(
       first: stop a text at its first hit, for who wants to know whether there is one.
     """
     counted = counter(query)
+    buffer = bytearray(chunk)
     read = 0
     for path in paths:
         found, problem = 0, None
         try:
-            for data in _chunks(path, chunk):
-                found += counted(data)
-                read += len(data)
+            for size in _chunks(path, buffer):
+                found += counted(buffer, size)
+                read += size
                 if read > vectors.WITHOUT:
                     vectors.load()
                 if first and found:
@@ -134,7 +136,8 @@ def count(
         yield path, found, problem
 
 
-Finder = Callable[[bytes], Iterator[tuple[int, int]]]
+Finder = Callable[[bytes | bytearray, int], Iterator[tuple[int, int]]]
+"""Of data and how many bytes of it count."""
 
 
 def finder(query: Query) -> Finder:
@@ -146,16 +149,16 @@ def finder(query: Query) -> Finder:
     needle, required, folds = query.needle(), query.required(), query.folds
     if needle and b"\n" not in needle:
         starts = Literal(needle, folds=folds)
-        return lambda data: _literal(data, starts(data), len(needle))
+        return lambda data, size: _literal(data, size, starts(data, size), len(needle))
     pattern = query.compiled()
     if required is not None:
         starts = Literal(required, folds=folds)
-        return lambda data: _prefiltered(data, starts(data), pattern, folds)
+        return lambda data, size: _prefiltered(data, size, starts(data, size), pattern, folds)
     fold = Lower() if folds else _as_it_is
-    return lambda data: _pattern(fold(data), pattern)
+    return lambda data, size: _pattern(fold(data, size), size, pattern)
 
 
-def counter(query: Query) -> Callable[[bytes], int]:
+def counter(query: Query) -> Callable[[bytes | bytearray, int], int]:
     """What counts, in whole lines, those that match: as `finder` finds them, and quicker.
 
     Raises:
@@ -166,31 +169,41 @@ def counter(query: Query) -> Callable[[bytes], int]:
         return Literal(needle, folds=query.folds).lines
     if query.required() is None and line is not None:
         fold = Lower() if query.folds else _as_it_is
-        return lambda data: _count_lines(fold(data), line)
+        return lambda data, size: _count_lines(fold(data, size), size, line)
     find = finder(query)
-    return lambda data: sum(1 for _ in find(data))
+    return lambda data, size: sum(1 for _ in find(data, size))
 
 
-def _as_it_is(data: bytes) -> bytes:
+def _as_it_is(data: bytes | bytearray, size: int) -> bytes | bytearray:
     return data
 
 
-def _count_lines(data: bytes | bytearray, line: re.Pattern[bytes]) -> int:
-    return sum(1 for _ in line.finditer(data, 0, len(data) - data.endswith(b"\n")))
+def _without_last_newline(data: bytes | bytearray, size: int) -> int:
+    return size - data.endswith(b"\n", 0, size)
 
 
-def _literal(data: bytes, starts: Iterator[int], size: int) -> Iterator[tuple[int, int]]:
+def _count_lines(data: bytes | bytearray, size: int, line: re.Pattern[bytes]) -> int:
+    return sum(1 for _ in line.finditer(data, 0, _without_last_newline(data, size)))
+
+
+def _literal(
+    data: bytes | bytearray, size: int, starts: Iterator[int], length: int
+) -> Iterator[tuple[int, int]]:
     end = -1
     for start in starts:
         if start > end:
-            yield start, start + size
-            end = data.find(b"\n", start)
+            yield start, start + length
+            end = data.find(b"\n", start, size)
             if end < 0:
                 return
 
 
 def _prefiltered(
-    data: bytes, starts: Iterator[int], pattern: re.Pattern[bytes], folds: bool
+    data: bytes | bytearray,
+    size: int,
+    starts: Iterator[int],
+    pattern: re.Pattern[bytes],
+    folds: bool,
 ) -> Iterator[tuple[int, int]]:
     """Only the lines that hold what every match holds."""
     end = -1
@@ -198,16 +211,18 @@ def _prefiltered(
         if at <= end:
             continue
         start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at)
-        end = len(data) if end < 0 else end
+        end = data.find(b"\n", at, size)
+        end = size if end < 0 else end
         line = data[start:end]
         found = pattern.search(line.lower() if folds else line)
         if found:
             yield start + found.start(), start + found.end()
 
 
-def _pattern(data: bytes | bytearray, pattern: re.Pattern[bytes]) -> Iterator[tuple[int, int]]:
-    size = len(data) - data.endswith(b"\n")
+def _pattern(
+    data: bytes | bytearray, size: int, pattern: re.Pattern[bytes]
+) -> Iterator[tuple[int, int]]:
+    size = _without_last_newline(data, size)
     position = 0
     crossed = False
     while position <= size:
@@ -215,8 +230,8 @@ def _pattern(data: bytes | bytearray, pattern: re.Pattern[bytes]) -> Iterator[tu
         if found is None and not crossed:
             return
         start = position if found is None else found.start()
-        end = data.find(b"\n", start)
-        end = size if end < 0 else min(end, size)
+        end = data.find(b"\n", start, size)
+        end = size if end < 0 else end
         if found is None or found.end() > end:
             crossed = True  # it matches newlines somehow, as `(?s)` does: line by line from here
             begin = data.rfind(b"\n", 0, start) + 1
@@ -233,37 +248,37 @@ def _unblocked(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)
 
 
-def _chunks(path: Path, size: int) -> Iterator[bytes]:
-    """A text in pieces that end at a newline, but for the last and for lines beyond `LONGEST`."""
-    fd = _unblocked(str(path), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+def _chunks(path: Path, buffer: bytearray) -> Iterator[int]:
+    """How many bytes of the buffer are whole lines of a text, one stretch after the other.
+
+    A stretch ends at a newline, but for the last one and for lines beyond `LONGEST`. One buffer
+    that stays in the cache is quicker than fresh memory for each stretch; it grows with a line.
+    """
+    with open(path, "rb", buffering=0, opener=_unblocked) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
-        begun: list[bytes] = []  # of a line whose end was not read yet
         held = 0
-        while data := os.read(fd, size):
-            end = data.rfind(b"\n") + 1
-            if not end and held + len(data) >= LONGEST:
-                end = len(data)
-            if begun:
-                begun.append(data[:end] if end else data)
-                held += len(begun[-1])
-            if not end:
-                begun, held = begun or [data], held or len(data)
-                continue
-            yield b"".join(begun) if begun else data[:end]  # a slice of all is no copy
-            begun = [data[end:]] if end < len(data) else []
-            held = len(data) - end
-        if begun:
-            yield b"".join(begun)
-    finally:
-        os.close(fd)
+        while True:
+            if held == len(buffer):
+                buffer.extend(bytes(held))
+            with memoryview(buffer) as view, view[held:] as free:
+                read = file.readinto(free) or 0
+            filled = held + read
+            end = buffer.rfind(b"\n", held, filled) + 1
+            if not read or (not end and filled >= LONGEST):
+                end = filled
+            if end:
+                yield end
+                buffer[: filled - end] = buffer[end:filled]
+            held = filled - end
+            if not read:
+                return
 
 
-def _hit(path: Path, data: bytes, line: int, start: int, stop: int) -> Hit:
+def _hit(path: Path, data: bytearray, size: int, line: int, start: int, stop: int) -> Hit:
     begin = data.rfind(b"\n", 0, start) + 1
-    end = data.find(b"\n", start)
-    end = len(data) if end < 0 else end
+    end = data.find(b"\n", start, size)
+    end = size if end < 0 else end
     first, last = begin, end
     if end - begin > SHOWN:
         first = max(begin, start - SHOWN // 4)

@@ -67,18 +67,17 @@ class Lower:
         self._worth = _Worth()
         self._lowered = bytearray()
 
-    def __call__(self, data: bytes) -> bytes | bytearray:
-        """What is returned is overwritten by the next call."""
-        size = len(data)
+    def __call__(self, data: bytes | bytearray, size: int) -> bytes | bytearray:
+        """The first `size` bytes. What is returned is overwritten by the next call."""
         if not self._worth.it(size):
-            return data.lower()
+            return data[:size].lower()
         np = _numpy()
         lowered = self._lowered
         if len(lowered) < size:
             lowered.extend(bytes(size - len(lowered)))
         del lowered[size:]
         mask = self._worth.array("mask", size, "bool")
-        source, target = np.frombuffer(data, np.uint8), np.frombuffer(lowered, np.uint8)
+        source, target = np.frombuffer(data, np.uint8, size), np.frombuffer(lowered, np.uint8)
         # A letter is less than 26 behind A; what is before A is far behind it, without a sign.
         np.subtract(source, np.uint8(_A), out=target)
         np.less(target, np.uint8(_LETTERS), out=mask)
@@ -93,7 +92,7 @@ class Newlines:
     def __init__(self) -> None:
         self._worth = _Worth()
 
-    def __call__(self, data: bytes, start: int, stop: int) -> int:
+    def __call__(self, data: bytes | bytearray, start: int, stop: int) -> int:
         """From one byte to before another."""
         size = stop - start
         if not self._worth.it(size):
@@ -119,23 +118,23 @@ class Literal:
         ranks = [_FREQUENT.find(needle[i : i + 1].lower()) % 256 for i in range(len(needle))]
         self._rarest = sorted(range(len(needle)), key=lambda i: -ranks[i])[:_LOOKED_FOR]
 
-    def __call__(self, data: bytes) -> Iterator[int]:
+    def __call__(self, data: bytes | bytearray, stop: int) -> Iterator[int]:
         """Where the needle begins; it may do so again before its end."""
-        if not self._worth.it(len(data)):
-            return self._one_by_one(data.lower() if self._folds else data)
+        if not self._worth.it(stop):
+            return self._one_by_one(data[:stop].lower() if self._folds else data, stop)
         needle, size = self._needle, len(self._needle)
         if self._folds:
-            return (at for at in self._places(data) if data[at : at + size].lower() == needle)
-        return (at for at in self._places(data) if data.startswith(needle, at))
+            return (at for at in self._places(data, stop) if data[at : at + size].lower() == needle)
+        return (at for at in self._places(data, stop) if data.startswith(needle, at))
 
-    def lines(self, data: bytes) -> int:
+    def lines(self, data: bytes | bytearray, stop: int) -> int:
         """How many lines hold it."""
         needle, size, folds = self._needle, len(self._needle), self._folds
-        if self._worth.it(len(data)):
-            places: Iterable[int] = self._places(data)
+        if self._worth.it(stop):
+            places: Iterable[int] = self._places(data, stop)
         else:
-            data = data.lower() if folds else data
-            places, folds = self._one_by_one(data), False
+            data = data[:stop].lower() if folds else data
+            places, folds = self._one_by_one(data, stop), False
         find = data.find
         found, end = 0, -1
         for at in places:
@@ -143,29 +142,29 @@ class Literal:
                 held = data[at : at + size]
                 if held == needle or (folds and held.lower() == needle):
                     found += 1
-                    end = find(_NEWLINE, at)
+                    end = find(_NEWLINE, at, stop)
                     if end < 0:
                         break
         return found
 
-    def _one_by_one(self, data: bytes) -> Iterator[int]:
-        position = data.find(self._needle)
+    def _one_by_one(self, data: bytes | bytearray, stop: int) -> Iterator[int]:
+        position = data.find(self._needle, 0, stop)
         while position >= 0:
             yield position
-            position = data.find(self._needle, position + 1)
+            position = data.find(self._needle, position + 1, stop)
 
-    def _places(self, data: bytes) -> list[int]:
+    def _places(self, data: bytes | bytearray, stop: int) -> list[int]:
         """Where it may begin: its rarest bytes are there."""
         np = _numpy()
         needle = self._needle
-        places = len(data) - len(needle) + 1
+        places = stop - len(needle) + 1
         if places <= 0:
             return []
-        raw = low = np.frombuffer(data, np.uint8)
+        raw = low = np.frombuffer(data, np.uint8, stop)
         if self._folds:
             # Not quite lower case, but for letters: `[` becomes `{`. Hence what is no letter is
             # looked for as it is, and all is compared in the end.
-            low = self._worth.array("low", len(data), "uint8")
+            low = self._worth.array("low", stop, "uint8")
             np.bitwise_or(raw, np.uint8(_LOWER), out=low)
         mask = self._worth.array("mask", places, "bool")
         other = self._worth.array("other", places, "bool")

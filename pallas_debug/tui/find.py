@@ -272,7 +272,7 @@ class _Work:
     def _search(self, data: bytes) -> None:
         hits, line, position = self._hits, self.line, 0
         count = data.count
-        for begin, _ in self._find(data):
+        for begin, _ in self._find(data, len(data)):
             line += count(b"\n", position, begin)
             position = begin
             if not hits or hits[-1] != line:  # a line that is huge comes in parts

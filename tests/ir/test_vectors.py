@@ -47,7 +47,7 @@ def test_letters_alone_become_lower_case() -> None:
     lower = Lower()
     for size in (*SIZES, *reversed(SIZES)):  # what is kept grows and shrinks
         data = chunk(size)
-        assert bytes(lower(data)) == data.lower()
+        assert bytes(lower(data + b"MORE", size)) == data.lower()
 
 
 def test_newlines_are_counted_between_two_places() -> None:
@@ -75,5 +75,9 @@ def test_a_literal_is_found_wherever_it_stands(needle: bytes, alphabet: bytes, f
     for size in SIZES:
         data = chunk(size, alphabet) + needle
         seen = data.lower() if folds else data
-        assert list(literal(data)) == [at for at in range(len(seen)) if seen.startswith(needle, at)]
-        assert literal.lines(data) == sum(needle in line for line in seen.split(b"\n"))
+        assert list(literal(data + needle, len(data))) == [
+            at for at in range(len(seen)) if seen.startswith(needle, at)
+        ]
+        assert literal.lines(data + needle, len(data)) == sum(
+            needle in line for line in seen.split(b"\n")
+        )
