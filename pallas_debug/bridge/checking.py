@@ -121,6 +121,7 @@ class Checker(rewrite.Visitor):
         self._kept_alive: list[Any] = []
         self._regions: list[Region] = []  # those that are being visited, the innermost last
         self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
+        self._reads: dict[int, int] = {}  # what was read of an input, and the number of its site
         self._place = rewrite.Place()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
@@ -154,6 +155,8 @@ class Checker(rewrite.Visitor):
         if eqn.primitive in _ACCESSES:
             self._first_read(eqn, inputs, outputs)
             return
+        if eqn.primitive is lax.select_n_p:
+            self._selected(inputs[1:])
         if nan_flow.is_clean_constant(eqn):
             self._clean[id(outputs[0])] = outputs[0]
         if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
@@ -473,6 +476,9 @@ class Checker(rewrite.Visitor):
         if not conditions.is_float(value):
             return
         is_clean = id(value) in self._clean
+        if is_read and known.kind == "input":
+            self._reads[id(value)] = len(self.sites)
+            self._kept_alive.append(value)
         aval = jax_core.typeof(inputs[0])
         self._add(
             Site(
@@ -490,6 +496,14 @@ class Checker(rewrite.Visitor):
             nan_in=value,
             is_read=is_read,
         )
+
+    def _selected(self, cases: Sequence[Any]) -> None:
+        """What was read is chosen from, as who masks padding does."""
+        for case in cases:
+            number = self._reads.get(id(case))
+            if number is not None:
+                site = self.sites[number]
+                self.sites[number] = replace(site, details={**site.details, "masked": True})
 
     def _add(
         self,

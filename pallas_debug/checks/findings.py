@@ -52,7 +52,12 @@ def _matters(failure: Failure, run: Run) -> bool:
         return True
     if failure.site.operation == "store" or run.inputs:
         return False
-    earlier = (f for f in run.failures if f.order < failure.order)
+    unmasked = [f for f in run.failures if not _is_masked(f)]
+    is_read = any(f.site.check == "uninitialized" and f.site.operation != "store" for f in unmasked)
+    if is_read and _is_masked(failure):
+        return False  # what shows came from elsewhere
+    possible = unmasked if is_read else run.failures
+    earlier = (f for f in possible if f.order < failure.order)
     if any(f.site.check in ("nan", "uninitialized") for f in earlier):
         return False
     if run.outputs:
@@ -63,6 +68,11 @@ def _matters(failure: Failure, run: Run) -> bool:
     return failure.site.operation == "scratch" and any(
         site.operation == "store" and site.operand != failure.site.operand for site in later
     )
+
+
+def _is_masked(failure: Failure) -> bool:
+    """Whether what was read of an input went through a `where`."""
+    return bool(failure.site.details.get("masked"))
 
 
 def _is_unwritten(run: Run) -> bool:

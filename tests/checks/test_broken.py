@@ -49,7 +49,6 @@ UNSEEN = {
 
 OTHER_LINES = {
     "softmax_without_maximum": (1, "the NaN is made below the overflow, which `inf` finds"),
-    "padding_masked_on_one_side": (-2, "a NaN tells of the first padding that was read alone"),
 }
 """How far below the marked line the finding points, and why."""
 
