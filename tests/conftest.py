@@ -11,14 +11,8 @@ from pathlib import Path
 
 import pytest
 
-# Read when jax's CPU backend starts. Several devices for what runs under shard_map. And on the older
-# Python, LLVM does not optimise the code that interpreted kernels become: it is run once or twice,
-# and making it fast took a third of the time of the rooms that run kernels. The newer Python has it
-# as users do; what XLA does before that, the docs' commands and the TPU's compiler are as ever.
-_FLAGS = ["--xla_force_host_platform_device_count=4"]
-if sys.version_info < (3, 12):
-    _FLAGS.append("--xla_backend_optimization_level=0")
-os.environ["XLA_FLAGS"] = " ".join(_FLAGS)
+# Several devices for what runs under shard_map; read when jax's CPU backend starts.
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
