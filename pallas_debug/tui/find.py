@@ -222,6 +222,10 @@ class FindView(LineView):
     def _land(self, line: int) -> None:
         self._awaited = False
         self._landed = line
+        self.land_on(line)
+
+    def land_on(self, line: int) -> None:
+        """Put the cursor on a line that has a hit; for subclasses that may not know it yet."""
         self.cursor = line
 
     def _beyond(self, line: int, direction: int, here: bool) -> int | None:

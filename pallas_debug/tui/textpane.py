@@ -221,6 +221,12 @@ class TextPane(FindView):
         self._wanted = line
         self._reach()
 
+    def land_on(self, line: int) -> None:
+        if line < self.count:
+            self.cursor = line
+        else:  # the search was quicker than the index
+            self.go_to(line)
+
     def action_go(self, line: int) -> None:
         if line < 0 and self.source.indexed < self.source.size:
             self.go_to(line)

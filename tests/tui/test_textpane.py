@@ -334,6 +334,27 @@ async def test_a_large_file_answers_while_it_is_indexed_and_searched(tmp_path: P
 
 
 @drive
+async def test_a_hit_behind_the_lines_that_are_known_is_gone_to_once_they_are() -> None:
+    app = Alone()
+    lines = [f"line {n}" for n in range(1000)]
+    with Document.of("\n".join(lines)) as document:
+        async with app.run_test(size=(80, 24)) as pilot:
+            app.pane.show(document)
+            await pilot.pause()
+            source = app.pane.source
+            whole, known = type(source).count, type(source).indexed
+            try:  # the search knows of a line, and the index does not yet
+                type(source).count = property(lambda _: 100)  # type: ignore[assignment]
+                type(source).indexed = property(lambda _: 1)  # type: ignore[assignment]
+                app.pane.land_on(900)
+                assert app.pane.cursor < 100
+            finally:
+                type(source).count, type(source).indexed = whole, known  # type: ignore[method-assign]
+            app.pane._reach()
+            assert app.pane.cursor == 900
+
+
+@drive
 async def test_an_expression_that_never_ends_is_given_up() -> None:
     app = Alone()
     async with app.run_test(size=(80, 24)) as pilot:
