@@ -363,7 +363,7 @@ class DiffPane(FindView):
         cells = self._found(text, parts)
         return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "diff--note")]
 
-    def _found(self, text: str, parts: highlight.Spans) -> Cells:
+    def _found(self, text: str, parts: Sequence[tuple[str, str]]) -> Cells:
         parts = highlight.marked(parts, self.found_in(text))
         if "loc" in self.ignore:
             parts = highlight.without_locations(parts)

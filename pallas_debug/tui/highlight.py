@@ -6,6 +6,7 @@ colour is of use. A line is looked at by itself, and only when it is drawn.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Sequence
 
@@ -34,7 +35,8 @@ _RULES = re.compile(
 )
 
 
-def spans(line: str) -> Spans:
+@functools.lru_cache(maxsize=1024)  # the same lines are drawn at each move of a cursor
+def spans(line: str) -> Sequence[tuple[str, str]]:
     """The parts of a line."""
     parts: Spans = []
     end = 0
@@ -43,7 +45,7 @@ def spans(line: str) -> Spans:
         parts.append((match.group(), match.lastgroup or ""))
         end = match.end()
     parts.append((line[end:], ""))
-    return [part for part in parts if part[0]]
+    return tuple(part for part in parts if part[0])
 
 
 def without_locations(parts: Iterable[tuple[str, str]]) -> Spans:
@@ -57,10 +59,10 @@ def _is_whole(location: str) -> bool:
     return location.startswith("loc(") and location.endswith(")")
 
 
-def marked(parts: Spans, marks: Sequence[Mark]) -> Spans:
+def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Spans:
     """The parts with others laid over them, which may go across parts. Marks are in order."""
     if not marks:
-        return parts
+        return list(parts)
     found: Spans = []
     at = number = 0
     for text, kind in parts:

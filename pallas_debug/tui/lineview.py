@@ -15,6 +15,7 @@ from rich.segment import Segment
 from rich.style import Style
 from textual import events
 from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
 from textual.geometry import Region, Size
 from textual.message import Message
 from textual.reactive import Reactive, reactive
@@ -32,6 +33,9 @@ GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
 """Marks where a line goes on to the right, to the left, and in the next row."""
 
 _TURNS = 12
+
+_KEPT = 256
+"""Lines that are kept as they were drawn: some screens full."""
 
 
 class LineView(ScrollView, can_focus=True):
@@ -88,6 +92,9 @@ class LineView(ScrollView, can_focus=True):
         _textual.draw_as_given(self)
         self._screen: list[Strip] = []
         self._drawing: _Drawing | None = None
+        # Textual keeps with each strip what it makes of it: what is drawn again is drawn for less.
+        self._drawn: LRUCache[tuple[object, ...], list[Strip]] = LRUCache(_KEPT)
+        self._edged: LRUCache[tuple[int, Segment], tuple[Strip, Strip]] = LRUCache(_KEPT)
         self._is_drawn = self._is_dragged = False
 
     selected_from: reactive[int | None] = reactive(None)
@@ -260,7 +267,18 @@ class LineView(ScrollView, can_focus=True):
         now = self._now
         strip = self._without_bar(y, now)
         at_bar = y < now.room and bool(now.thumb)
-        return Strip([*strip, now.bar if at_bar and y in now.thumb else now.no_bar])
+        return self._with_edge(strip, now.bar if at_bar and y in now.thumb else now.no_bar)
+
+    def _with_edge(self, strip: Strip, edge: Segment) -> Strip:
+        key = id(strip), edge  # it is kept below, so that nothing else comes to have its number
+        found = self._edged.get(key)
+        if found is None:
+            found = self._edged[key] = strip, Strip([*strip, edge])
+        return found[1]
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
 
     def _without_bar(self, y: int, now: _Drawing) -> Strip:
         if y >= now.room:
@@ -315,7 +333,19 @@ class LineView(ScrollView, can_focus=True):
           before: stays where it is when the line is panned, and is not wrapped.
           left_out: cells that are missing at the beginning of `parts`.
         """
-        parts = without_tabs(parts)
+        now = self._now
+        wrapped = self.room if now.wrap else 0
+        key = (*before, None, *parts, width, base, left_out, now.panned, wrapped)
+        found = self._drawn.get(key)
+        if found is None:
+            found = self._drawn[key] = self._column(
+                before, without_tabs(parts), width, base, left_out
+            )
+        return found
+
+    def _column(
+        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
+    ) -> list[Strip]:
         now = self._now
         if not now.wrap and all(text.isascii() for text, _ in (*before, *parts)):
             return [self._plain_row(before, parts, width, base, now.panned, left_out)]
