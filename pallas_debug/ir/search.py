@@ -14,12 +14,13 @@ import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pallas_debug.ir import vectors
 from pallas_debug.ir.patterns import Query as Query
 from pallas_debug.ir.vectors import Literal, Lower, Newlines
 
-CHUNK = 1 << 17
+CHUNK = 1 << 18
 """Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
 
 LONGEST = 1 << 26
@@ -29,9 +30,8 @@ SHOWN = 1000
 """Bytes of a hit's line that are kept, around the match."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hit:
-    """A line that matches, once however often it does.
+class Hit(NamedTuple):
+    """A line that matches, once however often it does. A tuple, as there may be thousands.
 
     Attributes:
       line: counted from 1.
@@ -85,7 +85,7 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
       re.error: the query is no regular expression.
     """
     find = finder(query)
-    newlines_of = Newlines()
+    newlines = Newlines()
     buffer = bytearray(chunk)
     read = hits = 0
     for files, path in enumerate(paths, 1):
@@ -93,13 +93,11 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
         before = 0
         try:
             for size in _chunks(path, buffer):
-                position = newlines = 0
-                for start, stop in find(buffer, size):
-                    newlines += newlines_of(buffer, position, start)
-                    position = start
-                    yield _hit(path, buffer, size, before + newlines, start, stop)
-                    hits += 1
-                before += newlines + newlines_of(buffer, position, size)
+                spans = list(find(buffer, size))
+                if spans:
+                    yield from _hits(path, buffer, size, before, spans, newlines)
+                    hits += len(spans)
+                before += newlines(buffer, size)
                 read += size
                 if read > vectors.WITHOUT:
                     vectors.load()
@@ -187,7 +185,7 @@ def _count_lines(data: bytes | bytearray, size: int, line: re.Pattern[bytes]) ->
 
 
 def _literal(
-    data: bytes | bytearray, size: int, starts: Iterator[int], length: int
+    data: bytes | bytearray, size: int, starts: Iterable[int], length: int
 ) -> Iterator[tuple[int, int]]:
     end = -1
     for start in starts:
@@ -201,7 +199,7 @@ def _literal(
 def _prefiltered(
     data: bytes | bytearray,
     size: int,
-    starts: Iterator[int],
+    starts: Iterable[int],
     pattern: re.Pattern[bytes],
     folds: bool,
 ) -> Iterator[tuple[int, int]]:
@@ -275,20 +273,31 @@ def _chunks(path: Path, buffer: bytearray) -> Iterator[int]:
                 return
 
 
-def _hit(path: Path, data: bytearray, size: int, line: int, start: int, stop: int) -> Hit:
-    begin = data.rfind(b"\n", 0, start) + 1
-    end = data.find(b"\n", start, size)
-    end = size if end < 0 else end
-    first, last = begin, end
-    if end - begin > SHOWN:
-        first = max(begin, start - SHOWN // 4)
-        last = min(end, first + SHOWN)
-    return Hit(
-        path=path,
-        line=line + 1,
-        column=start - begin,
-        data=bytes(data[first:last]),
-        start=start - first,
-        stop=min(stop, last) - first,
-        cut=(first, last) != (begin, end),
-    )
+def _hits(
+    path: Path,
+    data: bytearray,
+    size: int,
+    before: int,
+    spans: list[tuple[int, int]],
+    newlines: Newlines,
+) -> list[Hit]:
+    """The hits of a stretch before which there are some lines."""
+    lines = newlines.lines(data, size, [start for start, _ in spans], before + 1)
+    hit = Hit._make
+    # All at once, and the short lines without a call of ours: there may be thousands.
+    return [
+        hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
+        if end - begin <= SHOWN
+        else _cut(path, data, line, start, stop, begin, end)
+        for (start, stop), (line, begin, end) in zip(spans, lines, strict=True)
+    ]
+
+
+def _cut(
+    path: Path, data: bytearray, line: int, start: int, stop: int, begin: int, end: int
+) -> Hit:
+    """Of a long line what stands around the match."""
+    first = max(begin, start - SHOWN // 4)
+    last = min(end, first + SHOWN)
+    shown = bytes(data[first:last])
+    return Hit(path, line, start - begin, shown, start - first, min(stop, last) - first, True)

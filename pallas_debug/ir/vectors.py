@@ -20,9 +20,6 @@ SMALL = 4096
 _NEWLINE = b"\n"
 _A, _LETTERS, _LOWER = ord("A"), 26, 0x20
 
-_FREQUENT = b' 2oclt1e8x3r,%a>vf<i#us.()=m0:6n\n_475pd9bh"{}k-[]g/yw+qzj@*\\;'
-"""The bytes of passes of splash attention, from the most frequent on; letters without case."""
-
 
 class _Numpy:
     module: ModuleType | None = None
@@ -87,24 +84,58 @@ class Lower:
 
 
 class Newlines:
-    """How many newlines there are."""
+    """How many newlines there are, and where the lines between them."""
 
     def __init__(self) -> None:
         self._worth = _Worth()
 
-    def __call__(self, data: bytes | bytearray, start: int, stop: int) -> int:
-        """From one byte to before another."""
-        size = stop - start
-        if not self._worth.it(size):
-            return data.count(_NEWLINE, start, stop)
+    def __call__(self, data: bytes | bytearray, stop: int) -> int:
+        """Before one byte."""
+        if not self._worth.it(stop):
+            return data.count(_NEWLINE, 0, stop)
+        return int(_numpy().count_nonzero(self._equal(data, stop)))
+
+    def lines(
+        self, data: bytes | bytearray, stop: int, places: list[int], first: int
+    ) -> Iterable[tuple[int, int, int]]:
+        """Of the lines that hold the places: the number, and where each begins and ends.
+
+        Args:
+          places: in order.
+          first: the number of the first line.
+        """
+        if not self._worth.it(stop):
+            return self._one_by_one(data, stop, places, first)
         np = _numpy()
-        found = self._worth.array("found", size, "bool")
-        np.equal(np.frombuffer(data, np.uint8, size, start), np.uint8(_NEWLINE[0]), out=found)
-        return int(np.count_nonzero(found))
+        ends = np.flatnonzero(self._equal(data, stop))
+        if not len(ends) or ends[-1] != stop - 1:
+            ends = np.append(ends, stop)
+        lines = np.searchsorted(ends, places)
+        begins = np.where(lines > 0, ends[lines - 1] + 1, 0)
+        return zip((lines + first).tolist(), begins.tolist(), ends[lines].tolist(), strict=True)
+
+    def _equal(self, data: bytes | bytearray, stop: int) -> Any:
+        np = _numpy()
+        found = self._worth.array("found", stop, "bool")
+        return np.equal(np.frombuffer(data, np.uint8, stop), np.uint8(_NEWLINE[0]), out=found)
+
+    @staticmethod
+    def _one_by_one(
+        data: bytes | bytearray, stop: int, places: list[int], line: int
+    ) -> Iterator[tuple[int, int, int]]:
+        position = 0
+        for place in places:
+            line += data.count(_NEWLINE, position, place)
+            position = place
+            end = data.find(_NEWLINE, place, stop)
+            yield line, data.rfind(_NEWLINE, 0, place) + 1, stop if end < 0 else end
 
 
 class Literal:
-    """Where some bytes stand: looked for by the rarest of them, and then compared.
+    """Where some bytes stand: looked for by a few of them, and then compared.
+
+    Of a needle that is long enough, wherever it stands, a word of some bytes lies on a multiple of
+    its width: one of as many words as that has bytes. Those are looked for, a word at a time.
 
     Args:
       needle: in lower case if it folds.
@@ -115,36 +146,25 @@ class Literal:
         self._needle = needle
         self._folds = folds
         self._worth = _Worth()
-        ranks = [_FREQUENT.find(needle[i : i + 1].lower()) % 256 for i in range(len(needle))]
-        self._rarest = sorted(range(len(needle)), key=lambda i: -ranks[i])[:_LOOKED_FOR]
+        self._width = next(w for w in _WIDTHS if len(needle) >= 2 * w - 1)
+        self._looked_for: _LookedFor | None = None
 
-    def __call__(self, data: bytes | bytearray, stop: int) -> Iterator[int]:
+    def __call__(self, data: bytes | bytearray, stop: int) -> Iterable[int]:
         """Where the needle begins; it may do so again before its end."""
-        if not self._worth.it(stop):
-            return self._one_by_one(data[:stop].lower() if self._folds else data, stop)
-        needle, size = self._needle, len(self._needle)
-        if self._folds:
-            return (at for at in self._places(data, stop) if data[at : at + size].lower() == needle)
-        return (at for at in self._places(data, stop) if data.startswith(needle, at))
+        if self._worth.it(stop):
+            return self._places(data, stop)
+        return self._one_by_one(data[:stop].lower() if self._folds else data, stop)
 
     def lines(self, data: bytes | bytearray, stop: int) -> int:
         """How many lines hold it."""
-        needle, size, folds = self._needle, len(self._needle), self._folds
-        if self._worth.it(stop):
-            places: Iterable[int] = self._places(data, stop)
-        else:
-            data = data[:stop].lower() if folds else data
-            places, folds = self._one_by_one(data, stop), False
         find = data.find
         found, end = 0, -1
-        for at in places:
+        for at in self(data, stop):
             if at > end:
-                held = data[at : at + size]
-                if held == needle or (folds and held.lower() == needle):
-                    found += 1
-                    end = find(_NEWLINE, at, stop)
-                    if end < 0:
-                        break
+                found += 1
+                end = find(_NEWLINE, at, stop)
+                if end < 0:
+                    break
         return found
 
     def _one_by_one(self, data: bytes | bytearray, stop: int) -> Iterator[int]:
@@ -154,35 +174,85 @@ class Literal:
             position = data.find(self._needle, position + 1, stop)
 
     def _places(self, data: bytes | bytearray, stop: int) -> list[int]:
-        """Where it may begin: its rarest bytes are there."""
         np = _numpy()
-        needle = self._needle
-        places = stop - len(needle) + 1
-        if places <= 0:
-            return []
-        raw = low = np.frombuffer(data, np.uint8, stop)
+        if self._looked_for is None:
+            first = self._rarest(data, stop)
+            self._looked_for = _LookedFor(self._needle, self._folds, first, self._width)
+        needle, width = self._looked_for, self._width
+        raw = looked_at = np.frombuffer(data, np.uint8, stop)
         if self._folds:
-            # Not quite lower case, but for letters: `[` becomes `{`. Hence what is no letter is
-            # looked for as it is, and all is compared in the end.
+            # Not quite lower case, but for letters: `[` becomes `{`, in the needle too. Hence all
+            # is compared in the end.
             low = self._worth.array("low", stop, "uint8")
-            np.bitwise_or(raw, np.uint8(_LOWER), out=low)
-        mask = self._worth.array("mask", places, "bool")
-        other = self._worth.array("other", places, "bool")
-        for number, at in enumerate(self._rarest):
-            byte = needle[at : at + 1]
-            where = low if byte.isalpha() else raw
-            out = other if number else mask
-            np.equal(where[at : at + places], np.uint8(byte[0]), out=out)
-            if number:
-                np.logical_and(mask, other, out=mask)
-                if np.count_nonzero(mask) < places >> _FEW:
-                    break
-        found: list[int] = np.flatnonzero(mask).tolist()
+            looked_at = np.bitwise_or(raw, np.uint8(_LOWER), out=low)
+        words = looked_at[: stop - stop % width].view(needle.words.dtype)
+        marked = np.flatnonzero(self._marked(words, needle.words))
+        if not len(marked):
+            return []
+        # Which words they are tells where the needle begins, if it does.
+        at, which = np.nonzero(words[marked, None] == needle.words)
+        places = marked[at] * width - (which + needle.first)
+        places = places[(places >= 0) & (places <= stop - len(self._needle))]
+        places.sort()
+        return needle.at(raw, places)
+
+    def _marked(self, words: Any, looked_for: Any) -> Any:
+        """For each word whether it is one of those that are looked for."""
+        np = _numpy()
+        marked = self._worth.array("marked", len(words), "bool")
+        other = self._worth.array("other", len(words), "bool")
+        np.equal(words, looked_for[0], out=marked)
+        for word in looked_for[1:]:
+            np.equal(words, word, out=other)
+            np.bitwise_or(marked, other, out=marked)
+        return marked
+
+    def _rarest(self, data: bytes | bytearray, stop: int) -> int:
+        """From where on the needle has words of which there are the fewest in the data."""
+        seen = data[:stop].lower()
+        width = self._width
+        places = min(len(self._needle) - width, _TRIED) + 1
+        counts = [seen.count(self._needle[i : i + width]) for i in range(places)]
+        return min(range(places - width + 1), key=lambda i: sum(counts[i : i + width]))
+
+
+class _LookedFor:
+    """A needle as numpy sees it.
+
+    Attributes:
+      first: where in the needle its first word stands.
+      words: as many as each has bytes; with the bit of letters' case set, if it folds.
+    """
+
+    def __init__(self, needle: bytes, folds: bool, first: int, width: int) -> None:
+        np = _numpy()
+        self._bytes = looked_at = np.frombuffer(needle, np.uint8)
+        self._case = np.zeros(len(needle), np.uint8)
+        if folds:
+            looked_at = self._bytes | np.uint8(_LOWER)
+            self._case[np.frombuffer(needle.upper(), np.uint8) != self._bytes] = _LOWER
+        self.first = first
+        spelled = b"".join(looked_at[i : i + width].tobytes() for i in range(first, first + width))
+        self.words = np.frombuffer(spelled, f"<u{width}")
+
+    def at(self, data: Any, places: Any) -> list[int]:
+        """Those of the places at which it really stands."""
+        np = _numpy()
+        found: list[int] = []
+        size = len(self._bytes)
+        step = max(_COMPARED // size, 1)
+        for start in range(0, len(places), step):
+            some = places[start : start + step]
+            there = data[some[:, None] + np.arange(size)] | self._case
+            found += some[(there == self._bytes).all(axis=1)].tolist()
         return found
 
 
-_LOOKED_FOR = 4
-"""Bytes of the needle that are looked for at most, before all are compared."""
+_WIDTHS = 4, 2, 1
+"""Bytes of a word."""
 
-_FEW = 9
-"""One in so many (as a power of two) places may be left for comparing."""
+_TRIED = 32
+"""Bytes of a needle at which its first word may stand: each costs a look at the first chunk."""
+
+_COMPARED = 1 << 16
+"""Bytes that are compared at a time."""

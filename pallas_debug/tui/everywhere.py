@@ -9,9 +9,8 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from pallas_debug.ir.patterns import Query
 from pallas_debug.store import StoredText
@@ -30,9 +29,8 @@ Run = Callable[[Callable[[], bool]], None]
 """Searches until it is done, or what it is given says that it is to stop."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
-    """A line with a hit.
+class Found(NamedTuple):
+    """A line with a hit. A tuple, as there may be thousands.
 
     Attributes:
       target: its folder's name; None where the text is the same for every one.
@@ -178,9 +176,7 @@ class Search:
         self.count += len(hits)
         self.texts += is_new
         kept = hits[: max(KEPT - len(self.hits), 0)]
-        self.hits += [
-            Found(entry=entry, target=text.target, stage=text.stage, hit=hit) for hit in kept
-        ]
+        self.hits += [Found(entry, text.target, text.stage, hit) for hit in kept]
 
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]

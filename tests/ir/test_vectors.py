@@ -50,12 +50,27 @@ def test_letters_alone_become_lower_case() -> None:
         assert bytes(lower(data + b"MORE", size)) == data.lower()
 
 
-def test_newlines_are_counted_between_two_places() -> None:
+def test_newlines_are_counted() -> None:
     newlines = Newlines()
     for size in SIZES:
         data = chunk(size, b"ab\n")
-        for start, stop in ((0, size), (size // 3, size), (size // 3, size // 2)):
-            assert newlines(data, start, stop) == data.count(b"\n", start, stop)
+        for stop in (size, size // 2):
+            assert newlines(data, stop) == data.count(b"\n", 0, stop)
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"a"])
+def test_lines_are_told_of_places(end: bytes) -> None:
+    newlines = Newlines()
+    for size in SIZES:
+        data = chunk(size, b"abcdefgh\n") + end
+        bounds = []
+        begin = 0
+        for line in data.split(b"\n"):
+            bounds.append((begin, begin + len(line)))
+            begin += len(line) + 1
+        wanted = [(7 + n, begin, end) for n, (begin, end) in enumerate(bounds) if begin < end]
+        places = [random.Random(n).randrange(begin, end) for n, begin, end in wanted]
+        assert list(newlines.lines(data + b"MORE", len(data), places, 7)) == wanted
 
 
 @pytest.mark.parametrize("folds", [False, True])
@@ -68,12 +83,17 @@ def test_newlines_are_counted_between_two_places() -> None:
         (b"@`", b"@`\n"),
         (b"\xc3\xa4", b"\xc3\xa4\xe3\x84\n"),
         (b"zzzz", b"z\n"),
+        (b"abcdefghijk", b"abcdefghijk"),
+        (b"vector_load", b"vector_load\n"),
+        (b"loc(x)" * 20, b"loc(x)\n"),
     ],
 )
 def test_a_literal_is_found_wherever_it_stands(needle: bytes, alphabet: bytes, folds: bool) -> None:
     literal = Literal(needle, folds=folds)
     for size in SIZES:
-        data = chunk(size, alphabet) + needle
+        # Some at each distance from the multiples of a word's width.
+        half = chunk(size // 2, alphabet)
+        data = half + b"".join(b"-" * n + needle for n in range(9)) + half + needle
         seen = data.lower() if folds else data
         assert list(literal(data + needle, len(data))) == [
             at for at in range(len(seen)) if seen.startswith(needle, at)
