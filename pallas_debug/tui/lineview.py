@@ -149,12 +149,12 @@ class LineView(ScrollView, can_focus=True):
     @property
     def room(self) -> int:
         """Rows of the screen that lines are drawn on."""
-        return max(self.size.height, 1)
+        return self._drawing.room if self._drawing else max(self.size.height, 1)
 
     @property
     def columns(self) -> int:
         """Cells of a row of the screen, without that of the bar."""
-        return max(self.size.width - 1, 0)
+        return self._drawing.columns if self._drawing else max(self.size.width - 1, 0)
 
     @property
     def allow_vertical_scroll(self) -> bool:
