@@ -9,12 +9,14 @@ MLIR bytecode ends in `.mlirbc`.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pallas_debug.ir.locations import unescape
 from pallas_debug.model import Pass
@@ -38,11 +40,38 @@ class RawPass:
     """One file: a pass of one compile."""
 
     path: Path
-    stamp: int
     number: int
-    kernel: str
     name: str
     failed: bool
+
+
+class RawFile(NamedTuple):
+    """A file by its name. A tuple, as there may be hundreds of thousands.
+
+    Attributes:
+      words: the kernel and the pass.
+      written: the kernel as it stands in the name.
+    """
+
+    folder: Path
+    name: str
+    number: int
+    words: str
+    failed: bool
+    written: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+    @property
+    def is_early(self) -> bool:
+        """Whether it was written before the compile that it belongs to."""
+        return self.number == 0 and not self.failed
+
+    @property
+    def is_last(self) -> bool:
+        return self.failed or self.words == f"{self.written}-post-{LAST}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,33 +80,51 @@ class RawCompile:
 
     kernel: str
     stamp: int
-    passes: tuple[RawPass, ...]
+    files: tuple[RawFile, ...]
+
+    @functools.cached_property
+    def passes(self) -> tuple[RawPass, ...]:
+        return tuple(
+            RawPass(
+                path=file.path,
+                number=file.number,
+                name=file.words.removeprefix(f"{file.written}-").removeprefix("post-"),
+                failed=file.failed,
+            )
+            for file in self.files
+        )
 
     @property
     def whole(self) -> bool:
         """Whether the compiler came to its end, in success or failure."""
-        return any(p.failed or p.name == LAST for p in self.passes)
+        return any(file.is_last for file in self.files)
 
 
 def compiles(files: Iterable[Path]) -> list[RawCompile]:
     """The compiles that `files` hold, oldest first; names that are no dumps are passed over."""
-    by_compile: dict[tuple[int, str], list[RawPass]] = {}
-    for raw in _parse(files):
-        by_compile.setdefault((raw.stamp, raw.kernel), []).append(raw)
+    return _compiles((file.parent, file.name) for file in files)
+
+
+def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
+    """The same of the files of one folder, by their names."""
+    return _compiles((folder, name) for name in names)
+
+
+def _compiles(files: Iterable[tuple[Path, str]]) -> list[RawCompile]:
     found: list[RawCompile] = []
-    early: dict[str, RawPass] = {}
-    for (stamp, written), group in sorted(by_compile.items(), key=lambda item: item[0]):
-        passes = sorted(group, key=lambda p: p.number)
-        kernel = _name(written, passes[0].path)
-        if len(passes) == 1 and passes[0].number == 0 and not passes[0].failed:
-            early[kernel] = passes[0]  # the compile that it belongs to comes next, or never
+    early: dict[str, tuple[int, RawFile]] = {}
+    for (stamp, written), group in sorted(_parse(files).items(), key=lambda item: item[0]):
+        group.sort(key=lambda file: file.number)
+        kernel = _name(written, group[0])
+        if len(group) == 1 and group[0].is_early:
+            early[kernel] = stamp, group[0]  # the compile that it belongs to comes next, or never
             continue
-        first = early.pop(kernel, None)
-        if first is not None and passes[0].number != 0:
-            passes.insert(0, first)
-        found.append(RawCompile(kernel=kernel, stamp=stamp, passes=tuple(passes)))
-    for kernel, alone in early.items():  # the compiler died before its first pass
-        found.append(RawCompile(kernel=kernel, stamp=alone.stamp, passes=(alone,)))
+        _, first = early.pop(kernel, (0, None))
+        if first is not None and group[0].number != 0:
+            group.insert(0, first)
+        found.append(RawCompile(kernel=kernel, stamp=stamp, files=tuple(group)))
+    for kernel, (stamp, alone) in early.items():  # the compiler died before its first pass
+        found.append(RawCompile(kernel=kernel, stamp=stamp, files=(alone,)))
     return sorted(found, key=lambda c: c.stamp)
 
 
@@ -155,27 +202,22 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
     return described
 
 
-def _parse(files: Iterable[Path]) -> list[RawPass]:
-    """What the names of the files say; one that is no pass in text is passed over."""
-    by_stamp: dict[int, list[tuple[Path, re.Match[str]]]] = {}
-    for path in files:
-        match = _FILE.fullmatch(path.name)
+def _parse(files: Iterable[tuple[Path, str]]) -> dict[tuple[int, str], list[RawFile]]:
+    """What the names of the files say, by compile; one that is no pass in text is passed over."""
+    by_stamp: dict[str, list[tuple[Path, str, str, str, bool]]] = {}
+    for folder, name in files:
+        match = _FILE.fullmatch(name)
         if match is not None:
-            by_stamp.setdefault(int(match["stamp"]), []).append((path, match))
-    return [
-        RawPass(
-            path=path,
-            stamp=stamp,
-            number=int(match["number"]),
-            kernel=kernel,
-            name=match["words"].removeprefix(f"{kernel}-").removeprefix("post-"),
-            failed=match["failed"] is not None,
-        )
-        for stamp, group in by_stamp.items()
-        for (path, match), kernel in zip(
-            group, _kernels([match["words"] for _, match in group]), strict=True
-        )
-    ]
+            stamp, number, words, failed = match.groups()
+            parts = folder, name, number, words, failed is not None
+            by_stamp.setdefault(stamp, []).append(parts)
+    by_compile: dict[tuple[int, str], list[RawFile]] = {}
+    for stamp, group in by_stamp.items():
+        kernels = _kernels([words for _, _, _, words, _ in group])
+        for (folder, name, number, words, failed), kernel in zip(group, kernels, strict=True):
+            file = RawFile(folder, name, int(number), words, failed, kernel)
+            by_compile.setdefault((int(stamp), kernel), []).append(file)
+    return by_compile
 
 
 def _kernels(words: Sequence[str]) -> list[str]:
@@ -185,6 +227,10 @@ def _kernels(words: Sequence[str]) -> list[str]:
     in, and tell the kernel's; without them it is what could be the kernel's in every file.
     """
     told = {w.removesuffix(end) for w in words for end in _TELLING if w.endswith(end)}
+    if len(told) == 1:  # nearly always, and then quickly told
+        (kernel,) = told
+        if all(w.startswith(f"{kernel}-") for w in words):
+            return [kernel] * len(words)
     untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]
     shared = set[str]().union(*untold).intersection(*untold)
     kernels = []
@@ -202,12 +248,12 @@ def _candidates(words: str) -> set[str]:
     return {words[: m.start()] for m in re.finditer(r"(?<=.)(?=-post-.|-original$)", words, re.S)}
 
 
-def _name(kernel: str, path: Path) -> str:
+def _name(kernel: str, file: RawFile) -> str:
     if kernel != ANONYMOUS:
         return kernel
     try:
-        with path.open("rb") as file:
-            head = file.read(_HEAD).decode(errors="replace")
+        with file.path.open("rb") as opened:
+            head = opened.read(_HEAD).decode(errors="replace")
     except OSError:  # whoever reads the pass is told
         return kernel
     match = _FUNCTION.search(head)

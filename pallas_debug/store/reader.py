@@ -411,7 +411,7 @@ def _raw_compiles(root: Path, files: list[str]) -> dict[str, raw.RawCompile]:
     """Compiles by what they are called here: by their kernel, and a number from the second on."""
     found: dict[str, raw.RawCompile] = {}
     counts: dict[str, int] = {}
-    for compile_ in raw.compiles(root / name for name in files):
+    for compile_ in raw.compiles_in(root, files):
         counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
         found[compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"] = compile_
     return found
