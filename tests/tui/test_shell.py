@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import dataclasses
 import functools
 import inspect
 import shutil
@@ -130,6 +131,26 @@ async def test_a_theme_is_chosen(add: Path) -> None:
         await app.action_perform("program.theme")
         await press(pilot, *"textual-light", "enter")
         assert app.theme == app.chosen_theme == "textual-light"
+
+
+@drive
+async def test_lines_that_were_drawn_before_take_on_a_theme(add: Path) -> None:
+    drawn = []
+    for is_changed in (True, False):
+        app = BrowseApp(Browser(add))
+        red = dataclasses.replace(
+            app.current_theme, name="red", primary="red", accent="red", success="red"
+        )
+        app.register_theme(red)
+        app.theme = app.theme if is_changed else "red"
+        async with app.run_test(size=(160, 48)) as pilot:
+            await pilot.pause()
+            before = [app.text.render_line(y) for y in range(10)]
+            app.theme = "red"
+            await pilot.pause()
+            drawn.append([app.text.render_line(y) for y in range(10)])
+            assert (before != drawn[-1]) == is_changed
+    assert drawn[0] == drawn[1]
 
 
 @drive
