@@ -2,23 +2,27 @@
 
 Lines are matched by `patiencediff`, which anchors on lines that occur once on each side. Where the
 numbers of values are ignored few lines do, so there lines are first matched by what they compute:
-a line together with the lines that define its operands, all the way up. What stays between such
-anchors is matched by the lines alone. A matched line whose operands turn out to be other values
-than before is a change all the same.
+a line together with the lines that define its operands, and those that define theirs. What stays
+between such anchors is matched by the lines alone. A matched line whose operands turn out to be
+other values than before is a change all the same.
 """
 
 from __future__ import annotations
 
 import difflib
+import itertools
 import re
-from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pallas_debug.ir.match import Block, Budget, joined, match, patience, refined
-from pallas_debug.ir.normal import Noise, ValueNames, normal_lines, value_names
+from pallas_debug.ir.match import Block, Budget, match, patience, refined
+from pallas_debug.ir.normal import Noise, bare, normal_form
 from pallas_debug.ir.operations import Kind, Module, guess_kind, name_of
+from pallas_debug.ir.values import Values, same_values
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Tag = Literal["equal", "replace", "delete", "insert"]
 CONTEXT = 3
@@ -165,22 +169,12 @@ def diff(
       tick: called between the steps of the work; what it raises ends it.
     """
     kind = kind or guess_kind("\n".join(new[:60]))
-    keys = [normal_lines(lines, kind, ignore) for lines in (old, new)]
-    sides = []
-    for lines, normal in zip((old, new), keys, strict=True):
-        if normal is lines or None not in normal:
-            sides.append(Side(lines=lines, numbers=range(len(lines))))
-        else:
-            numbers = [n for n, key in enumerate(normal) if key is not None]
-            sides.append(Side(lines=[lines[n] for n in numbers], numbers=numbers))
-    shown = [[key for key in normal if key is not None] for normal in keys]
-    if "ssa" in ignore:
-        values = [value_names(side.lines, kind) for side in sides]
-        blocks = _match_values(shown, values)
-        blocks = _same_values(shown, values, blocks)
+    if not ignore:
+        sides = [Side(lines=lines, numbers=range(len(lines))) for lines in (old, new)]
+        blocks = match(old, new)
     else:
-        blocks = match(shown[0], shown[1])
-    changes = tuple(_changes(blocks, len(shown[0]), len(shown[1])))
+        sides, blocks = _without_noise(old, new, kind, ignore, tick)
+    changes = tuple(_changes(blocks, len(sides[0].lines), len(sides[1].lines)))
     return Diff(old=sides[0], new=sides[1], changes=changes, kind=kind)
 
 
@@ -241,125 +235,82 @@ def _changes(blocks: Sequence[Block], old_size: int, new_size: int) -> Iterator[
         i, j = a + size, b + size
 
 
-def _match_values(keys: Sequence[Sequence[str]], values: Sequence[ValueNames]) -> list[Block]:
+def _without_noise(
+    old: Sequence[str],
+    new: Sequence[str],
+    kind: Kind,
+    ignore: Collection[Noise],
+    tick: Callable[[], None],
+) -> tuple[list[Side], list[Block]]:
+    """The lines of two texts that are more than noise, and the blocks of them that are equal."""
+    import numpy as np
+
+    texts = []
+    for lines in (old, new):
+        texts.append(bare(lines, kind, ignore))
+        tick()
+    # What is to be done with each line is done once for all that are equal.
+    numbers: dict[str, int] = {}
+    number_of = {}
+    for line in dict.fromkeys(itertools.chain(texts[0].lines, texts[1].lines)):
+        form = normal_form(line, kind, ignore)
+        number_of[line] = -1 if form is None else numbers.setdefault(form, len(numbers))
+    results = np.array([_results(form) for form in numbers], np.int64)
+    begins = np.array([_begins_block(form) for form in numbers], bool)
+    sides, keys, values = [], [], []
+    for lines, text in zip((old, new), texts, strict=True):
+        key = np.fromiter(map(number_of.__getitem__, text.lines), np.int64, len(lines))
+        names, counts, bound = text.names, text.counts, text.bound
+        shown = key >= 0
+        if shown.all():
+            sides.append(Side(lines=lines, numbers=range(len(lines))))
+        else:
+            places = np.flatnonzero(shown).tolist()
+            sides.append(Side(lines=[lines[n] for n in places], numbers=places))
+            here = shown.repeat(counts)
+            names, bound, counts, key = names[here], bound[here], counts[shown], key[shown]
+        arguments = bound & begins[key].repeat(counts)
+        values.append(Values(names=names, counts=counts, results=results[key], arguments=arguments))
+        keys.append(key)
+    tick()
+    if "ssa" not in ignore:
+        return sides, match(keys[0].tolist(), keys[1].tolist())
+    blocks = _match_values(keys, values, tick)
+    return sides, same_values(values[0], values[1], blocks)
+
+
+def _match_values(
+    keys: Sequence[NDArray[Any]], values: Sequence[Values], tick: Callable[[], None]
+) -> list[Block]:
     """Blocks of lines that are equal but for the names of values.
 
-    First the lines that compute the same from the same, which the whole chain of definitions
-    tells; in the gaps the lines that do so from equal operands; then the lines by themselves.
+    First the lines that compute the same from the same, which the lines tell that define their
+    operands; in the gaps the lines by themselves.
     """
-    a, b = (_computed(*side) for side in zip(keys, values, strict=True))
-    budget = Budget()
-    blocks = patience(a[0], b[0])
-    for near in (1, 2):
-        blocks = refined(blocks, (a[near], b[near]), patience)
-    return refined(blocks, (a[2], b[2]), budget.close)
+    near = [side.computed(key, _DEPTH).tolist() for key, side in zip(keys, values, strict=True)]
+    tick()
+    blocks = patience(near[0], near[1])
+    tick()
+    a, b = (key.tolist() for key in keys)
+    blocks = refined(blocks, (a, b), patience)
+    tick()
+    return refined(blocks, (a, b), Budget().close)
 
 
-def _computed(keys: Sequence[str], values: ValueNames) -> tuple[array[int], array[int], array[int]]:
-    """Hashes per line: of all that it computes; of it and its operands' lines; of it alone."""
-    whole, single, lines = _Unknown(), _Zero(), _Lines()
-    deeply, nearly, all_alone = array("q"), array("q"), array("q")
-    of_whole, of_single = whole.__getitem__, single.__getitem__
-    for key, names in zip(keys, values, strict=True):
-        alone, defined = lines[key]
-        operands = names[defined:]
-        deep = hash((alone, *map(of_whole, operands)))
-        deeply.append(deep)
-        nearly.append(hash((alone, *map(of_single, operands))))
-        all_alone.append(alone)
-        for position, name in enumerate(names[:defined]):
-            whole[name], single[name] = deep + position, alone + position
-    return deeply, nearly, all_alone
+_DEPTH = 2
+"""How many definitions up lines are compared. With more no more lines of kernels are matched."""
 
 
-class _Unknown(dict[str, int]):
-    """What a value is that no line defines: no more than how its name begins tells."""
-
-    def __missing__(self, name: str) -> int:
-        return hash(name[:4])
-
-
-class _Zero(dict[str, int]):
-    def __missing__(self, name: str) -> int:
-        return 0
-
-
-class _Lines(dict[str, tuple[int, int]]):
-    """The hash of a line, and how many results it has. Without names most lines occur often."""
-
-    def __missing__(self, key: str) -> tuple[int, int]:
-        found = self[key] = hash(key), _results(key)
-        return found
-
-
-def _results(key: str) -> int:
+def _results(form: str) -> int:
     """How many of a line's values are its results: `%, %:2 = …`, `%:f32[8] <- …`."""
-    head, found, _ = key.partition(" = ")
+    head, found, _ = form.partition(" = ")
     if not found:
-        head, found, _ = key.partition(" <- ")
+        head, found, _ = form.partition(" <- ")
     if not found or not head.lstrip().startswith("%"):
         return 0
     return head.count("%:") or head.count("%")
 
 
-def _same_values(
-    keys: Sequence[Sequence[str]], values: Sequence[ValueNames], blocks: Sequence[Block]
-) -> list[Block]:
-    """The blocks without the lines whose operands are others than before, whatever their names.
-
-    Which new name an old one has, the matched lines tell that define it; for what is defined in
-    lines that changed, the first matched line that uses it.
-    """
-    names, results = _Names(), _Lines()
-    there = names.there
-    kept: list[Block] = []
-    i = j = 0
-    for a, b, size in blocks:
-        for side, first, last in ((0, i, a), (1, j, b)):
-            for n in range(first, last):
-                names.forget(side, values[side][n][: results[keys[side][n]][1]])
-        first = 0  # of a run of lines that are the same
-        for k in range(size):
-            old, new = values[0][a + k], values[1][b + k]
-            defined = results[keys[1][b + k]][1]
-            operands = old[defined:], new[defined:]
-            # Most operands are as they were known to be: that is seen at once.
-            same = tuple(map(there.get, operands[0])) == operands[1] or names.agree(*operands)
-            if defined:
-                names.define(old[:defined], new[:defined])
-            if not same:
-                kept.append((a + first, b + first, k - first))
-                first = k + 1
-        kept.append((a + first, b + first, size - first))
-        i, j = a + size, b + size
-    return joined([block for block in kept if block[2]])
-
-
-class _Names:
-    """Which old name is which new one, so far."""
-
-    def __init__(self) -> None:
-        self.there: dict[str, str] = {}
-        self._back: dict[str, str] = {}
-
-    def agree(self, old: Sequence[str], new: Sequence[str]) -> bool:
-        """Whether the names may stand for each other; those unknown so far do from now on."""
-        there, back = self.there, self._back
-        for a, b in zip(old, new, strict=False):
-            if there.get(a, b) != b or back.get(b, a) != a:
-                return False
-        self.define(old, new)
-        return True
-
-    def define(self, old: Sequence[str], new: Sequence[str]) -> None:
-        there, back = self.there, self._back
-        for a, b in zip(old, new, strict=False):
-            back.pop(there.get(a, ""), None)  # a name that is used again means another value
-            there.pop(back.get(b, ""), None)
-            there[a], back[b] = b, a
-
-    def forget(self, side: int, names: Sequence[str]) -> None:
-        """A line that has no counterpart defines them anew."""
-        here, there = (self.there, self._back) if side == 0 else (self._back, self.there)
-        for name in names:
-            there.pop(here.pop(name, ""), None)
+def _begins_block(form: str) -> bool:
+    """Whether a block with arguments may begin: `for % = … {`, `^bb0(%: …`, `{ lambda ; %:…`."""
+    return form.endswith("{") or form.lstrip().startswith("^") or "{ lambda " in form

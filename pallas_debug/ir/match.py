@@ -67,19 +67,25 @@ class Budget:
 
     def close(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
         """Blocks of equal lines, with as many lines as there can be in common."""
-        if len(a) * len(b) > self._left:
+        both = set(a).intersection(b)
+        places = [[n for n, line in enumerate(lines) if line in both] for lines in (a, b)]
+        if len(places[0]) * len(places[1]) > self._left:
             return []
-        self._left -= len(a) * len(b)
+        self._left -= len(places[0]) * len(places[1])
+        c, d = [a[n] for n in places[0]], [b[n] for n in places[1]]
         head = 0
-        while head < min(len(a), len(b)) and a[head] == b[head]:
+        while head < min(len(c), len(d)) and c[head] == d[head]:
             head += 1
         tail = 0
-        while tail < min(len(a), len(b)) - head and a[-1 - tail] == b[-1 - tail]:
+        while tail < min(len(c), len(d)) - head and c[-1 - tail] == d[-1 - tail]:
             tail += 1
-        middle = _common(a[head : len(a) - tail], b[head : len(b) - tail])
-        blocks = [(0, 0, head), *((head + i, head + j, 1) for i, j in middle)]
-        blocks.append((len(a) - tail, len(b) - tail, tail))
-        return joined([block for block in blocks if block[2]])
+        pairs = [(n, n) for n in range(head)]
+        pairs += (
+            (head + i, head + j)
+            for i, j in _common(c[head : len(c) - tail], d[head : len(d) - tail])
+        )
+        pairs += ((len(c) - n, len(d) - n) for n in range(tail, 0, -1))
+        return joined([(places[0][i], places[1][j], 1) for i, j in pairs])
 
 
 def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:

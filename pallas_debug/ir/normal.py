@@ -2,37 +2,93 @@
 
 Three kinds of noise can be left out: the numbers of SSA values (`ssa`), locations (`loc`), and the
 order of attributes (`attrs`). A normal form is for comparing, not for reading. That a value is the
-same one on both sides is not told by normal forms, which know no names: `ir/diff.py` follows the
-names along the lines that it has matched.
+same one on both sides is not told by normal forms, which know no names: `ir/values.py` follows the
+names that were left out.
+
+A text has some ten thousands of names and locations. They are looked for in all its bytes at once,
+with numpy, which is imported where it is first needed: that takes a while.
 """
 
 from __future__ import annotations
 
-import itertools
 import re
-from array import array
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import Literal, get_args
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pallas_debug.ir.operations import LONG, Kind, closing
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Noise = Literal["ssa", "loc", "attrs"]
 
 NOISE: tuple[Noise, ...] = get_args(Noise)
 
-VALUE = re.compile(r"%[\w$.-]+")
-"""A value in MLIR, LLO or bundles."""
+_IN_NAMES = bytes(c >= 0x80 or bool(re.match(rb"[\w$.-]", bytes([c]))) for c in range(256))
+"""For each byte whether it may stand in a name, behind the `%`; all beyond ASCII may."""
 
-_WORD = re.compile(r"(?<![\w.])[a-z]{1,6}(?=[\s,:\])}\[(]|$)")
-_VALUE_OR_END = re.compile(VALUE.pattern + r"|\n")
-_WORD_OR_END = re.compile(_WORD.pattern + r"|\n")
-_BINDER = re.compile(r"(?<![\w.])([a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
-_KEYWORDS = frozenset(("in", "let", "lambda"))
+_WORD_OR_COMMENT = re.compile(
+    rb"  # [^\n]*|(?<![\w.])([a-z]{1,6})(?=[\s,:\])}\[(]|$)", re.MULTILINE
+)
+_BINDER = re.compile(rb"(?<![\w.])([a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
+_KEYWORDS = frozenset((b"in", b"let", b"lambda"))
 _LOCATION_OR_STRING = re.compile(r'"(?:[^"\\]|\\.)*"| loc\(')
-_PLAIN_LOCATION = re.compile(r" loc\((?:#loc\d*|unknown)\)")
-_JAXPR_LOCATION = re.compile(r"  # [^\n]*$", re.MULTILINE)
 _LLO_LOCATION = re.compile(r" ?/\* loc\([^\n*]{0,4000}?\) ?\*/")
 _LLO_NUMBERED = re.compile(r"(\$region|#allocation|parent=)\d+")
+_COMMENTS = {
+    "jaxpr": re.compile(r"  # [^\n]*$", re.MULTILINE),
+    "llo": _LLO_LOCATION,
+    "bundles": _LLO_LOCATION,
+}
+"""Locations where they are comments."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bare:
+    """A text without the names of values and the numbers of locations."""
+
+    lines: Sequence[str]
+    """What is left of each line; `%` stands for a name. Most lines occur often."""
+
+    names: NDArray[Any]
+    """The names that were left out, in order, as numbers: equal ones for equal names."""
+
+    counts: NDArray[Any]
+    """How many of the names each line has."""
+
+    bound: NDArray[Any]
+    """Whether each name is followed by `:` or ` =`, as are arguments where a block begins."""
+
+
+def bare(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Bare:
+    """A text without what is best left out in all lines at once, as far as it is to be ignored."""
+    import numpy as np
+
+    text = "\n".join([*lines, ""])  # one search over all is much quicker than one per line
+    if "loc" in ignore and kind in _COMMENTS:
+        text = _COMMENTS[kind].sub("", text)
+    found = _Text(text)
+    counts, names, bound = np.zeros(len(lines), np.int64), np.zeros(0, np.uint64), np.zeros(0, bool)
+    if "loc" in ignore and kind not in _COMMENTS:
+        found.drop_numbers_of_locations()
+    if "ssa" in ignore:
+        counts, names, bound = found.drop_names(kind)
+    text = found.left()
+    if "ssa" in ignore and kind in ("llo", "bundles"):
+        text = _LLO_NUMBERED.sub(r"\1", text)
+    return Bare(lines=text.split("\n")[:-1], names=names, counts=counts, bound=bound)
+
+
+def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
+    """What a line of a bare text is without the rest of the noise; None if it is noise alone."""
+    if "loc" in ignore and kind not in _COMMENTS:
+        if kind == "mlir" and line.startswith("#loc"):
+            return None
+        line = line.replace(" loc(#loc)", "").replace(" loc(unknown)", "")
+        if " loc(" in line:
+            line = _without_inline(line)
+    return sorted_attributes(line) if "attrs" in ignore else line
 
 
 def normal_lines(
@@ -45,72 +101,122 @@ def normal_lines(
       kind: what the text is.
       ignore: which noise to leave out. With nothing to leave out, the lines themselves.
     """
-    if not ignore or not lines:
+    if not ignore:
         return lines
-    text = "\n".join(lines)  # one substitution over all: twice as fast as one per line
-    if "loc" in ignore:
-        text = _without_locations(text, kind)
-    if "ssa" in ignore:
-        text = _without_names(text, kind)
-    normal: list[str | None] = list(text.split("\n"))
-    if "loc" in ignore and kind == "mlir":
-        for number, line in enumerate(lines):
-            if line.startswith("#loc"):
-                normal[number] = None
-    if "attrs" in ignore:
-        normal = _all_sorted(normal)
-    return normal
+    return [normal_form(line, kind, ignore) for line in bare(lines, kind, ignore).lines]
 
 
-def _all_sorted(lines: Sequence[str | None]) -> list[str | None]:
-    """Each line with sorted attributes. Once the names are gone, most lines are there often."""
-    known: dict[str | None, str | None] = {None: None}
-    for line in lines:
-        if line not in known:
-            known[line] = sorted_attributes(line) if line and _SORTABLE.search(line) else line
-    return list(map(known.__getitem__, lines))
+class _Text:
+    """The bytes of a text, of which some are dropped; each line ends with a newline."""
+
+    def __init__(self, text: str) -> None:
+        import numpy as np
+
+        self._raw = text.encode(errors="surrogatepass")
+        padded = self._raw + b"\n" * _WIDTH
+        self._data = np.frombuffer(padded, np.uint8, len(self._raw))
+        # For each byte, it and those behind it as one number, most of them not aligned.
+        self._words = np.ndarray(len(self._raw) + 1, f"<u{_WIDTH}", padded, 0, (1,))
+        self._kept = np.ones(len(self._data), bool)
+
+    def left(self) -> str:
+        """What was not dropped; half a character, where the longest name was cut, is one too."""
+        return self._data[self._kept].tobytes().decode(errors="surrogateescape")
+
+    def drop_numbers_of_locations(self) -> None:
+        """Leave `#loc` of `#loc1`."""
+        import numpy as np
+
+        data = self._data
+        starts = np.flatnonzero(data == ord("#")) + 1
+        for byte in b"loc":
+            starts = starts[data[starts] == byte] + 1
+        starts = starts[data[starts] - ord("0") < 10]
+        self._drop(starts, self._read(starts)[0])
+
+    def drop_names(self, kind: Kind) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
+        """Leave no more than a `%` of each name.
+
+        Returns:
+          how many there are in each line, the names as numbers, and which are followed by what
+          follows on what is bound.
+        """
+        import numpy as np
+
+        data = self._data
+        if kind == "jaxpr":
+            starts = self._names_in_jaxpr()
+            ends, names = self._read(starts)
+            self._data = self._data.copy()
+            self._data[starts] = ord("%")
+        else:
+            starts = np.flatnonzero(data == ord("%"))
+            ends, names = self._read(starts + 1)
+            named = ends > starts + 1
+            starts, ends, names = starts[named], ends[named], names[named]
+        self._drop(starts + 1, ends)
+        counts = np.diff(starts.searchsorted(np.flatnonzero(data == ord("\n"))), prepend=0)
+        after = data[ends]
+        assigned = data[ends + (after == ord(" "))] == ord("=")
+        return counts, names, assigned | (after == ord(":"))
+
+    def _names_in_jaxpr(self) -> NDArray[Any]:
+        """Where words are that are bound somewhere."""
+        import numpy as np
+
+        known = set(_BINDER.findall(self._raw)) - _KEYWORDS
+        found = _WORD_OR_COMMENT.finditer(self._raw)
+        return np.array([match.start() for match in found if match[1] in known], np.int64)
+
+    def _drop(self, starts: NDArray[Any], ends: NDArray[Any]) -> None:
+        self._kept[ranges(starts, ends)] = False
+
+    def _read(self, starts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Where words end that begin there, and a number for each: equal ones for equal words.
+
+        A word is made of what may stand in a name. What is longer than the longest is cut.
+        """
+        import numpy as np
+
+        ends, numbers = starts.copy(), np.zeros(len(starts), np.uint64)
+        masks = np.array([(1 << 8 * size) - 1 for size in range(_WIDTH + 1)], np.uint64)
+        factor = np.uint64(_FACTOR)
+        unknown = np.arange(len(starts))
+        for _ in range(_LONGEST // _WIDTH):
+            if not len(unknown):
+                break
+            words = self._words[ends[unknown]]
+            inside = np.frombuffer(words.tobytes().translate(_IN_NAMES), bool).reshape(-1, _WIDTH)
+            sizes = inside.argmin(axis=1)
+            sizes[inside[:, 0] & (sizes == 0)] = _WIDTH
+            # Most words are so short that the number is the word itself.
+            numbers[unknown] = numbers[unknown] * factor + (words & masks[sizes])
+            ends[unknown] += sizes
+            unknown = unknown[sizes == _WIDTH]
+        return ends, numbers
 
 
-class ValueNames:
-    """The names of values in each line of a text.
+_WIDTH = 8
+"""Bytes of a name that are read at a time."""
 
-    All are held in one tuple, which the garbage collector looks at once: with a list for each line
-    it would be busy for as long as all else takes.
-    """
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._names = tuple(names)  # those of a line end with a newline
-        ends = (number for number, name in enumerate(self._names, 1) if name == "\n")
-        self._starts = array("L", (0, *ends))
-
-    def __getitem__(self, line: int) -> tuple[str, ...]:
-        """The names in a line, in the order in which they stand there."""
-        return self._names[self._starts[line] : self._starts[line + 1] - 1]
-
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
-        names = self._names
-        return (names[a : b - 1] for a, b in itertools.pairwise(self._starts))
+_LONGEST = 4096
+_FACTOR = 0x9E3779B97F4A7C15
 
 
-def value_names(lines: Sequence[str], kind: Kind) -> ValueNames:
-    """The names of values in each line."""
-    if not lines:
-        return ValueNames(())
-    code: Iterable[str] = lines if kind != "text" else [""] * len(lines)
-    if kind == "jaxpr":
-        code = (line.partition("  # ")[0] for line in lines)
-    elif max(map(len, lines), default=0) > LONG:
-        code = (line[:LONG] for line in lines)
-    text = "\n".join(code) + "\n"
-    if kind == "jaxpr":
-        known = _defined(text) | {"\n"}
-        return ValueNames(word for word in _WORD_OR_END.findall(text) if word in known)
-    return ValueNames(_VALUE_OR_END.findall(text))
+def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
+    """All from each start to before its stop."""
+    import numpy as np
+
+    sizes = stops - starts
+    ends = sizes.cumsum()
+    found: NDArray[Any] = np.arange(ends[-1] if len(ends) else 0) + (stops - ends).repeat(sizes)
+    return found
 
 
 def sorted_attributes(line: str) -> str:
     """A line whose `{…}` and `<{…}>` list their `name = value` in order."""
-    if "=" not in line or "{" not in line or len(line) > LONG:
+    within = line[line.find("{") : line.rfind("}")]
+    if "=" not in within or "," not in within or len(line) > LONG:
         return line
     return _sorted(line, 0, "", 0)[0]
 
@@ -146,21 +252,9 @@ def _joined(parts: list[str], closed_by: str) -> str:
 
 
 _DEEPEST = 100
-_SORTABLE = re.compile(r"\{[^}]*=[^}]*,|\{[^}]*,[^}]*=")
 _STRUCTURE = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\](),]')
 _CLOSING = {"{": "}", "[": "]", "(": ")"}
 _ATTRIBUTE = re.compile(r"\s*[A-Za-z_][\w.$]*\s*(?:=|$)")
-
-
-def _without_locations(text: str, kind: Kind) -> str:
-    if kind == "jaxpr":
-        return _JAXPR_LOCATION.sub("", text)
-    if kind in ("llo", "bundles"):
-        return _LLO_LOCATION.sub("", text)
-    text = _PLAIN_LOCATION.sub("", text)
-    if " loc(" not in text:
-        return text
-    return "\n".join(_without_inline(line) for line in text.split("\n"))
 
 
 def _without_inline(line: str) -> str:
@@ -173,15 +267,3 @@ def _without_inline(line: str) -> str:
             kept += line[done : found.start()]
             done = closing(line, found.end())
     return kept + line[done:]
-
-
-def _without_names(text: str, kind: Kind) -> str:
-    if kind == "jaxpr":
-        known = _defined(text)
-        return _WORD.sub(lambda m: "%" if m[0] in known else m[0], text)
-    text = VALUE.sub("%", text)
-    return _LLO_NUMBERED.sub(r"\1", text) if kind in ("llo", "bundles") else text
-
-
-def _defined(jaxpr: str) -> set[str]:
-    return set(_BINDER.findall(jaxpr)) - _KEYWORDS

@@ -45,6 +45,11 @@ def test_what_is_beyond_the_budget_is_not_matched() -> None:
     assert budget.close("abc", "abc") == [(0, 0, 3)]
 
 
+def test_lines_that_one_side_alone_has_cost_nothing() -> None:
+    a, b = "a" + "x" * 1000 + "bc", "a" + "y" * 1000 + "b" + "z" * 1000 + "c"
+    assert Budget(pairs=9).close(a, b) == [(0, 0, 1), (1001, 1001, 1), (1002, 2002, 1)]
+
+
 def test_thousands_of_lines_that_occur_often_take_no_time() -> None:
     rng = random.Random(9)
     a, b = ([rng.choice("abcdefgh") for _ in range(6000)] for _ in range(2))
