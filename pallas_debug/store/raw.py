@@ -9,14 +9,14 @@ MLIR bytecode ends in `.mlirbc`.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from pallas_debug.ir.locations import unescape
 from pallas_debug.model import Pass
@@ -45,59 +45,35 @@ class RawPass:
     failed: bool
 
 
-class RawFile(NamedTuple):
-    """A file by its name. A tuple, as there may be hundreds of thousands.
-
-    Attributes:
-      words: the kernel and the pass.
-      written: the kernel as it stands in the name.
-    """
-
-    folder: Path
-    name: str
-    number: int
-    words: str
-    failed: bool
-    written: str
-
-    @property
-    def path(self) -> Path:
-        return self.folder / self.name
-
-    @property
-    def is_early(self) -> bool:
-        """Whether it was written before the compile that it belongs to."""
-        return self.number == 0 and not self.failed
-
-    @property
-    def is_last(self) -> bool:
-        return self.failed or self.words == f"{self.written}-post-{LAST}"
-
-
 @dataclass(frozen=True, kw_only=True)
 class RawCompile:
-    """The files of one compile of one kernel, in the order of the passes."""
+    """The files of one compile of one kernel.
+
+    Attributes:
+      written: the kernel as it stands in the names.
+      files: the folder and the name of each.
+      early: what was written before the compile and belongs to it.
+    """
 
     kernel: str
     stamp: int
-    files: tuple[RawFile, ...]
+    written: str
+    files: tuple[tuple[Path, str], ...]
+    early: RawPass | None = None
 
     @functools.cached_property
     def passes(self) -> tuple[RawPass, ...]:
-        return tuple(
-            RawPass(
-                path=file.path,
-                number=file.number,
-                name=file.words.removeprefix(f"{file.written}-").removeprefix("post-"),
-                failed=file.failed,
-            )
-            for file in self.files
-        )
+        """In their order. Parsed when they are asked for, as there may be many compiles."""
+        found = [_pass(folder, name, self.written) for folder, name in self.files]
+        passes = sorted(filter(None, found), key=lambda p: p.number)
+        if self.early is not None and passes[0].number != 0:
+            passes.insert(0, self.early)
+        return tuple(passes)
 
     @property
     def whole(self) -> bool:
         """Whether the compiler came to its end, in success or failure."""
-        return any(file.is_last for file in self.files)
+        return any(p.failed or p.name == LAST for p in self.passes)
 
 
 def compiles(files: Iterable[Path]) -> list[RawCompile]:
@@ -112,19 +88,17 @@ def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
 
 def _compiles(files: Iterable[tuple[Path, str]]) -> list[RawCompile]:
     found: list[RawCompile] = []
-    early: dict[str, tuple[int, RawFile]] = {}
-    for (stamp, written), group in sorted(_parse(files).items(), key=lambda item: item[0]):
-        group.sort(key=lambda file: file.number)
+    early: dict[str, RawCompile] = {}
+    for stamp, written, group in sorted(_by_kernel(_by_stamp(files)), key=lambda item: item[:2]):
         kernel = _name(written, group[0])
-        if len(group) == 1 and group[0].is_early:
-            early[kernel] = stamp, group[0]  # the compile that it belongs to comes next, or never
+        this = RawCompile(kernel=kernel, stamp=stamp, written=written, files=tuple(group))
+        if len(group) == 1 and this.passes[0].number == 0 and not this.passes[0].failed:
+            early[kernel] = this  # the compile that it belongs to comes next, or never
             continue
-        _, first = early.pop(kernel, (0, None))
-        if first is not None and group[0].number != 0:
-            group.insert(0, first)
-        found.append(RawCompile(kernel=kernel, stamp=stamp, files=tuple(group)))
-    for kernel, (stamp, alone) in early.items():  # the compiler died before its first pass
-        found.append(RawCompile(kernel=kernel, stamp=stamp, files=(alone,)))
+        if first := early.pop(kernel, None):
+            this = dataclasses.replace(this, early=first.passes[0])
+        found.append(this)
+    found += early.values()  # the compiler died before its first pass
     return sorted(found, key=lambda c: c.stamp)
 
 
@@ -202,22 +176,53 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
     return described
 
 
-def _parse(files: Iterable[tuple[Path, str]]) -> dict[tuple[int, str], list[RawFile]]:
-    """What the names of the files say, by compile; one that is no pass in text is passed over."""
-    by_stamp: dict[str, list[tuple[Path, str, str, str, bool]]] = {}
-    for folder, name in files:
-        match = _FILE.fullmatch(name)
-        if match is not None:
-            stamp, number, words, failed = match.groups()
-            parts = folder, name, number, words, failed is not None
-            by_stamp.setdefault(stamp, []).append(parts)
-    by_compile: dict[tuple[int, str], list[RawFile]] = {}
-    for stamp, group in by_stamp.items():
-        kernels = _kernels([words for _, _, _, words, _ in group])
-        for (folder, name, number, words, failed), kernel in zip(group, kernels, strict=True):
-            file = RawFile(folder, name, int(number), words, failed, kernel)
-            by_compile.setdefault((int(stamp), kernel), []).append(file)
-    return by_compile
+def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
+    """What the name of a file says; None if it is no pass in text."""
+    match = _FILE.fullmatch(name)
+    if match is None:
+        return None
+    return RawPass(
+        path=folder / name,
+        number=int(match["number"]),
+        name=match["words"].removeprefix(f"{kernel}-").removeprefix("post-"),
+        failed=match["failed"] is not None,
+    )
+
+
+def _by_stamp(files: Iterable[tuple[Path, str]]) -> dict[str, list[tuple[Path, str]]]:
+    groups: dict[str, list[tuple[Path, str]]] = {}
+    for file in files:
+        groups.setdefault(file[1].partition("-")[0], []).append(file)
+    return groups
+
+
+def _by_kernel(
+    groups: dict[str, list[tuple[Path, str]]],
+) -> Iterator[tuple[int, str, list[tuple[Path, str]]]]:
+    """The files of each stamp and kernel, by name, hence in the order of the passes."""
+    for stamp, group in groups.items():
+        group.sort(key=lambda file: file[1])
+        only = _only_kernel(stamp, [name for _, name in group])
+        if only is not None:
+            yield int(stamp), only, group
+            continue
+        matches = [(file, _FILE.fullmatch(file[1])) for file in group]
+        words = [(file, match["words"]) for file, match in matches if match]
+        by_kernel: dict[str, list[tuple[Path, str]]] = {}
+        for (file, _), kernel in zip(words, _kernels([w for _, w in words]), strict=True):
+            by_kernel.setdefault(kernel, []).append(file)
+        yield from ((int(stamp), kernel, files) for kernel, files in by_kernel.items())
+
+
+def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
+    """The kernel of all files of a stamp, where that is quickly told, as it nearly always is."""
+    telling = filter(None, (_FILE.fullmatch(name) for name in names if name.endswith(_FILES)))
+    told = {_told(match["words"]) for match in telling}
+    if len(told) != 1:
+        return None
+    begin, start = f"-mosaic-dump-{min(told)}-", len(stamp) + 5
+    alike = all(name.startswith(begin, start) and name.endswith(".txt") for name in names)
+    return min(told) if alike else None
 
 
 def _kernels(words: Sequence[str]) -> list[str]:
@@ -226,11 +231,7 @@ def _kernels(words: Sequence[str]) -> list[str]:
     Either part may hold `-post-` or `-original`. Two passes have names that no other pass ends
     in, and tell the kernel's; without them it is what could be the kernel's in every file.
     """
-    told = {w.removesuffix(end) for w in words for end in _TELLING if w.endswith(end)}
-    if len(told) == 1:  # nearly always, and then quickly told
-        (kernel,) = told
-        if all(w.startswith(f"{kernel}-") for w in words):
-            return [kernel] * len(words)
+    told = {_told(w) for w in words if w.endswith(_TELLING)}
     untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]
     shared = set[str]().union(*untold).intersection(*untold)
     kernels = []
@@ -242,17 +243,22 @@ def _kernels(words: Sequence[str]) -> list[str]:
 
 
 _TELLING = ("-original", "-post-deserialization")
+_FILES = tuple(f"{end}{failed}.txt" for end in _TELLING for failed in ("", "-failed"))
+
+
+def _told(words: str) -> str:
+    return words[: -max(len(end) for end in _TELLING if words.endswith(end))]
 
 
 def _candidates(words: str) -> set[str]:
     return {words[: m.start()] for m in re.finditer(r"(?<=.)(?=-post-.|-original$)", words, re.S)}
 
 
-def _name(kernel: str, file: RawFile) -> str:
+def _name(kernel: str, file: tuple[Path, str]) -> str:
     if kernel != ANONYMOUS:
         return kernel
     try:
-        with file.path.open("rb") as opened:
+        with file[0].joinpath(file[1]).open("rb") as opened:
             head = opened.read(_HEAD).decode(errors="replace")
     except OSError:  # whoever reads the pass is told
         return kernel
