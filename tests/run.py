@@ -20,6 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
 SECOND_VENV = ROOT / ".venv-newest"
+PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
 
@@ -70,6 +71,9 @@ def suite(python: Path, arguments: list[str]) -> Run:
     description = ", ".join(f"{name} {version}" for name, version in json.loads(printed).items())
     print(f"\n=== {description} ===", flush=True)
     start = time.monotonic()
+    # Hundreds of child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of
+    # them would compile them anew.
+    subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
     code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode

@@ -126,6 +126,8 @@ class BrowseApp(Shell):
         if self.is_file:
             self.zoomed = True
             self._focus(self.text)
+        else:
+            self.failure.prepare()
         if self._spot is not None:
             opening.restore(self, self._spot)
         if self._notes:

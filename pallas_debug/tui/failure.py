@@ -89,6 +89,11 @@ def explanation(failure: Failure, kernel: Kernel | None) -> list[str]:
     return found.brief() if found is not None else []
 
 
+def prepare() -> None:
+    """Load what `explanation` needs, so that the first one does not take long."""
+    explanation(Failure(stage="compile", type="", message=""), None)
+
+
 def line_of(lines: Sequence[str], failure: Failure) -> int | None:
     """The line of a text at which a kernel failed, from 0; None where nothing tells.
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 from textual.events import Resize
 from textual.message import Message
 from textual.reactive import reactive
+from textual.timer import Timer
 from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
@@ -18,10 +19,14 @@ from pallas_debug.tui import failure as failures
 from pallas_debug.tui.failure import Report
 from pallas_debug.tui.lineview import Cells, LineView
 from pallas_debug.tui.model import Browser, Entry, Place
+from pallas_debug.tui.pace import SOON
 from pallas_debug.tui.rows import FAILED
 
 MARGIN = 2
 """Columns before each line."""
+
+PREPARED = 0.5
+"""Seconds after the start: the program is drawn by then."""
 
 AT_ONCE = 500_000
 """Bytes of a text up to which the failing line is found before the text is drawn."""
@@ -54,6 +59,7 @@ class FailurePane(LineView):
         super().__init__(id=id)
         self.report: Report | None = None
         self._report_rows: list[tuple[str, str]] = []
+        self._soon: Timer | None = None
 
     @property
     def count(self) -> int:
@@ -65,17 +71,25 @@ class FailurePane(LineView):
         if report == self.report:
             return
         self.workers.cancel_group(self, "explain")
+        if self._soon is not None:
+            self._soon.stop()
         self._take(report, keep=0)
         failure = browser.failure(entry, target) if entry is not None else None
         if failure is not None and entry is not None:
             kernel = browser.stored(entry).kernel
             explain = self._explainer(failure, kernel, report)
-            # What is there is drawn first: two threads at work would draw it later.
-            self.call_after_refresh(self._begin, explain, report)
+            # Two threads at work would draw what is there later, and the next kernel too.
+            self._soon = self.set_timer(SOON, lambda: self._begin(explain, report))
 
     def _begin(self, explain: Callable[[], None], report: Report | None) -> None:
         if report is self.report:  # another kernel may be shown by now
             self.run_worker(explain, thread=True, group="explain")
+
+    def prepare(self) -> None:
+        """Load what explains failures, aside and before there is one: that takes a while."""
+        self._soon = self.set_timer(
+            PREPARED, lambda: self.run_worker(failures.prepare, thread=True, group="prepare")
+        )
 
     def _explainer(
         self, failure: Failure, kernel: Kernel | None, report: Report | None

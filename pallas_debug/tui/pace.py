@@ -10,6 +10,9 @@ SLICE = 0.003
 HOLD = 0.12
 """Seconds after a key for which the screen has the interpreter nearly for itself."""
 
+SOON = 0.1
+"""Seconds for which something is to be on the screen before more is found out about it."""
+
 
 class _Keys:
     until = 0.0

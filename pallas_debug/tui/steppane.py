@@ -16,10 +16,8 @@ from pallas_debug.tui.changes import Change, change, count_operations
 from pallas_debug.tui.lineview import Cells
 from pallas_debug.tui.listpane import ListPane, aligned
 from pallas_debug.tui.model import Browser, Entry, Place, Step
+from pallas_debug.tui.pace import SOON
 from pallas_debug.tui.rows import FAILED
-
-SOON = 0.1
-"""Seconds for which a kernel must be shown before its operations are counted."""
 
 TICK = 0.2
 """Seconds between two times that counts are shown."""
