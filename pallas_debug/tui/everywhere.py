@@ -1,13 +1,15 @@
 """A search over many texts: over the passes of a kernel, or over all kernels. No textual here.
 
 It runs in a thread, may be stopped at any time, and what it found stays: `n` and `N` go on from
-hit to hit after the list of them is closed.
+hit to hit after the list of them is closed. All hits are counted; so many are listed as one may
+look at next, and more as one comes near the last.
 """
 
 from __future__ import annotations
 
 import re
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -20,8 +22,8 @@ from pallas_debug.tui.pace import Pace
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit
 
-KEPT = 10_000
-"""Hits that are kept; all are counted."""
+AHEAD = 1000
+"""Hits that are listed at first, and further ones at a time."""
 
 Scope = Literal["kernel", "all"]
 
@@ -58,11 +60,19 @@ class Found(NamedTuple):
         return self.hit.parts
 
 
+class _Unlisted(NamedTuple):
+    """A text with hits that are not listed: those after a line."""
+
+    entry: Entry
+    text: StoredText
+    line: int = 0
+
+
 class Search:
     """One search, the latest; a new one takes the place of that before.
 
     Attributes:
-      hits: the first `KEPT`, in the order of kernels, targets and stages.
+      hits: those that are listed, in the order of kernels, targets and stages.
       count: of all hits.
       texts: how many texts have one.
       searched: how many texts were searched.
@@ -73,7 +83,9 @@ class Search:
     def __init__(self, browser: Browser) -> None:
         self._browser = browser
         self._token: object = None
+        self._listing: object = None
         self._lock = threading.Lock()
+        self._query = Query(text="")
         self.text = ""
         self.scope: Scope = "all"
         self.entry: Entry | None = None
@@ -81,7 +93,8 @@ class Search:
 
     def clear(self) -> None:
         """Forget what was found, and stop whatever runs."""
-        self._token = None
+        self._token = self._listing = None
+        self._unlisted: deque[_Unlisted] = deque()
         self.hits: list[Found] = []
         self.count = self.texts = self.searched = self.problems = 0
         self.at = -1
@@ -122,7 +135,7 @@ class Search:
         self.text, self.scope, self.entry = text, scope, entry
         if not text:
             return lambda stopped: None
-        query = query_of(text)
+        query = self._query = query_of(text)
         token = self._token = object()
         self.running = True
         return lambda stopped: self._run(
@@ -138,7 +151,7 @@ class Search:
         texts = self._texts(entry, stopped)
 
         def listed() -> Iterator[Path]:
-            while len(self.hits) < KEPT and (found := next(texts, None)):
+            while len(self.hits) < AHEAD and (found := next(texts, None)):
                 known.clear()  # a search asks for a text when it is done with that before
                 known[found[1].path] = found
                 yield found[1].path
@@ -159,10 +172,20 @@ class Search:
                     self.problems += event.problem is not None
             pace.rest()
         # There are enough to look at: to count the others is quicker than to find them.
-        for _, count, problem in search.count((text.path for _, text in texts), query):
+        known.clear()
+
+        def counted() -> Iterator[Path]:
+            for entry, text in texts:
+                known[text.path] = entry, text
+                yield text.path
+
+        for path, count, problem in search.count(counted(), query):
             with self._lock:
                 if stopped():
                     return
+                here = known.pop(path)
+                if count:
+                    self._unlisted.append(_Unlisted(*here))
                 self.count += count
                 self.texts += count > 0
                 self.searched += 1
@@ -175,8 +198,55 @@ class Search:
     def _take(self, hits: list[Hit], entry: Entry, text: StoredText, is_new: bool) -> None:
         self.count += len(hits)
         self.texts += is_new
-        kept = hits[: max(KEPT - len(self.hits), 0)]
-        self.hits += [Found(entry, text.target, text.stage, hit) for hit in kept]
+        kept = hits[: max(AHEAD - len(self.hits), 0)]
+        self._list(kept, entry, text)
+        if len(kept) < len(hits) and not self._unlisted:
+            self._unlisted.append(_Unlisted(entry, text, self.hits[-1].hit.line))
+
+    def _list(self, hits: list[Hit], entry: Entry, text: StoredText) -> None:
+        self.hits += [Found(entry, text.target, text.stage, hit) for hit in hits]
+
+    def near_end(self) -> Run | None:
+        """What lists more hits, in a worker, if one comes near the last one and there are more."""
+        if self._listing or not self._unlisted or self.at < len(self.hits) - AHEAD // 2:
+            return None
+        token = self._listing = object()
+        unlisted = self._unlisted
+
+        def run(stopped: Callable[[], bool]) -> None:
+            try:
+                self._list_more(unlisted, lambda: stopped() or self._listing is not token)
+            finally:
+                if self._listing is token:
+                    self._listing = None
+
+        return run
+
+    def _list_more(self, unlisted: deque[_Unlisted], stopped: Callable[[], bool]) -> None:
+        from pallas_debug.ir import search
+
+        pace = Pace()
+        wanted = len(self.hits) + AHEAD
+        while unlisted and len(self.hits) < wanted:
+            entry, text, line = unlisted[0]
+            found: list[Hit] = []
+            for event in search.search([text.path], self._query):
+                if isinstance(event, search.Hit):
+                    if event.line > line:
+                        found.append(event)
+                    continue
+                with self._lock:
+                    if stopped():
+                        return
+                    kept = found[: wanted - len(self.hits)]
+                    self._list(kept, entry, text)
+                    if len(kept) < len(found):
+                        unlisted[0] = _Unlisted(entry, text, self.hits[-1].hit.line)
+                        break
+                    found = []
+                    if event.done:
+                        unlisted.popleft()
+                pace.rest()
 
     def _texts(
         self, entry: Entry | None, stopped: Callable[[], bool]
@@ -202,7 +272,8 @@ class Search:
             return ""
         at = f"{self.at + 1:,}/" if self.at >= 0 else ""
         state = ", searching" if self.running else ", stopped" if self.stopped else ""
-        kept = f", the first {KEPT:,} listed" if self.count > KEPT else ""
+        listed = len(self.hits)
+        kept = f", the first {listed:,} listed" if self.count > listed else ""
         broken = f", {self.problems:,} cannot be read" if self.problems else ""
         texts = "text" if self.texts == 1 else "texts"
         return (
@@ -211,8 +282,8 @@ class Search:
         )
 
     def next(self, direction: int) -> Found | None:
-        """The next hit, or the previous one, round the ends."""
-        if not self.hits:
+        """The next hit, or the previous one, round the ends; None while the next is not listed."""
+        if not self.hits or (direction > 0 and self.at == len(self.hits) - 1 and self._unlisted):
             return None
         if self.at < 0:
             self.at = 0 if direction > 0 else len(self.hits) - 1

@@ -153,6 +153,7 @@ class SearchScreen(ResultScreen):
 
     Args:
       begin: begins a search for a text.
+      more: lists more hits, if one comes near the last.
       opened: goes to a hit.
     """
 
@@ -162,11 +163,13 @@ class SearchScreen(ResultScreen):
         title: str,
         *,
         begin: Callable[[str], None],
+        more: Callable[[], None],
         opened: Callable[[Found], None],
     ) -> None:
         super().__init__(title, hint="regular expression", value=search.text)
         self._search = search
         self._begin = begin
+        self._more = more
         self._opened = opened
         self._soon: Timer | None = None
 
@@ -200,6 +203,7 @@ class SearchScreen(ResultScreen):
         if len(search.hits) != self.listed.count:
             self.listed.grow(len(search.hits))
         search.at = self.listed.cursor if search.hits else -1
+        self._more()
         self.say(search.said or "type what to look for; enter goes there, n and N go on")
 
     def draw(self, line: int, width: int) -> Cells:

@@ -437,6 +437,31 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
 
 
 @drive
+async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_debug.tui.everywhere.AHEAD", 6)
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await settled(pilot, app)
+        await press(pilot, "ctrl+g", *"vector")
+        await until(pilot, lambda: app.search.count and not app.search.running)
+        await until(pilot, lambda: "the first 6 listed" in said(app))
+        await press(pilot, *["down"] * 5)
+        await until(pilot, lambda: len(app.search.hits) == 12)
+        await until(pilot, lambda: "the first 12 listed" in said(app))
+        await press(pilot, "enter")
+        for at in range(6, 20):
+            await until(pilot, lambda at=at: len(app.search.hits) > at)
+            await press(pilot, "n")
+            assert app.search.at == at
+            assert app.text.cursor == app.search.hits[at].line
+        app.search.at = len(app.search.hits) - 1
+        monkeypatch.setattr(app.search, "near_end", lambda: None)  # none has come yet
+        await press(pilot, "n")
+        assert app.search.at == len(app.search.hits) - 1
+        assert "the next hits are being listed" in str(app.query_one("#status", Static).render())
+
+
+@drive
 async def test_a_search_in_the_kernel_is_kept_for_it() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(120, 24)) as pilot:

@@ -451,7 +451,7 @@ def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
 
 
 def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(everywhere, "KEPT", 2)
+    monkeypatch.setattr(everywhere, "AHEAD", 2)
     browser, entries = listed()
     search = Search(browser)
     run = search.begin("%", "all", entries["double"])
@@ -470,6 +470,55 @@ def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch)
     search.begin("", "all", entries["double"])(never)
     old(never)  # another took its place
     assert search.count == 0
+
+
+def test_further_hits_are_listed_as_one_comes_near_the_last(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    browser, entries = listed()
+    whole = Search(browser)
+    whole.begin("vector.load|tpu", "all", entries["double"])(never)
+    assert len(whole.hits) == whole.count > 40
+    assert whole.near_end() is None
+    monkeypatch.setattr(everywhere, "AHEAD", 8)
+    search = Search(browser)
+    search.begin("vector.load|tpu", "all", entries["double"])(never)
+    assert (search.count, search.texts) == (whole.count, whole.texts)
+    assert search.hits == whole.hits[:8]
+    assert search.near_end() is None  # one is at the first
+    times = 0
+    while len(search.hits) < search.count:
+        search.at = len(search.hits) - 1
+        assert search.next(1) is None
+        more = search.near_end()
+        assert more is not None
+        assert search.near_end() is None  # it is being done
+        more(never)
+        times += 1
+        assert search.hits == whole.hits[: 8 * (times + 1)]
+        assert (", the first" in search.said) == (len(search.hits) < search.count)
+        assert search.next(1) is search.hits[8 * times]
+    assert times == (whole.count - 1) // 8
+    assert search.near_end() is None
+
+
+def test_listing_more_stops_with_its_worker_and_with_its_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(everywhere, "AHEAD", 2)
+    browser, entries = listed()
+    search = Search(browser)
+    search.begin("%", "all", entries["double"])(never)
+    search.at = 1
+    more = search.near_end()
+    assert more is not None
+    more(lambda: True)
+    assert len(search.hits) == 2
+    again = search.near_end()
+    assert again is not None
+    search.clear()
+    again(never)
+    assert not search.hits
 
 
 def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from textual.worker import Worker, get_current_worker
 
 from pallas_debug.tui.actions import action
-from pallas_debug.tui.everywhere import Found, Scope, query_of, step_of
+from pallas_debug.tui.everywhere import Found, Run, Scope, query_of, step_of
 
 if TYPE_CHECKING:
     from pallas_debug.tui.app import BrowseApp
@@ -66,21 +66,32 @@ def _search(app: BrowseApp, scope: Scope) -> None:
     app.search.scope = scope
 
     def begin(text: str) -> None:
-        run = app.search.begin(text, scope, entry)
-        app.run_worker(
-            lambda: run(_is_cancelled(get_current_worker())),
-            thread=True,
-            group="search",
-            exclusive=True,
-        )
+        _start(app, app.search.begin(text, scope, entry), "search")
 
     from pallas_debug.tui.results import SearchScreen  # not at the start
 
     where = entry.name if scope == "kernel" else f"{len(app.browser.entries):,} kernels"
     title = f"search in {where}"
-    app.push_screen(
-        SearchScreen(app.search, title, begin=begin, opened=lambda found: _open(app, found))
+    screen = SearchScreen(
+        app.search,
+        title,
+        begin=begin,
+        more=lambda: _list_more(app),
+        opened=lambda found: _open(app, found),
     )
+    app.push_screen(screen)
+
+
+def _start(app: BrowseApp, run: Run, group: str) -> None:
+    app.run_worker(
+        lambda: run(_is_cancelled(get_current_worker())), thread=True, group=group, exclusive=True
+    )
+
+
+def _list_more(app: BrowseApp) -> None:
+    """List further hits, if one comes near the last that is listed."""
+    if run := app.search.near_end():
+        _start(app, run, "list")
 
 
 def _is_cancelled(worker: Worker[object]) -> Callable[[], bool]:
@@ -109,5 +120,9 @@ def _next(app: BrowseApp, direction: int) -> None:
     if app.shown.where or not app.search.active:
         app.shown.next_hit(direction)
         app.tell()
-    elif found := app.search.next(direction):
+        return
+    _list_more(app)
+    if found := app.search.next(direction):
         _open(app, found)
+    elif app.search.hits:
+        app.say("the next hits are being listed; press it again")
