@@ -241,26 +241,22 @@ def _pattern(
         position = end + 1
 
 
-def _unblocked(path: str, flags: int) -> int:
-    """A pipe is not waited for."""
-    return os.open(path, flags | os.O_NONBLOCK)
-
-
 def _chunks(path: Path, buffer: bytearray) -> Iterator[int]:
     """How many bytes of the buffer are whole lines of a text, one stretch after the other.
 
     A stretch ends at a newline, but for the last one and for lines beyond `LONGEST`. One buffer
     that stays in the cache is quicker than fresh memory for each stretch; it grows with a line.
     """
-    with open(path, "rb", buffering=0, opener=_unblocked) as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
+    try:
+        if not stat.S_ISREG(os.fstat(file).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         held = 0
         while True:
             if held == len(buffer):
                 buffer.extend(bytes(held))
             with memoryview(buffer) as view, view[held:] as free:
-                read = file.readinto(free) or 0
+                read = os.readv(file, [free])
             filled = held + read
             end = buffer.rfind(b"\n", held, filled) + 1
             if not read or (not end and filled >= LONGEST):
@@ -271,6 +267,8 @@ def _chunks(path: Path, buffer: bytearray) -> Iterator[int]:
             held = filled - end
             if not read:
                 return
+    finally:
+        os.close(file)
 
 
 def _hits(

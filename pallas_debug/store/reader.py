@@ -246,9 +246,9 @@ class DumpReader:
                 if (folder / target / _STAGE_FILES[stage]).is_file():
                     path = folder / target / _STAGE_FILES[stage]
                     yield StoredText(path=path, target=target, stage=stage)
-            for inner in (PASSES, LLO):
-                for file in _names(folder / target / inner, of_folders=False):
-                    path = folder / target / inner / file
+            for inner in (folder / target / PASSES, folder / target / LLO):
+                for file in _names(inner, of_folders=False):
+                    path = inner / file
                     yield StoredText(path=path, target=target, stage=path.stem)
 
     def find(self, wanted: str) -> StoredKernel:
