@@ -4,7 +4,7 @@
 
 The installed command runs in a pseudo-terminal; times end when the bytes that draw what is waited
 for have come out of it. The inputs are made in a temporary directory, or in DIR, where they stay
-for the next time: 10,000 kernels of 20 files each, one text of 200 MB, and a dump of splash
+for the next time: 10,000 kernels of 20 files each, ours and libtpu's own, one text of 200 MB, and a dump of splash
 attention by the real compiler, whose longest passes have 12,000 lines. Each figure has a limit;
 nothing is asserted, but the exit code says whether all were kept.
 """
@@ -182,6 +182,26 @@ def kernels(root: Path) -> Path:
         (target / "v5e" / "passes").mkdir(parents=True)
         for name in names:
             (target / name).hardlink_to(template / name)
+    made.rename(folder)
+    return folder
+
+
+def raw_dumps(root: Path) -> Path:
+    """As many files as libtpu writes them, in one directory."""
+    folder = root / "raw"
+    if folder.exists():
+        return folder
+    made = root / "raw.part"
+    shutil.rmtree(made, ignore_errors=True)
+    made.mkdir()
+    passes = ["original", *(f"post-pass-{n}" for n in range(FILES - 2)), "post-finalize-llo"]
+    for number in range(KERNELS):
+        source = root / f"raw-{number // 1000}.txt"  # a file has not as many links as that
+        if not source.exists():
+            source.write_text("module {\n  func.func @main() {\n  }\n}\n")
+        for n, name in enumerate(passes, 1):
+            file = f"{1795185118 + number}000000000-{n:04d}-mosaic-dump-kernel_{number:05d}-{name}"
+            (made / f"{file}.txt").hardlink_to(source)
     made.rename(folder)
     return folder
 
@@ -395,6 +415,7 @@ def main() -> int:
         passes = sorted(splash.glob("*/*/passes/*"))
         text, copies = huge(root, passes), searched(root, passes)
         first_screen(table, "10,000 kernels", many, "kernel_00005")
+        first_screen(table, "200,000 files of libtpu", raw_dumps(root), "kernel_00005")
         first_screen(table, "one text of 200 MB", text, r"\x1b\[2;[^\n]*module|#loc|func")
         keys(table, many)
         kernels_memory(table, many)

@@ -7,6 +7,7 @@ that are typed meanwhile wait unseen. Imports neither Textual nor rich.
 from __future__ import annotations
 
 import contextlib
+import heapq
 import itertools
 import os
 import shutil
@@ -21,6 +22,9 @@ from pallas_debug.store.names import RUNS
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l\x1b[H\x1b[2J", "\x1b[?25h\x1b[?1049l"
 _LONGEST = 1 << 16
 """Bytes of a text that are looked at."""
+
+_FILES = 32
+"""Files that a compile has at most, or nearly so."""
 
 _ECHO = 3
 """Where `termios` has the local modes."""
@@ -72,7 +76,7 @@ def _lines(roots: Sequence[Path]) -> list[str]:
     """As many as there are rows, each no longer than the screen is wide."""
     columns, rows = shutil.get_terminal_size()
     title = " " + " and ".join(map(str, roots))
-    found = _of_file(roots[0]) if roots[0].is_file() else _of_directories(roots)
+    found = _of_file(roots[0]) if roots[0].is_file() else _of_directories(roots, rows)
     lines = itertools.chain([title], itertools.islice(found, max(rows - 2, 0)))
     return [
         "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)[:columns]
@@ -85,9 +89,23 @@ def _of_file(path: Path) -> list[str]:
         return file.read(_LONGEST).decode(errors="replace").split("\n")
 
 
-def _of_directories(roots: Sequence[Path]) -> list[str]:
-    names: set[str] = set()
+def _of_directories(roots: Sequence[Path], rows: int) -> list[str]:
+    names: list[str] = []
     for root in roots:
+        folders: list[str] = []
+        files: list[str] = []
         with os.scandir(root) as entries:
-            names.update(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-    return [f"  {name}" for name in sorted(names - {RUNS})]
+            for entry in entries:
+                (folders if entry.is_dir() else files).append(entry.name)
+        names += (name for name in folders if name != RUNS and not name.startswith("."))
+        if not folders and files:
+            return [f"  {name}" for name in _of_raw_dumps(root, files, rows)]
+    return [f"  {name}" for name in sorted(set(names))]
+
+
+def _of_raw_dumps(root: Path, files: list[str], rows: int) -> list[str]:
+    """The first kernels: the files of a compile have its time at the beginning of their names."""
+    from pallas_debug.store import raw  # with nothing to load that is not needed for kernels
+
+    first = heapq.nsmallest(rows * _FILES, files)
+    return [compile_.kernel for compile_ in raw.compiles_in(root, first)][:rows]
