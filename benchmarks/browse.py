@@ -4,9 +4,10 @@
 
 The installed command runs in a pseudo-terminal; times end when the bytes that draw what is waited
 for have come out of it. The inputs are made in a temporary directory, or in DIR, where they stay
-for the next time: 10,000 kernels of 20 files each, ours and libtpu's own, one text of 200 MB, and a dump of splash
-attention by the real compiler, whose longest passes have 12,000 lines. Each figure has a limit;
-nothing is asserted, but the exit code says whether all were kept.
+for the next time: 10,000 kernels of 20 files each, ours and as libtpu writes them, one text of
+200 MB, and a dump of splash attention by the real compiler, whose longest passes have 12,000 lines.
+Each figure has a limit; nothing is asserted, but the exit code says whether
+all were kept.
 """
 
 from __future__ import annotations
