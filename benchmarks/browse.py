@@ -129,13 +129,19 @@ class Table:
 # What is browsed.
 
 
-def kernels(root: Path) -> Path:
+def once(folder: Path, make: Callable[[Path], None]) -> Path:
+    """A folder that is made whole, or is there already."""
+    if not folder.exists():
+        made = folder.with_suffix(".part")
+        shutil.rmtree(made, ignore_errors=True)
+        made.mkdir()
+        make(made)
+        made.rename(folder)
+    return folder
+
+
+def kernels(made: Path) -> None:
     """10,000 kernels of 20 files; a tenth of them failed."""
-    folder = root / "kernels"
-    if folder.exists():
-        return folder
-    made = root / "kernels.part"
-    shutil.rmtree(made, ignore_errors=True)
     text = b"module {\n" + b"  %0 = arith.constant 0 : i32\n" * 40 + b"}\n"
     kinds = []
     for status in ("ok", "failed"):
@@ -183,28 +189,18 @@ def kernels(root: Path) -> Path:
         (target / "v5e" / "passes").mkdir(parents=True)
         for name in names:
             (target / name).hardlink_to(template / name)
-    made.rename(folder)
-    return folder
 
 
-def raw_dumps(root: Path) -> Path:
+def raw_dumps(made: Path) -> None:
     """As many files as libtpu writes them, in one directory."""
-    folder = root / "raw"
-    if folder.exists():
-        return folder
-    made = root / "raw.part"
-    shutil.rmtree(made, ignore_errors=True)
-    made.mkdir()
     passes = ["original", *(f"post-pass-{n}" for n in range(FILES - 2)), "post-finalize-llo"]
     for number in range(KERNELS):
-        source = root / f"raw-{number // 1000}.txt"  # a file has not as many links as that
+        source = made / f"{number // 1000}.txt"  # a file has not as many links as that
         if not source.exists():
             source.write_text("module {\n  func.func @main() {\n  }\n}\n")
         for n, name in enumerate(passes, 1):
             file = f"{1795185118 + number}000000000-{n:04d}-mosaic-dump-kernel_{number:05d}-{name}"
             (made / f"{file}.txt").hardlink_to(source)
-    made.rename(folder)
-    return folder
 
 
 def dumped(root: Path) -> Path:
@@ -229,22 +225,16 @@ def huge(root: Path, passes: list[Path]) -> Path:
     return path
 
 
-def searched(root: Path, passes: list[Path]) -> Path:
+def copies(made: Path, passes: list[Path]) -> None:
     """200 MB of passes: those of one dump, over and over."""
-    folder = root / "searched"
-    if not folder.exists():
-        made = root / "searched.part"
-        shutil.rmtree(made, ignore_errors=True)
-        size = number = 0
-        while size < SIZE:
-            inner = made / f"kernel-{number:08x}" / "v5e" / "passes"
-            inner.mkdir(parents=True)
-            for i, path in enumerate(passes):
-                (inner / f"{i:02d}-pass.mlir").hardlink_to(path)
-                size += path.stat().st_size
-            number += 1
-        made.rename(folder)
-    return folder
+    size = number = 0
+    while size < SIZE:
+        inner = made / f"kernel-{number:08x}" / "v5e" / "passes"
+        inner.mkdir(parents=True)
+        for i, path in enumerate(passes):
+            (inner / f"{i:02d}-pass.mlir").hardlink_to(path)
+            size += path.stat().st_size
+        number += 1
 
 
 # What is measured.
@@ -412,16 +402,18 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as temporary:
         root = (chosen or Path(temporary)).absolute()
         root.mkdir(parents=True, exist_ok=True)
-        many, splash = kernels(root), dumped(root)
+        many, raw = once(root / "kernels", kernels), once(root / "raw", raw_dumps)
+        splash = dumped(root)
         passes = sorted(splash.glob("*/*/passes/*"))
-        text, copies = huge(root, passes), searched(root, passes)
+        text = huge(root, passes)
+        searched = once(root / "searched", lambda made: copies(made, passes))
         first_screen(table, "10,000 kernels", many, "kernel_00005")
-        first_screen(table, "200,000 files of libtpu", raw_dumps(root), "kernel_00005")
+        first_screen(table, "200,000 files of libtpu", raw, "kernel_00005")
         first_screen(table, "one text of 200 MB", text, r"\x1b\[2;[^\n]*module|#loc|func")
         keys(table, many)
         kernels_memory(table, many)
         comparing(table, *opening(table, splash))
-        searching(table, copies)
+        searching(table, searched)
         memory(table, text)
     return 0 if table.kept else 1
 
