@@ -11,6 +11,7 @@ with numpy, which is imported where it is first needed: that takes a while.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -213,6 +214,7 @@ def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
+@functools.lru_cache(maxsize=512)  # passes that are compared one after the other share most lines
 def sorted_attributes(line: str) -> str:
     """A line whose `{…}` and `<{…}>` list their `name = value` in order."""
     within = line[line.find("{") : line.rfind("}")]
