@@ -19,7 +19,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Module
 from pallas_debug.ir.text import Document
-from pallas_debug.tui import follow, opening
+from pallas_debug.tui import follow, later, opening
 from pallas_debug.tui.diffpane import DiffPane
 from pallas_debug.tui.everywhere import Search
 from pallas_debug.tui.failurepane import FailurePane
@@ -127,7 +127,7 @@ class BrowseApp(Shell):
             self.zoomed = True
             self._focus(self.text)
         else:
-            self.failure.prepare()
+            self.set_timer(later.LATER, self._load_more)
         if self._spot is not None:
             opening.restore(self, self._spot)
         if self._notes:
@@ -135,6 +135,9 @@ class BrowseApp(Shell):
         self.watch_terminal()
         self.call_after_refresh(_collect_again)
         self.set_interval(follow.SECONDS, lambda: follow.look(self))
+
+    def _load_more(self) -> None:
+        self.run_worker(later.load, thread=True, group="later")
 
     @property
     def kernels(self) -> KernelPane:

@@ -25,9 +25,6 @@ from pallas_debug.tui.rows import FAILED
 MARGIN = 2
 """Columns before each line."""
 
-PREPARED = 0.5
-"""Seconds after the start: the program is drawn by then."""
-
 AT_ONCE = 500_000
 """Bytes of a text up to which the failing line is found before the text is drawn."""
 
@@ -84,12 +81,6 @@ class FailurePane(LineView):
     def _begin(self, explain: Callable[[], None], report: Report | None) -> None:
         if report is self.report:  # another kernel may be shown by now
             self.run_worker(explain, thread=True, group="explain")
-
-    def prepare(self) -> None:
-        """Load what explains failures, aside and before there is one: that takes a while."""
-        self._soon = self.set_timer(
-            PREPARED, lambda: self.run_worker(failures.prepare, thread=True, group="prepare")
-        )
 
     def _explainer(
         self, failure: Failure, kernel: Kernel | None, report: Report | None

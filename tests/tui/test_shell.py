@@ -16,7 +16,8 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.tui import _textual, follow, opening
+from pallas_debug.ir import vectors
+from pallas_debug.tui import _textual, follow, later, opening
 from pallas_debug.tui.actions import registry
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.chooser import Chooser, _List
@@ -122,6 +123,23 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
         await until(pilot, lambda: app.steps.cursor > 0)
         await press(pilot, "ctrl+p", "escape")
         assert len(app.screen_stack) == 1
+
+
+@drive
+async def test_what_most_need_next_is_loaded_aside(
+    add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(later, "LATER", 0.01)
+    monkeypatch.setattr(vectors._Numpy, "module", None)
+    (tmp_path / "text.mlir").write_text("module {}\n")
+    app = BrowseApp(opening.SingleFile(tmp_path / "text.mlir"))
+    async with app.run_test() as pilot:  # no diff, and no failure to explain
+        await pilot.pause(0.1)
+        await app.workers.wait_for_complete()
+        assert vectors._Numpy.module is None
+    app = BrowseApp(Browser(add))
+    async with app.run_test() as pilot:
+        await until(pilot, lambda: vectors._Numpy.module is not None)
 
 
 @drive

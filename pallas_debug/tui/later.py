@@ -1,0 +1,19 @@
+"""What is loaded once the program is drawn: what most will need next, and takes long to load.
+
+It is loaded aside. If it is needed before, whoever needs it loads it.
+"""
+
+from __future__ import annotations
+
+from pallas_debug.tui import failure
+
+LATER = 0.5
+"""Seconds after the start."""
+
+
+def load() -> None:
+    """What explains failures, and what diffs and long searches are made with."""
+    from pallas_debug.ir import vectors
+
+    failure.prepare()
+    vectors.load()
