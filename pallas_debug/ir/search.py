@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from pallas_debug.ir import vectors
+from pallas_debug.ir import chunks
+from pallas_debug.ir.chunks import Literal, Lower
 from pallas_debug.ir.patterns import Query as Query
-from pallas_debug.ir.vectors import Literal, Lower, Newlines
 
 CHUNK = 1 << 18
 """Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
@@ -85,7 +85,6 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
       re.error: the query is no regular expression.
     """
     find = finder(query)
-    newlines = Newlines()
     buffer = bytearray(chunk)
     read = hits = 0
     for files, path in enumerate(paths, 1):
@@ -95,12 +94,10 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
             for size in _chunks(path, buffer):
                 spans = list(find(buffer, size))
                 if spans:
-                    yield from _hits(path, buffer, size, before, spans, newlines)
+                    yield from _hits(path, buffer, size, before, spans)
                     hits += len(spans)
-                before += newlines(buffer, size)
+                before += chunks.newlines(buffer, size)
                 read += size
-                if read > vectors.WITHOUT:
-                    vectors.load()
                 yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
@@ -117,15 +114,11 @@ def count(
     """
     counted = counter(query)
     buffer = bytearray(chunk)
-    read = 0
     for path in paths:
         found, problem = 0, None
         try:
             for size in _chunks(path, buffer):
                 found += counted(buffer, size)
-                read += size
-                if read > vectors.WITHOUT:
-                    vectors.load()
                 if first and found:
                     found = 1
                     break
@@ -277,10 +270,9 @@ def _hits(
     size: int,
     before: int,
     spans: list[tuple[int, int]],
-    newlines: Newlines,
 ) -> list[Hit]:
     """The hits of a stretch before which there are some lines."""
-    lines = newlines.lines(data, size, [start for start, _ in spans], before + 1)
+    lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
     hit = Hit._make
     # All at once, and the short lines without a call of ours: there may be thousands.
     return [

@@ -8,6 +8,9 @@ import dataclasses
 import functools
 import inspect
 import shutil
+import subprocess
+import sys
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,6 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.ir import vectors
 from pallas_debug.tui import _textual, follow, later, opening
 from pallas_debug.tui.actions import registry
 from pallas_debug.tui.app import BrowseApp
@@ -129,17 +131,31 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
 async def test_what_most_need_next_is_loaded_aside(
     add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    loaded: list[threading.Thread] = []
     monkeypatch.setattr(later, "LATER", 0.01)
-    monkeypatch.setattr(vectors._Numpy, "module", None)
+    monkeypatch.setattr(later, "load", lambda: loaded.append(threading.current_thread()))
     (tmp_path / "text.mlir").write_text("module {}\n")
     app = BrowseApp(opening.SingleFile(tmp_path / "text.mlir"))
     async with app.run_test() as pilot:  # no diff, and no failure to explain
         await pilot.pause(0.1)
         await app.workers.wait_for_complete()
-        assert vectors._Numpy.module is None
+        assert not loaded
     app = BrowseApp(Browser(add))
     async with app.run_test() as pilot:
-        await until(pilot, lambda: vectors._Numpy.module is not None)
+        await until(pilot, lambda: bool(loaded))
+        assert loaded[0] is not threading.main_thread()
+
+
+def test_what_is_loaded_aside_is_what_takes_long() -> None:
+    code = (
+        "import sys\n"
+        "from pallas_debug.tui import later\n"
+        "long = {'numpy', 'pallas_debug.explain'}\n"
+        "assert not long & set(sys.modules)\n"
+        "later.load()\n"
+        "assert long <= set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 @drive
