@@ -13,6 +13,7 @@ import difflib
 import itertools
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -245,10 +246,10 @@ def _without_noise(
     """The lines of two texts that are more than noise, and the blocks of them that are equal."""
     import numpy as np
 
-    texts = []
-    for lines in (old, new):
-        texts.append(bare(lines, kind, ignore))
-        tick()
+    with ThreadPoolExecutor(1) as aside:  # numpy does most of it, and holds no lock meanwhile
+        other = aside.submit(bare, new, kind, ignore)
+        texts = [bare(old, kind, ignore), other.result()]
+    tick()
     # What is to be done with each line is done once for all that are equal.
     numbers: dict[str, int] = {}
     number_of = {}

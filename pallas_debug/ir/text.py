@@ -18,11 +18,13 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Literal, Protocol
 
+from pallas_debug.ir import chunks
+
 BLOCK = 1 << 16
 """Bytes per entry of the index."""
 
 STEP = 1 << 22
-"""Bytes that one call of `index` reads unless told: about 5 ms."""
+"""Bytes that one call of `index` reads unless told: about 2 ms."""
 
 _CACHED_BLOCKS = 8
 
@@ -102,7 +104,7 @@ class Document:
             if not block:  # cut short since; `grow` will tell
                 self._size = self._indexed
                 break
-            newlines += block.count(b"\n")
+            newlines += chunks.newlines(block, len(block))
             self._ends.append(newlines)
             self._indexed += len(block)
             # A part of a block is the end; what was written since the last `grow` counts too.

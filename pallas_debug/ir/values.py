@@ -76,7 +76,9 @@ class Values:
         # The mentions of each name, one name after the other. Operands of a line stand for what
         # is defined above, hence before its results.
         order = np.lexsort((self.defines, self.line))
-        order = order[self.names[order].argsort(kind="stable")]
+        numbers = np.unique(self.names[order], return_inverse=True)[1]
+        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # than `argsort` it is quicker
+        order = order[numbers & (1 << _PLACES) - 1]
         names, defines = self.names[order], self.defines[order]
         defines[:1] = True
         defines[1:] |= names[1:] != names[:-1]
@@ -115,6 +117,9 @@ class Values:
             found[-1] = 0
         return found[:-1]
 
+
+_PLACES = 32
+"""Bits for the place of a mention in a text."""
 
 _OPERAND = 1 << 32
 """Added to the place of an operand, as the numbers of lines are mixed as well."""
