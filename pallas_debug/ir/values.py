@@ -77,7 +77,7 @@ class Values:
         # is defined above, hence before its results.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
-        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # than `argsort` it is quicker
+        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # quicker than `argsort`
         order = order[numbers & (1 << _PLACES) - 1]
         names, defines = self.names[order], self.defines[order]
         defines[:1] = True
