@@ -82,7 +82,7 @@ class Values:
         names, defines = self.names[order], self.defines[order]
         defines[:1] = True
         defines[1:] |= names[1:] != names[:-1]
-        found = np.empty_like(order)
+        found: NDArray[Any] = np.empty_like(order)
         found[order] = order[np.flatnonzero(defines)[defines.cumsum() - 1]]
         return found
 
