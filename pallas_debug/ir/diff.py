@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pallas_debug.ir.match import Block, Budget, match, patience, refined
 from pallas_debug.ir.normal import Noise, bare, normal_form
-from pallas_debug.ir.operations import Kind, Module, guess_kind, name_of
+from pallas_debug.ir.operations import LONG, Kind, Module, guess_kind, name_of
 from pallas_debug.ir.values import Values, same_values
 
 if TYPE_CHECKING:
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 
 Tag = Literal["equal", "replace", "delete", "insert"]
 CONTEXT = 3
+
+_HEAD = 1000
+"""Characters of each of the first lines that tell what a text is."""
 
 _MANY_WORDS = 1500
 _FEW_PAIRS = 10_000
@@ -169,7 +172,7 @@ def diff(
       kind: what the texts are; guessed from `new` unless given.
       tick: called between the steps of the work; what it raises ends it.
     """
-    kind = kind or guess_kind("\n".join(new[:60]))
+    kind = kind or guess_kind("\n".join(line[:_HEAD] for line in new[:60]))
     if not ignore:
         sides = [Side(lines=lines, numbers=range(len(lines))) for lines in (old, new)]
         blocks = match(old, new)
@@ -180,7 +183,12 @@ def diff(
 
 
 def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Where two lines differ: spans of characters of the old one and of the new one."""
+    """Where two lines differ: spans of characters of the old one and of the new one.
+
+    Of lines that are longer than `LONG` all from the first difference to the last one.
+    """
+    if max(len(old), len(new)) > LONG:
+        return _middle(old, new)
     a, b = _WORDS.findall(old), _WORDS.findall(new)
     head = 0
     while head < min(len(a), len(b)) and a[head] == b[head]:
@@ -198,6 +206,25 @@ def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, in
                 spans[side].append((starts[side], starts[side] + length))
             starts[side] += length
     return spans
+
+
+def _middle(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    head = _begin_alike(old, new)
+    tail = _begin_alike(old[head:][::-1], new[head:][::-1])
+    a, b = ([(head, end)] if head < end else [] for end in (len(old) - tail, len(new) - tail))
+    return a, b
+
+
+def _begin_alike(a: str, b: str) -> int:
+    """How many characters two texts begin with alike."""
+    known, most = 0, min(len(a), len(b))
+    while known < most:
+        middle = (known + most + 1) // 2
+        if a[known:middle] == b[known:middle]:
+            known = middle
+        else:
+            most = middle - 1
+    return known
 
 
 def _word_opcodes(a: list[str], b: list[str]) -> list[tuple[str, int, int, int, int]]:

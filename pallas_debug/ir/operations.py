@@ -47,8 +47,12 @@ _LLO_OPERATION = re.compile(
     r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
 )
 _LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
-_BUNDLE = re.compile(r"^\s*(?:0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:.*\{", re.MULTILINE)
-_REGION = re.compile(r"\s*\$region\d+: ")
+# None of these tries a run of blanks in more than one way: a text may be nothing else.
+_BUNDLE = re.compile(r"^[ \t]*+(?:0x[0-9a-f]++|0)[ \t]++(?:[A-Z]{2})?+[ \t]*+:.*\{", re.MULTILINE)
+_REGION = re.compile(r"\$region\d+: ")
+_MLIR = re.compile(
+    r"^(?:#\w++ = |module\b|[ \t]*+(?:func\.func\b|%[\w$.-]++(?::\d++)? = ))", re.MULTILINE
+)
 
 
 _PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
@@ -98,7 +102,7 @@ def guess_kind(head: str) -> Kind:
         return "llo"
     if "{ lambda " in head:
         return "jaxpr"
-    if re.search(r"^(#\w+ = |module\b|\s*func\.func\b|\s*%[\w$.-]+(:\d+)? = )", head, re.MULTILINE):
+    if _MLIR.search(head):
         return "mlir"
     return "text"
 
@@ -448,7 +452,7 @@ def _indented(lines: Sequence[str]) -> Iterator[Region]:
             start, _ = opened.pop()
             if number - 1 > start:
                 yield Region(start=start, stop=number - 1, depth=len(opened))
-        if _REGION.match(text):
+        if _REGION.match(text.lstrip()):
             opened.append((number, indent))
     while opened:
         start, _ = opened.pop()

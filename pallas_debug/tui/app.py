@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from functools import partial
 
 from rich.console import RenderableType
 from textual import events, on
@@ -20,7 +21,7 @@ from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Module
 from pallas_debug.ir.text import Document
 from pallas_debug.tui import follow, later, opening
-from pallas_debug.tui.diffpane import DiffPane
+from pallas_debug.tui.diffpane import Compared, DiffPane
 from pallas_debug.tui.everywhere import Search
 from pallas_debug.tui.failurepane import FailurePane
 from pallas_debug.tui.find import FindView
@@ -269,10 +270,8 @@ class BrowseApp(Shell):
         if place is None:
             self.text.show([])
         elif base is not None:
-            labels = self.browser.label(base, place), self.browser.label(place, base)
-            old, new = self.browser.lines(base), self.browser.lines(place)
             self.text.show([])
-            self.diff.compare(old, new, labels=labels)
+            self.diff.compare(self._to_compare(base, place), self._to_compare(place, base))
         elif self.diffing:
             self.text.show([self._without_base(place)], is_diff=True)
         else:
@@ -286,6 +285,14 @@ class BrowseApp(Shell):
             self._focus(self.shown)
         self._show_source()
         self.tell()
+
+    def _to_compare(self, place: Place, other: Place) -> Compared:
+        browser = self.browser
+        return Compared(
+            label=browser.label(place, other),
+            size=browser.size(place),
+            read=partial(browser.lines, place),
+        )
 
     def _open(self, place: Place) -> Document | list[str]:
         """A step's text as its file has it; what is in none, or cannot be read, by lines."""

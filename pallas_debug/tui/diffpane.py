@@ -6,8 +6,10 @@ Signs in front of lines and reversed words within them tell what changed; colour
 from __future__ import annotations
 
 import asyncio
+import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from threading import Event
 from typing import ClassVar
@@ -29,11 +31,11 @@ from pallas_debug.tui.lineview import Cells
 SPLIT = 140
 """Columns from which on old and new stand side by side unless asked otherwise."""
 
-AT_ONCE = 2_000
-"""Lines of both texts up to which they are compared before anything is drawn."""
+AT_ONCE = 200_000
+"""Bytes of both texts up to which they are compared before anything is drawn: some 10 ms."""
 
 LARGEST = 16_000_000
-"""Characters of a text up to which it is compared here."""
+"""Bytes of a text up to which it is compared here."""
 
 SIGNS: dict[Tag, str] = {"removed": "-", "added": "+", "changed": "~"}
 
@@ -42,6 +44,24 @@ _SEPARATOR = "│"
 
 class _Stopped(Exception):
     pass
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Compared:
+    """A text of the two.
+
+    Attributes:
+      label: what to call it.
+      size: bytes.
+      read: gives its lines without newlines; called in a thread if there are many bytes.
+    """
+
+    label: str
+    size: int
+    read: Callable[[], Sequence[str]]
+
+
+_Read = Callable[[], tuple[Sequence[str], Sequence[str]]]
 
 
 class DiffPane(FindView):
@@ -95,8 +115,9 @@ class DiffPane(FindView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._texts: tuple[Sequence[str], Sequence[str]] = ((), ())
+        self._texts: tuple[Compared, ...] = ()
         self._labels = ("", "")
+        self._read: _Read = lambda: ((), ())
         self._kind: Kind | None = None
         self._diff: DiffRows | None = None
         self._shown: list[Row] = []
@@ -108,21 +129,15 @@ class DiffPane(FindView):
     def count(self) -> int:
         return len(self._shown)
 
-    def compare(
-        self,
-        old: Sequence[str],
-        new: Sequence[str],
-        *,
-        labels: tuple[str, str],
-        kind: Kind | None = None,
-    ) -> None:
-        """Show what changed from `old` to `new`, both lines without newlines.
+    def compare(self, old: Compared, new: Compared, *, kind: Kind | None = None) -> None:
+        """Show what changed from one text to another.
 
         Args:
-          labels: what to call them.
           kind: what the texts are; guessed unless given.
         """
-        self._texts, self._labels, self._kind = (old, new), labels, kind
+        self._texts, self._labels, self._kind = (old, new), (old.label, new.label), kind
+        # What was read stays, to be compared otherwise; a text that changes is another one.
+        self._read = functools.cache(lambda: (old.read(), new.read()))
         self._compare()
 
     @property
@@ -219,35 +234,36 @@ class DiffPane(FindView):
             return
         self._stop = Event()
         self._diff, self._note = None, ""
-        for label, text in zip(self._labels, self._texts, strict=True):
-            size = sum(map(len, text))
-            if size > LARGEST:
+        for text in self._texts:
+            if text.size > LARGEST:
                 self._say(
-                    f"{label} has {size / 1e6:,.0f} million characters; texts of up to "
-                    f"{LARGEST / 1e6:,.0f} million are compared here. "
+                    f"{text.label} has {text.size / 1e6:,.0f} MB; texts of up to "
+                    f"{LARGEST / 1e6:,.0f} MB are compared here. "
                     "`pallas-debug diff` compares larger ones."
                 )
                 return
-        if sum(map(len, self._texts)) <= AT_ONCE:
-            self._made(self._make(self._stop))
+        make = partial(self._make, self._read, self._stop)
+        if sum(text.size for text in self._texts) <= AT_ONCE:
+            self._made(make())
         else:
             self._show([Row(tag="note", text=f"diffing {' with '.join(self._labels)}…")])
-            self.aside(partial(self._make_aside, self._stop), "diff")
+            self.aside(partial(self._make_aside, make, self._stop), "diff")
 
-    async def _make_aside(self, stop: Event) -> None:
+    async def _make_aside(self, make: Callable[[], DiffRows], stop: Event) -> None:
         try:
-            made = await asyncio.to_thread(self._make, stop)
+            made = await asyncio.to_thread(make)
         except _Stopped:
             return
         if not stop.is_set():
             self._made(made)
 
-    def _make(self, stop: Event) -> DiffRows:
+    def _make(self, read: _Read, stop: Event) -> DiffRows:
         def tick() -> None:
             if stop.is_set():
                 raise _Stopped
 
-        old, new = self._texts
+        old, new = read()
+        tick()
         return DiffRows(engine.diff(old, new, ignore=self.ignore, kind=self._kind, tick=tick))
 
     def _made(self, made: DiffRows) -> None:

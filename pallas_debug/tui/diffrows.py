@@ -9,9 +9,13 @@ from typing import Literal
 
 from pallas_debug.ir.diff import CONTEXT, Change, Diff, words
 from pallas_debug.ir.match import Budget
+from pallas_debug.tui.lines import LONGEST
 
 Tag = Literal["hunk", "equal", "removed", "added", "changed", "note"]
 Spans = list[tuple[int, int]]
+
+_COMPARED = 2 * LONGEST
+"""Characters of a line that are compared by words: more than are drawn."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,7 +76,8 @@ class DiffRows:
         return new[row.new or 0]
 
     def _words(self, old: int, new: int) -> tuple[Spans, Spans]:
-        return words(self.diff.old.lines[old], self.diff.new.lines[new])
+        a, b = self.diff.old.lines[old], self.diff.new.lines[new]
+        return words(a[:_COMPARED], b[:_COMPARED])
 
     def _paired(self, change: Change) -> list[tuple[int | None, int | None]]:
         if change.tag == "delete":

@@ -253,6 +253,13 @@ class Browser:
             raise PallasDebugError(f"{stored.name} has no file for {place.step.label}")
         return compilation.path(place.step.pass_)
 
+    def size(self, place: Place) -> int:
+        """Bytes of a text; 0 where it is in no file, or cannot be looked at."""
+        try:
+            return self.path(place).stat().st_size
+        except (OSError, PallasDebugError):
+            return 0
+
     def text(self, place: Place) -> str:
         """What a step left; where it cannot be read, the reason."""
         if place.step.label == ERROR:

@@ -14,7 +14,7 @@ import pytest
 
 from pallas_debug.ir.diff import Diff, diff, summary, words
 from pallas_debug.ir.normal import NOISE
-from pallas_debug.ir.operations import Module
+from pallas_debug.ir.operations import LONG, Module
 
 
 def read(path: Path) -> list[str]:
@@ -166,6 +166,28 @@ def test_words_of_long_lines_are_those_that_differ_and_take_no_time() -> None:
 def test_words_of_huge_lines_are_not_compared_one_by_one() -> None:
     a, b = words("x " * 500_000 + "a", "y " * 500_000 + "a")
     assert len(a) == len(b) == 1
+
+
+@pytest.mark.parametrize(
+    "old, new, differ",
+    [
+        ("b", "cd", ("b", "cd")),
+        ("", "new", ("", "new")),
+        ("gone", "", ("gone", "")),
+        ("", "", ("", "")),
+        ("aba", "abba", ("", "b")),
+        ("x b x", "x c x", ("b", "c")),
+    ],
+)
+def test_of_lines_beyond_long_all_between_the_differences_is_told(
+    old: str, new: str, differ: tuple[str, str]
+) -> None:
+    same = "a.b " * LONG
+    lines = [f"{same}({text}){same}" for text in (old, new)]
+    found = words(lines[0], lines[1])
+    assert tuple(
+        "".join(line[i:j] for i, j in at) for line, at in zip(lines, found, strict=True)
+    ) == (differ)
 
 
 @pytest.mark.parametrize("ignore", [(), NOISE])

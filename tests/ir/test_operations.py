@@ -43,6 +43,16 @@ def test_kinds(dump: Path, passes: list[Path]) -> None:
     assert module(dump / "jaxpr.txt").kind == "jaxpr"
     assert (guess_kind(LLO), guess_kind(BUNDLES)) == ("llo", "bundles")
     assert guess_kind("def f():\n    pass\n") == guess_kind("") == "text"
+    assert guess_kind("\n\n  $region0: #{x}\n") == "llo"
+    assert guess_kind("\n\n\t%a:2 = b.c\n") == guess_kind("#loc = loc(unknown)") == "mlir"
+
+
+def test_blanks_take_no_time() -> None:
+    start = time.process_time()
+    for blanks in ("\n", " ", "\t \n", "0 ", "0\t", "%a", "%a:1"):
+        assert guess_kind(blanks * 60_000) == "text"
+    assert guess_kind("0" + " " * 60_000) == "text"
+    assert time.process_time() - start < 2  # it takes 0.1 s; in all ways it took half a minute
 
 
 def test_every_line_of_mlir_is_an_operation_or_known_not_to_be(passes: list[Path]) -> None:

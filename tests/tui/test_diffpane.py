@@ -6,6 +6,7 @@ import asyncio
 import functools
 import inspect
 import subprocess
+import threading
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,10 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
+from pallas_debug.ir.operations import Kind
 from pallas_debug.tui import diffpane
 from pallas_debug.tui.cells import cells as cell_count
-from pallas_debug.tui.diffpane import DiffPane
+from pallas_debug.tui.diffpane import Compared, DiffPane
 from pallas_debug.tui.lineview import plain
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
@@ -72,7 +74,21 @@ def lines_of(path: Path) -> list[str]:
 
 
 def compare(pane: DiffPane, old: Path = OLD, new: Path = NEW) -> None:
-    pane.compare(lines_of(old), lines_of(new), labels=(old.stem, new.stem))
+    show(pane, lines_of(old), lines_of(new), labels=(old.stem, new.stem))
+
+
+def show(
+    pane: DiffPane,
+    old: list[str],
+    new: list[str],
+    labels: tuple[str, str] = ("A", "B"),
+    kind: Kind | None = None,
+) -> None:
+    a, b = (
+        Compared(label=label, size=sum(map(len, lines)), read=functools.partial(list, lines))
+        for label, lines in zip(labels, (old, new), strict=True)
+    )
+    pane.compare(a, b, kind=kind)
 
 
 @pytest.mark.parametrize("size", SIZES)
@@ -123,9 +139,7 @@ async def test_unified_rows_are_those_of_git() -> None:
 async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
     app = Alone()
     async with app.run_test(size=(80, 24)) as pilot:
-        app.pane.compare(
-            ["same", "%0 = a.load %1 : f32"], ["same", "%0 = a.store %1 : f32"], labels=("A", "B")
-        )
+        show(app.pane, ["same", "%0 = a.load %1 : f32"], ["same", "%0 = a.store %1 : f32"])
         await pilot.pause()
         rows = [row.rstrip() for row in app.rows()]
         assert rows[:4] == [
@@ -149,7 +163,7 @@ async def test_side_by_side() -> None:
     old = ["same", "one two", "gone", *["line"] * 9]
     new = ["same", "one 2", *["line"] * 9, "new"]
     async with app.run_test(size=(60, 24)) as pilot:
-        app.pane.compare(old, new, labels=("A", "B"))
+        show(app.pane, old, new)
         app.pane.toggle_split()
         await pilot.pause()
         rows = [row.rstrip() for row in app.rows()]
@@ -162,7 +176,7 @@ async def test_side_by_side() -> None:
         await pilot.pause()
         assert sum("line" in row for row in app.rows()) == 9
         app.pane.wrap = True
-        app.pane.compare(["a" * 30], ["b" * 70], labels=("A", "B"))
+        show(app.pane, ["a" * 30], ["b" * 70])
         await pilot.pause()
         rows = [row.rstrip() for row in app.rows()]
         assert rows[1] == "1 -" + "a" * 26 + "│1 +" + "b" * 26
@@ -176,7 +190,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
     async with app.run_test(size=(80, 24)) as pilot:
         old = ["%0 = a.b : i32 loc(#loc1)", "a.c %0"]
         new = ["%7 = a.b : i32 loc(#loc9)", "a.c %7"]
-        app.pane.compare(old, new, labels=("A", "B"), kind="mlir")
+        show(app.pane, old, new, kind="mlir")
         await pilot.pause()
         assert app.rows()[0].rstrip() == (
             "B is as A but for numbers of values, locations and the order of attributes."
@@ -187,7 +201,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         app.pane.toggle_noise()
         assert app.pane.state == "-0 +0 lines, ignoring ssa, loc, attrs"
         app.pane.ignore = ()
-        app.pane.compare(old, old, labels=("A", "B"))
+        show(app.pane, old, old)
         await pilot.pause()
         assert app.rows()[0].rstrip() == "B is as A."
 
@@ -199,7 +213,7 @@ async def test_hunks_and_the_line_survive_another_look() -> None:
     new = [*old[:20], "x", *old[21:60], "y", "z", *old[60:]]
     async with app.run_test(size=(80, 24)):
         pane = app.pane
-        pane.compare(old, new, labels=("A", "B"))
+        show(pane, old, new)
         assert pane.place == (20, None)
         pane.next_hunk(1)
         assert pane.place == (None, 60)
@@ -225,7 +239,7 @@ async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
     old = [f"%{n} = a.b{n % 7} %{n - 1} : i32" for n in range(6000)]
     new = [f"%{n} = a.b{n % 5} %{n - 1} : i32" for n in range(6000)]
     async with app.run_test(size=(80, 24)) as pilot:
-        app.pane.compare(old, new, labels=("before", "after"), kind="mlir")
+        show(app.pane, old, new, labels=("before", "after"), kind="mlir")
         assert app.pane.comparing
         assert app.pane.state == "diffing…"
         assert plain(app.pane.cells(0)) == "diffing before with after…"
@@ -240,14 +254,43 @@ async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
 
 
 @drive
-async def test_what_is_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_many_bytes_are_read_aside_and_once() -> None:
+    app = Alone()
+    threads: list[threading.Thread] = []
+
+    def text(label: str, line: str) -> Compared:
+        def read() -> list[str]:
+            threads.append(threading.current_thread())
+            return [line]
+
+        return Compared(label=label, size=len(line), read=read)
+
+    async with app.run_test(size=(80, 24)) as pilot:
+        for size, aside in ((10, False), (5_000_000, True)):
+            threads.clear()
+            app.pane.compare(text("A", "x " * size), text("B", "y " * size))
+            await until(pilot, lambda: not app.pane.comparing)
+            app.pane.toggle_noise()
+            await until(pilot, lambda: not app.pane.comparing)
+            assert [t is not threading.main_thread() for t in threads] == [aside] * 2
+            assert app.rows()[1].startswith("1   -x x")
+            assert app.rows()[2].startswith("  1 +y y")
+
+
+@drive
+async def test_what_is_too_large_is_said_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diffpane, "LARGEST", 2_000_000)
     app = Alone()
+
+    def read() -> list[str]:
+        raise AssertionError
+
     async with app.run_test(size=(160, 24)) as pilot:
-        app.pane.compare(["x" * 3_000_000], ["y"], labels=("A", "B"))
+        large, small = (Compared(label=n, size=s, read=read) for n, s in (("A", 3 << 20), ("B", 1)))
+        app.pane.compare(large, small)
         await pilot.pause()
         assert app.rows()[0].rstrip() == (
-            "A has 3 million characters; texts of up to 2 million are compared here. "
+            "A has 3 MB; texts of up to 2 MB are compared here. "
             "`pallas-debug diff` compares larger ones."
         )
 
@@ -256,9 +299,7 @@ async def test_what_is_too_large_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
 async def test_hostile_lines_are_shown_and_not_obeyed() -> None:
     app = Alone()
     async with app.run_test(size=(40, 12)) as pilot:
-        app.pane.compare(
-            ["\x1b[2J[red]\u202e", "宽" * 50], ["\x1b[3J[/]", "字" * 50], labels=("A", "B")
-        )
+        show(app.pane, ["\x1b[2J[red]\u202e", "宽" * 50], ["\x1b[3J[/]", "字" * 50])
         for split in (False, True):
             app.pane.split = split
             for panned in (0, 3):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, kernel_name
+from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, Step, kernel_name
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
 
@@ -33,6 +34,14 @@ def two(dumps: Path, tmp_path: Path) -> Browser:
 def test_a_folder_is_of_a_kernel() -> None:
     assert kernel_name("flash-fwd-1f2e3d4c") == "flash-fwd"
     assert kernel_name("add#2") == "add#2"
+
+
+def test_how_large_a_text_is(two: Browser) -> None:
+    place = at(two, two.entries[0], "apply-vector-layout", "v5e")
+    assert two.size(place) == len(two.text(place).encode())
+    two.path(place).unlink()
+    assert two.size(place) == 0
+    assert two.size(replace(place, step=Step(label="error"))) == 0
 
 
 def test_what_a_text_is_compared_with(two: Browser) -> None:
