@@ -51,20 +51,22 @@ class RawCompile:
 
     Attributes:
       written: the kernel as it stands in the names.
-      files: the folder and the name of each.
+      folder: that the files are in.
+      files: their names.
       early: what was written before the compile and belongs to it.
     """
 
     kernel: str
     stamp: int
     written: str
-    files: tuple[tuple[Path, str], ...]
+    folder: Path
+    files: tuple[str, ...]
     early: RawPass | None = None
 
     @functools.cached_property
     def passes(self) -> tuple[RawPass, ...]:
         """In their order. Parsed when they are asked for, as there may be many compiles."""
-        found = [_pass(folder, name, self.written) for folder, name in self.files]
+        found = [_pass(self.folder, name, self.written) for name in self.files]
         passes = sorted(filter(None, found), key=lambda p: p.number)
         if self.early is not None and passes[0].number != 0:
             passes.insert(0, self.early)
@@ -78,20 +80,22 @@ class RawCompile:
 
 def compiles(files: Iterable[Path]) -> list[RawCompile]:
     """The compiles that `files` hold, oldest first; names that are no dumps are passed over."""
-    return _compiles((file.parent, file.name) for file in files)
+    folders: dict[Path, list[str]] = {}
+    for file in files:
+        folders.setdefault(file.parent, []).append(file.name)
+    found = [this for folder, names in folders.items() for this in compiles_in(folder, names)]
+    return sorted(found, key=lambda c: c.stamp)
 
 
 def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
-    """The same of the files of one folder, by their names."""
-    return _compiles((folder, name) for name in names)
-
-
-def _compiles(files: Iterable[tuple[Path, str]]) -> list[RawCompile]:
+    """The same of the files of one folder, by their names. There may be hundred thousands."""
     found: list[RawCompile] = []
     early: dict[str, RawCompile] = {}
-    for stamp, written, group in sorted(_by_kernel(_by_stamp(files)), key=lambda item: item[:2]):
-        kernel = _name(written, group[0])
-        this = RawCompile(kernel=kernel, stamp=stamp, written=written, files=tuple(group))
+    for stamp, written, group in sorted(_by_kernel(_by_stamp(names)), key=lambda item: item[:2]):
+        kernel = _name(written, folder, group[0])
+        this = RawCompile(
+            kernel=kernel, stamp=stamp, written=written, folder=folder, files=tuple(group)
+        )
         if len(group) == 1 and this.passes[0].number == 0 and not this.passes[0].failed:
             early[kernel] = this  # the compile that it belongs to comes next, or never
             continue
@@ -189,29 +193,27 @@ def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
     )
 
 
-def _by_stamp(files: Iterable[tuple[Path, str]]) -> dict[str, list[tuple[Path, str]]]:
-    groups: dict[str, list[tuple[Path, str]]] = {}
-    for file in files:
-        groups.setdefault(file[1].partition("-")[0], []).append(file)
+def _by_stamp(names: Iterable[str]) -> dict[str, list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(name.partition("-")[0], []).append(name)
     return groups
 
 
-def _by_kernel(
-    groups: dict[str, list[tuple[Path, str]]],
-) -> Iterator[tuple[int, str, list[tuple[Path, str]]]]:
+def _by_kernel(groups: dict[str, list[str]]) -> Iterator[tuple[int, str, list[str]]]:
     """The files of each stamp and kernel, by name, hence in the order of the passes."""
     for stamp, group in groups.items():
-        group.sort(key=lambda file: file[1])
-        only = _only_kernel(stamp, [name for _, name in group])
+        group.sort()
+        only = _only_kernel(stamp, group)
         if only is not None:
             yield int(stamp), only, group
             continue
-        matches = [(file, _FILE.fullmatch(file[1])) for file in group]
-        words = [(file, match["words"]) for file, match in matches if match]
-        by_kernel: dict[str, list[tuple[Path, str]]] = {}
-        for (file, _), kernel in zip(words, _kernels([w for _, w in words]), strict=True):
-            by_kernel.setdefault(kernel, []).append(file)
-        yield from ((int(stamp), kernel, files) for kernel, files in by_kernel.items())
+        matches = [(name, _FILE.fullmatch(name)) for name in group]
+        words = [(name, match["words"]) for name, match in matches if match]
+        by_kernel: dict[str, list[str]] = {}
+        for (name, _), kernel in zip(words, _kernels([w for _, w in words]), strict=True):
+            by_kernel.setdefault(kernel, []).append(name)
+        yield from ((int(stamp), kernel, names) for kernel, names in by_kernel.items())
 
 
 def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
@@ -254,11 +256,11 @@ def _candidates(words: str) -> set[str]:
     return {words[: m.start()] for m in re.finditer(r"(?<=.)(?=-post-.|-original$)", words, re.S)}
 
 
-def _name(kernel: str, file: tuple[Path, str]) -> str:
+def _name(kernel: str, folder: Path, file: str) -> str:
     if kernel != ANONYMOUS:
         return kernel
     try:
-        with file[0].joinpath(file[1]).open("rb") as opened:
+        with (folder / file).open("rb") as opened:
             head = opened.read(_HEAD).decode(errors="replace")
     except OSError:  # whoever reads the pass is told
         return kernel

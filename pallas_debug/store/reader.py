@@ -204,8 +204,10 @@ class DumpReader:
             return [self.root.resolve().name]
         folders, files = _scanned(self.root)
         found = _raw_compiles(self.root, files)
-        self._raw.clear()
+        # Others may read meanwhile: what stays is there all the time.
         self._raw.update(found)
+        for name in self._raw.keys() - found.keys():
+            del self._raw[name]
         return [*folders, *found]
 
     def read(self, name: str) -> StoredKernel:
@@ -344,18 +346,20 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 
 def _scanned(root: Path) -> tuple[list[str], list[str]]:
-    """The folders of kernels, and the files, each by name.
+    """The folders of kernels by name, and the files as they come.
 
     Raises:
       DumpDirectoryError: the directory cannot be listed.
     """
     folders, files = [], []
-    for name, is_folder in _listed(root):
-        if not is_folder:
-            files.append(name)
-        elif name != RUNS and not name.startswith("."):
-            folders.append(name)
-    return sorted(folders), sorted(files)
+    with _opened(root) as entries:
+        for entry in entries:
+            name = entry.name
+            if not _is_folder(entry):
+                files.append(name)
+            elif name != RUNS and not name.startswith("."):
+                folders.append(name)
+    return sorted(folders), files
 
 
 def _names(folder: Path, *, of_folders: bool) -> list[str]:

@@ -125,26 +125,29 @@ class Browser:
         self._read: OrderedDict[Entry, StoredKernel] = OrderedDict()
         self._lock = threading.Lock()  # workers read, too
         self.entries: list[Entry] = []
-        self.refresh()
+        self.take(self.listed())
 
-    def refresh(self) -> bool:
-        """List the directories again; whether there is anything new, or gone.
+    def listed(self) -> list[Entry]:
+        """The kernels that the directories hold now, to be taken over by `take`.
 
         A directory that can be listed no more keeps what it had.
         """
-        before = self.entries
         found: list[Entry] = []
         for i, reader in enumerate(self._readers):
             try:
                 found += [Entry(i, name) for name in reader.names()]
             except DumpDirectoryError:
-                found += [entry for entry in before if entry.dump == i]
+                found += [entry for entry in self.entries if entry.dump == i]
         if len(self.roots) > 1:  # what is in both stands side by side
             found.sort(key=lambda e: (e.name, e.dump))
-        self.entries = found
+        return found
+
+    def take(self, entries: list[Entry]) -> bool:
+        """Take over the kernels there are; whether they are others than before."""
+        before, self.entries = self.entries, entries
         self.__dict__.pop("_known", None)
         self.__dict__.pop("_by_kernel", None)
-        return found != before
+        return entries != before
 
     @cached_property
     def _known(self) -> frozenset[Entry]:

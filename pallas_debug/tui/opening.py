@@ -186,9 +186,8 @@ class SingleFile(Browser):
         super().__init__()
         self.roots = (file,)
 
-    def refresh(self) -> bool:
-        self.entries = [Entry(0, self._file.name)]
-        return False
+    def listed(self) -> list[Entry]:
+        return [Entry(0, self._file.name)]
 
     def glance(self, entry: Entry) -> StoredKernel:
         name = self._file.name

@@ -166,7 +166,7 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
     assert pair == (Entry(0, "running-cc4e5499"), Entry(1, "running-00000000"))
     assert (kernels.total, kernels.whole) == (5, False)
     shutil.copytree(copy / "running-00000000", copy / "running-11111111")
-    browser.refresh()
+    browser.take(browser.listed())
     kernels.reload()
     assert [line.dumps for line in kernels.lines if line.name.startswith("running")] == [
         "B",
@@ -190,7 +190,7 @@ def test_a_directory_that_goes_keeps_what_it_had(copy: Path) -> None:
     browser = Browser(copy)
     before = browser.entries
     shutil.rmtree(copy)
-    assert not browser.refresh()
+    assert not browser.take(browser.listed())
     assert browser.entries == before
     assert "holds no kernel.json" in (browser.stored(before[0]).problem or "") or "gone" in (
         browser.stored(before[0]).problem or ""
