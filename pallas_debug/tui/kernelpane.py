@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.geometry import Region
@@ -275,7 +276,7 @@ class KernelPane(ListPane):
         elif self._seeking:
             said.append("looking for one that failed")
         if len(self._browser.roots) > 1:
-            said.append(_shared(listed.lines))
+            said.append(_shared(listed.shared))
         elif not said and self.count > self.size.height > 0:
             failed = f", {listed.failures:,} failed" if listed.failures and listed.whole else ""
             said.append(f"{self.count:,} kernels{failed}")
@@ -334,10 +335,7 @@ def _targets(rows: list[Row]) -> Cells:
     return cells
 
 
-def _shared(lines: list[Line]) -> str:
+def _shared(counts: Mapping[str, int]) -> str:
     """`10 in both, 1 only in A`."""
-    counts = {"AB": 0, "A": 0, "B": 0}
-    for line in lines:
-        counts[line.dumps] += 1
     only = [f"{counts[side]:,} only in {side}" for side in "AB" if counts[side]]
     return ", ".join([f"{counts['AB']:,} in both", *only])

@@ -7,6 +7,7 @@ for it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple
 
@@ -40,6 +41,7 @@ class KernelList:
     Attributes:
       total: how many kernels there are, those of both directories counted twice.
       shown: what passes the filter, in order.
+      shared: of two directories, how many kernels are in `A`, in `B` and in `AB`.
       wanted: the filter.
       failed_first: whether what failed stands before the others.
       tests: for each kernel's folder the tests that used it; whoever reads runs fills it.
@@ -54,12 +56,17 @@ class KernelList:
         self.tests: Mapping[str, Collection[str]] = {}
         self.lines: list[Line] = []
         self.shown: list[Line] = []
+        self.shared: Counter[str] = Counter()
+        self._names: list[str] = []
         self.reload()
 
     def reload(self) -> None:
         """Take over what the browser lists now."""
         self.lines = list(_paired(self._browser))
-        self.total = sum(len(line.entries) for line in self.lines)
+        self.total = len(self._browser.entries)
+        self._names = [" ".join(e.name for e in line.entries).lower() for line in self.lines]
+        if len(self._browser.roots) > 1:
+            self.shared = Counter(line.dumps for line in self.lines)
         if self._rows:
             known = {entry for line in self.lines for entry in line.entries}
             self._rows = {entry: row for entry, row in self._rows.items() if entry in known}
@@ -69,24 +76,41 @@ class KernelList:
     def arrange(self) -> None:
         """Filter and order the kernels by what is known of them now."""
         wanted = self.wanted
-        self.shown = (
-            [line for line in self.lines if self._takes(line)] if wanted.text else [*self.lines]
-        )
+        self.shown = [*self.lines]
+        if wanted.words:
+            named = list(zip(self.lines, self._names, strict=True))
+            for word in wanted.words:
+                named = [pair for pair in named if word in pair[1]]
+            self.shown = [line for line, _ in named]
+        if wanted.text:
+            takes = self._takes()
+            self.shown = [line for line in self.shown if any(map(takes, line.entries))]
         if self.failed_first:
             self.shown.sort(key=lambda line: not self.failed(line))
 
-    def _takes(self, line: Line) -> bool:
-        wanted = self.wanted
-        return any(
-            wanted.takes_name(entry.name)
-            and (wanted.test is None or wanted.takes_tests(self.tests.get(entry.name, ())))
-            and (not wanted.reads or self._takes_row(entry))
-            for entry in line.entries
-        )
+    def _takes(self) -> Callable[[Entry], bool]:
+        """Whether the filter takes a kernel: a function, as there are many and they are alike."""
+        wanted, rows = self.wanted, self._rows
+        known: dict[tuple[object, bool], bool] = {}
 
-    def _takes_row(self, entry: Entry) -> bool:
-        row = self._rows.get(entry)
-        return row is not None and self.wanted.takes_row(row)
+        def takes(entry: Entry) -> bool:
+            if len(wanted.words) > 1 and not wanted.takes_name(entry.name):  # one of two has each
+                return False
+            if wanted.test is not None:
+                tests = self.tests.get(entry.name)
+                if not tests or not wanted.takes_tests(tests):
+                    return False
+            if not wanted.reads:
+                return True
+            row = rows.get(entry)
+            if row is None:
+                return False
+            key = row.targets, row.problem
+            if key not in known:
+                known[key] = wanted.takes_row(row)
+            return known[key]
+
+        return takes
 
     # What is known of each.
 
@@ -114,7 +138,7 @@ class KernelList:
 
     def failed(self, line: Line) -> bool:
         """Whether a kernel is known to have failed, in either directory."""
-        return any(entry in self._failed for entry in line.entries)
+        return not self._failed.isdisjoint(line.entries)
 
     @property
     def read(self) -> int:

@@ -162,6 +162,13 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
         ("running-cc4e5499", "AB"),
         ("unaligned-00bb54cf", "AB"),
     ]
+    assert kernels.shared == {"A": 1, "AB": 2}
+    kernels.wanted = Filter.of("running CC4E")  # all of it in one of the names
+    kernels.arrange()
+    assert [line.name for line in kernels.shown] == ["running-cc4e5499"]
+    kernels.wanted = Filter.of("cc4e5499 00000000")
+    kernels.arrange()
+    assert not kernels.shown
     pair = kernels.lines[1].entries
     assert pair == (Entry(0, "running-cc4e5499"), Entry(1, "running-00000000"))
     assert (kernels.total, kernels.whole) == (5, False)
