@@ -33,11 +33,25 @@ class Change:
 
     @property
     def label(self) -> str:
-        """`+12 -3`; `~` for a change within operations."""
+        """`+1,612 -3`; `~` for a change within operations."""
+        return self._said(lambda number: f"{number:,}")
+
+    @property
+    def short(self) -> str:
+        """`+1.6k -3`."""
+        return self._said(_short)
+
+    def _said(self, spelled: Callable[[int], str]) -> str:
         if self.added is None or self.removed is None:
             return ""
-        said = [f"+{self.added:,}"] * bool(self.added) + [f"-{self.removed:,}"] * bool(self.removed)
-        return " ".join(said) or "~"
+        counts = (("+", self.added), ("-", self.removed))
+        return " ".join(f"{sign}{spelled(count)}" for sign, count in counts if count) or "~"
+
+
+def _short(number: int) -> str:
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:,.0f}k"
 
 
 def change(before: Counter[str] | None, after: Counter[str]) -> Change:

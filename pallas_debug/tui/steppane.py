@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections import Counter, OrderedDict
 from pathlib import Path
@@ -14,7 +15,7 @@ from textual.worker import get_current_worker
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.tui.changes import Change, change, count_operations
 from pallas_debug.tui.lineview import Cells
-from pallas_debug.tui.listpane import ListPane, aligned
+from pallas_debug.tui.listpane import ListPane, aligned, fitted
 from pallas_debug.tui.model import Browser, Entry, Place, Step
 from pallas_debug.tui.pace import SOON
 from pallas_debug.tui.rows import FAILED
@@ -196,6 +197,12 @@ class StepPane(ListPane):
 
     # Drawing.
 
+    @property
+    def _shown_columns(self) -> int:
+        """How many columns stand behind the names, the same ones for all: at least the first."""
+        ends = itertools.accumulate(width + 1 for width in _WIDTHS)
+        return max(1, sum(_MARK + READABLE + end <= self.columns for end in ends))
+
     def cells(self, line: int) -> Cells:
         step = self.steps[line]
         if step.pass_ is None:
@@ -203,17 +210,29 @@ class StepPane(ListPane):
             count = [(f"{known.operations:>7,} ops", "steps--size")] if known else []
             return aligned([("  ", ""), (step.label, "")], count, self.columns)
         if not step.changed:
-            return [(f"  {step.label} =", "steps--same")]
+            name = fitted(step.label, min(len(step.label), self.columns - 4))
+            return [(f"  {name} =", "steps--same")]
         known = self.changes.get(step.label)
+        change = known.label if known else ""
+        if known and len(change) > self.columns - _MARK - 1 - min(len(step.label), READABLE):
+            change = known.short
         columns = [
-            (f"{known.label if known else '':>9}", "steps--change"),
+            (change, "steps--change"),
             (f"{known.operations:>6,} ops" if known else " " * 10, "steps--size"),
             (f"{step.pass_.size:>9,} B", "steps--size"),
             (_duration(step.pass_.seconds), "steps--size"),
-        ]
+        ][: self._shown_columns]
         mark = (f"{FAILED} ", "steps--failed") if step.failed else ("  ", "")
         label = (step.label, "steps--failed" if step.failed else "")
         return aligned([mark, label], columns, self.columns)
+
+
+_MARK = 2
+_WIDTHS = 9, 10, 11, 11
+"""Cells of what a pass changed, in most of them, its operations, bytes and milliseconds."""
+
+READABLE = 22
+"""Cells of a name that tell most passes apart."""
 
 
 def _duration(seconds: float | None) -> str:

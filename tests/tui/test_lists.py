@@ -23,6 +23,7 @@ from textual.widgets import Input, Static
 from pallas_debug.store import DumpReader
 from pallas_debug.tui import kernelpane
 from pallas_debug.tui.app import BrowseApp
+from pallas_debug.tui.changes import Change
 from pallas_debug.tui.lineview import plain
 from pallas_debug.tui.model import Browser
 from pallas_debug.tui.results import ResultScreen
@@ -302,6 +303,21 @@ async def test_passes_say_what_they_changed() -> None:
         assert words[-1] == "ms"
         assert rows["mosaic"].split()[-1] == "ops"
         assert "ops" not in rows["log"]
+
+
+@drive
+async def test_where_there_is_little_room_it_says_so_in_short() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(160, 30)) as pilot:
+        await settled(pilot, app)
+        large = Change(operations=6000, added=4104, removed=2820)
+        app.steps.changes = {step.label: large for step in app.steps.steps}
+        rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
+        assert rows["15 lower-to-llo"].split() == ["15", "lower-to-llo", "+4,104", "-2,820"]
+        assert rows["10 infer-vector-layout"].split()[-2:] == ["+4.1k", "-2.8k"]
+        unchanged = next(row for row in rows.values() if row.endswith("=") and len(row) > 30)
+        assert unchanged.endswith("… =")
+        assert {len(row) <= app.steps.columns for row in rows.values()} == {True}
 
 
 @drive

@@ -262,19 +262,22 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "before, after, label",
+    "before, after, label, short",
     [
-        (None, {"a": 2}, ""),
-        ({"a": 2}, {"a": 2}, "~"),
-        ({"a": 2, "b": 1}, {"a": 5}, "+3 -1"),
-        ({"a": 1200}, {}, "-1,200"),
+        (None, {"a": 2}, "", ""),
+        ({"a": 2}, {"a": 2}, "~", "~"),
+        ({"a": 2, "b": 1}, {"a": 5}, "+3 -1", "+3 -1"),
+        ({"a": 1200}, {}, "-1,200", "-1.2k"),
+        ({"a": 999}, {"b": 9949}, "+9,949 -999", "+9.9k -999"),
+        ({"a": 9950}, {"b": 1_234_567}, "+1,234,567 -9,950", "+1,235k -10k"),
     ],
 )
 def test_what_a_pass_did_to_operations(
-    before: dict[str, int] | None, after: dict[str, int], label: str
+    before: dict[str, int] | None, after: dict[str, int], label: str, short: str
 ) -> None:
     made = change(None if before is None else Counter(before), Counter(after))
     assert made.label == label
+    assert made.short == short
     assert made.operations == sum(after.values())
 
 
