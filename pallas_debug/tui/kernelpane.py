@@ -14,7 +14,7 @@ from textual.worker import get_current_worker
 
 from pallas_debug.tui.kernels import KernelList, Line
 from pallas_debug.tui.lineview import Cells
-from pallas_debug.tui.listpane import ListPane
+from pallas_debug.tui.listpane import LEAST, ListPane, fitted
 from pallas_debug.tui.model import Browser, Entry
 from pallas_debug.tui.rows import FAILED, OK, UNKNOWN, Filter, Row
 from pallas_debug.tui.runs import Runs
@@ -309,18 +309,25 @@ class KernelPane(ListPane):
         known = [row for row in rows if row is not None]
         marks = [row.mark for row in known]
         mark = next((m for m in (FAILED, UNKNOWN, OK) if m in marks), "…")
-        cells: Cells = [(f"{mark} ", _STYLES.get(mark, "kernels--more"))]
+        before: Cells = [(f"{mark} ", _STYLES.get(mark, "kernels--more"))]
         if len(self._browser.roots) > 1:
-            cells.insert(0, (f"{shown.dumps:2} ", "kernels--more"))
-        cells.append((shown.name, ""))
+            before.insert(0, (f"{shown.dumps:2} ", "kernels--more"))
+        after: Cells = []
         if flags := sum(self.runs.flags.get(entry.name, 0) for entry in shown.entries):
-            cells.append((f" {FLAG}{flags}", "kernels--flag"))
-        cells.append(("  ", ""))
+            after.append((f" {FLAG}{flags}", "kernels--flag"))
+        after.append(("  ", ""))
         if len(known) == len(rows):
-            cells += _targets(known)
+            after += _targets(known)
+        room = self.columns + 1 - sum(len(text) for text, _ in (*before, *after))
+        cells = [*before, (self._shown_name(shown.name, room), ""), *after]
+        if len(known) == len(rows):
             cells += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
             cells += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
         return cells
+
+    def _shown_name(self, name: str, room: int) -> str:
+        """The name, cut so that what became of the kernel is seen; whole once one pans."""
+        return name if self.panned or len(name) <= room else fitted(name, max(room, LEAST))
 
 
 def _targets(rows: list[Row]) -> Cells:

@@ -286,6 +286,23 @@ async def test_what_vanishes_while_it_is_shown(tmp_path: Path) -> None:
         assert app.is_running
 
 
+@drive
+async def test_a_long_name_is_cut_so_that_its_targets_are_seen() -> None:
+    app = BrowseApp(Browser(LISTED))
+    async with app.run_test(size=(80, 30)) as pilot:
+        await settled(pilot, app)
+        app.kernels.styles.width = 24
+        await pilot.pause()
+        rows = [plain(app.kernels.cells(i)) for i in range(app.kernels.count)]
+        assert [row[: app.kernels.columns].rstrip() for row in rows] == [
+            "✓ double-40af… ⚑2  ✓v5e",
+            "✗ running-cc4e54…  ✗v5e",
+            "✗ unaligned-00bb…  ✗v5e",
+        ]
+        app.kernels.panned = 8
+        assert plain(app.kernels.cells(2)).startswith("✗ unaligned-00bb54cf  ✗v5e")
+
+
 # Passes.
 
 
