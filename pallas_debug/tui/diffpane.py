@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import itemgetter
 from threading import Event
 from typing import ClassVar
 
@@ -375,9 +376,25 @@ class DiffPane(FindView):
             if row.old is not None and row.new is not None:
                 spans = self._diff.words(row.old, row.new)[not is_old]
                 marks = [(start, stop, f"{kind}-word") for start, stop in spans]
-            parts = highlight.marked([(text, kind)], marks)
+            parts = self._changed(text, kind, marks)
         cells = self._found(text, parts)
         return cells if rest <= 0 else [*cells, (f" … {rest:,} more characters", "diff--note")]
+
+    def _changed(self, text: str, kind: str, marks: Sequence[highlight.Mark]) -> Cells:
+        """A changed line. Its locations have not changed, where they are no change."""
+        if "loc" not in self.ignore:
+            return highlight.marked([(text, kind)], marks)
+        parts: Cells = []
+        locations: list[tuple[int, int]] = []
+        at = 0
+        of_location = [(part, what == "location") for part, what in highlight.spans(text)]
+        for is_location, group in itertools.groupby(of_location, key=itemgetter(1)):
+            part = "".join(part for part, _ in group)
+            parts.append((part, "location" if is_location else kind))
+            if is_location:
+                locations.append((at, at + len(part)))
+            at += len(part)
+        return highlight.marked(parts, highlight.outside(marks, locations))
 
     def _found(self, text: str, parts: Sequence[tuple[str, str]]) -> Cells:
         parts = highlight.marked(parts, self.found_in(text))

@@ -83,6 +83,21 @@ def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Spans:
     return found
 
 
+def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Mark]:
+    """What of the marks lies in none of the ranges, which are in order."""
+    found: list[Mark] = []
+    for first, last, over in marks:
+        for start, stop in ranges:
+            if start >= last:
+                break
+            if first < start:
+                found.append((first, start, over))
+            first = max(first, stop)
+        if first < last:
+            found.append((first, last, over))
+    return found
+
+
 def hits(line: str, pattern: re.Pattern[str]) -> list[Mark]:
     """Where a pattern matches, as marks."""
     found = (match.span() for match in pattern.finditer(line))

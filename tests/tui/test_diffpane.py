@@ -158,6 +158,30 @@ async def test_words_that_changed_are_reversed_and_lines_have_signs() -> None:
 
 
 @drive
+async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
+    app = Alone()
+    async with app.run_test(size=(80, 24)) as pilot:
+        old = ["%0 = a.load %1 : f32 loc(#loc1)", "%1 = a.b loc(#loc1)"]
+        show(
+            app.pane, old, ["%0 = a.store %1 : f32 loc(#loc7)", "%1 = a.b loc(#loc8)"], kind="mlir"
+        )
+        await pilot.pause()
+        assert plain(app.pane.cells(1)) == "%0 = a.load %1 : f32 loc(…)"
+        assert [text for text, look in app.pane.cells(2) if look == "diff--added-word"] == [
+            "a.store"
+        ]
+        assert app.pane.cells(2)[-1] == ("loc(…)", "diff--location")
+        assert app.pane.count == 4
+        app.pane.toggle_noise()
+        await pilot.pause()
+        assert [text for text, look in app.pane.cells(3) if look == "diff--added-word"] == [
+            "a.store",
+            "#loc7",
+        ]
+        assert plain(app.pane.cells(1)).endswith("f32 loc(#loc1)")
+
+
+@drive
 async def test_side_by_side() -> None:
     app = Alone()
     old = ["same", "one two", "gone", *["line"] * 9]

@@ -15,6 +15,7 @@ from pallas_debug.ir.text import Document
 from pallas_debug.tui import highlight
 from pallas_debug.tui.cells import cells, cuts, plain, visible, without_tabs
 from pallas_debug.tui.folds import Folds
+from pallas_debug.tui.highlight import Mark
 from pallas_debug.tui.lines import PIECE, DocumentLines, Lines, ListLines
 
 LLO = [
@@ -208,3 +209,18 @@ def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> 
     assert list(source.pieces(0, lambda: 10)) == []
     with pytest.raises(OSError, match="Bad file"):
         source.grow()
+
+
+@pytest.mark.parametrize(
+    "marks, kept",
+    [
+        ([(0, 2, "a")], [(0, 2, "a")]),
+        ([(4, 6, "a")], []),
+        ([(2, 5, "a")], [(2, 3, "a")]),
+        ([(5, 9, "a")], [(7, 9, "a")]),
+        ([(0, 20, "a")], [(0, 3, "a"), (7, 10, "a"), (12, 20, "a")]),
+        ([(0, 4, "a"), (6, 8, "b"), (12, 13, "c")], [(0, 3, "a"), (7, 8, "b"), (12, 13, "c")]),
+    ],
+)
+def test_marks_outside_of_ranges(marks: list[Mark], kept: list[Mark]) -> None:
+    assert highlight.outside(marks, [(3, 7), (10, 12)]) == kept
