@@ -14,7 +14,7 @@ from textual.worker import get_current_worker
 
 from pallas_debug.tui.kernels import KernelList, Line
 from pallas_debug.tui.lineview import Cells
-from pallas_debug.tui.listpane import LEAST, ListPane, fitted
+from pallas_debug.tui.listpane import ListPane, fitted
 from pallas_debug.tui.model import Browser, Entry
 from pallas_debug.tui.rows import FAILED, OK, UNKNOWN, Filter, Row
 from pallas_debug.tui.runs import Runs
@@ -24,6 +24,9 @@ BUDGET = 0.02
 
 FEW = 500
 """Kernels up to which all rows are read at the start, so that they can be counted."""
+
+_LEAST = 10
+"""Cells that a name keeps where its targets have no room."""
 
 TICK = 0.2
 """Seconds between two times that progress is shown."""
@@ -318,16 +321,17 @@ class KernelPane(ListPane):
         after.append(("  ", ""))
         if len(known) == len(rows):
             after += _targets(known)
-        room = self.columns + 1 - sum(len(text) for text, _ in (*before, *after))
-        cells = [*before, (self._shown_name(shown.name, room), ""), *after]
+        more: Cells = []
         if len(known) == len(rows):
-            cells += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
-            cells += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
-        return cells
+            more += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
+            more += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
+        # The last blank need not be seen; the mark that there is more does.
+        room = self.columns + (not more) - sum(len(text) for text, _ in (*before, *after))
+        return [*before, (self._shown_name(shown.name, room), ""), *after, *more]
 
     def _shown_name(self, name: str, room: int) -> str:
         """The name, cut so that what became of the kernel is seen; whole once one pans."""
-        return name if self.panned or len(name) <= room else fitted(name, max(room, LEAST))
+        return name if self.panned or len(name) <= room else fitted(name, max(room, _LEAST))
 
 
 def _targets(rows: list[Row]) -> Cells:

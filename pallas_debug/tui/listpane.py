@@ -97,7 +97,7 @@ def aligned(left: Cells, right: list[tuple[str, str]], width: int) -> Cells:
     room = width - sum(len(part) for part, _ in fixed)
     columns: list[tuple[str, str]] = []
     for column, kind in right:
-        if room - len(column) - 1 < min(len(text), LEAST):
+        if room - len(column) - 1 < min(len(text), _LEAST):
             break
         room -= len(column) + 1
         columns.append((f" {column}", kind))
@@ -106,5 +106,5 @@ def aligned(left: Cells, right: list[tuple[str, str]], width: int) -> Cells:
     return [*fixed, (fitted(text, room), style), *columns]
 
 
-LEAST = 12
+_LEAST = 12
 """Cells that a name keeps, whatever else there is to say."""

@@ -295,9 +295,9 @@ async def test_a_long_name_is_cut_so_that_its_targets_are_seen() -> None:
         await pilot.pause()
         rows = [plain(app.kernels.cells(i)) for i in range(app.kernels.count)]
         assert [row[: app.kernels.columns].rstrip() for row in rows] == [
-            "✓ double-40af… ⚑2  ✓v5e",
-            "✗ running-cc4e54…  ✗v5e",
-            "✗ unaligned-00bb…  ✗v5e",
+            "✓ double-40a… ⚑2  ✓v5e",
+            "✗ running-cc4e5…  ✗v5e",
+            "✗ unaligned-00b…  ✗v5e",
         ]
         app.kernels.panned = 8
         assert plain(app.kernels.cells(2)).startswith("✗ unaligned-00bb54cf  ✗v5e")
