@@ -34,9 +34,9 @@ class Lower:
         return lowered
 
 
-def newlines(data: bytes | bytearray, stop: int) -> int:
-    """How many there are before one byte."""
-    return _count(data, _NEWLINE, 0, stop)
+def newlines(data: bytes | bytearray, stop: int, start: int = 0) -> int:
+    """How many there are from one byte to before another."""
+    return _count(data, _NEWLINE, start, stop)
 
 
 def lines(
@@ -50,7 +50,7 @@ def lines(
     """
     position = 0
     for place in places:
-        line += _count(data, _NEWLINE, position, place)
+        line += newlines(data, place, position)
         position = place
         end = _find(data, _NEWLINE, place, stop)
         yield line, data.rfind(_NEWLINE, 0, place) + 1, stop if end < 0 else end

@@ -15,6 +15,7 @@ from typing import Literal
 from textual.message import Message
 from textual.worker import Worker
 
+from pallas_debug.ir.chunks import newlines
 from pallas_debug.ir.patterns import Query
 from pallas_debug.ir.search import finder
 from pallas_debug.tui import highlight
@@ -275,10 +276,9 @@ class _Work:
 
     def _search(self, data: bytes) -> None:
         hits, line, position = self._hits, self.line, 0
-        count = data.count
         for begin, _ in self._find(data, len(data)):
-            line += count(b"\n", position, begin)
+            line += newlines(data, begin, position)
             position = begin
             if not hits or hits[-1] != line:  # a line that is huge comes in parts
                 hits.append(line)
-        self.line = line + count(b"\n", position)
+        self.line = line + newlines(data, len(data), position)

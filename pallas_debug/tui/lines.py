@@ -21,6 +21,9 @@ STEP = 1 << 21
 PIECE = 1 << 22
 """Bytes of a line that are searched at a time, where it is longer."""
 
+AGAIN = 1 << 12
+"""Bytes of a part of a line that come again with the next one: a match may lie across them."""
+
 
 class Lines(Protocol):
     """What a pane draws. Line numbers count from 0."""
@@ -72,7 +75,7 @@ class Lines(Protocol):
     def pieces(self, line: int, size: Callable[[], int]) -> Iterator[bytes]:
         """The bytes of all lines from one on, in pieces of about `size()` that end with a line.
 
-        A line longer than `PIECE` comes in parts.
+        A line longer than `PIECE` comes in parts, each with the last `AGAIN` bytes of that before.
         """
         ...
 
@@ -133,6 +136,8 @@ class DocumentLines:
             offset = self._document.offset(line)
             while data := self._document.chunk(offset, size(), PIECE):
                 offset += len(data)
+                if not data.endswith(b"\n") and offset < self._document.size:
+                    offset -= min(AGAIN, len(data) // 2)
                 yield data
 
 

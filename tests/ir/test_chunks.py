@@ -33,6 +33,8 @@ def test_newlines_are_counted() -> None:
         data = chunk(size, b"ab\n")
         for stop in (size, size // 2):
             assert chunks.newlines(data, stop) == data.count(b"\n", 0, stop)
+            start = stop // 3
+            assert chunks.newlines(data, stop, start) == data.count(b"\n", start, stop)
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"a"])

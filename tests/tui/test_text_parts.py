@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
 import time
+from array import array
 from pathlib import Path
 
 import pytest
 from rich.cells import cell_len
 
 from pallas_debug.ir.operations import Module, Region
+from pallas_debug.ir.patterns import Query
 from pallas_debug.ir.text import Document
 from pallas_debug.tui import highlight
 from pallas_debug.tui.cells import cells, cuts, plain, visible, without_tabs
+from pallas_debug.tui.find import _Work
 from pallas_debug.tui.folds import Folds
 from pallas_debug.tui.highlight import Mark
-from pallas_debug.tui.lines import PIECE, DocumentLines, Lines, ListLines
+from pallas_debug.tui.lines import AGAIN, PIECE, DocumentLines, Lines, ListLines
 
 LLO = [
     "$region0: #{add.1}",
@@ -191,10 +195,29 @@ def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
 
 
 def test_a_huge_line_comes_in_parts() -> None:
-    document = Document.of(b"a\n" + b"x" * (PIECE * 2 + 5) + b"\nb\n")
-    sizes = [len(p) for p in DocumentLines(document).pieces(0, lambda: 100)]
-    assert sum(sizes) == document.size
-    assert max(sizes) == PIECE
+    text = b"a\n" + bytes(range(97, 123)) * (PIECE // 12) + b"\nb\n"
+    document = Document.of(text)
+    first, *parts, last = DocumentLines(document).pieces(0, lambda: 100)
+    assert first == b"a\n"
+    assert last.endswith(b"z\nb\n")
+    parts.append(last)
+    assert len(parts) == 3
+    assert max(map(len, parts)) == PIECE
+    for before, part in itertools.pairwise(parts):
+        assert part.startswith(before[-AGAIN:])
+    assert first + parts[0] + b"".join(part[AGAIN:] for part in parts[1:]) == text
+
+
+@pytest.mark.parametrize("end", [b"", b"\n", b"\nneedle", b"\nneedle\n"])
+def test_what_lies_across_two_parts_of_a_line_is_found(end: bytes) -> None:
+    for before in range(7):
+        line = b"x" * (PIECE - before) + b"needle" + b"x" * PIECE
+        source = DocumentLines(Document.of(b"a\nb\n" + line + end))
+        hits = array("Q")
+        work = _Work(source, Query(text="needle"), hits, 0)
+        while not work.step():
+            pass
+        assert list(hits) == ([2, 3] if b"needle" in end else [2])
 
 
 def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> None:
