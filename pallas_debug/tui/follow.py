@@ -118,10 +118,10 @@ def look(app: BrowseApp) -> None:
         return
     folder = app.browser.stored(entry).folder if entry is not None else None
 
-    def look() -> None:
+    def aside() -> None:
         app.call_later(_show, app, watch.look(entry, folder), entry)
 
-    app.run_worker(look, thread=True, group="follow")
+    app.run_worker(aside, thread=True, group="follow")
 
 
 def _show(app: BrowseApp, found: _Seen, entry: Entry | None) -> None:

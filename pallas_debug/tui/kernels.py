@@ -94,7 +94,8 @@ class KernelList:
         known: dict[tuple[object, bool], bool] = {}
 
         def takes(entry: Entry) -> bool:
-            if len(wanted.words) > 1 and not wanted.takes_name(entry.name):  # one of two has each
+            # Of two directories' names each may hold some of the words, and neither all.
+            if len(wanted.words) > 1 and not wanted.takes_name(entry.name):
                 return False
             if wanted.test is not None:
                 tests = self.tests.get(entry.name)
