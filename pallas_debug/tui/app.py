@@ -239,8 +239,11 @@ class BrowseApp(Shell):
         """The passes of the kernel under the cursor; of one that failed, at the failing pass."""
         self._listed = self.entry, self.wanted_target
         if self.entry is None:
-            roots = " and ".join(map(str, self.browser.roots))
-            self.say(f"no kernels in {roots}; `pallas-debug dump` makes some")
+            if self.browser.entries:
+                self.say("no kernel is as the filter wants it; f changes it")
+            else:
+                roots = " and ".join(map(str, self.browser.roots))
+                self.say(f"no kernels in {roots}; `pallas-debug dump` makes some")
             return
         before = self.steps.current
         steps = self.browser.steps(self.entry, self.wanted_target)

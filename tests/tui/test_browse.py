@@ -247,6 +247,20 @@ async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> No
 
 
 @drive
+async def test_a_filter_that_nothing_passes_says_so_and_not_that_there_are_no_kernels(
+    raw: Path,
+) -> None:
+    app = BrowseApp(Browser(raw / "libtpu-0.0.50" / "add"))
+    async with app.run_test(size=(80, 24)) as pilot:
+        await press(pilot, "f", *"nowhere")
+        assert app.entry is None
+        assert "no kernel is as the filter wants it; f changes it" in status(app)
+        await press(pilot, "enter", "f", *["backspace"] * 7, "enter")
+        assert app.entry is not None
+        assert "no kernel" not in status(app)
+
+
+@drive
 async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> None:
     for i, path in enumerate(sorted((raw / "libtpu-0.0.50" / "add").iterdir())):
         (tmp_path / path.name).write_bytes(b"x" * 10_000_000 if i == 3 else b"y")
