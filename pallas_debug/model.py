@@ -181,6 +181,14 @@ class Memory:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FileRecord:
+    """What a file of a dump was when it was written: its size in bytes and its SHA-256."""
+
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compilation:
     """A kernel for one target: what the compiler made of it.
 
@@ -192,6 +200,8 @@ class Compilation:
       notes: sentences that whoever runs the executable should know.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
+      files: every file of the target's folder but the manifest itself, by its path below the
+        folder. Empty in dumps older than this field.
     """
 
     kernel: str
@@ -209,6 +219,7 @@ class Compilation:
     device_kind: str | None = None
     num_devices: int = 1
     versions: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, FileRecord] = field(default_factory=dict)
     cached: bool = False
 
     @property

@@ -18,6 +18,15 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--torture",
+        choices=("short", "full"),
+        default="short",
+        help="how much tests/torture does: a sample in under a minute, or all of it",
+    )
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Run:
     """Runs `python -c CODE` (or `python ARGS`) in a child process in `tmp_path`."""
