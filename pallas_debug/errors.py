@@ -29,6 +29,10 @@ class DumpDirectoryError(CannotRunError):
     """A dump directory cannot be used: missing, a file, not writable, full."""
 
 
+class LockTimeoutError(CannotRunError):
+    """Another process holds a lock for longer than this one may wait: a kernel is not attempted."""
+
+
 class DumpFormatError(PallasDebugError):
     """A file of a dump directory is not what it should be: cut short, foreign, too new."""
 

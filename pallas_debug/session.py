@@ -10,10 +10,11 @@ import concurrent.futures
 import contextlib
 import itertools
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ from pallas_debug.bridge import (
 )
 from pallas_debug.bridge.interpret_params import Mode
 from pallas_debug.checks.observer import RunObserver
-from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.hooks import extra_targets, hookimpl, notify, plugin_manager
 from pallas_debug.model import (
     Compilation,
@@ -45,6 +46,7 @@ from pallas_debug.model import (
     RunRecord,
     Target,
 )
+from pallas_debug.store.locks import WAIT_MARGIN, Waiting
 from pallas_debug.store.writer import Store
 
 Interpret = Mode | str | None
@@ -148,7 +150,9 @@ class Session:
     ) -> None:
         self.options = options
         self._mode = _mode(options.interpret)
-        self.store = Store(options.dumps) if options.dumps is not None else None
+        self._say = say
+        self._stopping = threading.Event()
+        self.store = self._opened_store()
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
@@ -166,7 +170,6 @@ class Session:
             skipped=self._skipped,
         )
         self._runs = runs
-        self._say = say
         self._said: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
         self._identity = object()
@@ -210,6 +213,8 @@ class Session:
             stop = True
             raise
         finally:
+            if stop:  # threads of the pool that wait for a lock, too
+                self._stopping.set()
             self._pool.close(stop=stop)
 
     @property
@@ -240,6 +245,24 @@ class Session:
             folder = self.store.folder(kernel) if self.store else Path()
             found.append(Dump(kernel=kernel, folder=folder, compilations=compilations))
         return found
+
+    @property
+    def kept(self) -> list[Dump]:
+        """Those of `dumps` that are in the dump directory, whole, and of their compilations those
+        that are; all of them where nothing is dumped."""
+        store = self.store
+        if store is None:
+            return self.dumps
+        return [
+            replace(
+                dump,
+                compilations=tuple(
+                    c for c in dump.compilations if store.keeps(dump.kernel, c.target)
+                ),
+            )
+            for dump in self.dumps
+            if store.keeps(dump.kernel)
+        ]
 
     @property
     def pending(self) -> int:
@@ -454,8 +477,7 @@ class Session:
         with self._collecting_problems():
             kernel = captured.kernel
             key = self._jobs.key(captured, target)
-            claim = self.plugins.hook.pallas_debug_claim_compilation(kernel=kernel, target=target)
-            with claim or contextlib.nullcontext():
+            with self._claimed(captured, target, key):
                 compilation = self.plugins.hook.pallas_debug_find_compilation(
                     kernel=kernel, target=target, key=key
                 )
@@ -463,6 +485,37 @@ class Session:
                     self._compile_anew(captured, target, key)
                 else:
                     self._finished(kernel, compilation, {})
+
+    @contextlib.contextmanager
+    def _claimed(self, captured: capture.Capture, target: Target, key: str) -> Iterator[None]:
+        """Nobody else compiles this kernel meanwhile; not attempted where that cannot be had."""
+        claim = self.plugins.hook.pallas_debug_claim_compilation(
+            kernel=captured.kernel, target=target
+        )
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(claim or contextlib.nullcontext())
+            except LockTimeoutError as error:
+                self._compilations[captured.kernel.digest, target.name] = self._jobs.unavailable(
+                    captured, target, key, error
+                )
+                raise
+            yield
+
+    def _opened_store(self) -> Store | None:
+        if self.options.dumps is None:
+            return None
+        waiting = Waiting(
+            timeout=self.options.timeout + WAIT_MARGIN, warn=self._warn, stop=self._stopping
+        )
+        return Store(self.options.dumps, waiting=waiting)
+
+    def _warn(self, sentence: str) -> None:
+        """Tell the user of something that concerns the whole run, as it happens."""
+        if self._say is not None:
+            self._say(sentence)
+        else:
+            sys.stderr.write(f"pallas-debug: {sentence}\n")
 
     def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
         kernel = captured.kernel

@@ -12,7 +12,6 @@ import contextlib
 import importlib.util
 import os
 import platform
-import shutil
 import signal
 import subprocess
 import sys
@@ -26,12 +25,16 @@ from typing import BinaryIO, cast
 
 from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
+from pallas_debug.store.scratch import Scratch, sweep
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that one compilation may take."""
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags beside the dump directory that every child gets: locations on every operation."""
+
+PREFIX = "pallas-debug-"
+"""Start of the names of our folders in the temporary directory."""
 
 _DUMP_TO = "xla_mosaic_dump_to"
 
@@ -134,6 +137,7 @@ class Pool:
         self._changed = threading.Condition(self._lock)
         self._children: set[_Child] = set()
         self._stopped = False
+        self._swept = False
 
     def __enter__(self) -> Pool:
         return self
@@ -175,9 +179,9 @@ class Pool:
         """
         check_machine()
         with contextlib.ExitStack() as stack:
-            folder = _scratch()
-            stack.callback(shutil.rmtree, folder, ignore_errors=True)
-            yield self._compile(module, topology, num_devices, dict(options or {}), folder)
+            scratch = _scratch()
+            stack.callback(scratch.remove)
+            yield self._compile(module, topology, num_devices, dict(options or {}), scratch.path)
 
     def warm(self) -> None:
         """Start a child that will be needed soon, if there is none, while others do their work."""
@@ -289,6 +293,7 @@ class Pool:
     def _start(self) -> _Child:
         """A new child, for which `_starting` was counted up."""
         try:
+            self._sweep()
             child = _Child(self.settings)
         finally:
             with self._changed:
@@ -301,6 +306,13 @@ class Pool:
             self._drop(child)
             raise WorkerError(_STOPPED)
         return child
+
+    def _sweep(self) -> None:
+        """Delete what killed runs left in the temporary directory, once per pool."""
+        with self._lock:
+            is_swept, self._swept = self._swept, True
+        if not is_swept:
+            sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
 
     def _drop(self, child: _Child) -> None:
         child.kill()
@@ -319,7 +331,8 @@ class _Child:
     served = 0
 
     def __init__(self, settings: Settings) -> None:
-        self.folder = _scratch(DUMPS)
+        self._scratch = _scratch(DUMPS)
+        self.folder = self._scratch.path
         self.dumps = self.folder / DUMPS
         self._startup = self.folder / "startup.log"
         environment = dict(os.environ) | _QUIET
@@ -341,9 +354,11 @@ class _Child:
                     stderr=log,
                     env=environment,
                     start_new_session=True,  # ctrl+c is for the parent to answer
+                    # It holds the folder's lock as well: it may outlive us for a moment.
+                    pass_fds=() if self._scratch.lock is None else (self._scratch.lock,),
                 )
         except OSError as error:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._scratch.remove()
             raise WorkerError(f"the compiler's process could not be started: {error}") from error
 
     def ask(self, request: Request, timeout: float) -> tuple[Reply | None, str | None]:
@@ -388,7 +403,7 @@ class _Child:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._scratch.remove()
 
     def alive(self) -> bool:
         return self.process.poll() is None
@@ -408,12 +423,12 @@ class _Child:
             return self.process.wait()
 
 
-def _scratch(*folders: str) -> Path:
+def _scratch(*folders: str) -> Scratch:
     """A new folder for what a compilation writes, with these in it."""
     try:
-        scratch = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
+        scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
         for folder in folders:
-            (scratch / folder).mkdir()
+            (scratch.path / folder).mkdir()
     except OSError as error:
         raise WorkerError(
             f"the compiler's process has nowhere to write: {error}. "

@@ -168,7 +168,7 @@ def _of_program(
     for error in session.problems:
         output.say(str(error))
     if problem is not None or session.problems:
-        for line in _lines(session.dumps, options):
+        for line in _lines(session.kept, options):
             output.say(line)
         raise CannotRunError(problem or "not everything could be dumped; see above")
     if not session.dumps:

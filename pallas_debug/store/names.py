@@ -19,6 +19,9 @@ RUNS = "runs"
 MAX_BYTES = 200
 """Most file systems allow 255 bytes; the rest is for the suffixes that we append."""
 
+DIGITS = 8
+"""Hex digits of a kernel's digest in the name of its folder."""
+
 _UNSAFE = re.compile(r"[^\w.+=,@ -]")
 
 
@@ -39,7 +42,7 @@ def clean(name: str) -> str:
 
 def kernel_folder(kernel: Kernel) -> str:
     """`<kernel name>-<8 hex of content>`."""
-    return f"{clean(kernel.name)}-{kernel.digest[:8]}"
+    return f"{clean(kernel.name)}-{kernel.digest[:DIGITS]}"
 
 
 def target_folder(target: str) -> str:

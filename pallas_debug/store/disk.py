@@ -1,0 +1,206 @@
+"""File operations by which a dump directory changes, and what their errors mean.
+
+Everything that the writer creates, renames or flushes goes through one `Disk`, so that a test can
+record the operations, or refuse them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import functools
+import hashlib
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from pallas_debug.errors import DumpDirectoryError
+from pallas_debug.model import FileRecord
+
+Content = bytes | Path
+"""Content of a file to be written: its bytes, or a file to copy."""
+
+_CHUNK = 1 << 20
+
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+_NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
+"""What file systems, kernels and sandboxes answer that cannot swap two paths."""
+
+_NO_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+"""What file systems answer that have nothing to flush, most often for a folder."""
+
+
+class Disk:
+    """Operations that change a directory; each raises `OSError`."""
+
+    def make_folder(self, path: Path) -> None:
+        """Create a folder; it is fine if it is there already."""
+        with contextlib.suppress(FileExistsError):
+            path.mkdir()
+            return
+        if not path.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+
+    def write(self, path: Path, content: Content) -> FileRecord:
+        """Create a file, and return what was written; it is not flushed yet."""
+        digest, size = hashlib.sha256(), 0
+        with os.fdopen(os.open(path, _NEW_FILE, 0o666), "wb", buffering=0) as file:
+            for chunk in _chunks(content):
+                digest.update(chunk)
+                size += len(chunk)
+                view = memoryview(chunk)
+                while view:  # a signal, or a disk that fills up, may cut a write short
+                    view = view[file.write(view) :]
+        return FileRecord(size=size, sha256=digest.hexdigest())
+
+    def flush(self, path: Path) -> None:
+        """Return once a file's content, or a folder's entries, would survive a power failure."""
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(opened)
+        except OSError as error:
+            if error.errno not in _NO_FLUSH:
+                raise
+        finally:
+            os.close(opened)
+
+    def flush_all(self, paths: Iterable[Path]) -> None:
+        """Flush several files and folders, after they were all written.
+
+        The first flush makes the file system commit most of the rest.
+        """
+        for path in paths:
+            self.flush(path)
+
+    def made(self, path: Path) -> None:
+        """Learn of a folder that was created elsewhere."""
+
+    def rename(self, old: Path, new: Path) -> None:
+        """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
+        old.rename(new)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        """Swap two paths in one atomic step; False where the file system cannot."""
+        renameat2 = _renameat2()
+        if renameat2 is None:
+            return False
+        names = os.fsencode(one), os.fsencode(other)
+        if renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
+            return True
+        number = ctypes.get_errno()
+        if number in _NO_EXCHANGE:
+            return False
+        raise OSError(number, os.strerror(number), str(one), None, str(other))
+
+    def remove(self, path: Path) -> None:
+        """Delete a file or folder, as far as that is possible."""
+        shutil.rmtree(path, ignore_errors=True)
+
+
+_NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+
+
+def _chunks(content: Content) -> Iterator[bytes]:
+    if isinstance(content, bytes):
+        yield content
+        return
+    with content.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+@functools.cache
+def _renameat2() -> Callable[..., int] | None:
+    """The C library's; None on a system that is not Linux or has an old one."""
+    function: Callable[..., int] | None
+    try:
+        function = ctypes.CDLL(None, use_errno=True).renameat2
+    except (AttributeError, OSError):
+        return None
+    return function
+
+
+def read_regular(path: Path, size: int | None = None) -> bytes | None:
+    """Content of a regular file; None for anything else, or where the size is not this one.
+
+    A named pipe or a device in a dump must not stop the run, and a symlink must not lead
+    elsewhere.
+    """
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        with os.fdopen(os.open(path, flags), "rb", buffering=0) as file:
+            found = os.fstat(file.fileno())
+            is_asked_for = stat.S_ISREG(found.st_mode) and size in (None, found.st_size)
+            return file.read() if is_asked_for else None
+    except (OSError, ValueError):
+        return None
+
+
+def is_as_recorded(path: Path, record: FileRecord) -> bool:
+    """Whether a file is, byte for byte, what was written."""
+    found = read_regular(path, record.size)
+    return found is not None and hashlib.sha256(found).hexdigest() == record.sha256
+
+
+@contextlib.contextmanager
+def explaining(root: Path) -> Iterator[None]:
+    """Turn an `OSError` into a `DumpDirectoryError` that says why `root` cannot be written to.
+
+    Put it where the error arises: whether inodes are left is no longer known once temporary files
+    were deleted.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise explained(error, root) from error
+
+
+def explained(error: OSError, root: Path) -> DumpDirectoryError:
+    """The error for the user: what cannot be written to, why, and what to do."""
+    cause = _SENTENCES.get(error.errno or 0)
+    if error.errno == errno.ENOSPC:
+        cause = _NO_INODES if _has_no_inodes(root) else _DISK_FULL
+    elif cause is None:
+        gone = not root.exists()
+        cause = "it has gone. Was it deleted while the run went on?" if gone else f"{error}"
+    return DumpDirectoryError(f"cannot dump to {root}: {cause}")
+
+
+def _has_no_inodes(root: Path) -> bool:
+    with contextlib.suppress(OSError):
+        found = os.statvfs(root)
+        return found.f_files > 0 and found.f_favail == 0  # some file systems count none
+    return False
+
+
+_WHOLE = "what was written is whole"
+_DISK_FULL = f"the disk is full. Free some space, or dump elsewhere; {_WHOLE}"
+_NO_INODES = (
+    "the file system has no inodes left, though it may have space: it holds too many files. "
+    f"Delete files there (`df -i` counts them), or dump elsewhere; {_WHOLE}"
+)
+_NOT_WRITABLE = "it is not writable. Dump elsewhere, or change its permissions"
+
+_SENTENCES = {
+    errno.EDQUOT: f"your disk quota is used up. Free some space, or dump elsewhere; {_WHOLE}",
+    errno.EACCES: _NOT_WRITABLE,
+    errno.EPERM: _NOT_WRITABLE,
+    errno.EROFS: _NOT_WRITABLE,
+    errno.EFBIG: (
+        "a file would be larger than the file system or `ulimit -f` allows. "
+        f"Raise the limit, or dump elsewhere; {_WHOLE}"
+    ),
+    errno.ENAMETOOLONG: (
+        "a path in it would be longer than the file system allows. "
+        "Dump into a directory with a shorter path"
+    ),
+    errno.EMFILE: (
+        "this process has too many open files. Raise `ulimit -n`, or compile fewer kernels at a "
+        f"time (--jobs); {_WHOLE}"
+    ),
+}

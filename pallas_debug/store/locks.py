@@ -1,0 +1,213 @@
+"""Locks between processes, held through files: bounded waits that name the holder.
+
+`flock` belongs to an open file: it ends with the process that holds it, however that ends, and it
+works between PID namespaces of one kernel. Some network file systems have no such locks; there
+`LocksUnavailable` is raised, and it is for the caller to go on without.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pallas_debug.errors import LockTimeoutError, WorkerError
+
+SAY_AFTER = 2.0
+"""Seconds of waiting after which the user is told who holds the lock."""
+
+WAIT_MARGIN = 5.0
+"""Seconds, beside those for the compilation, that the holder of a lock is given: it also lowers the
+kernel and starts a compiler process."""
+
+_INTERVALS = 0.01, 0.1
+"""Seconds between two attempts: at first, and at most."""
+
+_UNAVAILABLE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS})
+_HELD = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES})
+
+_MAX_RECORD = 4096
+_MAX_COMMAND = 120
+
+
+class LocksUnavailable(OSError):
+    """The file system has no locks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting:
+    """How to wait for a lock.
+
+    Attributes:
+      timeout: seconds after which waiting is given up.
+      warn: called with a sentence when waiting takes long.
+      stop: set to end all waiting at once.
+    """
+
+    timeout: float = 120.0 + WAIT_MARGIN
+    warn: Callable[[str], None] = field(default=lambda _: None)
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """The process that holds a lock, as it recorded itself in the lock's file."""
+
+    pid: int
+    host: str
+    command: str
+    task: str
+    since: float
+
+    def __str__(self) -> str:
+        return f"pid {self.pid} on {self.host} (`{self.command}`)"
+
+    @property
+    def seconds(self) -> int:
+        """How long it has held the lock."""
+        return max(0, round(time.time() - self.since))
+
+
+def try_lock(opened: int) -> bool:
+    """Lock an open file unless another holds its lock.
+
+    Raises:
+      LocksUnavailable: the file system has no locks.
+    """
+    try:
+        fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in _HELD:
+            return False
+        if error.errno in _UNAVAILABLE:
+            raise LocksUnavailable(error.errno, error.strerror) from error
+        raise
+    return True
+
+
+def open_lock(path: Path) -> int:
+    """A descriptor of a lock's file, which is created if needed.
+
+    One that another user created may be readable alone: that is enough to lock it.
+    """
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        return os.open(path, flags | os.O_RDWR | os.O_CREAT, 0o666)
+    except PermissionError:
+        return os.open(path, flags | os.O_RDONLY)
+
+
+@contextlib.contextmanager
+def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
+    """Hold the lock of a file.
+
+    Args:
+      path: the lock's file; it stays when the lock is released.
+      task: what the lock is held for, as in "compiling softmax for v5e".
+      waiting: for how long, and who is told.
+
+    Raises:
+      LocksUnavailable: the file system has no locks.
+      LockTimeoutError: another process held it all the time.
+      WorkerError: waiting was stopped.
+    """
+    opened = open_lock(path)
+    try:
+        _acquire(opened, path, task, waiting)
+        _record(opened, task)
+        try:
+            yield
+        finally:
+            with contextlib.suppress(OSError):
+                os.ftruncate(opened, 0)
+            # Not left to `close`: a process forked meanwhile has the same open file.
+            fcntl.flock(opened, fcntl.LOCK_UN)
+    finally:
+        os.close(opened)
+
+
+def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
+    began = time.monotonic()
+    interval, at_most = _INTERVALS
+    is_said = False
+    while not try_lock(opened):
+        waited = time.monotonic() - began
+        if waited >= waiting.timeout:
+            raise LockTimeoutError(_timed_out(holder(opened), path, task, waiting))
+        if waited >= SAY_AFTER and not is_said:
+            is_said = True
+            waiting.warn(_sentence(holder(opened), task, waiting))
+        if waiting.stop.wait(min(interval, waiting.timeout - waited)):
+            raise WorkerError(f"stopped while it waited for another process: {task}")
+        interval = min(at_most, interval * 1.5)
+
+
+def _sentence(found: Holder | None, task: str, waiting: Waiting) -> str:
+    """What the user is told while waiting."""
+    bound = f"waiting ends after {waiting.timeout:g} s"
+    if found is None:
+        return f"{task} waits for another process that holds the same lock; {bound}"
+    since = f"which has been {found.task} for {found.seconds} s"
+    return f"{task} waits for {found}, {since}; {bound}"
+
+
+def _timed_out(found: Holder | None, path: Path, task: str, waiting: Waiting) -> str:
+    who = "another process"
+    if found is not None:
+        who = f"{found}, which has been {found.task} for {found.seconds} s,"
+    return (
+        f"{task} was not attempted: {who} holds the lock {path}, and did not release it within "
+        f"{waiting.timeout:g} s. Let that process finish, or end it if it hangs, and run again; "
+        "or wait longer with --timeout (--pallas-timeout in pytest)."
+    )
+
+
+def holder(opened: int) -> Holder | None:
+    """Who holds the lock of an open file; None where that is not recorded."""
+    try:
+        record = json.loads(os.pread(opened, _MAX_RECORD, 0))
+        return Holder(
+            pid=int(record["pid"]),
+            host=_printable(str(record["host"])),
+            command=_printable(str(record["command"])),
+            task=_printable(str(record["task"])),
+            since=float(record["since"]),
+        )
+    except (OSError, ValueError, TypeError, KeyError, OverflowError, RecursionError):
+        return None
+
+
+def _record(opened: int, task: str) -> None:
+    """Write who we are into the lock's file, for those who wait."""
+    record = {
+        "pid": os.getpid(),
+        "host": socket.gethostname(),
+        "command": _printable(_command()),
+        "task": _printable(task),
+        "since": time.time(),
+    }
+    data = json.dumps(record).encode()
+    with contextlib.suppress(OSError):  # a full disk, or another user's file
+        os.ftruncate(opened, 0)
+        os.pwrite(opened, data, 0)
+
+
+def _command() -> str:
+    """The command line as one would type it, without the interpreter."""
+    words = list(getattr(sys, "argv", None) or ["python"])
+    return " ".join([os.path.basename(words[0]) or "python", *words[1:]])  # noqa: PTH119
+
+
+def _printable(text: str) -> str:
+    """One line without control characters; a name from elsewhere reaches the user's terminal."""
+    kept = "".join(c if c.isprintable() else "?" for c in text)
+    return kept if len(kept) <= _MAX_COMMAND else kept[: _MAX_COMMAND - 1] + "…"

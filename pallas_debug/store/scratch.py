@@ -1,0 +1,186 @@
+"""Temporary folders that say by a lock whether their owner is alive, and the sweep of the others.
+
+A process ID says nothing here: in another PID namespace (a second container with the same host
+name) it belongs to another process, or to none. A lock inside the folder is held while its owner
+writes, and the kernel releases it when the owner dies. Only where that cannot be judged, because
+the file system has no locks or the folder was made under another kernel (another host, or before a
+reboot), a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+from pallas_debug.store import locks
+from pallas_debug.store.names import clean
+
+LOCK = ".lock"
+"""Name of the lock's file inside each folder."""
+
+ABANDONED_AFTER = 24 * 3600.0
+"""Seconds without a change after which a folder counts as abandoned, where no lock can tell."""
+
+
+class Scratch:
+    """A new folder below `parent`, locked until it is removed or its process ends.
+
+    Raises:
+      OSError: it cannot be created.
+    """
+
+    def __init__(self, parent: Path, prefix: str = "") -> None:
+        while True:
+            self.path = Path(tempfile.mkdtemp(dir=parent, prefix=f"{prefix}{_identity()}-"))
+            self.lock: int | None = None
+            try:
+                if self._lock():
+                    return
+            except FileNotFoundError:
+                continue  # deleted meanwhile: start over
+            except BaseException:  # ctrl+c too
+                self.remove()
+                raise
+
+    def _lock(self) -> bool:
+        """False where a sweep took the folder between its creation and its lock."""
+        path = self.path / LOCK
+        self.lock = locks.open_lock(path)
+        try:
+            if locks.try_lock(self.lock) and _is_file(self.lock, path):
+                return True
+        except locks.LocksUnavailable:
+            self._close()
+            return True
+        self._close()
+        return False
+
+    def _close(self) -> None:
+        if self.lock is not None:
+            os.close(self.lock)
+            self.lock = None
+
+    def remove(self) -> None:
+        """Delete the folder and all that is in it; a second call does nothing."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._close()
+
+
+@contextlib.contextmanager
+def folder(prefix: str) -> Iterator[Path]:
+    """A folder in the system's temporary directory, deleted at the end of the block."""
+    made = Scratch(Path(tempfile.gettempdir()), prefix)
+    try:
+        yield made.path
+    finally:
+        made.remove()
+
+
+def sweep(
+    parent: Path,
+    prefix: str = "",
+    *,
+    unlocked: bool = True,
+    recover: Callable[[Path], object] = lambda _: None,
+) -> None:
+    """Delete the folders below `parent` whose owners have died.
+
+    Args:
+      parent: where to look; nothing happens where it cannot be listed.
+      prefix: that the names of the folders have.
+      unlocked: whether folders without a lock's file count too, by their age.
+      recover: called with a folder before it is deleted, and with one that may be abandoned but
+        is not old enough to be deleted.
+    """
+    try:
+        with os.scandir(parent) as entries:
+            names = [e.name for e in entries if e.name.startswith(prefix) and _is_ours(e)]
+    except OSError:
+        return
+    for name in names:
+        with contextlib.suppress(OSError):
+            _sweep(parent / name, name.removeprefix(prefix), unlocked, recover)
+
+
+def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], object]) -> None:
+    flags = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    try:
+        opened = os.open(path / LOCK, flags)
+    except FileNotFoundError:
+        if unlocked:  # it may be about to be locked, so only its age counts
+            _by_age(path, recover)
+        return
+    try:
+        try:
+            if not locks.try_lock(opened):
+                return  # somebody writes there
+            decides = identity.startswith(f"{_kernel()}-") and _is_file(opened, path / LOCK)
+        except locks.LocksUnavailable:
+            decides = False
+        if decides:
+            recover(path)
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            _by_age(path, recover)
+    finally:
+        os.close(opened)
+
+
+def _by_age(path: Path, recover: Callable[[Path], object]) -> None:
+    recover(path)
+    if time.time() - _changed(path) > ABANDONED_AFTER:
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _changed(path: Path) -> float:
+    """When anything in a folder last changed."""
+    newest = path.lstat().st_mtime
+    for where, folders, files in os.walk(path):
+        for name in (*folders, *files):
+            with contextlib.suppress(OSError):
+                newest = max(newest, Path(where, name).lstat().st_mtime)
+    return newest
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    """Whether it is a folder, and of this user."""
+    try:
+        found = entry.stat(follow_symlinks=False)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+
+
+def _is_file(opened: int, path: Path) -> bool:
+    """Whether an open file is still the one at `path`."""
+    try:
+        return os.path.samestat(os.fstat(opened), path.lstat())
+    except FileNotFoundError:
+        return False
+
+
+def _identity() -> str:
+    """`<kernel>-<host>-<pid>`, for the start of a folder's name. The last two are for people."""
+    return f"{_kernel()}-{_host()}-{os.getpid()}"
+
+
+@cache
+def _kernel() -> str:
+    """The running kernel, the same in all its containers: locks hold among its processes."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")
+    except OSError:
+        return f"h{_host()}"
+    return f"b{boot[:12]}"
+
+
+def _host() -> str:
+    return clean(socket.gethostname())[:60].replace("-", "_")
