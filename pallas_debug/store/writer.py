@@ -438,7 +438,7 @@ def _records(compilation: Compilation) -> dict[str, FileRecord] | None:
         if this.file is None:
             continue
         record = FileRecord(size=this.size, sha256=this.sha256)
-        if records and this.file not in records:
+        if compilation.files and this.file not in compilation.files:
             return None
         if this.sha256 and records.setdefault(this.file, record) != record:
             return None

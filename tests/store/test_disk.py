@@ -40,21 +40,42 @@ def refusal(work):
 
 FULL = f"""{PRELUDE}
 store = Store(root)
+other = Kernel(name="b", digest="1" * 64, primitive="p")
 store.put_kernel(kernel, jaxpr="j", source=None)
 store.put_compilation(kernel, ok, {{"small": b"x"}})
 for work in (
     lambda: store.put_compilation(kernel, ok, {{"large": b"x" * 1_000_000}}),
     lambda: store.put_kernel(kernel, jaxpr="j" * 1_000_000, source=None),
-    lambda: store.put_kernel(Kernel(name="b", digest="1" * 64, primitive="p"),
-                             jaxpr="j" * 1_000_000, source=None),
+    lambda: store.put_kernel(other, jaxpr="j" * 1_000_000, source=None),
+    lambda: store.put_compilation(other, ok, {{"large": b"x" * 1_000_000}}),
     lambda: store.put_run(RunRecord(run="r", name="n", kernels=("k" * 1_000_000,))),
 ):
     print(refusal(work))
 (stored,) = open_dumps(root)
-assert stored.problem is None and stored.target("v5e").compilation == ok
+assert stored.problem is None and stored.target("v5e").compilation.key == ok.key
 assert stored.stage_text("jaxpr") == "j"
 assert (stored.folder / "v5e" / "small").read_bytes() == b"x"
+assert store.keeps(kernel) and store.keeps(kernel, "v5e")
+assert not store.keeps(other) and not store.keeps(other, "v5e")
 assert list((root / ".tmp").iterdir()) == []
+"""
+
+NO_INODES = f"""{PRELUDE}
+store = Store(root)
+store.put_kernel(kernel, jaxpr="j", source=None)
+store.put_compilation(kernel, ok, {{"small": b"x"}})
+print(refusal(lambda: store.put_compilation(kernel, ok, {{str(n): b"x" for n in range(100)}})))
+(root / ".tmp" / "many").mkdir()
+try:
+    for n in range(100):
+        (root / ".tmp" / "many" / str(n)).write_bytes(b"")
+except OSError:
+    pass
+print(refusal(lambda: store.put_kernel(kernel, jaxpr="other", source=None)))
+(stored,) = open_dumps(root)
+assert stored.problem is None and stored.stage_text("jaxpr") == "j"
+assert (stored.folder / "v5e" / "small").read_bytes() == b"x"
+assert [path.name for path in (root / ".tmp").iterdir()] == ["many"]
 """
 
 READ_ONLY = f"""{PRELUDE}
@@ -86,8 +107,18 @@ def test_full_disk(tmp_path: Path) -> None:
             f"cannot dump to {tmp_path}: the disk is full. Free some space, or dump elsewhere; "
             "what was written is whole"
         ]
-        * 4
+        * 5
     )
+
+
+def test_no_inodes_are_left(tmp_path: Path) -> None:
+    """There is space, and no file can be created; the explanation does not say "full"."""
+    said = on_disk_of_its_own(NO_INODES, tmp_path, "size=10m,nr_inodes=40")
+    assert said == 2 * [
+        f"cannot dump to {tmp_path}: the file system has no inodes left, though it may have space: "
+        "it holds too many files. Delete files there (`df -i` counts them), or dump elsewhere; "
+        "what was written is whole"
+    ]
 
 
 def test_read_only_disk(tmp_path: Path) -> None:
@@ -108,21 +139,37 @@ def test_read_only_disk(tmp_path: Path) -> None:
         ),
         (
             errno.EDQUOT,
-            "the disk is full. Free some space, or dump elsewhere; what was written is whole",
+            "your disk quota is used up. Free some space, or dump elsewhere; "
+            "what was written is whole",
+        ),
+        (
+            errno.EFBIG,
+            "a file would be larger than the file system or `ulimit -f` allows. "
+            "Raise the limit, or dump elsewhere; what was written is whole",
+        ),
+        (
+            errno.ENAMETOOLONG,
+            "a path in it would be longer than the file system allows. "
+            "Dump into a directory with a shorter path",
+        ),
+        (
+            errno.EMFILE,
+            "this process has too many open files. Raise `ulimit -n`, or compile fewer kernels at "
+            "a time (--jobs); what was written is whole",
         ),
         (errno.EACCES, "it is not writable. Dump elsewhere, or change its permissions"),
         (errno.EIO, f"[Errno {errno.EIO}] {os.strerror(errno.EIO)}: 'x'"),
     ],
 )
-def test_errors_that_a_patched_write_raises(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Kernel, number: int, cause: str
+@pytest.mark.parametrize("operation", ["write", "flush", "rename"])
+def test_errors_of_the_disk(
+    tmp_path: Path, kernel: Kernel, operation: str, number: int, cause: str
 ) -> None:
-    store = Store(tmp_path)
-
-    def refuse(path: Path, data: bytes) -> NoReturn:
+    def refuse(*_: object) -> NoReturn:
         raise OSError(number, os.strerror(number), "x")
 
-    monkeypatch.setattr(Path, "write_bytes", refuse)
+    store = Store(tmp_path)
+    setattr(store._disk, operation, refuse)
     with pytest.raises(DumpDirectoryError) as error:
         store.put_kernel(kernel, jaxpr="j", source=None)
     assert str(error.value) == f"cannot dump to {tmp_path}: {cause}"

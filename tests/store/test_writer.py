@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import signal
 import stat
@@ -10,14 +11,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pallas_debug.errors import DumpDirectoryError
-from pallas_debug.model import Compilation, Failure, Kernel, RunRecord, SourceLine
+from pallas_debug.model import Compilation, Failure, FileRecord, Kernel, RunRecord, SourceLine
 from pallas_debug.store import Store, open_dumps
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
@@ -34,12 +35,15 @@ def compiled(key):
 """
 
 HALF_WAY = f"""{WRITER}
-import shutil, time
-def hang(source, target):
-    print("half way", flush=True)
-    time.sleep(600)
-shutil.copyfile = hang  # the second file of the folder never comes
-store = Store(Path(sys.argv[1]))
+import time
+from pallas_debug.store.disk import Disk
+class Hanging(Disk):
+    def write(self, path, content):
+        if path.name == "late":  # the second file of the folder never comes
+            print("half way", flush=True)
+            time.sleep(600)
+        return super().write(path, content)
+store = Store(Path(sys.argv[1]), disk=Hanging())
 store.put_kernel(KERNELS[0], jaxpr="j", source=None)
 store.put_compilation(KERNELS[0], compiled("k"), {{"p.mlir": b"x" * 9, "late": Path(sys.executable)}})
 """
@@ -98,7 +102,7 @@ def test_a_kernel_written_again_keeps_its_compilations(
     (stored,) = open_dumps(tmp_path)
     assert stored.kernel == moved
     assert stored.stage_text("source") == "new s"
-    assert [c.compilation for c in stored.compilations] == [compilation]
+    assert [c.compilation for c in stored.compilations] == [recorded(compilation, files)]
 
 
 def test_a_kernel_that_is_there_already_is_not_touched(tmp_path: Path, kernel: Kernel) -> None:
@@ -138,7 +142,8 @@ def test_another_key_replaces_all_that_was_there(
     assert not (folder / "compiler.log").exists()
     assert (folder / "passes" / "00-original.mlir").read_bytes() == b"new\n"
     assert store.find_compilation(kernel, "v5e", "a" * 64) is None
-    assert store.find_compilation(kernel, "v5e", "b" * 64) == replace(new, cached=True)
+    found = store.find_compilation(kernel, "v5e", "b" * 64)
+    assert found == replace(recorded(new, files), cached=True)
 
 
 def test_a_file_where_the_targets_folder_belongs_is_replaced(
@@ -174,9 +179,10 @@ def test_find_hit(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
     compilation, files = compiled()
     store.put_compilation(kernel, replace(compilation, cached=True), files)
     found = store.find_compilation(kernel, "v5e", compilation.key)
-    assert found == replace(compilation, cached=True)
+    assert found == replace(recorded(compilation, files), cached=True)
     (stored,) = open_dumps(tmp_path).kernels()
-    assert stored.target("v5e").compilation == compilation  # how it was found is not kept
+    # How it was found is not kept.
+    assert stored.target("v5e").compilation == recorded(compilation, files)
 
 
 def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> None:
@@ -194,6 +200,18 @@ def test_find_nothing(tmp_path: Path, kernel: Kernel, compiled: Compiled) -> Non
     "damage",
     [
         lambda folder: (folder / "passes" / "00-original.mlir").unlink(),
+        lambda folder: (folder / "passes" / "00-original.mlir").write_bytes(b""),
+        lambda folder: (folder / "passes" / "00-original.mlir").write_bytes(b"First\n"),
+        lambda folder: (folder / "compiler.log").write_bytes(b"a log?\n"),
+        lambda folder: (folder / "compiler.log").unlink(),
+        lambda folder: as_pipe(folder / "compiler.log"),
+        lambda folder: as_link(folder / "compiler.log"),
+        lambda folder: as_pipe(folder / "compilation.json"),
+        lambda folder: edited(folder, '"compiler.log"', '"../v5e/compiler.log"'),
+        lambda folder: edited(folder, '"compiler.log"', f'"{folder}/compiler.log"'),
+        lambda folder: edited(folder, '"files"', '"no files"', '"size": 6', '"size": 7'),
+        lambda folder: edited(folder, '"size": 6', '"size": 7', count=1),
+        lambda folder: edited(folder, '"file": "passes/00-original.mlir"', '"file": "x.mlir"'),
         lambda folder: (folder / "compilation.json").unlink(),
         lambda folder: (folder / "compilation.json").write_bytes(b""),
         lambda folder: (folder / "compilation.json").write_bytes(b'{"tool": "pallas-debug", "ki'),
@@ -212,10 +230,43 @@ def test_what_is_damaged_is_not_found_and_written_anew(
 ) -> None:
     store = Store(tmp_path)
     compilation, files = compiled()
+    files["compiler.log"] = b"the log\n"
     damage(store.put_compilation(kernel, compilation, files))
     assert store.find_compilation(kernel, "v5e", compilation.key) is None
     store.put_compilation(kernel, compilation, files)
     assert store.find_compilation(kernel, "v5e", compilation.key) is not None
+
+
+def test_a_dump_from_before_files_were_recorded_is_found(
+    tmp_path: Path, kernel: Kernel, compiled: Compiled
+) -> None:
+    store = Store(tmp_path)
+    compilation, files = compiled()
+    folder = store.put_compilation(kernel, compilation, files)
+    edited(folder, '"files"', '"no files"')
+    found = store.find_compilation(kernel, "v5e", compilation.key)
+    assert found == replace(compilation, cached=True)
+
+
+def edited(folder: Path, *words: str, count: int = -1) -> None:
+    """Replace words of the manifest, given in pairs."""
+    path = folder / "compilation.json"
+    text = path.read_text()
+    for old, new in zip(words[::2], words[1::2], strict=True):
+        assert old in text
+        text = text.replace(old, new, count)
+    path.write_text(text)
+
+
+def as_pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+def as_link(path: Path) -> None:
+    """The same content, elsewhere."""
+    path.rename(path.with_name("elsewhere"))
+    path.symlink_to("elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -260,7 +311,7 @@ def test_a_writer_that_is_killed_half_way(tmp_path: Path) -> None:
         assert read_line(process) == "half way"
         Store(tmp_path)  # it is at work: its files are left alone
         (half,) = (tmp_path / ".tmp").iterdir()
-        assert [p.name for p in half.rglob("*") if p.is_file()] == ["p.mlir"]
+        assert [p.name for p in half.rglob("new/*") if p.is_file()] == ["p.mlir"]
         (seen,) = open_dumps(tmp_path)
         assert (seen.problem, seen.compilations) == (None, ())
         process.send_signal(signal.SIGKILL)
@@ -272,14 +323,6 @@ def test_a_writer_that_is_killed_half_way(tmp_path: Path) -> None:
     assert list((tmp_path / ".tmp").iterdir()) == []
 
 
-def test_what_others_left_is_swept_only_if_they_were_of_this_host(tmp_path: Path) -> None:
-    tmp = tmp_path / ".tmp"
-    for name in ("elsewhere-1-abc", "notes", "elsewhere-x-y"):
-        (tmp / name).mkdir(parents=True)
-    Store(tmp_path)
-    assert len(list(tmp.iterdir())) == 3
-
-
 def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
     with child(MANY_TIMES, tmp_path, "a") as one, child(MANY_TIMES, tmp_path, "b") as other:
         while one.poll() is None or other.poll() is None:
@@ -287,7 +330,7 @@ def test_two_processes_write_the_same_kernels(tmp_path: Path) -> None:
                 continue
             for stored in open_dumps(tmp_path):
                 assert stored.problem is None
-                for found in stored.compilations:  # none at all while one replaces another
+                for found in stored.compilations:
                     assert found.problem is None
             time.sleep(0.005)
         assert (one.returncode, other.returncode) == (0, 0)
@@ -364,6 +407,15 @@ def test_a_file_that_was_to_be_copied_and_is_not_there(
     )
     assert not store.folder(kernel).exists()
     assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def recorded(compilation: Compilation, files: Mapping[str, bytes | Path]) -> Compilation:
+    """A compilation as its manifest has it: with a record of every file beside it."""
+    records = {}
+    for name, content in files.items():
+        data = content if isinstance(content, bytes) else content.read_bytes()
+        records[name] = FileRecord(size=len(data), sha256=hashlib.sha256(data).hexdigest())
+    return replace(compilation, files=records)
 
 
 @contextlib.contextmanager
