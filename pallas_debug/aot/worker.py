@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import shutil
 import sys
 import threading
 import time
@@ -47,8 +46,12 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
         while (request := read_request(pipe)) is not None:
             requests.put(request)
     finally:  # the parent has gone, or wants no more
-        shutil.rmtree(sys.argv[1], ignore_errors=True)
-        os._exit(0)
+        try:
+            from pallas_debug.store import scratch
+
+            scratch.delete(Path(sys.argv[1]))
+        finally:
+            os._exit(0)
 
 
 def _load() -> None:

@@ -12,13 +12,13 @@ import errno
 import functools
 import hashlib
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import FileRecord
+from pallas_debug.store.scratch import remove
 
 Content = bytes | Path
 """Content of a file to be written: its bytes, or a file to copy."""
@@ -99,7 +99,7 @@ class Disk:
 
     def remove(self, path: Path) -> None:
         """Delete a file or folder, as far as that is possible."""
-        shutil.rmtree(path, ignore_errors=True)
+        remove(path)
 
 
 _NEW_FILE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC

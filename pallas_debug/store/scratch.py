@@ -70,8 +70,26 @@ class Scratch:
 
     def remove(self) -> None:
         """Delete the folder and all that is in it; a second call does nothing."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        delete(self.path)
         self._close()
+
+
+def delete(path: Path) -> None:
+    """Delete such a folder, its lock last: after a kill in between, the next sweep goes on."""
+    with contextlib.suppress(OSError):
+        for below in path.iterdir():
+            if below.name != LOCK:
+                remove(below)
+        (path / LOCK).unlink(missing_ok=True)
+        path.rmdir()
+
+
+def remove(path: Path) -> None:
+    """Delete a file or a folder, as far as that is possible."""
+    try:
+        path.unlink()
+    except OSError:  # a folder
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextlib.contextmanager
@@ -115,7 +133,11 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
     try:
         opened = os.open(path / LOCK, flags)
     except FileNotFoundError:
-        if unlocked:  # it may be about to be locked, so only its age counts
+        if identity.startswith(f"{_kernel()}-"):  # its owner starts over if it is still alive
+            with contextlib.suppress(OSError):
+                path.rmdir()  # only if it is empty
+                return
+        if unlocked:  # by an earlier version
             _by_age(path, recover)
         return
     try:
@@ -127,7 +149,7 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
             decides = False
         if decides:
             recover(path)
-            shutil.rmtree(path, ignore_errors=True)
+            delete(path)
         else:
             _by_age(path, recover)
     finally:
@@ -137,7 +159,7 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
 def _by_age(path: Path, recover: Callable[[Path], object]) -> None:
     recover(path)
     if time.time() - _changed(path) > ABANDONED_AFTER:
-        shutil.rmtree(path, ignore_errors=True)
+        delete(path)
 
 
 def _changed(path: Path) -> float:

@@ -380,7 +380,10 @@ class Store:
             with self._explaining():
                 yield made.path
         finally:
-            self._disk.remove(made.path)
+            with contextlib.suppress(OSError):
+                for path in made.path.iterdir():
+                    if path.name != scratch.LOCK:
+                        self._disk.remove(path)
             made.remove()
 
     def _make_folders(self, path: Path) -> None:

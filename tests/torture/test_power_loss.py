@@ -314,7 +314,7 @@ def test_power_loss(tmp_path: Path, is_full: bool, can_exchange: bool) -> None:
         (lambda: chances.random() < 0.5, lambda content: content[: chances.randrange(99)]),
         (lambda: chances.random() < 0.9, lambda content: chances.choice([content, b""])),
     ]
-    step, kinds = (1, kinds + kinds[2:] * 10) if is_full else (3, kinds)
+    step, kinds = (1, kinds + kinds[2:] * 3) if is_full else (3, kinds)
     for now in range(0, len(disk.log) + 1, step):
         for entries, data in kinds:
             found = after_power_loss(disk.log[:now], entries, data)

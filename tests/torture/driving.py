@@ -1,0 +1,43 @@
+"""Start of programs that write dump directories in child processes, without jax.
+
+A test puts the text of this file before its own.
+"""
+
+from pathlib import Path
+
+from pallas_debug.model import Compilation, Kernel, Pass, SourceLine
+from pallas_debug.store import Store, StoredKernel
+from pallas_debug.store.disk import is_as_recorded
+
+
+def kernel(number: int, version: int = 0) -> Kernel:
+    """A kernel whose line, jaxpr and source differ from version to version."""
+    place = SourceLine(file=f"{version}.py", line=1)
+    return Kernel(name="k", digest=f"{number:08x}" * 8, primitive="p", source=place)
+
+
+def put_kernel(store: Store, number: int, version: int = 0) -> None:
+    this = kernel(number, version)
+    store.put_kernel(this, jaxpr=f"jaxpr {version}", source=f"source {version}")
+
+
+def put_compilation(store: Store, number: int, version: int = 0) -> None:
+    text = f"pass of {version}".encode() * 50
+    name = "passes/00-a.mlir"
+    one = Pass(number=0, name="a", size=len(text), sha256="", seconds=None, changed=True, file=name)
+    made = Compilation(kernel="k", target="v5e", status="ok", key=f"{version}", passes=(one,))
+    files: dict[str, bytes | Path] = {name: text, "compiler.log": f"log {version}".encode()}
+    store.put_compilation(kernel(number, version), made, files)
+
+
+def check(stored: StoredKernel) -> int:
+    """The version of the compilation for v5e, every file of which is there as recorded."""
+    (found,) = stored.compilations
+    assert found.problem is None, found.problem
+    compilation = found.compilation
+    assert compilation is not None
+    assert set(compilation.files) == {"passes/00-a.mlir", "compiler.log"}, compilation.files
+    for name, record in compilation.files.items():
+        assert is_as_recorded(found.folder / name, record), found.folder / name
+    assert (found.folder / "compiler.log").read_text() == f"log {compilation.key}"
+    return int(compilation.key)
