@@ -5,6 +5,10 @@ A run of the suite does a sample; `pytest tests/torture --torture=full` does all
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 
 
@@ -12,3 +16,14 @@ import pytest
 def is_full(pytestconfig: pytest.Config) -> bool:
     """Whether the whole of each torture test was asked for, rather than a sample."""
     return bool(pytestconfig.getoption("--torture") == "full")
+
+
+@pytest.fixture
+def memory_path(tmp_path: Path) -> Iterator[Path]:
+    """A directory in memory where there is such a file system: thousands of files cost little."""
+    memory = Path("/dev/shm")
+    if not memory.is_dir():
+        yield tmp_path
+        return
+    with tempfile.TemporaryDirectory(dir=memory) as folder:
+        yield Path(folder)

@@ -301,8 +301,8 @@ class Lasting(Disk):
 
 
 @pytest.mark.parametrize("can_exchange", [True, False])
-def test_power_loss(tmp_path: Path, is_full: bool, can_exchange: bool) -> None:
-    base = tmp_path / "base"
+def test_power_loss(memory_path: Path, is_full: bool, can_exchange: bool) -> None:
+    base = memory_path / "base"
     base.mkdir()
     disk = Recorder(base, can_exchange)
     run(disk)
@@ -318,20 +318,20 @@ def test_power_loss(tmp_path: Path, is_full: bool, can_exchange: bool) -> None:
     for now in range(0, len(disk.log) + 1, step):
         for entries, data in kinds:
             found = after_power_loss(disk.log[:now], entries, data)
-            build(*found, ROOT, tmp_path / "after")
-            root = tmp_path / "after" / "dumps"
+            build(*found, ROOT, memory_path / "after")
+            root = memory_path / "after" / "dumps"
             check(root, disk.puts, now, can_exchange=can_exchange, recovered=False)
             store = Store(root, disk=Lasting())
             check(root, disk.puts, now, can_exchange=can_exchange, recovered=True)
             store.put_compilation(KERNEL, *compiled("four"))
             assert store.find_compilation(KERNEL, "v5e", "four") is not None
-            shutil.rmtree(tmp_path / "after")
+            shutil.rmtree(memory_path / "after")
 
 
 @pytest.mark.parametrize("left_out", ["files", "folders"])
-def test_a_writer_that_does_not_flush_is_caught(tmp_path: Path, left_out: str) -> None:
+def test_a_writer_that_does_not_flush_is_caught(memory_path: Path, left_out: str) -> None:
     """The model itself: without these flushes, something that was acknowledged is not found."""
-    base = tmp_path / "base"
+    base = memory_path / "base"
     base.mkdir()
     disk = Recorder(base)
     run(disk)
@@ -342,7 +342,7 @@ def test_a_writer_that_does_not_flush_is_caught(tmp_path: Path, left_out: str) -
         if not isinstance(operation, Flush) or (operation.inode in files) != (left_out == "files")
     ]
     found = after_power_loss(log, lambda: False, lambda content: b"")
-    build(*found, ROOT, tmp_path / "after")
+    build(*found, ROOT, memory_path / "after")
     with pytest.raises(AssertionError):
-        check(tmp_path / "after" / "dumps", disk.puts, len(disk.log),
+        check(memory_path / "after" / "dumps", disk.puts, len(disk.log),
               can_exchange=True, recovered=False)  # fmt: skip

@@ -1,0 +1,181 @@
+"""Locks between processes: who holds one, how long others wait, and file systems without any."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pallas_debug.errors import CannotRunError, LockTimeoutError, WorkerError
+from pallas_debug.model import Kernel
+from pallas_debug.store import Store, locks
+from pallas_debug.store.locks import Waiting
+
+HOLDER = """
+import sys, time
+from pathlib import Path
+from pallas_debug.model import Kernel
+from pallas_debug.store import Store
+sys.argv[0] = "/some/where/pallas-debug"
+kernel = Kernel(name="so\\x1bftmax", digest="0123456789abcdef" * 4, primitive="p")
+with Store(Path(sys.argv[1])).claim(kernel, "v5e"):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def held(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds the lock of the kernel for v5e."""
+    command = [sys.executable, "-c", HOLDER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_the_user_is_told_who_holds_a_lock(
+    tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str]
+) -> None:
+    """In real time: after 2 s, once, and long before waiting ends."""
+    said: list[tuple[float, str]] = []
+    began = time.monotonic()
+    waiting = Waiting(timeout=3.5, warn=lambda s: said.append((time.monotonic() - began, s)))
+    with pytest.raises(LockTimeoutError), Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
+        pass
+    assert 3.5 <= time.monotonic() - began < 10
+    ((when, sentence),) = said
+    assert 2 <= when < 3.5
+    assert re.fullmatch(
+        rf"compiling add for v5e waits for pid {held.pid} on {re.escape(os.uname().nodename)} "
+        rf"\(`pallas-debug {re.escape(str(tmp_path))}`\), which has been compiling so\?ftmax for v5e "
+        r"for [2-9] s; waiting ends after 3.5 s",
+        without_ellipsis(sentence, tmp_path),
+    ), sentence
+
+
+def test_waiting_ends(tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str]) -> None:
+    store = Store(tmp_path, waiting=Waiting(timeout=0.2))
+    with pytest.raises(CannotRunError) as error, store.claim(kernel, "v5e"):
+        pass
+    lock = tmp_path / ".locks" / "012-v5e.lock"
+    assert re.fullmatch(
+        rf"compiling add for v5e was not attempted: pid {held.pid} on "
+        rf"{re.escape(os.uname().nodename)} \(`pallas-debug {re.escape(str(tmp_path))}`\), which has "
+        rf"been compiling so\?ftmax for v5e for \d s, holds the lock {re.escape(str(lock))}, and did "
+        r"not release it within 0.2 s. Let that process finish, or end it if it hangs, and run "
+        r"again; or wait longer with --timeout \(--pallas-timeout in pytest\).",
+        without_ellipsis(str(error.value), tmp_path),
+    ), error.value
+    with store.claim(kernel, "v6e"):
+        pass
+
+
+def without_ellipsis(text: str, path: Path) -> str:
+    """A text with a command that was cut restored."""
+    return re.sub(r"`pallas-debug [^`]*…`", f"`pallas-debug {path}`", text)
+
+
+def test_a_holder_that_recorded_nothing(tmp_path: Path, kernel: Kernel) -> None:
+    said: list[str] = []
+    waiting = Waiting(timeout=2.2, warn=said.append)
+    lock = tmp_path / ".locks" / "012-v5e.lock"
+    lock.parent.mkdir()
+    for content in (b"", b"{", b"[]", b'{"pid": 1e999}', b"\xff", b"[" * 5000):
+        lock.write_bytes(content)
+        with lock.open() as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            assert locks.holder(file.fileno()) is None
+    with lock.open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        store = Store(tmp_path, waiting=waiting)
+        with pytest.raises(LockTimeoutError) as error, store.claim(kernel, "v5e"):
+            pass
+    assert said == [
+        "compiling add for v5e waits for another process that holds the same lock; "
+        "waiting ends after 2.2 s"
+    ]
+    assert str(error.value).startswith(
+        f"compiling add for v5e was not attempted: another process holds the lock {lock}, and "
+    )
+
+
+def test_waiting_is_stopped_at_once(
+    tmp_path: Path, kernel: Kernel, held: subprocess.Popen[str]
+) -> None:
+    waiting = Waiting()
+    ended: list[tuple[float, str]] = []
+
+    def wait() -> None:
+        try:
+            with Store(tmp_path, waiting=waiting).claim(kernel, "v5e"):
+                pass
+        except WorkerError as error:
+            ended.append((time.monotonic(), str(error)))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    time.sleep(0.5)
+    stopped = time.monotonic()
+    waiting.stop.set()
+    thread.join(10)
+    ((when, why),) = ended
+    assert when - stopped < 0.3
+    assert why == "stopped while it waited for another process: compiling add for v5e"
+
+
+def test_a_lock_is_released_and_says_nothing_then(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path)
+    lock = tmp_path / ".locks" / "012-v5e.lock"
+    with store.claim(kernel, "v5e"), lock.open() as file:
+        found = locks.holder(file.fileno())
+        assert found is not None
+        assert (found.pid, found.task) == (os.getpid(), "compiling add for v5e")
+    assert lock.read_bytes() == b""
+    with store.claim(kernel, "v5e"):
+        pass
+
+
+def test_a_lock_that_is_a_link_is_not_followed(tmp_path: Path, kernel: Kernel) -> None:
+    """A directory that somebody else made must not have us write to other files."""
+    lock = tmp_path / ".locks" / "012-v5e.lock"
+    lock.parent.mkdir()
+    (tmp_path / "precious").write_text("precious")
+    lock.symlink_to(tmp_path / "precious")
+    with pytest.raises(CannotRunError), Store(tmp_path).claim(kernel, "v5e"):
+        pass
+    assert (tmp_path / "precious").read_text() == "precious"
+
+
+@pytest.mark.parametrize("number", [errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks(
+    tmp_path: Path, kernel: Kernel, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    said: list[str] = []
+    store = Store(tmp_path, waiting=Waiting(warn=said.append))
+    for target in ("v5e", "v6e", "v5e"):
+        with store.claim(kernel, target):
+            pass
+    for version in ("one", "two"):
+        store.put_kernel(kernel, jaxpr=version, source=None)
+    assert (store.folder(kernel) / "jaxpr.txt").read_text() == "two"
+    assert list((tmp_path / ".tmp").iterdir()) == []
+    assert said == [
+        f"{tmp_path} is on a file system without locks ({os.strerror(number)}): other processes "
+        "may compile the same kernels at the same time. That costs time and damages nothing"
+    ]

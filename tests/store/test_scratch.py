@@ -1,0 +1,157 @@
+"""Temporary folders: those of the living stay, those of the dead go, whatever their names say."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from pallas_debug.store import locks, scratch
+from pallas_debug.store.scratch import ABANDONED_AFTER, Scratch, sweep
+
+OWNER = """
+import sys, time
+from pathlib import Path
+from pallas_debug.store.scratch import Scratch
+made = Scratch(Path(sys.argv[1]), "ours-")
+(made.path / "below").mkdir()
+(made.path / "below" / "file").write_text("x")
+print(made.path, flush=True)
+time.sleep(600)
+"""
+
+
+def made_elsewhere(path: Path, *, old: bool) -> Path:
+    """A folder as another kernel's process would leave it."""
+    path.mkdir()
+    (path / ".lock").write_bytes(b"")
+    (path / "file").write_bytes(b"")
+    if old:
+        age(path)
+    return path
+
+
+def age(path: Path) -> None:
+    then = time.time() - ABANDONED_AFTER - 60
+    for each in (*path.iterdir(), path):
+        os.utime(each, (then, then))
+
+
+def test_a_folder_is_swept_once_its_owner_is_dead(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", OWNER, str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        age(path)
+        sweep(tmp_path, "ours-")
+        assert (path / "below" / "file").exists()
+        process.kill()
+        process.wait()
+    sweep(tmp_path, "others-")
+    assert path.exists()
+    sweep(tmp_path, "ours-")
+    assert not path.exists()
+
+
+def test_a_dead_process_id_says_nothing(tmp_path: Path) -> None:
+    """It may be another namespace's."""
+    made = Scratch(tmp_path)
+    renamed = made.path.with_name(made.path.name.replace(f"-{os.getpid()}-", "-4000000-"))
+    made.path.rename(renamed)
+    sweep(tmp_path)
+    assert renamed.exists()
+    made.remove()
+    os.close(os.open(renamed / ".lock", os.O_RDWR))
+    sweep(tmp_path)
+    assert not renamed.exists()
+
+
+def test_what_no_lock_can_tell_is_swept_by_age(tmp_path: Path) -> None:
+    young = made_elsewhere(tmp_path / "b000000000000-elsewhere-1-x", old=False)
+    old = made_elsewhere(tmp_path / "b000000000000-elsewhere-2-x", old=True)
+    growing = made_elsewhere(tmp_path / "b000000000000-elsewhere-3-x", old=True)
+    (growing / "below").mkdir()
+    sweep(tmp_path)
+    assert (young.exists(), old.exists(), growing.exists()) == (True, False, True)
+
+
+def test_folders_of_earlier_versions_are_swept_by_age(tmp_path: Path) -> None:
+    for name in ("host-1-young", "host-1-old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_bytes(b"")
+    age(tmp_path / "host-1-old")
+    sweep(tmp_path, unlocked=False)
+    assert len(list(tmp_path.iterdir())) == 2
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["host-1-young"]
+
+
+def test_without_locks_age_alone_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(errno.ENOLCK, "no locks")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    young, old = Scratch(tmp_path), Scratch(tmp_path)
+    assert (young.lock, old.lock) == (None, None)
+    age(old.path)
+    sweep(tmp_path)
+    assert (young.path.exists(), old.path.exists()) == (True, False)
+
+
+def test_a_sweep_that_is_killed_is_finished_by_the_next(tmp_path: Path) -> None:
+    """The lock goes last; what has neither lock nor content has no owner that would miss it."""
+    made = Scratch(tmp_path)
+    (made.path / ".lock").unlink()
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    made.remove()
+
+
+def test_an_owner_whose_folder_is_taken_before_it_is_locked_starts_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = locks.open_lock
+    swept: list[Path] = []
+
+    def open_and_lose(path: Path) -> int:
+        found = opened(path)
+        if not swept:
+            sweep(tmp_path)
+            swept.append(path.parent)
+        return found
+
+    monkeypatch.setattr(scratch.locks, "open_lock", open_and_lose)
+    made = Scratch(tmp_path)
+    assert made.path not in swept
+    assert [path.name for path in tmp_path.iterdir()] == [made.path.name]
+    made.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_and_folders_of_others_are_left_alone(tmp_path: Path) -> None:
+    precious = made_elsewhere(tmp_path / "precious", old=True)
+    tmp = tmp_path / "tmp"
+    tmp.mkdir()
+    (tmp / "b0-link").symlink_to(precious)
+    (tmp / "file").write_text("x")
+    sweep(tmp)
+    assert (precious / "file").exists()
+    assert len(list(tmp.iterdir())) == 2
+
+
+def test_a_folder_in_the_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with scratch.folder("pallas-debug-") as path:
+        (path / "file").write_text("x")
+        sweep(tmp_path, "pallas-debug-")
+        assert path.parent == tmp_path
+        assert (path / "file").exists()
+    assert list(tmp_path.iterdir()) == []
