@@ -217,7 +217,7 @@ def _signature(function: Callable[..., object]) -> str:
 def dump_format() -> str:
     from pallas_debug import model
     from pallas_debug.aot import compile as compile_
-    from pallas_debug.store import names, reader, schema, writer
+    from pallas_debug.store import names, reader, schema, scratch, writer
 
     files = reader._STAGE_FILES
     tree = [
@@ -247,9 +247,24 @@ def dump_format() -> str:
         "pass before it.\n"
         f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent where jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
-        f"- A folder is made under `{writer._TMP}/` and renamed, so that no reader meets half of "
-        f"one. `{writer._LOCKS}/` holds the locks by which processes compile each kernel once. "
-        "Both may be deleted while nothing is running.",
+        f"- A folder is made under `{writer._TMP}/`, flushed to the disk, and then renamed, so that "
+        "no reader finds half of one, and what a run reported as written survives a kill and a "
+        "power failure. A compilation that replaces another is exchanged with it in one step. "
+        "On a file system that cannot exchange two folders (NFS, for one), the old one is moved "
+        f"to `{writer._TMP}/` first; after a kill at that moment it is missing until the next run "
+        "into the directory puts it back. "
+        f"The files of a kernel are replaced one by one, `{writer.KERNEL}` last; after a kill in "
+        "between, the next run replaces the rest.\n"
+        f"- `{writer.COMPILATION}` is written last and records the size and the SHA-256 of every "
+        "other file in its folder. A compilation is taken from the cache only if all of them are "
+        "as recorded.\n"
+        f"- `{writer._LOCKS}/` holds the locks by which processes compile each kernel once; while "
+        "a lock is held, its file says by whom. A folder under "
+        f"`{writer._TMP}/` holds a lock (`{scratch.LOCK}`) as long as its process lives, and is "
+        "deleted by the next run after that. Where no lock can tell, because the file system has "
+        "none or the folder was made on another host or before a reboot, it is deleted once "
+        f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
+        "Both directories may be deleted while nothing is running.",
         "## Documents",
         f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. The "
         f"schema is **{schema.VERSION}**; a document of a newer one is refused with an error that "

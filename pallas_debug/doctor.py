@@ -10,7 +10,6 @@ import os
 import platform
 import re
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -232,12 +231,14 @@ def _compiles() -> Iterator[Check]:
     from pallas_debug_kernels import vector_add
 
     from pallas_debug.aot import targets
+    from pallas_debug.aot.pool import PREFIX
     from pallas_debug.api import dump
     from pallas_debug.bridge.trace import shape_dtype
+    from pallas_debug.store import scratch
 
     x = shape_dtype((1024,), "float32")
-    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as scratch:
-        (dumped,) = dump(vector_add, x, x, targets=[t.name for t in targets.BUILTIN], to=scratch)
+    with scratch.folder(PREFIX) as folder:
+        (dumped,) = dump(vector_add, x, x, targets=[t.name for t in targets.BUILTIN], to=folder)
     for compilation in dumped.compilations:
         failure = compilation.failure
         yield Check(

@@ -383,6 +383,45 @@ def test_the_parent_is_killed(
     assert list(folder.iterdir()) == []
 
 
+def test_what_killed_runs_left_is_swept(
+    module: Module, tmp_path: Path, temporary: Path, wait_until: Wait, is_running: IsRunning
+) -> None:
+    """A run that is killed together with its children leaves its folders; one that lives, too."""
+    (tmp_path / "module").write_bytes(module("add"))
+    parents = [
+        subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(tmp_path / "module")],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    killed, alive = parents
+    try:
+        before: set[Path] = set()
+        for parent in parents:
+            assert parent.stdout is not None
+            pid = int(parent.stdout.readline())
+            if parent is killed:
+                before = set(temporary.iterdir())
+                os.kill(pid, signal.SIGSTOP)  # it would clean up after its parent
+                killed.kill()
+                killed.wait()
+                os.kill(pid, signal.SIGKILL)
+                wait_until(lambda pid=pid: not is_running(pid))
+        (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
+        with Pool(Settings(jobs=1)) as pool:
+            warm(pool, module)
+        left = set(temporary.iterdir())
+        assert not left & before
+        assert len(left) == 2  # the other folder, and that of the run that is alive
+    finally:
+        for parent in parents:
+            parent.kill()
+            parent.communicate()
+
+
 # Flags.
 
 
