@@ -26,8 +26,8 @@ timeout = click.option(
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Seconds that one compilation may take; 5 more that another process is waited for which "
-    "compiles the same kernel.",
+    help="Seconds that one compilation may take. Waiting for another process that compiles the "
+    "same kernel may take 5 more.",
 )
 
 jobs = click.option(

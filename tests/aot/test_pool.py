@@ -399,23 +399,19 @@ def test_what_killed_runs_left_is_swept(
     ]
     killed, alive = parents
     try:
-        before: set[Path] = set()
-        for parent in parents:
-            assert parent.stdout is not None
-            pid = int(parent.stdout.readline())
-            if parent is killed:
-                before = set(temporary.iterdir())
-                os.kill(pid, signal.SIGSTOP)  # it would clean up after its parent
-                killed.kill()
-                killed.wait()
-                os.kill(pid, signal.SIGKILL)
-                wait_until(lambda pid=pid: not is_running(pid))
+        pids = [int(parent.stdout.readline()) for parent in parents if parent.stdout]
+        os.kill(pids[0], signal.SIGSTOP)  # it would clean up after its parent
+        killed.kill()
+        killed.wait()
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: not is_running(pids[0]))
+        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
+        assert owners == {str(killed.pid), str(alive.pid)}
         (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
         with Pool(Settings(jobs=1)) as pool:
             warm(pool, module)
-        left = set(temporary.iterdir())
-        assert not left & before
-        assert len(left) == 2  # the other folder, and that of the run that is alive
+        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
+        assert owners == {str(alive.pid), "debug"}  # of `pallas-debug-other`
     finally:
         for parent in parents:
             parent.kill()
