@@ -313,5 +313,5 @@ def _report(session: Session, *, quiet: bool) -> None:
     fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
     if quiet or not fresh:
         return
-    for line in report.summary(session.dumps, session.store.root if session.store else None):
+    for line in report.summary(session.kept, session.store.root if session.store else None):
         sys.stderr.write(f"pallas-debug: {line}\n")

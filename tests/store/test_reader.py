@@ -486,7 +486,7 @@ def test_runs_are_read_one_by_one(folder: Path) -> None:
 
 
 def test_readers_start_without_what_writes() -> None:
-    code = "import sys, pallas_debug.store; print('filelock' in sys.modules)"
+    code = "import sys, pallas_debug.store; print('pallas_debug.store.writer' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +20,7 @@ import pytest
 from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.model import Compilation, Failure, FileRecord, Kernel, RunRecord, SourceLine
 from pallas_debug.store import Store, open_dumps
+from pallas_debug.store.disk import Disk
 
 Compiled = Callable[..., tuple[Compilation, dict[str, bytes | Path]]]
 
@@ -407,6 +408,75 @@ def test_a_file_that_was_to_be_copied_and_is_not_there(
     )
     assert not store.folder(kernel).exists()
     assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+class Deleting(Disk):
+    """A disk on which something deletes a file of a folder as it is published."""
+
+    armed = False
+
+    def __init__(self, *, times: int, can_exchange: bool, early: bool) -> None:
+        self.times = times
+        self.can_exchange = can_exchange
+        self.early = early
+
+    def _delete(self, folder: Path) -> None:
+        if self.times and self.armed and (folder / "passes").exists():
+            self.times -= 1
+            self.armed = False  # until the folder is written again
+            (folder / "passes" / "00-original.mlir").unlink(missing_ok=True)
+
+    def flush_all(self, paths: Iterable[Path]) -> None:
+        files = list(paths)
+        super().flush_all(files)
+        self.armed = True
+        if self.early:
+            self._delete(files[-1])
+
+    def rename(self, old: Path, new: Path) -> None:
+        if old.name == "new" and not self.early and not new.exists():
+            self._delete(old)
+        super().rename(old, new)
+
+    def exchange(self, one: Path, other: Path) -> bool:
+        if not self.can_exchange:
+            return False
+        if not self.early:
+            self._delete(one)
+        return super().exchange(one, other)
+
+
+@pytest.mark.parametrize("early", [True, False])
+@pytest.mark.parametrize("can_exchange", [True, False])
+@pytest.mark.parametrize("is_there", [True, False])
+def test_what_is_deleted_from_under_a_writer_is_written_again(
+    tmp_path: Path,
+    kernel: Kernel,
+    compiled: Compiled,
+    is_there: bool,
+    can_exchange: bool,
+    early: bool,
+) -> None:
+    if is_there:
+        Store(tmp_path).put_compilation(kernel, *compiled(key="a" * 64))
+    store = Store(tmp_path, disk=Deleting(times=1, can_exchange=can_exchange, early=early))
+    store.put_compilation(kernel, *compiled(key="b" * 64))
+    assert store._disk.times == 0
+    assert store.find_compilation(kernel, "v5e", "b" * 64) is not None
+    assert list((tmp_path / ".tmp").iterdir()) == []
+
+    store = Store(tmp_path, disk=Deleting(times=99, can_exchange=can_exchange, early=early))
+    with pytest.raises(DumpDirectoryError) as error:
+        store.put_compilation(kernel, *compiled(key="c" * 64))
+    assert str(error.value) == (
+        f"cannot dump to {tmp_path}: something deletes files under .tmp/ while they are written. "
+        "Stop cleaning the directory during a run; no half-written folder was left"
+    )
+    assert not store.keeps(kernel, "v5e")
+    assert Store(tmp_path).find_compilation(kernel, "v5e", "b" * 64) is not None
+    with pytest.raises(DumpDirectoryError):
+        store.put_compilation(kernel, *compiled(target="v6e"))
+    assert not (store.folder(kernel) / "v6e").exists()
 
 
 def recorded(compilation: Compilation, files: Mapping[str, bytes | Path]) -> Compilation:
