@@ -17,7 +17,6 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError
@@ -115,7 +114,7 @@ class DumpFile:
                     )
         return data.decode(errors="replace")
 
-    @cached_property
+    @property
     def _current(self) -> FileRecord | None:
         return self.refreshed() if self.refreshed is not None else None
 

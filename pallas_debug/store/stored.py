@@ -198,6 +198,10 @@ class StoredText:
     target: str | None
     stage: str
 
+    def open(self) -> int:
+        """A descriptor of the text; see `DumpFile.open`."""
+        return DumpFile(path=self.path, root=self.root).open()
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredKernel:

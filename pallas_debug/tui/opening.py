@@ -13,6 +13,7 @@ from textual.dom import DOMNode
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Kernel, RunRecord
 from pallas_debug.store import StoredKernel, StoredText
+from pallas_debug.store.files import DumpFile
 from pallas_debug.tui.model import Browser, Entry, Place, Step, kernel_name
 from pallas_debug.tui.state import Spot, spot_of
 
@@ -205,6 +206,9 @@ class SingleFile(Browser):
 
     def steps(self, entry: Entry, target: str | None) -> list[Step]:
         return [Step(label=self._file.name, file=self._file)]
+
+    def file(self, place: Place) -> DumpFile:
+        return DumpFile(path=self._file, root=None)  # the user named it, link or not
 
     def command(self, place: Place, base: Place | None = None, **options: object) -> str:
         return shlex.join(["pallas-debug", "browse", str(self._file)])
