@@ -544,7 +544,7 @@ def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     assert search.count > 0
     os.mkfifo(copy / browser.entries[0].name / "v5e" / "passes" / "zz")  # is not waited for
     search.begin("vector", "all", browser.entries[0])(never)
-    assert "1 cannot be read" in search.said
+    assert "2 cannot be read" in search.said
 
 
 def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:

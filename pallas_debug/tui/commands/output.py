@@ -328,7 +328,9 @@ def _edit(app: BrowseApp, file: Path, line: int, said: str) -> None:
         return
     if not editor.takes_line(words):
         said = "; ".join(filter(None, [said, f"how {words[0]} is told line {line} is not known"]))
-    _hand_over(app, lambda: editor.run(editor.command(words, file, line)), said)
+    command = editor.command(words, file, line)
+    where = editor.directory(app.browser.roots)
+    _hand_over(app, lambda: editor.run(command, where), said)
 
 
 def _hand_over(app: BrowseApp, run: Callable[[], str | None], said: str = "") -> None:
