@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
@@ -24,12 +25,30 @@ def visible(text: str, keep: str = "\n\t") -> str:
     """
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() or c in keep else _escaped(ord(c)) for c in text)
+    return text.translate(_table(keep))
 
 
 def one_line(name: str | os.PathLike[str]) -> str:
     """A name or path that a message quotes: escaped, newlines and tabs too."""
     return visible(os.fspath(name), keep="")
+
+
+class _Table(dict[int, str | int]):
+    """What each character becomes, as far as it occurred: quicker than to ask for every one."""
+
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def __missing__(self, code: int) -> str | int:
+        c = chr(code)
+        found = self[code] = code if c.isprintable() or c in self._keep else _escaped(code)
+        return found
+
+
+@functools.cache
+def _table(keep: str) -> _Table:
+    return _Table(keep)
 
 
 def _escaped(code: int) -> str:

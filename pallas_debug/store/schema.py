@@ -7,6 +7,7 @@ dataclass as it is read. What does not fit is a `DumpFormatError` that says whic
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -155,6 +156,8 @@ def _wrong_sizes(what: str, sizes: tuple[int | None, ...]) -> Iterator[str]:
     if len(sizes) > MAX_DIMENSIONS:
         yield f"`{what}` has {len(sizes):,} dimensions, more than {MAX_DIMENSIONS}"
     yield from _wrong_numbers(what, (size for size in sizes if size is not None))
+    if math.prod(size or 1 for size in sizes) > MAX_NUMBER:
+        yield f"`{what}` has more than {MAX_NUMBER} elements"
 
 
 def _wrong_numbers(what: str, numbers: Iterable[int]) -> Iterator[str]:

@@ -59,7 +59,7 @@ class StoredCompilation:
           DumpFormatError: the compilation cannot be read.
         """
         passes = self._read().passes
-        number = int(wanted) if wanted.isdecimal() else None
+        number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
         exact = [p for p in passes if p.number == number or p.name == wanted]
         found = exact or [p for p in passes if wanted in p.name]
         if len(found) == 1:

@@ -73,7 +73,7 @@ def check_target(browser: Browser, entry: Entry, wanted: str) -> None:
 def matching(steps: Sequence[Step], wanted: str) -> list[Step]:
     """The steps that are meant by a label, a name, a pass's number, or a part of a name."""
     wanted = wanted.strip()
-    number = int(wanted) if wanted.isdecimal() else None
+    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
     exact = [s for s in steps if wanted in (s.label, s.name)]
     exact = exact or [s for s in steps if s.pass_ is not None and s.pass_.number == number]
     return exact or [s for s in steps if wanted and wanted in s.label]
