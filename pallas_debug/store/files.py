@@ -26,7 +26,7 @@ from pallas_debug.report import one_line
 MAX_MANIFEST = 64 << 20
 """Maximum size in bytes of a JSON document: what a kernel, a compilation or a run is."""
 
-MAX_WHOLE = 64 << 20
+MAX_WHOLE = 32 << 20
 """Maximum size in bytes of a text that is read as a whole: by `show`, `diff`, `source`."""
 
 MAX_TEXT = 1 << 30

@@ -185,7 +185,7 @@ def test_a_file_above_the_limit(root: Path) -> None:
         file.truncate(files.MAX_WHOLE + 1)
     with pytest.raises(DumpFormatError) as error:
         DumpFile(path=path, root=root).text()
-    assert "more than the 67,108,864 that are read; `browse` and `grep` read larger ones." in str(
+    assert "more than the 33,554,432 that are read; `browse` and `grep` read larger ones." in str(
         error.value
     )
     os.close(DumpFile(path=path, root=root).open())

@@ -92,7 +92,7 @@ class Watch:
         try:
             if event == "open":
                 self._opened(*arguments)
-            elif event.startswith((*STARTS, *WRITES)):
+            elif event in WRITES or event.startswith(STARTS):
                 if not str(arguments[0]).startswith(self.scratch):
                     self.found.append(f"{event} {arguments!r:.200}")
             elif event == "exec" and EXECUTED in repr(getattr(arguments[0], "co_names", "")):
@@ -115,7 +115,7 @@ class Watch:
             return
         if writes:
             self.found.append(f"opened {real!r} to write")
-        elif f"{real}/".startswith(f"{self.root}/") or real.startswith(ALLOWED):
+        elif real.startswith((f"{self.root}/", *ALLOWED)) or real == self.root:
             return
         else:
             self.found.append(f"opened {real!r}")
@@ -163,7 +163,9 @@ def commands(root: Path, json_too: bool) -> Iterator[list[str]]:
         yield ["source", folder]
         yield ["source", folder, "-n", "9"]
         yield ["grep", "x", folder, "-p", "log"]
-        yield ["explain", os.path.join(folder, "v5e", "compiler.log")]
+        log = os.path.join(folder, "v5e", "compiler.log")
+        if os.path.realpath(log).startswith(os.path.realpath(where)):  # what is named may be a link
+            yield ["explain", log]
         yield ["reproduce", folder, "-t", "v5e"]
         if json_too:
             yield ["show", folder, "12", "--json"]

@@ -124,14 +124,14 @@ def test_how_editors_are_told_the_line(words: list[str], command: list[str]) -> 
     assert editor.takes_line(words) == (words != ["ed"])
 
 
-@pytest.mark.parametrize("name", ["-c quit", "+!touch X;echo ", "--", "+1", "..", "a:3", "@x"])
+@pytest.mark.parametrize("name", ["-c quit", "+!touch X;echo ", "--", "+1", "a:3", "@x"])
 @pytest.mark.parametrize("program", ["vim", "vi", "emacs", "nano", "code", "hx", "kate", "ed"])
 def test_a_file_is_neither_an_option_nor_a_command(
     program: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     *_, last = editor.command([program], Path(name), 1)
-    assert Path(last.removesuffix(":1")) == tmp_path / name or last == f"{tmp_path.parent}"
+    assert Path(last.removesuffix(":1")) == tmp_path / name
     assert last.startswith("/")
 
 
