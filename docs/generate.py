@@ -219,7 +219,7 @@ def dump_format() -> str:
     from pallas_debug.aot import compile as compile_
     from pallas_debug.store import names, reader, schema, scratch, writer
 
-    files = reader._STAGE_FILES
+    files = reader.STAGE_FILES
     tree = [
         "dumps/",
         "  <kernel>-<8 hex>/        a kernel at its shapes, whoever dumped it",

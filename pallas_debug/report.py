@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Sequence
 from pathlib import Path, PurePath
 
@@ -13,6 +15,46 @@ def plural(count: int, noun: str) -> str:
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
+
+
+def visible(text: str, keep: str = "\n\t") -> str:
+    """Text with every character escaped that a terminal may obey or hide, but for those in `keep`.
+
+    Controls of 7 and 8 bits, marks of direction, characters of no width, lone surrogates, blanks
+    other than the space: all that Python does not call printable.
+    """
+    if text.isprintable():
+        return text
+    return text.translate(_table(keep))
+
+
+def one_line(name: str | os.PathLike[str]) -> str:
+    """A name or path that a message quotes: escaped, newlines and tabs too."""
+    return visible(os.fspath(name), keep="")
+
+
+class _Table(dict[int, str | int]):
+    """What each character becomes, as far as it occurred: quicker than to ask for every one."""
+
+    def __init__(self, keep: str) -> None:
+        super().__init__()
+        self._keep = keep
+
+    def __missing__(self, code: int) -> str | int:
+        c = chr(code)
+        found = self[code] = code if c.isprintable() or c in self._keep else _escaped(code)
+        return found
+
+
+@functools.cache
+def _table(keep: str) -> _Table:
+    return _Table(keep)
+
+
+def _escaped(code: int) -> str:
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
 
 
 def relative(path: Path) -> str:

@@ -93,13 +93,14 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
             if path.is_file():
                 raise UsageError(f"browse takes two directories, and {path} is a file")
         return list(where), {}
+    from pallas_debug.store.files import is_there
     from pallas_debug.store.names import COMPILATION
 
     path = where[0]
-    if (path / COMPILATION).is_file():  # a target's folder
+    if is_there(path / COMPILATION):  # a target's folder
         whole = path.absolute()
         return [whole.parent], {"target": whole.name}
-    if not path.exists() and path.parent.is_dir() and path.name and _starts(path):
+    if not is_there(path) and path.parent.is_dir() and path.name and _starts(path):
         return [path.parent], {"kernel": path.name}
     return [path], {}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -210,7 +209,7 @@ def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> Text:
 def _print_unified(different: Diff, old: Text, new: Text, context: int) -> None:
     if not output.colored():
         for line in different.unified(old.label, new.label, context):
-            click.echo(output.visible(line) if sys.stdout.isatty() else line)
+            output.echo(line)
         return
     click.echo(click.style(f"--- {output.visible(old.label)}", bold=True))
     click.echo(click.style(f"+++ {output.visible(new.label)}", bold=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
@@ -13,7 +14,8 @@ import click
 
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
+from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.explain import Explained, Occurrence, Scan
@@ -23,6 +25,9 @@ _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
 """Characters of a line that are read at once; a file may be one line."""
+
+MAX_LOG = 1 << 30
+"""Maximum number of characters of a log."""
 
 
 @click.command("explain")
@@ -53,7 +58,7 @@ def command(what: tuple[str, ...], as_list: bool, as_json: bool) -> int:
     if as_json:
         output.print_json([report.as_json for report in reports])
     else:
-        click.echo("\n\n".join(output.visible(report.text) for report in reports))
+        output.echo("\n\n".join(output.visible(report.text) for report in reports))
     return Exit.OK if all(report.is_known for report in reports) else Exit.FAILED
 
 
@@ -75,7 +80,7 @@ def _report(what: str) -> _Report:
             "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
         )
     path = Path(what)
-    if len(what) < 4096 and "\n" not in what and path.exists():
+    if os.path.lexists(path):  # False for what is no path, however long
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
         found = explain.entry(what, (*_extra(), *explain.CATALOGUE))
@@ -93,17 +98,29 @@ def _report(what: str) -> _Report:
 
 
 def _of_file(path: Path) -> _Report:
+    from pallas_debug.store.files import open_named
+
     try:
-        with path.open(errors="replace") as file:
+        # `<(command)` of a shell; any other pipe would be waited for in vain.
+        is_stream = path.is_relative_to("/dev/fd") or path.is_relative_to("/proc/self/fd")
+        fd = os.open(path, os.O_RDONLY) if is_stream else open_named(path)
+        with os.fdopen(fd, errors="replace") as file:
             return _of_log(str(path), _lines(file))
     except OSError as error:
-        raise CannotRunError(f"cannot read {path}: {error.strerror}") from error
+        raise CannotRunError(f"cannot read {one_line(path)}: {error.strerror}") from error
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
     """The lines of a file, of which none is held that is longer than a megabyte."""
     is_rest = False
+    left = MAX_LOG
     while line := file.readline(_LINE):
+        left -= len(line)
+        if left < 0:
+            raise CannotRunError(
+                f"the log has more than {MAX_LOG:,} characters, which is more than `explain` "
+                "reads: cut out the part around the error, for instance with `tail -n 100000`."
+            )
         if not is_rest:
             yield line
         is_rest = not line.endswith("\n")
@@ -168,9 +185,11 @@ def _unknown(text: str) -> str:
 def _of_dumps(directory: Path) -> _Report:
     """Every failed compilation, those of one kernel that fail alike together."""
     from pallas_debug import explain
+    from pallas_debug.report import plural
     from pallas_debug.store import open_dumps
 
     parts, data, known = [], [], True
+    problems: list[str | None] = []
     for stored in open_dumps(directory).kernels():
         by_text: dict[str, list[str]] = {}
         for compilation in stored.compilations:
@@ -185,9 +204,19 @@ def _of_dumps(directory: Path) -> _Report:
             data.append(
                 {"name": stored.name, "target": compilation.target, "failure": failure, **said}
             )
-        parts += [f"{stored.name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
+        problems += [stored.problem, *(c.problem for c in stored.compilations)]
+        name = one_line(stored.name)
+        parts += [f"{name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
+    unread = [problem for problem in problems if problem]
+    for problem in unread:
+        output.say(problem)
+    if not parts and unread:
+        raise DumpFormatError(
+            f"{one_line(directory)}: no failure was found, and {plural(len(unread), 'manifest')} "
+            "cannot be read"
+        )
     if not parts:
-        return _Report(f"{directory}: every kernel compiled", [], is_known=True)
+        return _Report(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
     return _Report("\n\n".join(parts), data, is_known=known)
 
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ def command(
     has none of its own. The source and the compiler's log are searched when asked for, with
     `--pass source` or `--pass log`. Lines are printed as `grep -n` prints them.
 
-    The exit code is 1 when nothing is found.
+    The exit code is 1 when nothing is found, and 3 when a text could not be searched.
     """
     from pallas_debug.cli.texts import Filter, text_files
     from pallas_debug.ir.search import Query
@@ -61,72 +60,88 @@ def command(
             f"{pattern!r} is no regular expression: {error}. With -F it is taken as it stands."
         ) from error
     targets = [name.strip() for name in target.split(",")] if target else []
-    texts = list(text_files(directory, Filter(kernel=kernel, targets=targets, stage=stage)))
+    problems: list[str] = []
+    wanted = Filter(kernel=kernel, targets=targets, stage=stage)
+    texts = list(text_files(directory, wanted, problems.append))
     if not texts:
         output.say(f"no texts of that kernel, target and pass in {directory}")
     if count or files:
-        return _counts(texts, query, names_only=files, as_json=as_json)
-    return _hits(texts, query, as_json=as_json)
+        found = _counts(texts, query, problems, names_only=files, as_json=as_json)
+    else:
+        found = _hits(texts, query, problems, as_json=as_json)
+    for problem in problems:
+        output.say(problem)
+    if problems:
+        return Exit.CANNOT_RUN
+    return Exit.OK if found else Exit.FAILED
 
 
-def _counts(texts: Sequence[TextFile], query: Query, *, names_only: bool, as_json: bool) -> int:
+def _counts(
+    texts: Sequence[TextFile], query: Query, problems: list[str], *, names_only: bool, as_json: bool
+) -> bool:
     from pallas_debug.ir import search
 
     found: list[dict[str, Any]] = []
-    counted = search.count((t.path for t in texts), query, first=names_only)
+    paths = (t.path for t in texts)
+    counted = search.count(paths, query, first=names_only, opened=_opener(texts))
     for text, (path, number, problem) in zip(texts, counted, strict=True):
         if problem:
-            output.say(problem)
+            problems.append(problem)
         if not number:
             continue
         found.append(_where(text) | ({} if names_only else {"count": number}))
         if not as_json:
-            shown = _shown(str(path))
-            click.echo(shown if names_only else f"{shown}:{number}")
+            output.echo(str(path) if names_only else f"{path}:{number}")
     if as_json:
         output.print_json(found)
-    return Exit.OK if found else Exit.FAILED
+    return bool(found)
 
 
-def _hits(texts: Sequence[TextFile], query: Query, *, as_json: bool) -> int:
+def _opener(texts: Sequence[TextFile]) -> Callable[[Path], int]:
+    from pallas_debug.store.files import DumpFile
+
+    roots = {text.path: text.root for text in texts}
+    return lambda path: DumpFile(path=path, root=roots[path]).open()
+
+
+def _hits(texts: Sequence[TextFile], query: Query, problems: list[str], *, as_json: bool) -> bool:
     rows: list[dict[str, Any]] = []
     any_found = False
-    for text, hit in _found(texts, query):
+    for text, hit in _found(texts, query, problems):
         any_found = True
         if as_json:
             place = {"line": hit.line, "column": hit.column, "text": hit.text, "cut": hit.cut}
             rows.append(_where(text) | place)
         else:
-            click.echo(_line(hit))
+            _print(hit)
     if as_json:
         output.print_json(rows)
-    return Exit.OK if any_found else Exit.FAILED
+    return any_found
 
 
-def _found(texts: Sequence[TextFile], query: Query) -> Iterator[tuple[TextFile, Hit]]:
+def _found(
+    texts: Sequence[TextFile], query: Query, problems: list[str]
+) -> Iterator[tuple[TextFile, Hit]]:
     from pallas_debug.ir import search
 
     by_path = {text.path: text for text in texts}
-    for event in search.search(by_path, query):
+    for event in search.search(by_path, query, opened=_opener(texts)):
         if isinstance(event, search.Hit):
             yield by_path[event.path], event
         elif event.problem:
-            output.say(event.problem)
+            problems.append(event.problem)
 
 
-def _line(hit: Hit) -> str:
-    """As `grep -n` has it; what is cut away of a long line says so."""
-    before, match, after = map(_shown, hit.parts)
-    path = _shown(str(hit.path))
+def _print(hit: Hit) -> None:
+    """Print a hit as `grep -n` does; a long line is cut, which an ellipsis shows."""
     more = "…" if hit.cut else ""
     if not output.colored():
-        return f"{path}:{hit.line}:{more}{before}{match}{after}{more}"
+        output.echo(f"{hit.path}:{hit.line}:{more}{''.join(hit.parts)}{more}")
+        return
+    before, match, after = map(output.visible, hit.parts)
+    path = output.visible(str(hit.path))
     place = f"{click.style(path, fg='magenta')}:{click.style(str(hit.line), fg='green')}:"
-    return f"{place}{more}{before}{click.style(match, fg='red', bold=True)}{after}{more}"
-
-
-def _shown(text: str) -> str:
-    return output.visible(text) if sys.stdout.isatty() else text
+    click.echo(f"{place}{more}{before}{click.style(match, fg='red', bold=True)}{after}{more}")
 
 
 def _where(text: TextFile) -> dict[str, Any]:

@@ -1,4 +1,9 @@
-"""From exceptions to sentences on standard error and an exit code."""
+"""From exceptions to sentences on standard error and an exit code.
+
+Whatever a dump holds, a command ends in a sentence. An exception that nobody foresaw is our fault:
+it is called an internal error, and its traceback is printed only if `PALLAS_DEBUG_TRACEBACK` asks
+for it.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +13,15 @@ from typing import NoReturn
 
 import click
 
+from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
+
+TRACEBACK = "PALLAS_DEBUG_TRACEBACK"
+"""Environment variable: with any value but the empty one, internal errors print a traceback."""
+
+_MAX_MESSAGE = 300
+"""Maximum number of characters of a foreign exception's message."""
 
 
 def guarded(command: click.Command) -> NoReturn:
@@ -22,20 +34,55 @@ def guarded(command: click.Command) -> NoReturn:
     except PallasDebugError as error:
         _say(str(error))
         code = Exit.CANNOT_RUN
-    except click.UsageError as error:
-        error.show()
-        code = Exit.USAGE
     except click.ClickException as error:
-        error.show()
-        code = Exit.CANNOT_RUN
+        _show(error)
+        code = Exit.USAGE if isinstance(error, click.UsageError) else Exit.CANNOT_RUN
     except (KeyboardInterrupt, click.Abort):
         _say("stopped; what was finished is in the dump directory")
         code = Exit.INTERRUPTED
     except BrokenPipeError:  # `pallas-debug show … | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.OK
+    except Exception as error:  # noqa: BLE001 - the last guard of the command line
+        _say(_unforeseen(error))
+        code = Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
 
 def _say(text: str) -> None:
-    sys.stderr.write(f"pallas-debug: {text}\n")
+    output.say(text)
+
+
+def _show(error: click.ClickException) -> None:
+    """As `error.show` writes it, but that names which it quotes are escaped."""
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        click.echo(output.visible(error.ctx.get_usage()), err=True)
+        if error.ctx.command.get_help_option(error.ctx) is not None:
+            path, option = error.ctx.command_path, error.ctx.help_option_names[0]
+            click.echo(output.visible(f"Try '{path} {option}' for help.\n"), err=True)
+    click.echo(output.visible(f"Error: {error.format_message()}"), err=True)
+
+
+def _unforeseen(error: Exception) -> str:
+    """The sentence for an exception that no command turned into one of ours."""
+    if os.environ.get(TRACEBACK):
+        import traceback
+
+        return "".join(traceback.format_exception(error)).rstrip("\n")
+    if isinstance(error, MemoryError):
+        return (
+            "this machine has too little memory for what was asked for. Name a single kernel and "
+            "pass, or use `browse`, which reads texts in pieces."
+        )
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return (
+            f"{where}{error.strerror or error}. If the file or directory is there and readable, "
+            f"please report it; {TRACEBACK}=1 prints the traceback."
+        )
+    message = " ".join(str(error).split())[:_MAX_MESSAGE]
+    said = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return (
+        f"internal error in pallas-debug (please report it: run again with {TRACEBACK}=1 and "
+        f"attach the traceback): {said}"
+    )

@@ -10,6 +10,7 @@ import click
 from pallas_debug import report
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
+from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -65,9 +66,11 @@ def command(
         _print_kernels(chosen)
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
-            output.say(f"no kernels{' of that kind' * filters} in {directory}")
+            output.say(f"no kernels{' of that kind' * filters} in {one_line(directory)}")
     for k, compilations in chosen:
-        for problem in [k.problem, *(c.problem for c in compilations)]:
+        # Of one kernel all files are looked at; of many that would take long.
+        damaged = [d for c in compilations for d in c.damaged()] if kernel is not None else []
+        for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
                 output.say(problem)
     return Exit.OK

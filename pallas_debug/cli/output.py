@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import click
+
+from pallas_debug.report import visible as visible
+
+_UNSAFE = re.compile(
+    "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
+    "\ufff9-\ufffb\U000e0000-\U000e0fff]"
+)
+"""What JSON allows in a string as it is, and a terminal may obey or hide."""
 
 
 def print_json(value: Any) -> None:
@@ -17,11 +27,21 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> bytes:
-    """Data as JSON that a person can read too."""
+    """Data as JSON that a person can read too.
+
+    Controls, marks of direction, characters of no width and lone surrogates are written as
+    `\\uXXXX`, so that the output can be printed to a terminal; a parser reads back what was there.
+    """
     import msgspec
 
-    encoded = msgspec.json.encode(msgspec.to_builtins(value, enc_hook=str))
-    return msgspec.json.format(encoded, indent=2)
+    # Not msgspec.json: it refuses lone surrogates, which names that are not UTF-8 have.
+    plain = msgspec.to_builtins(value, enc_hook=str)
+    text = json.dumps(plain, ensure_ascii=False, indent=2)
+    return _UNSAFE.sub(_json_escape, text).encode()
+
+
+def _json_escape(match: re.Match[str]) -> str:
+    return json.dumps(match[0])[1:-1]
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -42,11 +62,29 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     Console(highlight=False).print(table)
 
 
-def visible(text: str) -> str:
-    """Text whose control characters are shown and not obeyed, but for newlines and tabs."""
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() or c in "\n\t" else f"\\x{ord(c):02x}" for c in text)
+def shown(text: str) -> str:
+    """Text for standard output: escaped on a terminal, as it is for a pipe or a file."""
+    return visible(text) if sys.stdout.isatty() else text
+
+
+def echo(text: str, *, newline: bool = True) -> None:
+    """Write text to standard output; see `shown`.
+
+    A name that is not UTF-8 goes to a pipe with the bytes that it has.
+    """
+    if sys.stdout.isatty():
+        click.echo(visible(text), nl=newline)
+    elif _UNSAFE.search(text) is None:
+        click.echo(text, nl=newline)
+    else:
+        click.echo(_encoded(text), nl=newline)
+
+
+def _encoded(text: str) -> bytes:
+    try:
+        return text.encode(errors="surrogateescape")
+    except UnicodeEncodeError:  # half a pair, which is no byte of a name
+        return text.encode(errors="backslashreplace")
 
 
 def colored() -> bool:

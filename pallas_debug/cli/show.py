@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +10,9 @@ import click
 from pallas_debug import report
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import STAGES, Compilation, Kernel, Operand
+from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -46,9 +46,10 @@ def command(
     dumps.
     """
     from pallas_debug.store import open_dumps
-    from pallas_debug.store.writer import COMPILATION
+    from pallas_debug.store.files import is_there
+    from pallas_debug.store.names import COMPILATION
 
-    if (directory / COMPILATION).is_file() and target is None:  # a target's folder was named
+    if is_there(directory / COMPILATION) and target is None:  # a target's folder was named
         directory, target = directory.absolute().parent, directory.absolute().name
     reader = open_dumps(directory)
     found = reader.find(kernel) if kernel else _only(reader.kernels(), directory)
@@ -58,10 +59,7 @@ def command(
             target = found.compilations[0].target
         output.print_json({"kernel": found.name, "target": target, "stage": stage, "text": text})
     else:
-        # To a terminal, a file's control characters are shown; to a pipe go the bytes as they are.
-        click.echo(output.visible(text) if sys.stdout.isatty() else text, nl=False)
-        if not text.endswith("\n"):
-            click.echo()
+        output.echo(text, newline=not text.endswith("\n"))
     return Exit.OK
 
 
@@ -69,9 +67,11 @@ def _only(kernels: list[StoredKernel], directory: Path) -> StoredKernel:
     if len(kernels) == 1:
         return kernels[0]
     if not kernels:
-        raise UsageError(f"no kernels in {directory}")
-    listed = ", ".join(k.name for k in kernels[:20])
-    raise UsageError(f"say which kernel of {directory} with --kernel; there are: {listed}")
+        raise UsageError(f"no kernels in {one_line(directory)}")
+    listed = ", ".join(one_line(k.name) for k in kernels[:20])
+    raise UsageError(
+        f"say which kernel of {one_line(directory)} with --kernel; there are: {listed}"
+    )
 
 
 def _text(kernel: StoredKernel, stage: str, target: str | None) -> str:
@@ -82,12 +82,15 @@ def _text(kernel: StoredKernel, stage: str, target: str | None) -> str:
             return kernel.stage_text(known, target)
     stored = kernel.target(target)
     if stage == "log":
-        from pallas_debug.store.reader import read_text
+        from pallas_debug.store import files
+        from pallas_debug.store.reader import LOG
 
-        path = stored.folder / "compiler.log"
-        if not path.is_file():
-            raise UsageError(f"{kernel.name} has no log: there is no {path}")
-        return read_text(path)
+        log = stored.named(LOG)
+        if not files.is_there(log.path):
+            raise UsageError(
+                f"{one_line(kernel.name)} has no log: there is no {one_line(log.path)}"
+            )
+        return log.text()
     if stage == "error":
         return _error(kernel, stored)
     return stored.text(stored.find_pass(stage))
@@ -95,10 +98,13 @@ def _text(kernel: StoredKernel, stage: str, target: str | None) -> str:
 
 def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
     if stored.problem:
-        return stored.problem
+        raise DumpFormatError(stored.problem)
     failure = stored.compilation.failure if stored.compilation else None
     if failure is None:
-        raise UsageError(f"{kernel.name} compiled for {stored.target}: there is no error to show")
+        raise UsageError(
+            f"{one_line(kernel.name)} compiled for {one_line(stored.target)}: "
+            "there is no error to show"
+        )
     lines = [f"{failure.type} in {kernel.name} for {stored.target}, at {failure.stage}"]
     if failure.source is not None:
         text = failure.source.text or _line_of(kernel, failure.source.file, failure.source.line)
@@ -121,13 +127,16 @@ def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
     """The line as the dump keeps it, where it is in the kernel's own file."""
     if kernel.kernel is None or kernel.kernel.source is None or kernel.kernel.source.file != file:
         return None
-    lines = kernel.stage_text("source").splitlines()
-    return lines[line - 1].strip() if line <= len(lines) else None
+    try:
+        lines = kernel.stage_text("source").splitlines()
+    except (UsageError, DumpFormatError):  # the error matters more than its line
+        return None
+    return lines[line - 1].strip() if 0 < line <= len(lines) else None
 
 
 def _summary(stored: StoredKernel) -> str:
     if stored.kernel is None:
-        return stored.problem or f"{stored.folder} cannot be read"
+        raise DumpFormatError(stored.problem or f"{one_line(stored.folder)} cannot be read")
     kernel = stored.kernel
     lines = [stored.name]
     if kernel.source is not None:
@@ -151,7 +160,7 @@ def _summary(stored: StoredKernel) -> str:
     for operand in kernel.operands:
         lines.append(f"  {operand.kind:15} {operand.name:{width}}  {_operand(operand)}")
         if operand.index_map:
-            lines.append(f"  {'':15} {'':{width}}    index map {_one_line(operand.index_map)}")
+            lines.append(f"  {'':15} {'':{width}}    index map {_on_one_line(operand.index_map)}")
     aliases = ", ".join(f"input {i} is output {o}" for i, o in kernel.aliases)
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
@@ -193,6 +202,6 @@ def _operand(operand: Operand) -> str:
     return text
 
 
-def _one_line(jaxpr: str) -> str:
+def _on_one_line(jaxpr: str) -> str:
     """`{ lambda ; i:i32[] j:i32[]. let  in (i, 0:i32[]) }` on one line, however long."""
     return " ".join(jaxpr.split())

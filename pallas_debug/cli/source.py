@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
@@ -105,21 +104,22 @@ def _print(
     *,
     whole: bool,
 ) -> None:
-    click.echo(f"{_shown(text.label)}: operations by source line")
-    lines = [line for file, line in counts if file == own and line <= len(source)]
+    output.echo(f"{text.label}: operations by source line")
+    lines = [line for file, line in counts if file == own and 0 < line <= len(source)]
     if lines:
-        click.echo(_shown(own or ""))
+        output.echo(own or "")
         first, last = (1, len(source)) if whole else (min(lines), max(lines))
         for number in range(first, last + 1):
             total = sum(counts.get((own or "", number), Counter()).values())
             shown = f"{total:,}" if total else ""
-            click.echo(f"{shown:>8} {number:5} {_shown(source[number - 1])}".rstrip())
-    others = sorted(place for place in counts if place[0] != own or place[1] > len(source))
+            output.echo(f"{shown:>8} {number:5} {source[number - 1]}".rstrip())
+    kept = range(1, len(source) + 1)
+    others = sorted(place for place in counts if place[0] != own or place[1] not in kept)
     if others:
-        click.echo("elsewhere" if lines else "the dump keeps no source of")
+        output.echo("elsewhere" if lines else "the dump keeps no source of")
         for file, number in others:
             total = sum(counts[file, number].values())
-            click.echo(f"{total:8,} {_shown(PurePath(file).name)}:{number}")
+            output.echo(f"{total:8,} {PurePath(file).name}:{number}")
 
 
 def _as_json(
@@ -131,7 +131,7 @@ def _as_json(
             {
                 "file": file,
                 "line": number,
-                "text": source[number - 1] if file == own and number <= len(source) else None,
+                "text": source[number - 1] if file == own and 0 < number <= len(source) else None,
                 "operations": dict(names.most_common()),
             }
             for (file, number), names in sorted(counts.items())
@@ -165,24 +165,27 @@ def _one_line(
         output.print_json([_operations_as_json(*entry) for entry in found])
         return Exit.OK
     source = _source(kernel)
-    if (file is None or _is(own or "", file, None)) and number <= len(source):
-        click.echo(_shown(source[number - 1].strip()))
+    if (file is None or _is(own or "", file, None)) and 0 < number <= len(source):
+        output.echo(source[number - 1].strip())
     for text, module, lines in found:
         _print_operations(text, module, lines, whole=whole or stage is not None)
     return Exit.OK
 
+
+MAX_DIGITS = 9
+"""Maximum number of digits of a line number."""
 
 SHOWN = 5
 """Operations of a line that are printed for each of many stages."""
 
 
 def _print_operations(text: Text, module: Module, lines: list[int], *, whole: bool) -> None:
-    click.echo(f"{_shown(text.label)}: {plural(len(lines), 'operation')}")
+    output.echo(f"{text.label}: {plural(len(lines), 'operation')}")
     shown = lines if whole else lines[:SHOWN]
     for n in shown:
-        click.echo(f"  {n + 1:6}  {_shown(_without_location(module, n))}")
+        output.echo(f"  {n + 1:6}  {_without_location(module, n)}")
     if len(shown) < len(lines):
-        click.echo(f"          … {len(lines) - len(shown)} more with --all")
+        output.echo(f"          … {len(lines) - len(shown)} more with --all")
 
 
 def _without_location(module: Module, line: int) -> str:
@@ -204,7 +207,7 @@ def _operations_as_json(text: Text, module: Module, lines: list[int]) -> dict[st
 
 def _parsed(line: str) -> tuple[str | None, int]:
     file, _, number = line.rpartition(":")
-    if not number.isdecimal():
+    if not number.isdecimal() or len(number) > MAX_DIGITS:
         raise UsageError(f"--line {line!r} is neither a line such as 12 nor one such as tile.py:12")
     return file or None, int(number)
 
@@ -230,7 +233,3 @@ def _none_there(
         return f"no operation comes from {line}; there are some from {files}"
     listed = ", ".join(map(str, near[:40])) + (", …" if len(near) > 40 else "")
     return f"no operation comes from line {line}; there are some from {listed}"
-
-
-def _shown(text: str) -> str:
-    return output.visible(text) if sys.stdout.isatty() else text

@@ -5,15 +5,16 @@ Folders are looked into where a text may be and nowhere else, so links in a circ
 
 from __future__ import annotations
 
-import filecmp
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pallas_debug.errors import DumpDirectoryError
-from pallas_debug.store import raw
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError
+from pallas_debug.store import files, raw
+from pallas_debug.store.files import is_there
+from pallas_debug.store.names import COMPILATION, KERNEL, RUNS
 from pallas_debug.store.reader import RAW_TARGET
-from pallas_debug.store.writer import COMPILATION, KERNEL, RUNS
 
 _OF_KERNEL = {"source": "source.py", "jaxpr": "jaxpr.txt"}
 _OF_TARGET = {"stablehlo": "stablehlo.mlir", "mosaic": "mosaic.mlir"}
@@ -22,9 +23,14 @@ _ON_REQUEST = {"source": "source.py", "log": "compiler.log"}
 
 @dataclass(frozen=True, kw_only=True)
 class TextFile:
-    """A stage or pass in a file; target is None where it is the same for every one."""
+    """A stage or pass in a file; target is None where it is the same for every one.
+
+    Attributes:
+      root: the directory that was named, which nothing is read outside of.
+    """
 
     path: Path
+    root: Path
     kernel: str
     target: str | None
     stage: str
@@ -58,71 +64,74 @@ class Filter:
         return self.stage in (name, number) or (self.stage in rest and name not in _ON_REQUEST)
 
 
-def text_files(root: Path, wanted: Filter) -> Iterator[TextFile]:
+Tell = Callable[[str], object]
+
+
+def text_files(root: Path, wanted: Filter, tell: Tell) -> Iterator[TextFile]:
     """The texts in a dump directory, a kernel's or a target's folder, or raw dumps.
+
+    Args:
+      tell: is called with a sentence for each folder that cannot be listed.
 
     Raises:
       DumpDirectoryError: the directory does not exist or cannot be listed.
     """
-    if (root / COMPILATION).is_file():
-        yield from _of_target(root, root.absolute().parent.name, wanted)
+    files.check_listable(root)
+    if is_there(root / COMPILATION):
+        yield from _of_target(root, root, root.absolute().parent.name, wanted, tell)
         return
-    if (root / KERNEL).is_file():
-        yield from _of_kernel(root, root.resolve().name, wanted)
+    if is_there(root / KERNEL):
+        yield from _of_kernel(root, root, root.resolve().name, wanted, tell)
         return
-    entries = listed(root)
-    for folder in entries:
-        if folder.name == RUNS or folder.name.startswith(".") or not folder.is_dir():
-            continue
-        if wanted.takes_kernel(folder.name):
-            yield from _of_kernel(folder, folder.name, wanted)
-    yield from _raw([path for path in entries if not path.is_dir()], wanted)
+    entries = sorted(files.listed(root, root))
+    for name, is_folder in entries:
+        if is_folder and name != RUNS and not name.startswith(".") and wanted.takes_kernel(name):
+            yield from _of_kernel(root / name, root, name, wanted, tell)
+    yield from _raw([root / name for name, is_folder in entries if not is_folder], wanted)
 
 
-def listed(folder: Path) -> list[Path]:
-    """What a folder holds, by name.
-
-    Raises:
-      DumpDirectoryError: it cannot be listed.
-    """
-    from pallas_debug.store import open_dumps
-
-    open_dumps(folder)  # says what is wrong with it, in the words of every command
-    return sorted(folder.iterdir())
-
-
-def _of_kernel(folder: Path, kernel: str, wanted: Filter) -> Iterator[TextFile]:
+def _of_kernel(
+    folder: Path, root: Path, kernel: str, wanted: Filter, tell: Tell
+) -> Iterator[TextFile]:
     for stage, name in _OF_KERNEL.items():
         path = folder / name
-        if wanted.takes_stage(stage) and path.is_file():
-            yield TextFile(path=path, kernel=kernel, target=None, stage=stage)
-    for target in _folders(folder):
-        yield from _of_target(target, kernel, wanted)
+        if wanted.takes_stage(stage) and is_there(path):
+            yield TextFile(path=path, root=root, kernel=kernel, target=None, stage=stage)
+    for name, is_folder in _listed(folder, root, tell):
+        if is_folder:
+            yield from _of_target(folder / name, root, kernel, wanted, tell)
 
 
-def _of_target(folder: Path, kernel: str, wanted: Filter) -> Iterator[TextFile]:
+def _of_target(
+    folder: Path, root: Path, kernel: str, wanted: Filter, tell: Tell
+) -> Iterator[TextFile]:
     if not wanted.takes_target(folder.name):
         return
     named = [(stage, folder / name) for stage, name in (_OF_TARGET | _ON_REQUEST).items()]
-    for inner in ("passes", "llo"):
-        if (folder / inner).is_dir():
-            named += [(path.stem, path) for path in sorted((folder / inner).iterdir())]
+    named = [(stage, path) for stage, path in named if is_there(path)]
+    for inner in (folder / "passes", folder / "llo"):
+        found = [name for name, is_folder in _listed(inner, root, tell) if not is_folder]
+        named += [((inner / name).stem, inner / name) for name in found]
     for stage, path in named:
-        if wanted.takes_stage(stage) and path.is_file():
-            yield TextFile(path=path, kernel=kernel, target=folder.name, stage=stage)
+        if wanted.takes_stage(stage):
+            yield TextFile(path=path, root=root, kernel=kernel, target=folder.name, stage=stage)
 
 
-def _folders(folder: Path) -> list[Path]:
+def _listed(folder: Path, root: Path, tell: Tell) -> list[tuple[str, bool]]:
+    """What a folder holds, by name; nothing if there is no such folder."""
+    if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+        return []
     try:
-        return sorted(path for path in folder.iterdir() if path.is_dir())
-    except OSError as error:
-        raise DumpDirectoryError(f"{folder} cannot be listed: {error.strerror}.") from error
+        return sorted(files.listed(folder, root))
+    except DumpDirectoryError as error:
+        tell(str(error))
+        return []
 
 
-def _raw(files: list[Path], wanted: Filter) -> Iterator[TextFile]:
+def _raw(paths: list[Path], wanted: Filter) -> Iterator[TextFile]:
     """The passes of raw dumps; one that changed nothing is left out, as our dumps do."""
     counts: dict[str, int] = {}
-    for compile_ in raw.compiles(files):
+    for compile_ in raw.compiles(paths):
         counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
         name = compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"
         before: Path | None = None
@@ -132,11 +141,14 @@ def _raw(files: list[Path], wanted: Filter) -> Iterator[TextFile]:
             stage = f"{this.number:02d}-{this.name}"
             taken = wanted.takes_kernel(name) and wanted.takes_target(RAW_TARGET)
             if taken and not same and wanted.takes_stage(stage):
-                yield TextFile(path=this.path, kernel=name, target=RAW_TARGET, stage=stage)
+                root = this.path.parent
+                yield TextFile(
+                    path=this.path, root=root, kernel=name, target=RAW_TARGET, stage=stage
+                )
 
 
 def _same(a: Path, b: Path) -> bool:
     try:
-        return filecmp.cmp(a, b, shallow=False)
-    except OSError:  # whoever reads it says so
+        return raw.same_text(a, b)
+    except (OSError, DumpFormatError):  # reading it says so
         return False

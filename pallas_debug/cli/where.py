@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import STAGES, Pass
+from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.ir.operations import Module
@@ -62,12 +64,13 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
       DumpDirectoryError: there is no such directory.
     """
     from pallas_debug.store import open_dumps
-    from pallas_debug.store.writer import COMPILATION
+    from pallas_debug.store.files import is_there
+    from pallas_debug.store.names import COMPILATION
 
-    if (where / COMPILATION).is_file():
+    if is_there(where / COMPILATION):
         whole = where.absolute()
         return kernel_at(whole.parent, name)[0], whole.name
-    if not where.exists() and where.parent.is_dir() and where.name:
+    if not is_there(where) and os.path.isdir(where.parent) and where.name:  # noqa: PTH112 - no raise
         return open_dumps(where.parent).find(where.name), None
     reader = open_dumps(where)
     return (reader.find(name) if name else only(reader.kernels(), where)), None
@@ -82,10 +85,12 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
     if len(kernels) == 1:
         return kernels[0]
     if not kernels:
-        raise UsageError(f"no kernels in {where}")
-    listed = ", ".join(k.name for k in kernels[:20])
+        raise UsageError(f"no kernels in {one_line(where)}")
+    listed = ", ".join(one_line(k.name) for k in kernels[:20])
     more = f", and {len(kernels) - 20} more" if len(kernels) > 20 else ""
-    raise UsageError(f"say which kernel of {where} with --kernel; there are: {listed}{more}")
+    raise UsageError(
+        f"say which kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
+    )
 
 
 def passes_of(stored: StoredCompilation) -> tuple[Pass, ...]:
@@ -95,7 +100,7 @@ def passes_of(stored: StoredCompilation) -> tuple[Pass, ...]:
       DumpFormatError: it cannot be read.
     """
     if stored.compilation is None:
-        raise DumpFormatError(stored.problem or f"{stored.folder} cannot be read")
+        raise DumpFormatError(stored.problem or f"{one_line(stored.folder)} cannot be read")
     return stored.compilation.passes
 
 

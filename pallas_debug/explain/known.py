@@ -55,7 +55,7 @@ class KnownIssue:
 
 def numbers(version: str) -> tuple[int, ...]:
     """`0.12.0.1` as numbers that compare."""
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:4])
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:4])
 
 
 def has(jaxpr: str, primitive: str) -> bool:

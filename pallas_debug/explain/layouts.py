@@ -13,7 +13,9 @@ import re
 from dataclasses import dataclass
 
 _LAYOUT = re.compile(
-    r"(?P<bits>\d+),\{(?P<sublane>\*|\d+),(?P<lane>\*|\d+)\},\((?P<tile>\d+(?:,\d+)*)\)"
+    # Not from within a number, and no longer ones than Python reads: a text may be all digits.
+    r"(?<!\d)(?P<bits>\d{1,4}),\{(?P<sublane>\*|\d{1,9}),(?P<lane>\*|\d{1,9})\},"
+    r"\((?P<tile>\d{1,9}(?:,\d{1,9})*)\)"
     r"(?P<implicit>(?:,-[12])*)"
 )
 _NO_LAYOUT = re.compile(r'vpad<"?none"?>')
@@ -54,7 +56,7 @@ class Layout:
     @property
     def packing(self) -> int:
         """Elements that share a 32-bit word."""
-        return max(1, _BITS_OF_A_REGISTER // self.bits)
+        return max(1, _BITS_OF_A_REGISTER // max(1, self.bits))
 
     def __str__(self) -> str:
         words = [f"{self.bits}-bit elements"]

@@ -26,7 +26,10 @@ AFTER = 240
 """Lines, of all processes, within which a message of one of them is over."""
 LONGEST = 120
 """Lines of one message; a table of allocations has some seventy."""
-MAX_LINE = 1 << 16
+MAX_LINE = 1 << 14
+"""Characters of a line that are looked at."""
+MAX_MESSAGE = 1 << 17
+"""Characters of a message that are looked at, all its lines together."""
 MAX_PLACES = 10
 MAX_DISTINCT = 1000
 
@@ -42,7 +45,7 @@ _START = re.compile(
     r"|(?:INTERNAL|INVALID_ARGUMENT|RESOURCE_EXHAUSTED|UNIMPLEMENTED|NOT_FOUND|ABORTED): "
     r"|Traceback \(most recent call last\)|RACE DETECTED|Semaphore \d+ has|(?:FAILED|ERROR) \S+::"
 )
-_ERROR = re.compile(r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
+_ERROR = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
 _OURS = re.compile(r"Mosaic failed to compile|MosaicError|Pallas|pallas|LoweringException|libtpu")
 """What an error that no entry recognises must have for it to be about a kernel."""
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+::")
@@ -269,14 +272,18 @@ def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
     """The lines of a message without what stands before them, and the index behind the last."""
     lines = [_split(held[index])[1]]
     end = index + 1
+    left = MAX_MESSAGE - len(lines[0])
     for offset, raw in enumerate(held[index + 1 : index + AFTER], index + 1):
         whose, line = _split(raw)
         if whose != worker:
             continue
         if len(lines) == LONGEST or _START.match(line) or any(mark in line for mark in _CHAIN):
             break
-        lines.append(line)
         end = offset + 1
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
     return "\n".join(lines), end
 
 

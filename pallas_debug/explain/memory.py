@@ -18,25 +18,25 @@ LANES = 128
 SUBLANES = 8
 MIB = 1 << 20
 
-_BITS = re.compile(r"(\d+)")
+_BITS = re.compile(r"([1-9]\d{0,3})")
 _SUMS = (
     re.compile(r"Scoped allocation with size (?P<used>\S+) and limit (?P<limit>\S+) exceeded"),
     re.compile(r"Used (?P<used>\S+) of (?P<limit>\S+) (?P<space>[vs]mem)\. Exceeded"),
 )
 _ONE = re.compile(
-    r"Allocation \(size=(?P<used>\d+)\) would exceed memory \(size=(?P<limit>\d+)\) :: "
+    r"Allocation \(size=(?P<used>\d{1,18})\) would exceed memory \(size=(?P<limit>\d{1,18})\) :: "
     r"#allocation\d+ \[shape = '(?P<shape>[^']*)', space=(?P<space>\w+),.*?tag = '(?P<tag>[^']*)'"
 )
 _ROW = re.compile(r"^\s*\d+\. Size: (?P<size>\S+)$", re.MULTILINE)
 _TAG = re.compile(r"^\s*(?:Tag|XLA label): (?P<tag>.*)$", re.MULTILINE)
 _WINDOW = re.compile(
-    r"(?P<side>input|output) window allocation for operator \w+ (?P<number>\d+)\. "
+    r"(?P<side>input|output) window allocation for operator \w+ (?P<number>\d{1,9})\. "
     r"The window shape is (?P<window>\S+), while the full shape is (?P<full>\S+)\."
 )
-_PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d+)")
-_BUFFERS = re.compile(r"has (?P<count>\d+) buffering levels")
+_PREFETCHED = re.compile(r"prefetched SMEM operand (?P<number>\d{1,9})")
+_BUFFERS = re.compile(r"has (?P<count>\d{1,9}) buffering levels")
 _UNITS = {"": 1, "B": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-_AMOUNT = re.compile(r"(?P<number>[\d.]+)(?P<unit>[BKMG]?)")
+_AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -206,7 +206,7 @@ def block_of(operand: Operand) -> tuple[int | None, ...] | None:
 def _buffers(kernel: Kernel, operand: Operand) -> int:
     """The compiler keeps one buffer of a block that never changes, else two."""
     steps = math.prod(size or 2 for size in kernel.grid)
-    said = re.search(r"buffer_count=(\d+)", operand.pipeline or "")
+    said = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if operand.kind == "scratch" or steps == 1:
         return 1
     if said:

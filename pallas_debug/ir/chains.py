@@ -14,7 +14,7 @@ from pallas_debug.model import SourceLine
 
 _ALIAS = re.compile(r"(#loc\d*) = loc\((.*)\)\s*$")
 _TOKEN = re.compile(
-    r'"(?P<string>(?:[^"\\]|\\.)*)"(?:(?P<opens>\()|:(?P<line>\d+):\d+(?: to (?:\d+)?:\d+)?)?'
+    r'"(?P<string>(?:[^"\\]|\\.)*)"(?:(?P<opens>\()|:(?P<line>\d{1,9}):\d+(?: to (?:\d+)?:\d+)?)?'
     r"|(?P<alias>#loc\d*)"
 )
 _DEEPEST = 200

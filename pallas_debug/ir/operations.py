@@ -41,7 +41,9 @@ _JAXPR_OPERATION = re.compile(
 )
 _JAXPR_BINDER = re.compile(r"(?<![\w.])(?P<name>[a-z]{1,6}):(?=[A-Za-z]\w*[\[<{])")
 _JAXPR_WORD = re.compile(r"(?<![\w.:=])[a-z]{1,6}(?![\w:=(])")
-_JAXPR_LOCATION = re.compile(r"  # (?P<file>.+?):(?P<line>\d+)(?::\d+)?(?: \((?P<function>.*)\))?$")
+_JAXPR_LOCATION = re.compile(
+    r"  # (?P<file>.+?):(?P<line>\d{1,9})(?::\d+)?(?: \((?P<function>.*)\))?$"
+)
 _LLO_OPERATION = re.compile(
     r"(?:^\s*(?:0x[0-9a-f]+|\d+)\s+(?:[A-Z]{2})?\s*:[^{]*\{ *|^\s*|;;\s*)"
     r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"

@@ -7,18 +7,18 @@ makes it quick; a match that reaches past the end of its line is tried again on 
 
 from __future__ import annotations
 
-import errno
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
 from pallas_debug.ir.chunks import Literal, Lower
 from pallas_debug.ir.patterns import Query as Query
+from pallas_debug.ir.text import open_regular
 
 CHUNK = 1 << 18
 """Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
@@ -78,8 +78,17 @@ class Progress:
     problem: str | None = None
 
 
-def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterator[Hit | Progress]:
+Opened = Callable[[Path], int]
+"""Opens a text: a descriptor, or an `OSError` or `PallasDebugError` that says why not."""
+
+
+def search(
+    paths: Iterable[Path], query: Query, *, chunk: int = CHUNK, opened: Opened = open_regular
+) -> Iterator[Hit | Progress]:
     """Hits in the texts, in their order, and progress between them.
+
+    Args:
+      opened: opens each text.
 
     Raises:
       re.error: the query is no regular expression.
@@ -91,7 +100,7 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
         problem = None
         before = 0
         try:
-            for size in _chunks(path, buffer):
+            for size in _chunks(opened(path), buffer):
                 spans = list(find(buffer, size))
                 if spans:
                     yield from _hits(path, buffer, size, before, spans)
@@ -101,29 +110,39 @@ def search(paths: Iterable[Path], query: Query, *, chunk: int = CHUNK) -> Iterat
                 yield Progress(path=path, bytes=read, files=files - 1, hits=hits)
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
+        except PallasDebugError as error:
+            problem = str(error)
         yield Progress(path=path, bytes=read, files=files, hits=hits, done=True, problem=problem)
 
 
 def count(
-    paths: Iterable[Path], query: Query, *, first: bool = False, chunk: int = CHUNK
+    paths: Iterable[Path],
+    query: Query,
+    *,
+    first: bool = False,
+    chunk: int = CHUNK,
+    opened: Opened = open_regular,
 ) -> Iterator[tuple[Path, int, str | None]]:
     """For each text the number of lines that match, and why it could not be read, if so.
 
     Args:
-      first: stop a text at its first hit, for who wants to know whether there is one.
+      first: stop a text at its first hit, to learn whether there is one.
+      opened: opens each text.
     """
     counted = counter(query)
     buffer = bytearray(chunk)
     for path in paths:
         found, problem = 0, None
         try:
-            for size in _chunks(path, buffer):
+            for size in _chunks(opened(path), buffer):
                 found += counted(buffer, size)
                 if first and found:
                     found = 1
                     break
         except OSError as error:
             problem = f"{path} cannot be read: {error.strerror or error}."
+        except PallasDebugError as error:
+            problem = str(error)
         yield path, found, problem
 
 
@@ -234,16 +253,15 @@ def _pattern(
         position = end + 1
 
 
-def _chunks(path: Path, buffer: bytearray) -> Iterator[int]:
+def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
     """How many bytes of the buffer are whole lines of a text, one stretch after the other.
+
+    The descriptor is closed at the end.
 
     A stretch ends at a newline, but for the last one and for lines beyond `LONGEST`. One buffer
     that stays in the cache is quicker than fresh memory for each stretch; it grows with a line.
     """
-    file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)  # a pipe is not waited for
     try:
-        if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", str(path))
         held = 0
         while True:
             if held == len(buffer):

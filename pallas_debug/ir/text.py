@@ -15,9 +15,12 @@ import os
 import stat
 from array import array
 from collections import OrderedDict
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Literal, Protocol
 
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
 
 BLOCK = 1 << 16
@@ -59,13 +62,18 @@ class Document:
         self._count: int | None = None  # lines, once all is indexed
 
     @classmethod
-    def open(cls, path: str | Path) -> Document:
+    def open(cls, path: str | Path, opened: Callable[[], int] | None = None) -> Document:
         """The document of a file.
 
+        Args:
+          opened: opens it, again whenever it was replaced: a descriptor, or an `OSError` or
+            `PallasDebugError`.
+
         Raises:
-          OSError: it cannot be opened.
+          OSError, PallasDebugError: it cannot be opened.
         """
-        return cls(_File(Path(path)))
+        path = Path(path)
+        return cls(_File(path, opened or partial(open_regular, path)))
 
     @classmethod
     def of(cls, text: str | bytes) -> Document:
@@ -300,8 +308,11 @@ class _Memory:
         pass
 
 
-def _opened(path: Path) -> int:
-    """A pipe or device is refused, and is not waited for."""
+def open_regular(path: Path) -> int:
+    """A descriptor of a regular file. A pipe or device is refused, and is not waited for.
+
+    For texts of ours; files of a dump are opened by `store/files.py`.
+    """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):
         return fd
@@ -310,10 +321,11 @@ def _opened(path: Path) -> int:
 
 
 class _File:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opened: Callable[[], int]) -> None:
         self._fd = -1
         self._path = path
-        self._fd = _opened(path)
+        self._opened = opened
+        self._fd = opened()
 
     def size(self) -> int:
         return os.fstat(self._fd).st_size
@@ -333,8 +345,8 @@ class _File:
             there, ours = self._path.stat(), os.fstat(self._fd)
             if (there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino):
                 return "same"
-            fd = _opened(self._path)
-        except OSError:
+            fd = self._opened()
+        except (OSError, PallasDebugError):
             return "gone"
         os.close(self._fd)
         self._fd = fd

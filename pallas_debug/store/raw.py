@@ -12,14 +12,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import itertools
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pallas_debug.errors import DumpFormatError
 from pallas_debug.ir.locations import unescape
 from pallas_debug.model import Pass
+from pallas_debug.store import files
 
 _FILE = re.compile(
     r"(?P<stamp>\d{6,})-(?P<number>\d{4,})-mosaic-dump-(?P<words>.+-(?:original|post-.+?))"
@@ -78,11 +81,11 @@ class RawCompile:
         return any(p.failed or p.name == LAST for p in self.passes)
 
 
-def compiles(files: Iterable[Path]) -> list[RawCompile]:
-    """The compiles that `files` hold, oldest first; names that are no dumps are passed over."""
+def compiles(paths: Iterable[Path]) -> list[RawCompile]:
+    """The compiles that `paths` hold, oldest first; names that are no dumps are passed over."""
     folders: dict[Path, list[str]] = {}
-    for file in files:
-        folders.setdefault(file.parent, []).append(file.name)
+    for path in paths:
+        folders.setdefault(path.parent, []).append(path.name)
     found = [this for folder, names in folders.items() for this in compiles_in(folder, names)]
     return sorted(found, key=lambda c: c.stamp)
 
@@ -113,7 +116,7 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
     its file.
 
     Raises:
-      OSError: a file has gone.
+      OSError, DumpFormatError: a file has gone, or is refused.
     """
     outlined: list[Pass] = []
     before: RawPass | None = None
@@ -123,7 +126,7 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
         seconds, same = None, False
         if before is not None and began is not None:
             seconds = max(0.0, round((this.st_mtime_ns - began.st_mtime_ns) / 1e9, 6))
-            same = this.st_size == began.st_size and _same(before.path, raw.path)
+            same = this.st_size == began.st_size and same_text(before.path, raw.path)
         outlined.append(
             Pass(
                 number=raw.number,
@@ -140,12 +143,14 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
     return outlined
 
 
-def _same(a: Path, b: Path) -> bool:
-    with a.open("rb") as one, b.open("rb") as other:
-        while chunk := one.read(_HEAD):
-            if chunk != other.read(_HEAD):
-                return False
-    return True
+def same_text(a: Path, b: Path) -> bool:
+    """Whether two files hold the same.
+
+    Raises:
+      OSError, DumpFormatError: one has gone, or is refused.
+    """
+    one, other = files.pieces(a, a.parent), files.pieces(b, b.parent)
+    return all(p == q for p, q in itertools.zip_longest(one, other))
 
 
 def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[Pass]:
@@ -154,13 +159,19 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
     Args:
       passes: in their order.
       keep_unchanged: whether a pass that changed nothing names its file all the same.
+
+    Raises:
+      OSError, DumpFormatError: a file has gone, or is refused.
     """
     described: list[Pass] = []
     before: str | None = None
     began: int | None = None
     for raw in passes:
-        text = raw.path.read_bytes()
-        digest = hashlib.sha256(text).hexdigest()
+        hashed, size = hashlib.sha256(), 0
+        for piece in files.pieces(raw.path, raw.path.parent):
+            hashed.update(piece)
+            size += len(piece)
+        digest = hashed.hexdigest()
         changed = digest != before or raw.failed
         ended = raw.path.stat().st_mtime_ns
         seconds = None if began is None else max(0.0, round((ended - began) / 1e9, 6))
@@ -169,7 +180,7 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
             Pass(
                 number=raw.number,
                 name=raw.name,
-                size=len(text),
+                size=size,
                 sha256=digest,
                 seconds=seconds,
                 changed=changed,
@@ -260,9 +271,8 @@ def _name(kernel: str, folder: Path, file: str) -> str:
     if kernel != ANONYMOUS:
         return kernel
     try:
-        with (folder / file).open("rb") as opened:
-            head = opened.read(_HEAD).decode(errors="replace")
-    except OSError:  # whoever reads the pass is told
+        head = files.head(folder / file, folder, _HEAD).decode(errors="replace")
+    except (OSError, DumpFormatError):  # reading the pass says so
         return kernel
     match = _FUNCTION.search(head)
     return unescape(match[1] or match[2]) if match else kernel

@@ -6,19 +6,29 @@ dataclass as it is read. What does not fit is a `DumpFormatError` that says whic
 
 from __future__ import annotations
 
+import functools
+import math
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation, Kernel, RunRecord
+from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine
+from pallas_debug.report import one_line
 
 TOOL = "pallas-debug"
 VERSION = 1
 """Raised when a reader of the version before would misread what is written."""
 
 KINDS: dict[type, str] = {Kernel: "kernel", Compilation: "compilation", RunRecord: "run"}
+
+MAX_DIMENSIONS = 256
+"""Maximum number of dimensions of a grid, an array or a block; numpy has 64."""
+
+MAX_NUMBER = (1 << 63) - 1
+"""Maximum of a size, a count or a line number: what 64 bits hold."""
 
 T = TypeVar("T", Kernel, Compilation, RunRecord)
 
@@ -40,42 +50,117 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
       DumpFormatError: not JSON, cut short, another tool's, of a newer schema, or with a field
         missing or of the wrong type.
     """
+    where = one_line(path)
     if not data.strip():
         raise DumpFormatError(
-            f"{path} is empty: whoever wrote it was stopped. Delete its folder and dump again."
+            f"{where} is empty: whoever wrote it was stopped. Delete its folder and dump again."
         )
     try:
         document: Any = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise DumpFormatError(
-            f"{path} is cut short or is no JSON: {error}. Delete its folder and dump again."
+            f"{where} is cut short or is no JSON: {error}. Delete its folder and dump again."
         ) from error
     expected = KINDS[kind]
     if not isinstance(document, dict) or document.get("tool") != TOOL:
         found = document.get("tool") if isinstance(document, dict) else None
         raise DumpFormatError(
-            f"{path} was not written by {TOOL} (its `tool` is {found!r}). "
+            f"{where} was not written by {TOOL} (its `tool` is {_quoted(found)}). "
             "Point at a directory that pallas-debug or --xla_mosaic_dump_to wrote."
         )
     if document.get("kind") != expected:
         raise DumpFormatError(
-            f"{path} holds a document of kind {document.get('kind')!r} where {expected!r} belongs: "
-            "it was copied or renamed. Delete its folder and dump again."
+            f"{where} holds a document of kind {_quoted(document.get('kind'))} "
+            f"where {expected!r} belongs: it was copied or renamed. "
+            "Delete its folder and dump again."
         )
     version = document.get("schema")
     if type(version) is not int:
         raise DumpFormatError(
-            f"{path} has no schema number (its `schema` is {version!r}): it was edited. "
+            f"{where} has no schema number (its `schema` is {_quoted(version)}): it was edited. "
             "Delete its folder and dump again."
         )
     if version > VERSION:
         raise DumpFormatError(
-            f"{path} has schema {version!r}, newer than the {VERSION} that this pallas-debug "
+            f"{where} has schema {version!r}, newer than the {VERSION} that this pallas-debug "
             "reads. Upgrade pallas-debug."
         )
     try:
-        return msgspec.convert(document, kind)
-    except msgspec.ValidationError as error:
+        found = msgspec.convert(document, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise DumpFormatError(
-            f"{path} is not a valid {expected} document: {error}. Delete its folder and dump again."
+            f"{where} is not a valid {expected} document: {one_line(str(error))}. "
+            "Delete its folder and dump again."
         ) from error
+    wrong = next(_wrong(found), None)
+    if wrong is not None:
+        raise DumpFormatError(
+            f"{where} is not a valid {expected} document: {wrong}. It was edited or damaged: "
+            "delete its folder and dump again."
+        )
+    return found
+
+
+_MAX_QUOTED = 60
+"""Maximum number of characters of a foreign value in a message."""
+
+
+def _quoted(value: object) -> str:
+    text = repr(value)[: _MAX_QUOTED + 1]
+    return one_line(text if len(text) <= _MAX_QUOTED else f"{text[:_MAX_QUOTED]}…")
+
+
+@functools.singledispatch
+def _wrong(document: object) -> Iterator[str]:
+    """What no writer would have written, though its types are right: a phrase for each."""
+    return iter(())
+
+
+@_wrong.register
+def _(kernel: Kernel) -> Iterator[str]:
+    yield from _wrong_lines("source", [kernel.source])
+    yield from _wrong_sizes("grid", kernel.grid)
+    for number, operand in enumerate(kernel.operands):
+        yield from _wrong_sizes(f"operands[{number}].shape", operand.shape)
+        yield from _wrong_sizes(f"operands[{number}].block_shape", operand.block_shape or ())
+    yield from _wrong_numbers("mesh", kernel.mesh.values())
+
+
+@_wrong.register
+def _(compilation: Compilation) -> Iterator[str]:
+    if compilation.failure is not None:
+        yield from _wrong_lines("failure.source", [compilation.failure.source])
+    yield from _wrong_numbers("passes[].number", (p.number for p in compilation.passes))
+    yield from _wrong_numbers("passes[].size", (p.size for p in compilation.passes))
+    yield from _wrong_numbers("files[].size", (f.size for f in compilation.files.values()))
+    yield from _wrong_numbers("num_devices", [compilation.num_devices])
+    memory = compilation.memory
+    if memory is not None:
+        sizes = (memory.generated_code, memory.arguments, memory.outputs, memory.temporaries)
+        yield from _wrong_numbers("memory", map(abs, sizes))
+
+
+@_wrong.register
+def _(run: RunRecord) -> Iterator[str]:
+    yield from _wrong_lines("findings[].source", (f.source for f in run.findings))
+    yield from _wrong_lines("findings[].other", (f.other for f in run.findings))
+    yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
+    yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
+
+
+def _wrong_lines(what: str, lines: Iterable[SourceLine | None]) -> Iterator[str]:
+    yield from _wrong_numbers(f"{what}.line", (line.line for line in lines if line is not None))
+
+
+def _wrong_sizes(what: str, sizes: tuple[int | None, ...]) -> Iterator[str]:
+    if len(sizes) > MAX_DIMENSIONS:
+        yield f"`{what}` has {len(sizes):,} dimensions, more than {MAX_DIMENSIONS}"
+    yield from _wrong_numbers(what, (size for size in sizes if size is not None))
+    if math.prod(size or 1 for size in sizes) > MAX_NUMBER:
+        yield f"`{what}` has more than {MAX_NUMBER} elements"
+
+
+def _wrong_numbers(what: str, numbers: Iterable[int]) -> Iterator[str]:
+    for number in numbers:
+        if not 0 <= number <= MAX_NUMBER:
+            yield f"`{what}` is {number}, which is not between 0 and {MAX_NUMBER}"

@@ -300,7 +300,8 @@ class BrowseApp(Shell):
     def _open(self, place: Place) -> Document | list[str]:
         """A step's text as its file has it; what is in none, or cannot be read, by lines."""
         try:
-            self._document = Document.open(self.browser.path(place))
+            file = self.browser.file(place)
+            self._document = Document.open(file.path, file.open)
         except (PallasDebugError, OSError):
             return self.browser.lines(place)
         return self._document

@@ -5,10 +5,10 @@ A text is read in pieces and never held: what is counted is as long as one likes
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
 from pallas_debug.tui.pace import Pace
@@ -65,15 +65,18 @@ def change(before: Counter[str] | None, after: Counter[str]) -> Change:
     )
 
 
-def count_operations(path: Path, stopped: Callable[[], bool]) -> Counter[str] | None:
+def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> Counter[str] | None:
     """How often each operation occurs in a text; None where one was told to stop.
 
+    Args:
+      opened: opens the text: a descriptor.
+
     Raises:
-      OSError: the file cannot be read.
+      OSError, PallasDebugError: the file cannot be read.
     """
     counts: Counter[str] = Counter()
     pace = Pace()
-    with path.open("rb") as file:
+    with os.fdopen(opened(), "rb") as file:
         kind = guess_kind(file.read(_HEAD).decode(errors="replace"))
         file.seek(0)
         while lines := file.readlines(_PIECE):

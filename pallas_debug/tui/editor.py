@@ -1,10 +1,13 @@
 """The editor and the pager that the environment names. They are run without a shell.
 
-Imports no textual: whoever calls hands the terminal over first.
+The file's name may come from a dump that somebody sent: an absolute path is neither an option nor
+a command (`+!touch X` is one to vim), whatever the folders are called. Imports no textual: the
+caller hands the terminal over first.
 """
 
 from __future__ import annotations
 
+import os
 import shlex
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -28,6 +31,14 @@ COLON = frozenset({"hx", "helix", "subl", "zed", "atom", "lapce"})
 
 DASH_LINE = frozenset({"kate", "kwrite", "idea", "pycharm", "charm"})
 """Those that take `--line LINE`."""
+
+DASHES = frozenset({"vi", "vim", "nvim", "gvim", "mvim", "view", "less"})
+"""Those of `PLUS_LINE` that take `--` between options and files."""
+
+VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
+"""Those that are told not to obey modelines in a file, nor an `.exrc` beside it."""
+
+UNTRUSTED = ("--cmd", "set nomodeline noexrc")
 
 PAGER = "less -R"
 
@@ -60,11 +71,12 @@ def command(words: Sequence[str], file: Path, line: int) -> list[str]:
       line: counted from 1.
     """
     name = PurePath(words[0]).name.lower().removesuffix(".exe")
-    path = str(file)
-    if path.startswith("-"):
-        path = f"./{path}"
+    path = os.path.abspath(file)  # noqa: PTH100 - links stay as named
     if name in PLUS_LINE:
-        return [*words, f"+{line}", path]
+        options = UNTRUSTED if name in VIM else ()
+        return [*words, *options, f"+{line}", *(["--"] if name in DASHES else []), path]
+    if name in GOTO | COLON and ":" in path:  # it would be split at the wrong place
+        return [*words, path]
     if name in GOTO:
         return [*words, "--goto", f"{path}:{line}"]
     if name in COLON:
@@ -76,13 +88,30 @@ def command(words: Sequence[str], file: Path, line: int) -> list[str]:
 
 def takes_line(words: Sequence[str]) -> bool:
     """Whether `command` can name the line."""
-    return command(words, Path("f"), 1) != [*words, "f"]
+    return command(words, Path("/f"), 1) != [*words, "/f"]
 
 
-def run(words: Sequence[str]) -> str | None:
-    """Run a program in the terminal; what went wrong, where something did."""
+def directory(roots: Iterable[Path]) -> Path | None:
+    """The working directory for an editor: ours, or the home directory if ours is in a dump.
+
+    Editors look for settings in the directory they start in (`.exrc`, `.vimrc`, `.dir-locals.el`,
+    `.editorconfig`), and a dump is somebody else's.
+    """
     try:
-        code = subprocess.run(words, check=False).returncode
+        here = Path.cwd()
+    except OSError:  # it was deleted
+        return Path.home()
+    return Path.home() if any(here.is_relative_to(root.resolve()) for root in roots) else None
+
+
+def run(words: Sequence[str], where: Path | None = None) -> str | None:
+    """Run a program in the terminal; what went wrong, where something did.
+
+    Args:
+      where: its working directory; None for ours.
+    """
+    try:
+        code = subprocess.run(words, check=False, cwd=where).returncode
     except OSError as error:
         return f"{words[0]} cannot be run: {error.strerror}"
     return _ended(words[0], code)

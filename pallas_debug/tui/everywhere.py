@@ -157,7 +157,7 @@ class Search:
                 yield found[1].path
 
         found: list[Hit] = []  # of a chunk: the lock is taken once for all
-        for event in search.search(listed(), query):
+        for event in search.search(listed(), query, opened=lambda path: known[path][1].open()):
             if isinstance(event, search.Hit):
                 found.append(event)
                 continue
@@ -179,7 +179,9 @@ class Search:
                 known[text.path] = entry, text
                 yield text.path
 
-        for path, count, problem in search.count(counted(), query):
+        for path, count, problem in search.count(
+            counted(), query, opened=lambda path: known[path][1].open()
+        ):
             with self._lock:
                 if stopped():
                     return
@@ -230,7 +232,7 @@ class Search:
         while unlisted and len(self.hits) < wanted:
             entry, text, line = unlisted[0]
             found: list[Hit] = []
-            for event in search.search([text.path], self._query):
+            for event in search.search([text.path], self._query, opened=_opener(text)):
                 if isinstance(event, search.Hit):
                     if event.line > line:
                         found.append(event)
@@ -314,3 +316,7 @@ def step_of(browser: Browser, found: Found) -> tuple[str | None, Step | None]:
         if step.stage == found.stage:
             return target, step
     return target, None
+
+
+def _opener(text: StoredText) -> Callable[[Path], int]:
+    return lambda _: text.open()

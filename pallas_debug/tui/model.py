@@ -23,7 +23,7 @@ from pallas_debug.store import (
     StoredText,
     open_dumps,
 )
-from pallas_debug.store.reader import read_text
+from pallas_debug.store.files import DumpFile, is_there
 
 KEPT = 256
 """Kernels whose documents stay in memory once they were read."""
@@ -236,8 +236,8 @@ class Browser:
                 steps.append(Step(label=ERROR))
         return steps
 
-    def path(self, place: Place) -> Path:
-        """The file that a text is in.
+    def file(self, place: Place) -> DumpFile:
+        """The file that a text is in, to be opened.
 
         Raises:
           PallasDebugError: there is none.
@@ -246,21 +246,35 @@ class Browser:
         compilation = self.compilation(place.entry, place.target)
         if place.step.stage is not None:
             target = compilation.target if compilation else None
-            path = stored.stage_path(place.step.stage, target)
-            if path is None:
+            file = stored.stage_file(place.step.stage, target)
+            if not is_there(file.path):
                 raise PallasDebugError(f"{stored.name} has no {place.step.stage}")
-            return path
+            return file
         if place.step.file is not None:
-            return place.step.file
+            return self._other(place.step.file, place, compilation)
         if place.step.pass_ is None or compilation is None:
             raise PallasDebugError(f"{stored.name} has no file for {place.step.label}")
-        return compilation.path(place.step.pass_)
+        return compilation.file(place.step.pass_)
+
+    def _other(self, path: Path, place: Place, made: StoredCompilation | None) -> DumpFile:
+        """A file that is neither a stage nor a pass: LLO, or the compiler's log."""
+        if made is not None and path.is_relative_to(made.folder):
+            return made.named(str(path.relative_to(made.folder)))
+        return DumpFile(path=path, root=self.roots[place.entry.dump])
+
+    def path(self, place: Place) -> Path:
+        """The path of the file that a text is in, to be shown or handed to a program.
+
+        Raises:
+          PallasDebugError: there is none.
+        """
+        return self.file(place).path
 
     def size(self, place: Place) -> int:
         """Bytes of a text; 0 where it is in no file, or cannot be looked at."""
         try:
             return self.path(place).stat().st_size
-        except (OSError, PallasDebugError):
+        except (OSError, ValueError, PallasDebugError):
             return 0
 
     def text(self, place: Place) -> str:
@@ -268,8 +282,8 @@ class Browser:
         if place.step.label == ERROR:
             return self._error(place)
         try:
-            return read_text(self.path(place))
-        except PallasDebugError as error:
+            return self.file(place).text()
+        except (OSError, PallasDebugError) as error:
             return str(error)
 
     def _error(self, place: Place) -> str:

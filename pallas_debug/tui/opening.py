@@ -13,6 +13,7 @@ from textual.dom import DOMNode
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Kernel, RunRecord
 from pallas_debug.store import StoredKernel, StoredText
+from pallas_debug.store.files import DumpFile
 from pallas_debug.tui.model import Browser, Entry, Place, Step, kernel_name
 from pallas_debug.tui.state import Spot, spot_of
 
@@ -72,7 +73,7 @@ def check_target(browser: Browser, entry: Entry, wanted: str) -> None:
 def matching(steps: Sequence[Step], wanted: str) -> list[Step]:
     """The steps that are meant by a label, a name, a pass's number, or a part of a name."""
     wanted = wanted.strip()
-    number = int(wanted) if wanted.isdecimal() else None
+    number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
     exact = [s for s in steps if wanted in (s.label, s.name)]
     exact = exact or [s for s in steps if s.pass_ is not None and s.pass_.number == number]
     return exact or [s for s in steps if wanted and wanted in s.label]
@@ -205,6 +206,9 @@ class SingleFile(Browser):
 
     def steps(self, entry: Entry, target: str | None) -> list[Step]:
         return [Step(label=self._file.name, file=self._file)]
+
+    def file(self, place: Place) -> DumpFile:
+        return DumpFile(path=self._file, root=None)  # the user named it, link or not
 
     def command(self, place: Place, base: Place | None = None, **options: object) -> str:
         return shlex.join(["pallas-debug", "browse", str(self._file)])

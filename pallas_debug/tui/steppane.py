@@ -166,16 +166,16 @@ class StepPane(ListPane):
             if not step.changed or not step.of_kernel or step.stage == "source":
                 continue
             try:
-                path = browser.path(place)
-                status = path.stat()
-                stamp = (path, status.st_mtime_ns, status.st_size)
+                file = browser.file(place)
+                status = file.path.stat()
+                stamp = (file.path, status.st_mtime_ns, status.st_size)
                 counts = self._counts.get(stamp)
                 if counts is None:
                     if status.st_size > LARGEST:
                         before = None
                         continue
-                    counts = count_operations(path, lambda: worker.is_cancelled)
-            except (OSError, PallasDebugError):
+                    counts = count_operations(file.open, lambda: worker.is_cancelled)
+            except (OSError, ValueError, PallasDebugError):
                 before = None
                 continue
             if counts is None:

@@ -354,17 +354,20 @@ def test_unreadable_file(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     """By a patch: the superuser, who may run the tests, can read whatever there is."""
     copy(data / "libtpu-0.0.50" / "add", tmp_path)
     copy(data / "libtpu-0.0.50" / "misaligned", tmp_path)
-    read_bytes = Path.read_bytes
+    real = os.open
 
-    def refuse(path: Path) -> bytes:
-        if "-add-post-lower-to-llo" in path.name:
-            raise PermissionError(13, os.strerror(13), str(path))
-        return read_bytes(path)
+    def refuse(path: str, flags: int, *args: int, **kwargs: int) -> int:
+        if "-add-post-lower-to-llo" in str(path):
+            raise PermissionError(13, os.strerror(13), path)
+        return real(path, flags, *args, **kwargs)
 
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(os, "open", refuse)
     add, misaligned = open_dumps(tmp_path).kernels()
     assert add.problem is not None
-    assert add.problem.endswith("-add-post-lower-to-llo.txt cannot be read: Permission denied.")
+    assert add.problem.endswith(
+        "-add-post-lower-to-llo.txt cannot be read: Permission denied. "
+        "Change its permissions, or dump again."
+    )
     assert (add.kernel, add.compilations) == (None, ())
     assert misaligned.problem is None
 

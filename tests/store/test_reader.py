@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -88,11 +90,11 @@ def test_cannot_be_listed_because_of_a_patch(
 ) -> None:
     """By a patch: the superuser, who may run the tests, can list whatever there is."""
 
-    def refuse(path: Path) -> None:
+    def refuse(path: Path, *_: int, **__: int) -> None:
         raise PermissionError(13, os.strerror(13), str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(os, "scandir", refuse)
+        patch.setattr(os, "open", refuse)
         with pytest.raises(DumpDirectoryError) as error:
             open_dumps(tmp_path)
     assert str(error.value) == f"{tmp_path} cannot be listed: Permission denied."
@@ -155,7 +157,10 @@ def test_kernel_json_is_a_directory(folder: Path) -> None:
     (folder / "kernel.json").unlink()
     (folder / "kernel.json").mkdir()
     (stored,) = open_dumps(folder.parent)
-    assert stored.problem == f"{folder / 'kernel.json'} cannot be read: Is a directory."
+    assert stored.problem == (
+        f"{folder / 'kernel.json'} is a directory and not a regular file, so it was not read. "
+        "Delete it and dump again."
+    )
 
 
 @pytest.mark.parametrize("length", [0, 1, 40, 200])
@@ -184,20 +189,70 @@ def test_a_folder_that_is_no_targets_is_passed_over(folder: Path) -> None:
     assert [c.target for c in stored.compilations] == ["v5e", "v6e"]
 
 
-@pytest.mark.parametrize(
-    "content, text",
-    [
-        (b"", ""),
-        (b"fir", "fir"),
-        (b"\x00\x01\x7f", "\x00\x01\x7f"),
-        (b"a\xff\xfeb", "a\ufffd\ufffdb"),
-    ],
-)
-def test_damaged_pass(folder: Path, content: bytes, text: str) -> None:
-    (folder / "v5e" / "passes" / "00-original.mlir").write_bytes(content)
+@pytest.mark.parametrize("content", [b"", b"fir", b"\x00\x01\x7f", b"first\n\n"])
+def test_a_pass_of_another_size_than_recorded(folder: Path, content: bytes) -> None:
+    path = folder / "v5e" / "passes" / "00-original.mlir"
+    path.write_bytes(content)
     v5e = open_dumps(folder).kernels()[0].target("v5e")
-    assert v5e.text(v5e.find_pass("original")) == text
+    with pytest.raises(DumpFormatError) as error:
+        v5e.text(v5e.find_pass("original"))
+    assert str(error.value) == (
+        f"{path} is damaged: it has {len(content)} bytes, and its manifest records 6. "
+        "Dump the kernel again; until then `cat` prints what is left of the file."
+    )
+    assert v5e.damaged() == [str(error.value)]
     assert v5e.text(v5e.find_pass("finalize-llo")) == "last of first\n"
+
+
+def test_a_pass_with_another_digest_than_recorded(folder: Path) -> None:
+    path = folder / "v5e" / "passes" / "00-original.mlir"
+    path.write_bytes(b"fir\xff\xfe\n")
+    v5e = open_dumps(folder).kernels()[0].target("v5e")
+    with pytest.raises(DumpFormatError) as error:
+        v5e.text(v5e.find_pass("original"))
+    there, recorded = (hashlib.sha256(t).hexdigest()[:12] for t in (b"fir\xff\xfe\n", b"first\n"))
+    assert str(error.value) == (
+        f"{path} is damaged: its SHA-256 begins with {there}, and its manifest records "
+        f"{recorded}. Dump the kernel again; until then `cat` prints what is left of the file."
+    )
+
+
+def test_what_is_not_utf8_is_shown_all_the_same(folder: Path) -> None:
+    (folder / "jaxpr.txt").write_bytes(b"a\xff\xfeb")
+    assert open_dumps(folder).kernels()[0].stage_text("jaxpr") == "a\ufffd\ufffdb"
+
+
+def test_a_stage_is_compared_with_the_table_of_files(folder: Path) -> None:
+    manifest = folder / "v5e" / "compilation.json"
+    document = json.loads(manifest.read_text())
+    digest = hashlib.sha256(b"StableHLO for v5e").hexdigest()
+    document["files"] = {
+        "stablehlo.mlir": {"size": 17, "sha256": digest},
+        "compiler.log": {"size": 3, "sha256": ""},
+    }
+    manifest.write_text(json.dumps(document))
+    (stored,) = open_dumps(folder)
+    assert stored.stage_text("stablehlo", "v5e") == "StableHLO for v5e"
+    (missing,) = stored.target("v5e").damaged()
+    assert missing == (
+        f"{folder / 'v5e' / 'compiler.log'} is missing, and its manifest lists it. "
+        "Dump the kernel again."
+    )
+    (folder / "v5e" / "stablehlo.mlir").write_text("StableHLO for v6e")
+    with pytest.raises(DumpFormatError, match="is damaged: its SHA-256 begins with"):
+        stored.stage_text("stablehlo", "v5e")
+
+
+def test_a_folder_that_was_replaced_since_it_was_read_is_not_called_damaged(folder: Path) -> None:
+    (stored,) = open_dumps(folder)
+    v5e = stored.target("v5e")
+    manifest, path = folder / "v5e" / "compilation.json", folder / "v5e/passes/00-original.mlir"
+    text = b"another first\n"
+    document = json.loads(manifest.read_text())
+    document["passes"][0] |= {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    manifest.write_text(json.dumps(document))
+    path.write_bytes(text)
+    assert v5e.text(v5e.find_pass("original")) == "another first\n"
 
 
 def test_missing_pass(folder: Path) -> None:
@@ -410,7 +465,7 @@ def test_names_are_listed_without_a_look_into_folders(folder: Path, data: Path) 
     (root / "runs").mkdir()
     (root / ".tmp").mkdir(exist_ok=True)
     for path in (data / "libtpu-0.0.50" / "add").iterdir():
-        (root / path.name).symlink_to(path)
+        shutil.copy(path, root)
     reader = open_dumps(root)
     assert reader.names() == ["add-01234567", "empty", "add"]
     assert reader.read("empty").problem == (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -240,3 +241,109 @@ def refusal(data: bytes) -> str:
     with pytest.raises(DumpFormatError) as error:
         schema.decode(data, Kernel, PATH)
     return str(error.value)
+
+
+def with_field(document: dict[str, Any], field: str, value: object) -> bytes:
+    """The document with a field, named as in a message, set to a value."""
+    *outer, last = field.replace("[]", ".0").split(".")
+    inner: Any = document
+    for name in outer:
+        inner = inner[int(name) if name.isdecimal() else name]
+    inner[int(last) if last.isdecimal() else last] = value
+    return json.dumps(document).encode()
+
+
+A_LINE = {"file": "rows.py", "line": 1}
+FINDING = {
+    "kind": "DataRace",
+    "kernel": "k",
+    "message": "",
+    "source": {**A_LINE},
+    "other": {**A_LINE},
+}
+WHOLE: dict[type, dict[str, Any]] = {
+    Kernel: {
+        "name": "k",
+        "digest": "",
+        "primitive": "pallas_call",
+        "source": {**A_LINE},
+        "grid": [1],
+        "mesh": {"x": 2},
+        "cost_estimate": {"flops": -1, "transcendentals": 0, "bytes_accessed": 0},
+    },
+    Compilation: {
+        "kernel": "k",
+        "target": "v5e",
+        "status": "failed",
+        "key": "",
+        "passes": [
+            {"number": 0, "name": "p", "size": 1, "sha256": "", "seconds": None, "changed": True}
+        ],
+        "failure": {"stage": "compile", "type": "E", "message": "", "source": {**A_LINE}},
+        "num_devices": 1,
+    },
+    RunRecord: {
+        "run": "r",
+        "name": "t",
+        "findings": [FINDING],
+        "prints": [{"kernel": "k", "text": "", "source": {**A_LINE}}],
+    },
+}
+
+
+@pytest.mark.parametrize("value", [-1, -(10**6), 1 << 63])
+@pytest.mark.parametrize(
+    "kind,field",
+    [
+        (Kernel, "source.line"),
+        (Kernel, "grid"),
+        (Kernel, "mesh"),
+        (Compilation, "failure.source.line"),
+        (Compilation, "passes[].number"),
+        (Compilation, "passes[].size"),
+        (Compilation, "num_devices"),
+        (RunRecord, "findings[].source.line"),
+        (RunRecord, "findings[].other.line"),
+        (RunRecord, "findings[].count"),
+        (RunRecord, "prints[].source.line"),
+    ],
+)
+def test_numbers_that_no_writer_writes(kind: type, field: str, value: int) -> None:
+    document = copy.deepcopy(WHOLE[kind])
+    document |= {"tool": "pallas-debug", "kind": schema.KINDS[kind], "schema": 1}
+    schema.decode(json.dumps(document).encode(), kind, Path("d.json"))
+    inside = {"grid": [value], "mesh": {"x": value}}.get(field, value)
+    data = with_field(document, field, inside)
+    with pytest.raises(DumpFormatError) as error:
+        schema.decode(data, kind, Path("d.json"))
+    assert str(error.value) == (
+        f"d.json is not a valid {schema.KINDS[kind]} document: `{field}` is {value}, which is not "
+        "between 0 and 9223372036854775807. It was edited or damaged: delete its folder and dump "
+        "again."
+    )
+
+
+def test_a_grid_of_too_many_dimensions() -> None:
+    document = WHOLE[Kernel] | {"tool": "pallas-debug", "kind": "kernel", "schema": 1}
+    data = json.dumps(document | {"grid": [1] * 257}).encode()
+    with pytest.raises(DumpFormatError, match="`grid` has 257 dimensions, more than 256"):
+        schema.decode(data, Kernel, Path("d.json"))
+
+
+def test_what_a_document_says_is_quoted_without_its_controls() -> None:
+    for data in (
+        b'{"tool": "\\u001b[2J\\u202e"}',
+        b'{"tool": "pallas-debug", "kind": "\\u009b31m"}',
+        b'{"tool": "pallas-debug", "kind": "kernel", "schema": "\\u001b"}',
+        json.dumps({"tool": "x" * 10_000}).encode(),
+    ):
+        with pytest.raises(DumpFormatError) as error:
+            schema.decode(data, Kernel, Path("a\n\x1b.json"))
+        assert str(error.value).isprintable()
+        assert str(error.value).startswith("a\\x0a\\x1b.json ")
+        assert len(str(error.value)) < 250
+
+
+def test_deep_nesting_is_no_json() -> None:
+    with pytest.raises(DumpFormatError, match=r"is cut short or is no JSON: maximum recursion"):
+        schema.decode(b"[" * 1_000_000, Kernel, Path("d.json"))

@@ -6,10 +6,12 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from pallas_debug.ir.text import open_regular
 from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store import Store
 from pallas_debug.tui import everywhere, failure, model
@@ -285,13 +287,13 @@ def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
     browser, entries = listed()
     step = next(s for s in browser.steps(entries["double"], None) if s.stage == "mosaic")
     path = browser.path(Place(entry=entries["double"], target="v5e", step=step))
-    counts = count_operations(path, never)
+    counts = count_operations(partial(open_regular, path), never)
     assert counts is not None
     assert counts["vector.load"] == 3
     assert counts["arith.addf"] == 1
-    assert count_operations(path, lambda: True) is None
+    assert count_operations(partial(open_regular, path), lambda: True) is None
     (tmp_path / "odd").write_bytes(b"\xff\x00\n" * 10 + b"  %0 = a.b")
-    assert count_operations(tmp_path / "odd", never) is not None
+    assert count_operations(partial(open_regular, tmp_path / "odd"), never) is not None
     assert Change(operations=3).label == ""
 
 
@@ -542,7 +544,7 @@ def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     assert search.count > 0
     os.mkfifo(copy / browser.entries[0].name / "v5e" / "passes" / "zz")  # is not waited for
     search.begin("vector", "all", browser.entries[0])(never)
-    assert "1 cannot be read" in search.said
+    assert "2 cannot be read" in search.said
 
 
 def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.report import plural
+from pallas_debug.store import files
+from pallas_debug.store.files import DumpFile
 from pallas_debug.tui import _textual, clipboard, editor
 from pallas_debug.tui.actions import action
 from pallas_debug.tui.cells import plain, visible
@@ -123,10 +125,11 @@ def edit_source(app: BrowseApp) -> None:
 @action("output.edit_text", "E", "open the text at the line in $VISUAL or $EDITOR")
 def edit_text(app: BrowseApp) -> None:
     file = _file(app)
-    if file is None and app.shown.count:
-        file = app.scratch(_name(app), b"".join(_pieces(app)))
     if file is not None:
-        _edit(app, file, app.shown.cursor + 1, "")
+        _edit(app, file.path, app.shown.cursor + 1, "")
+    elif app.shown.count:
+        copy = app.scratch(_name(app), b"".join(_pieces(app)))
+        _edit(app, copy, app.shown.cursor + 1, "")
 
 
 @action("output.pager", "vertical_line", "read the text in $PAGER, or less")
@@ -187,21 +190,23 @@ def _line(app: BrowseApp, number: int) -> str:
     return app.shown.source.text(number, 0, clipboard.MOST + 1)
 
 
-def _file(app: BrowseApp) -> Path | None:
-    """The file that holds the text as it is shown; none for what was made of several."""
+def _file(app: BrowseApp) -> DumpFile | None:
+    """The file that holds the text as it is shown; None for text made of several, or refused."""
     if app.place is None or app.diffing:
         return None
     try:
-        return app.browser.path(app.place)
-    except PallasDebugError:
+        file = app.browser.file(app.place)
+        os.close(file.open())
+    except (OSError, PallasDebugError):
         return None
+    return file
 
 
 def _name(app: BrowseApp) -> str:
     """What a file with the text would be called."""
     file = _file(app)
     if file is not None:
-        return file.name
+        return file.path.name
     label = app.place.step.label if app.place else "text"
     return label.replace(" ", "-").replace("/", "-") + ".diff"
 
@@ -210,7 +215,7 @@ def _pieces(app: BrowseApp) -> Iterator[bytes]:
     """The text in pieces of whole lines."""
     file = _file(app)
     if file is not None:
-        with file.open("rb") as opened:
+        with os.fdopen(file.open(), "rb") as opened:
             yield from opened
         return
     for line in _lines(app):
@@ -219,8 +224,13 @@ def _pieces(app: BrowseApp) -> Iterator[bytes]:
 
 def _harmless(line: bytes) -> bytes:
     """A line that no terminal obeys, whichever pager writes it."""
-    text = line.decode(errors="replace").rstrip("\n")
-    return ("\t".join(map(visible, text.split("\t"))) + "\n").encode()
+    text = line.decode(errors="replace").removesuffix("\n")
+    return (_seen(text) + "\n").encode()
+
+
+def _seen(line: str) -> str:
+    """A line whose control characters are replaced by pictures of them, but for tabs."""
+    return "\t".join(map(visible, line.split("\t")))
 
 
 # Where it goes.
@@ -229,7 +239,8 @@ def _harmless(line: bytes) -> bytes:
 def _copy(
     app: BrowseApp, lines: list[str], *, of: int | None = None, what: str | None = None
 ) -> None:
-    text, count = clipboard.fitting(lines)
+    # What is pasted into a shell must not hold what a terminal obeys.
+    text, count = clipboard.fitting([_seen(line) for line in lines])
     for sequence in clipboard.sequences(text, os.environ):
         _textual.write(app, sequence)
     of = len(lines) if of is None else of
@@ -238,7 +249,7 @@ def _copy(
         app.say(f"copied: {what}")
     elif count < of:
         app.say(f"copied {count:,} of {of:,} lines: a terminal takes no more; S saves all")
-    elif len(text) < len(lines[0]):
+    elif lines and len(text) < len(lines[0]):
         app.say(f"copied the first {size} of the line: a terminal takes no more; S saves all")
     else:
         app.say(f"copied {plural(count, 'line')}, {size}")
@@ -255,8 +266,11 @@ def _save(app: BrowseApp, file: Path) -> None:
         pieces = list(_pieces(app))
 
     def write() -> None:
+        if source is not None and file.exists() and source.path.samefile(file):
+            raise shutil.SameFileError
         if source is not None:
-            shutil.copyfile(source, file)
+            with os.fdopen(source.open(), "rb") as opened, file.open("wb") as to:
+                shutil.copyfileobj(opened, to)
         else:
             file.write_bytes(b"".join(pieces))
 
@@ -267,6 +281,8 @@ def _save(app: BrowseApp, file: Path) -> None:
             app.say(f"{file} is the dump's own file")
         except OSError as error:
             app.say(f"{file} cannot be written: {error.strerror}")
+        except PallasDebugError as error:
+            app.say(str(error))
         else:
             app.say(f"saved {file}, {file.stat().st_size:,} bytes")
 
@@ -276,25 +292,32 @@ def _save(app: BrowseApp, file: Path) -> None:
 def _source(app: BrowseApp, file: str, own: str | None) -> tuple[Path | None, str]:
     """A Python file as it was when it was dumped, and what is to be said of it."""
     disk = Path(file)
-    try:
-        now = disk.read_bytes()
-    except OSError:
-        now = None
+    is_there = disk.is_file()
+    missing = f"{file} is not on this machine, and the dump does not keep it"
     if file != own or app.entry is None:
-        if now is None:
-            return None, f"{file} is not on this machine, and the dump does not keep it"
+        if not is_there:
+            return None, missing
         return disk, "this file is as it is now: the dump does not keep it"
     stored = app.browser.stored(app.entry)
-    kept = stored.stage_path("source")
-    then = kept.read_bytes() if kept is not None else None
-    if then is None:
-        missing = f"{file} is not on this machine, and the dump does not keep it"
-        return (disk, "") if now is not None else (None, missing)
-    if now == then:
+    try:
+        then = b"".join(files.pieces(stored.stage_file("source").path, stored.root))
+    except OSError:
+        return (disk, "") if is_there else (None, missing)
+    except PallasDebugError as error:
+        return None, str(error)
+    if is_there and _holds(disk, then):
         return disk, ""
-    why = "is not on this machine" if now is None else "has changed since it was dumped"
+    why = "has changed since it was dumped" if is_there else "is not on this machine"
     copy = app.scratch(PurePath(file).name, then)
     return copy, f"{file} {why}: this was a copy of the dump's"
+
+
+def _holds(disk: Path, content: bytes) -> bool:
+    """Whether a file has a content. A dump may name any file: one of another size is not read."""
+    try:
+        return disk.stat().st_size == len(content) and content == b"".join(files.pieces(disk, None))
+    except (OSError, PallasDebugError):
+        return False
 
 
 def _edit(app: BrowseApp, file: Path, line: int, said: str) -> None:
@@ -305,7 +328,9 @@ def _edit(app: BrowseApp, file: Path, line: int, said: str) -> None:
         return
     if not editor.takes_line(words):
         said = "; ".join(filter(None, [said, f"how {words[0]} is told line {line} is not known"]))
-    _hand_over(app, lambda: editor.run(editor.command(words, file, line)), said)
+    command = editor.command(words, file, line)
+    where = editor.directory(app.browser.roots)
+    _hand_over(app, lambda: editor.run(command, where), said)
 
 
 def _hand_over(app: BrowseApp, run: Callable[[], str | None], said: str = "") -> None:

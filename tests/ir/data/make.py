@@ -41,6 +41,7 @@ def main(targets: list[str]) -> None:
             data = data.replace(str(folder).encode(), "…".encode())
         path.write_bytes(data)
     shutil.rmtree(root / ".locks")
+    subprocess.run([sys.executable, HERE.parents[1] / "records.py", root], check=True)
 
 
 if __name__ == "__main__":

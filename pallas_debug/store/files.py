@@ -1,0 +1,394 @@
+"""The one place that opens files of a dump directory: a dump is data that somebody may have sent.
+
+A path is opened one component at a time, relative to the folder opened before it, and no link is
+followed on the way. A link that stays within the directory is resolved first, and what it resolves
+to is opened in the same way, so that nobody can swap a folder for a link in between. The directory
+that the user named may itself be a link, or lie below one.
+
+Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
+opened, and so is a file above a limit of size.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError
+from pallas_debug.model import FileRecord
+from pallas_debug.report import one_line
+
+MAX_MANIFEST = 64 << 20
+"""Maximum size in bytes of a JSON document: what a kernel, a compilation or a run is."""
+
+MAX_WHOLE = 32 << 20
+"""Maximum size in bytes of a text that is read as a whole: by `show`, `diff`, `source`."""
+
+MAX_TEXT = 1 << 30
+"""Maximum size in bytes of a text that is read in pieces: by `browse`, `grep`, `explain`."""
+
+_FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+# O_PATH needs permission to pass through a folder, and not to list it.
+_FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+_LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_PIECE = 1 << 18
+
+_KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
+    (stat.S_ISDIR, "a directory"),
+    (stat.S_ISFIFO, "a named pipe"),
+    (stat.S_ISSOCK, "a socket"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+)
+
+
+class _LinkFound(Exception):
+    """A component of a path is a symbolic link."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpFile:
+    """A file of a dump directory that is known by its path, and opened by `open` alone.
+
+    Attributes:
+      root: the directory that the user named, which the file must lie in. None for a file that the
+        user named directly: links are then followed.
+      record: size and digest that the manifest gives; None where it gives none.
+      refreshed: reads the manifest again. Another process may have replaced the folder since.
+    """
+
+    path: Path
+    root: Path | None
+    record: FileRecord | None = None
+    refreshed: Callable[[], FileRecord | None] | None = None
+
+    def open(self) -> int:
+        """A descriptor of the file, whose size is as recorded.
+
+        Raises:
+          FileNotFoundError: there is no such file.
+          DumpFormatError: it is refused, cannot be read, or is damaged.
+        """
+        return self._open(MAX_TEXT)
+
+    def _open(self, limit: int) -> int:
+        fd = _opened(self.path, self.root, limit)
+        try:
+            size = os.fstat(fd).st_size
+            if self.record is not None and size != self.record.size:
+                current = self._current
+                if current is None or size != current.size:
+                    raise DumpFormatError(
+                        f"{one_line(self.path)} is damaged: it has {size:,} bytes, and its "
+                        f"manifest records {self.record.size:,}. {DAMAGED}"
+                    )
+        except BaseException:
+            os.close(fd)
+            raise
+        return fd
+
+    def text(self) -> str:
+        """The whole text. What is not UTF-8 becomes U+FFFD.
+
+        Raises:
+          DumpFormatError: there is no such file; it is refused, cannot be read, or is damaged.
+        """
+        try:
+            fd = self._open(MAX_WHOLE)
+        except FileNotFoundError as error:
+            raise _unreadable(self.path, error) from error
+        data = _read(fd, self.path, MAX_WHOLE)
+        if self.record is not None and self.record.sha256:
+            digest = hashlib.sha256(data).hexdigest()
+            if digest != self.record.sha256:
+                current = self._current
+                if current is None or digest != current.sha256:
+                    raise DumpFormatError(
+                        f"{one_line(self.path)} is damaged: its SHA-256 begins with {digest[:12]}, "
+                        f"and its manifest records {one_line(self.record.sha256[:12])}. {DAMAGED}"
+                    )
+        return data.decode(errors="replace")
+
+    @property
+    def _current(self) -> FileRecord | None:
+        return self.refreshed() if self.refreshed is not None else None
+
+
+DAMAGED = "Dump the kernel again; until then `cat` prints what is left of the file."
+
+
+def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
+    """The content of a file in `root`.
+
+    Raises:
+      FileNotFoundError, NotADirectoryError: there is no such file.
+      DumpFormatError: it is refused, or cannot be read.
+    """
+    return _read(_opened(path, root, limit), path, limit)
+
+
+def read_text(path: Path, root: Path) -> str:
+    """The text of a file in `root` that no manifest records; see `DumpFile.text`."""
+    return DumpFile(path=path, root=root).text()
+
+
+def head(path: Path, root: Path, size: int) -> bytes:
+    """The first bytes of a file in `root`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DumpFormatError: it is refused, or cannot be read.
+    """
+    fd = _opened(path, root, MAX_TEXT)
+    try:
+        return os.read(fd, size)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
+    """The content of a file in pieces; `root` as in `DumpFile`.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DumpFormatError: it is refused, or cannot be read.
+    """
+    fd = _opened(path, root, MAX_TEXT)
+    try:
+        left = MAX_TEXT  # it may grow
+        while left > 0 and (piece := os.read(fd, _PIECE)):
+            left -= len(piece)
+            yield piece
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    finally:
+        os.close(fd)
+
+
+def open_named(path: Path, limit: int = MAX_TEXT) -> int:
+    """A descriptor of a file that the user named: links are followed, the rest is as for a dump.
+
+    Raises:
+      FileNotFoundError: there is no such file.
+      DumpFormatError: it is no regular file, is too large, or cannot be read.
+    """
+    return _opened(path, None, limit)
+
+
+def is_there(path: Path) -> bool:
+    """Whether there is anything of that name. Whether it can be read, opening it tells."""
+    return os.path.lexists(path)
+
+
+def check_listable(root: Path) -> None:
+    """Check that a directory that the user named can be listed.
+
+    Raises:
+      DumpDirectoryError: it does not exist, is no directory, or cannot be listed.
+    """
+    os.close(_listable(root, root))
+
+
+def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
+    """The names in a folder that lies in `root`, each with whether it is a folder itself.
+
+    Raises:
+      DumpDirectoryError: it does not exist, is no directory, is refused, or cannot be listed.
+    """
+    fd = _listable(folder, root)
+    try:
+        with os.scandir(fd) as entries:
+            return [(entry.name, _is_folder(entry)) for entry in entries]
+    except OSError as error:
+        raise DumpDirectoryError(
+            f"{one_line(folder)} cannot be listed: {error.strerror}."
+        ) from error
+    finally:
+        os.close(fd)
+
+
+def _listable(folder: Path, root: Path) -> int:
+    try:
+        return _below(folder, root, _LISTED)
+    except FileNotFoundError as error:
+        raise DumpDirectoryError(
+            f"no such directory: {one_line(folder)}. `pallas-debug dump SCRIPT.py` makes one."
+        ) from error
+    except NotADirectoryError as error:
+        raise DumpDirectoryError(
+            f"{one_line(folder)} is a file, or lies below one; "
+            "name the directory that holds the dumps."
+        ) from error
+    except DumpFormatError as error:
+        raise DumpDirectoryError(str(error)) from error
+    except OSError as error:
+        raise DumpDirectoryError(
+            f"{one_line(folder)} cannot be listed: {error.strerror}."
+        ) from error
+
+
+def _unlistable(folder: Path, error: OSError) -> DumpDirectoryError:
+    return DumpDirectoryError(f"{one_line(folder)} cannot be listed: {error.strerror}.")
+
+
+def check_name(name: str, manifest: Path) -> None:
+    """Check a path that a manifest gives for a file below its own folder.
+
+    Raises:
+      DumpFormatError: it is absolute, contains `..` or a NUL, or names nothing.
+    """
+    parts = PurePath(name).parts
+    if not parts or PurePath(name).is_absolute() or ".." in parts or "\0" in name:
+        raise DumpFormatError(
+            f"{one_line(manifest)} names the file {one_line(name)!r}, which is no path below its "
+            "own folder: the manifest was edited, or was made to read other files. "
+            "It is not opened; dump the kernel again."
+        )
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _opened(path: Path, root: Path | None, limit: int) -> int:
+    """A descriptor of a regular file of at most `limit` bytes."""
+    try:
+        fd = _of_user(path) if root is None else _below(path, root, _FILE)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileNotFoundError(error.errno, os.strerror(error.errno or 0), str(path)) from error
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from error
+    try:
+        status = os.fstat(fd)
+        _check_kind(status.st_mode, path)
+        if status.st_size > limit:
+            raise _too_large(path, status.st_size, limit)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _of_user(path: Path) -> int:
+    if os.path.lexists(path):
+        _check_kind(path.stat().st_mode, path)  # to open a device may do something
+    return os.open(path, _FILE & ~os.O_NOFOLLOW)
+
+
+def _below(path: Path, root: Path, flags: int) -> int:
+    """Open a path in `root`, whatever links there are on the way, as long as they stay in it."""
+    parts = path.parts[len(root.parts) :]
+    if path.parts[: len(root.parts)] != root.parts or path.is_absolute() != root.is_absolute():
+        raise _refused(path, f"it is not below {one_line(root)}")
+    if ".." in parts:
+        raise _refused(path, "its name contains `..`")
+    if "\0" in str(path):
+        raise _refused(path, "its name contains a NUL")
+    try:
+        return _walk(root, parts, path, flags)
+    except _LinkFound:
+        pass
+    real, top = Path(os.path.realpath(path)), Path(os.path.realpath(root))
+    if real.parts[: len(top.parts)] != top.parts:
+        raise _refused(path, f"it is a link, or lies below one, that leads out to {one_line(real)}")
+    try:
+        return _walk(top, real.parts[len(top.parts) :], path, flags)
+    except _LinkFound:
+        why = "its links lead back to themselves, or change while it is read"
+        raise _refused(path, why) from None
+
+
+def _walk(root: Path, parts: tuple[str, ...], path: Path, flags: int) -> int:
+    """Open the last of some components, one after the other.
+
+    Raises:
+      _LinkFound: one is a link.
+    """
+    if not parts:
+        return os.open(root, flags & ~os.O_NOFOLLOW)
+    fd = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
+    try:
+        for part in parts[:-1]:
+            inner = _step(part, _FOLDER, fd)
+            os.close(fd)
+            fd = inner
+        if flags == _FILE:
+            mode = os.stat(parts[-1], dir_fd=fd, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                raise _LinkFound
+            _check_kind(mode, path)  # to open a device may do something
+        return _step(parts[-1], flags, fd)
+    finally:
+        os.close(fd)
+
+
+def _step(name: str, flags: int, fd: int) -> int:
+    try:
+        return os.open(name, flags, dir_fd=fd)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
+            mode = os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode
+            if stat.S_ISLNK(mode):
+                raise _LinkFound from None
+        raise
+
+
+def _read(fd: int, path: Path, limit: int) -> bytes:
+    """All that a descriptor gives, which is closed; a file may grow, or be a lie of its system."""
+    try:
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            data = file.read(os.fstat(fd).st_size + 1) or b""
+            while piece := file.read(_PIECE):
+                data += piece
+                if len(data) > limit:
+                    break
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    if len(data) > limit:
+        raise _too_large(path, len(data), limit)
+    return data
+
+
+def _check_kind(mode: int, path: Path) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kind = next((words for test, words in _KINDS if test(mode)), "something else")
+    raise DumpFormatError(
+        f"{one_line(path)} is {kind} and not a regular file, so it was not read. "
+        "Delete it and dump again."
+    )
+
+
+def _refused(path: Path, why: str) -> DumpFormatError:
+    return DumpFormatError(
+        f"{one_line(path)} was not read: {why}. Nothing outside the directory that you name is "
+        "read; to read a dump that consists of links, copy it with `cp -rL` or name the "
+        "directory that they lead to."
+    )
+
+
+def _too_large(path: Path, size: int, limit: int) -> DumpFormatError:
+    other = "; `browse` and `grep` read larger ones" if limit == MAX_WHOLE else ""
+    return DumpFormatError(
+        f"{one_line(path)} has {size:,} bytes, more than the {limit:,} that are read{other}. "
+        "If the compiler really wrote so much, look at it with `less`; if not, delete it."
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> DumpFormatError:
+    why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+    if isinstance(error, PermissionError):
+        return DumpFormatError(
+            f"{one_line(path)} cannot be read: {why}. Change its permissions, or dump again."
+        )
+    return DumpFormatError(f"{one_line(path)} cannot be read: {why}. Dump again.")

@@ -1,0 +1,294 @@
+"""What a dump directory holds of a kernel: its texts, its compilations, or what is wrong with it.
+
+Nothing here opens a file; `files.py` does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
+from pallas_debug.report import one_line
+from pallas_debug.store import files, schema
+from pallas_debug.store.files import DumpFile
+from pallas_debug.store.names import COMPILATION
+
+RAW_TARGET = "raw"
+"""The target's name where libtpu's files do not say which chip they were made for."""
+
+LLO, LOG, PASSES = "llo", "compiler.log", "passes"
+"""Below a target's folder: what comes after the passes, what the compiler said, and they."""
+
+STAGE_FILES: dict[Stage, str] = {
+    "source": "source.py",
+    "jaxpr": "jaxpr.txt",
+    "stablehlo": "stablehlo.mlir",
+    "mosaic": "mosaic.mlir",
+}
+
+_OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
+"""The stages that are the same for every target."""
+
+OF_TARGET: tuple[Stage, ...] = ("stablehlo", "mosaic")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredCompilation:
+    """A compilation in a dump directory, or what is wrong with it.
+
+    Attributes:
+      root: the directory that was named, which nothing is read outside of; None for `folder`.
+    """
+
+    folder: Path
+    target: str
+    compilation: Compilation | None = None
+    problem: str | None = None
+    root: Path | None = None
+
+    def find_pass(self, wanted: str) -> Pass:
+        """The pass by its number (`13`), its name or a unique part of it.
+
+        Raises:
+          UsageError: none matches, or several do; the message lists them.
+          DumpFormatError: the compilation cannot be read.
+        """
+        passes = self._read().passes
+        number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
+        exact = [p for p in passes if p.number == number or p.name == wanted]
+        found = exact or [p for p in passes if wanted in p.name]
+        if len(found) == 1:
+            return found[0]
+        several = "; several match" if found else ""
+        listed = ", ".join(f"{p.number:02d} {one_line(p.name)}" for p in found or passes) or "none"
+        raise UsageError(f"no pass {wanted!r} for {self.target}{several}: {listed}")
+
+    def text(self, wanted: Pass) -> str:
+        """The text after a pass. One that changed nothing has that of the pass before it.
+
+        Raises:
+          DumpFormatError: the directory does not keep it (any more), or it is damaged or refused.
+        """
+        return self.file(wanted).text()
+
+    def path(self, wanted: Pass) -> Path:
+        """The path of the text after a pass; `file` opens it.
+
+        Raises:
+          DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
+        """
+        return self.file(wanted).path
+
+    def file(self, wanted: Pass) -> DumpFile:
+        """The file that holds the text after a pass.
+
+        Raises:
+          DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
+        """
+        passes = self._read().passes
+        folder = one_line(self.folder)
+        if wanted not in passes:
+            raise DumpFormatError(f"{folder} has no pass {one_line(wanted.name)!r}")
+        upto = passes[: passes.index(wanted) + 1]
+        latest = next((p for p in reversed(upto) if p.file), None)
+        if latest is None or latest.file is None:
+            raise DumpFormatError(f"{folder} keeps no text of the pass {one_line(wanted.name)!r}")
+        files.check_name(latest.file, self.folder / COMPILATION)
+        return self._file(latest.file, _record_of(self._read(), latest))
+
+    def named(self, name: str) -> DumpFile:
+        """A file by its path below the target's folder, whether it is there or not.
+
+        Raises:
+          DumpFormatError: it would not lie below the folder.
+        """
+        files.check_name(name, self.folder / COMPILATION)
+        record = self.compilation.files.get(name) if self.compilation else None
+        return self._file(name, record)
+
+    def others(self) -> list[Path]:
+        """The files beside the passes: those of LLO, by name, and the compiler's log."""
+        if self.target == RAW_TARGET:
+            return []
+        inner = self.folder / LLO
+        llo = [inner / name for name in names_in(inner, self._root, of_folders=False)]
+        log = self.folder / LOG
+        return [*llo, log] if files.is_there(log) else llo
+
+    def damaged(self) -> list[str]:
+        """A sentence for each file that is not as the manifest records it, by existence and size.
+
+        No text is read for it. Dumps made before manifests recorded all files are compared by
+        their passes alone.
+        """
+        made = self.compilation
+        if made is None or self.target == RAW_TARGET:
+            return []
+        found = [self._problem_of(partial(self.file, p)) for p in made.passes if p.file]
+        passes = {p.file for p in made.passes}
+        others = [name for name in made.files if name not in passes]
+        found += [self._problem_of(partial(self.named, name)) for name in others]
+        return list(dict.fromkeys(filter(None, found)))
+
+    def _problem_of(self, file: Callable[[], DumpFile]) -> str | None:
+        try:
+            found = file()
+            os.close(found.open())
+        except FileNotFoundError:
+            return (
+                f"{one_line(found.path)} is missing, and its manifest lists it. "
+                "Dump the kernel again."
+            )
+        except DumpFormatError as error:
+            return str(error)
+        return None
+
+    @property
+    def _root(self) -> Path:
+        return self.root if self.root is not None else self.folder
+
+    def _file(self, name: str, record: FileRecord | None) -> DumpFile:
+        if self.target == RAW_TARGET:  # libtpu may still be writing, and records nothing
+            return DumpFile(path=self.folder / name, root=self._root)
+        return DumpFile(
+            path=self.folder / name,
+            root=self._root,
+            record=record,
+            refreshed=partial(self._reread, name),
+        )
+
+    def _reread(self, name: str) -> FileRecord | None:
+        """What the manifest says of a file now: the folder may have been replaced since."""
+        found = read_compilation(self.folder, self._root)
+        made = found.compilation if found is not None else None
+        if made is None or made == self.compilation:
+            return None
+        of_pass = next((p for p in made.passes if p.file == name), None)
+        return _record_of(made, of_pass) if of_pass else made.files.get(name)
+
+    def _read(self) -> Compilation:
+        if self.compilation is None:
+            raise DumpFormatError(self.problem or f"{one_line(self.folder)} cannot be read")
+        return self.compilation
+
+
+def _record_of(compilation: Compilation, of: Pass) -> FileRecord:
+    """The size and digest of a pass's text: of the files' table, or of the pass itself."""
+    recorded = compilation.files.get(of.file or "")
+    return recorded or FileRecord(size=of.size, sha256=of.sha256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredText:
+    """A text of a kernel, known by its file alone.
+
+    Attributes:
+      root: the directory that was named, which nothing is read outside of.
+      target: its folder's name; None where the text is the same for every target.
+      stage: `jaxpr`, `13-infer-vector-layout`.
+    """
+
+    path: Path
+    root: Path = field(compare=False)
+    target: str | None
+    stage: str
+
+    def open(self) -> int:
+        """A descriptor of the text; see `DumpFile.open`."""
+        return DumpFile(path=self.path, root=self.root).open()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredKernel:
+    """A kernel in a dump directory, or what is wrong with its folder.
+
+    Attributes:
+      root: the directory that was named, which nothing is read outside of; None for `folder`.
+    """
+
+    name: str
+    folder: Path
+    kernel: Kernel | None = None
+    problem: str | None = None
+    compilations: tuple[StoredCompilation, ...] = field(default=())
+    root: Path | None = None
+
+    def target(self, name: str | None) -> StoredCompilation:
+        """The compilation for a target, or the only one there is.
+
+        Raises:
+          UsageError: there is none, or several and none was named.
+        """
+        known = ", ".join(one_line(c.target) for c in self.compilations) or "none"
+        if name is None:
+            if len(self.compilations) == 1:
+                return self.compilations[0]
+            raise UsageError(f"{one_line(self.name)}: say which target; there are: {known}")
+        for compilation in self.compilations:
+            if compilation.target == name or compilation.folder.name == name:
+                return compilation
+        raise UsageError(f"{one_line(self.name)} has no target {name!r}; there are: {known}")
+
+    def stage_text(self, stage: Stage, target: str | None = None) -> str:
+        """The text of a stage before the compiler's passes.
+
+        Raises:
+          UsageError: the stage was not dumped (a raw directory holds passes alone).
+          DumpFormatError: it cannot be read, is refused, or is damaged.
+        """
+        if self.stage_path(stage, target) is None:
+            folder = self.folder if stage in _OF_KERNEL else self.target(target).folder
+            missing = one_line(folder / STAGE_FILES[stage])
+            raise UsageError(f"{one_line(self.name)} has no {stage}: there is no {missing}")
+        return self.stage_file(stage, target).text()
+
+    def stage_path(self, stage: Stage, target: str | None = None) -> Path | None:
+        """The file of a stage before the compiler's passes; None where it was not dumped.
+
+        Raises:
+          UsageError: the stage is one of a target, and none or no known one was named.
+        """
+        path = self.stage_file(stage, target).path
+        return path if files.is_there(path) else None
+
+    def stage_file(self, stage: Stage, target: str | None = None) -> DumpFile:
+        """The file of a stage before the compiler's passes, whether it is there or not.
+
+        Raises:
+          UsageError: as `stage_path`.
+        """
+        if self.compilations and stage not in _OF_KERNEL:
+            return self.target(target).named(STAGE_FILES[stage])
+        return self.named(STAGE_FILES[stage])
+
+    def named(self, name: str) -> DumpFile:
+        """A file of the kernel's folder that is the same for every target."""
+        root = self.root if self.root is not None else self.folder
+        return DumpFile(path=self.folder / name, root=root)
+
+
+def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
+    """What a folder holds of either kind, by name; nothing where it is not there."""
+    try:
+        found = files.listed(folder, root)
+    except DumpDirectoryError:
+        return []
+    return sorted(name for name, is_folder in found if is_folder == of_folders)
+
+
+def read_compilation(folder: Path, root: Path) -> StoredCompilation | None:
+    """The compilation in a folder; None if it is no target's, or being replaced at this moment."""
+    path = folder / COMPILATION
+    try:
+        made = schema.decode(files.read(path, root), Compilation, path)
+    except FileNotFoundError:
+        return None
+    except DumpFormatError as error:
+        name = folder.name
+        return StoredCompilation(folder=folder, target=name, problem=str(error), root=root)
+    return StoredCompilation(folder=folder, target=made.target, compilation=made, root=root)

@@ -1,0 +1,85 @@
+"""Thousands of damaged and hostile dumps: each ends in a result or a sentence, and in nothing else.
+
+`mutants.py` makes them, `read_mutants.py` reads and judges them. To replay one that failed:
+`python tests/torture/read_mutants.py commands SEED NUMBER 1 $(mktemp -d)`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("read_mutants.py")
+SEED = 13
+
+
+def read_mutants(mode: str, count: int, work: Path, first: int = 0) -> dict[str, float]:
+    """Read mutants in a process of their own; fails with what is wrong with them."""
+    words = [sys.executable, SCRIPT, mode, SEED, first, count, work]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PALLAS_", "COV_"))}
+    done = subprocess.run(
+        [str(word) for word in words],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=60 + 20 * count,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    *problems, counts = map(json.loads, done.stdout.splitlines())
+    shown = "\n".join(f"{p['mode']} {p['seed']} {p['number']}: {p['problem']}" for p in problems)
+    assert not problems, f"{len(problems)} violations:\n{shown[:20_000]}"
+    assert counts["mutants"] == count
+    return dict(counts)
+
+
+def test_the_commands(is_full: bool, tmp_path: Path) -> None:
+    read_mutants("commands", 3_000 if is_full else 40, tmp_path)
+
+
+def test_the_app(is_full: bool, tmp_path: Path) -> None:
+    read_mutants("app", 200 if is_full else 3, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "harm,said",
+    [
+        ("open('/etc/passwd').close()", "opened '/etc/passwd'"),
+        ("open('/tmp/pallas-debug-x', 'w').close()", "opened '/tmp/pallas-debug-x' to write"),
+        ("__import__('subprocess').run(['true'])", "subprocess.Popen"),
+        ("__import__('click').echo('\\x9b2J')", "raw '\\x9b' in output"),
+        ("__import__('click').echo('\\u202e', err=True)", "raw '\\u202e' in errors"),
+        ("1 / 0", "an error of ours"),
+        ("exec('CANARY_IN_THE_CODE = 1')", "executed code of the dump"),
+        ("__import__('sys').exit(7)", "exit code 7"),
+        ("exec('while True: pass')", "hang"),
+        ("__import__('click').echo('CANARY-OUTSIDE-THE-DUMP')", "content of a file outside"),
+    ],
+)
+def test_the_judge_sees(harm: str, said: str, tmp_path: Path) -> None:
+    """Each rule, by a command that breaks it."""
+    program = f"""
+import sys
+sys.argv = ["x"]
+sys.path.insert(0, {str(SCRIPT.parent)!r})
+import pathlib
+import read_mutants
+from pallas_debug.cli.group import cli
+import subprocess
+read_mutants.SECONDS = 1
+def harm(**_):
+    {harm}
+cli.get_command(None, "ls").callback = harm
+read_mutants.commands = lambda root, json_too: iter([["ls", str(root)]])
+found = read_mutants.judged(read_mutants.run_commands, 1, 1, pathlib.Path({str(tmp_path)!r}))
+print("\\n".join(found))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True
+    )
+    assert said in done.stdout
