@@ -87,9 +87,8 @@ def _write(text: str, to: Path | None) -> None:
 
 
 def _run(found: Recorded, text: str, timeout: float) -> int:
-    from pallas_debug.reproduce import run, vet
+    from pallas_debug.reproduce import run
 
-    vet.require(found.program or "")
     shown = run.run(text, timeout=timeout)
     where = f"{found.kernel.name} for {found.target.name}"
     if shown.is_as(found.failure):
