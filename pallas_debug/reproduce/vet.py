@@ -8,6 +8,7 @@ more, and the values of a few names, each of which is checked.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,6 +31,7 @@ _BASE85 = re.compile(r"[0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]*")
 _MAX_CORES = 16
 
 
+@functools.lru_cache(maxsize=4)  # a script is checked as it is made, and where it is run
 def require(script: str) -> None:
     """Check that a script is one that this module's caller made.
 
@@ -61,8 +63,8 @@ def _check(script: str) -> None:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise Refused(f"it is no Python ({type(error).__name__})") from None
     for kind, template in TEMPLATES.items():
-        end = ast.parse(template).body
-        if len(body) > len(end) and _same(body[-len(end) :], end):
+        end = _forms(template)
+        if len(body) > len(end) and _dumped(body[-len(end) :]) == end:
             _check_parts(body[: -len(end)], is_program=kind == "program")
             return
     raise Refused("it does not end as the scripts of this version do")
@@ -77,9 +79,8 @@ def _check_parts(body: Sequence[ast.stmt], *, is_program: bool) -> None:
     if is_program:
         grammar.Emitter().module(first)
         return
-    start = ast.parse(IMPORTS_OF_STABLEHLO).body
-    if not _same(first[: len(start)], start) or len(first) != len(start) + 1:
-        raise Refused("more than a module precedes its settings", first[0].lineno)
+    if _dumped(first[:-1]) != _forms(IMPORTS_OF_STABLEHLO):
+        raise Refused("more than a module precedes its settings")
     module = _value(first[-1], "MODULE")
     if not isinstance(module, str) or not _BASE85.fullmatch(module):
         raise Refused("MODULE is no packed module", first[-1].lineno)
@@ -103,8 +104,13 @@ def _value(node: ast.stmt, names: str) -> Any:
         raise Refused(f"{names} is no literal", node.lineno) from None
 
 
-def _same(some: Sequence[ast.stmt], others: Sequence[ast.stmt]) -> bool:
-    return [ast.dump(node) for node in some] == [ast.dump(node) for node in others]
+@functools.cache
+def _forms(template: str) -> list[str]:
+    return _dumped(ast.parse(template).body)
+
+
+def _dumped(body: Sequence[ast.stmt]) -> list[str]:
+    return [ast.dump(node) for node in body]
 
 
 def _is_chip(value: Any) -> bool:
