@@ -288,6 +288,11 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[[Expressions, Any], str]] = {
 }
 
 
+def printable(text: str) -> str:
+    """A text in which everything that is not printable is an escape, line breaks included."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def refused(why: str, node: ast.AST) -> Refused:
     """The exception for a form that programs do not have."""
     return Refused(why, getattr(node, "lineno", None))

@@ -25,6 +25,7 @@ from pallas_debug.reproduce.expressions import (
     check_name,
     kind_of,
     path_of,
+    printable,
     refused,
 )
 
@@ -70,11 +71,6 @@ def parsed(text: str) -> ast.Module:
         raise Refused("it is nested too deeply") from None
     except (ValueError, UnicodeError) as error:  # NUL bytes, lone surrogates, endless numbers
         raise Refused(f"it is no Python: {error}") from None
-
-
-def printable(text: str) -> str:
-    """A text in which everything that is not printable is an escape, line breaks included."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _sentence(error: Refused, program: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pallas_debug.aot import targets
 from pallas_debug.aot.switches import SWITCHES
@@ -10,8 +11,9 @@ from pallas_debug.bridge.spell import UNSPELLED
 from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
+from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.template import MAX_DEVICES
-from pallas_debug.store import StoredKernel
+from pallas_debug.store import StoredKernel, origin
 from pallas_debug.store.names import PROGRAM
 from pallas_debug.store.reader import read_text
 
@@ -28,6 +30,7 @@ class Recorded:
       why_no_program: a phrase, then.
       stablehlo: the module that jax handed to the compiler; None where it never did.
       compilation: what came of it; None where the dump has nothing for the target.
+      is_ours: whether this user dumped on this machine what a script of it runs.
     """
 
     kernel: Kernel
@@ -38,6 +41,7 @@ class Recorded:
     why_no_program: str
     stablehlo: str | None
     compilation: Compilation | None
+    is_ours: bool = False
 
     @property
     def failure(self) -> Failure | None:
@@ -54,31 +58,32 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
       UsageError: no target was named and the choice is not clear, or an unknown one was.
       CannotRunError: the dump holds neither program nor StableHLO of it.
     """
+    shown = printable(stored.name)
     if stored.kernel is None:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
     if not (stored.folder / "kernel.json").is_file():
         raise CannotRunError(
-            f"{stored.name} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
+            f"{shown} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
             "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
         )
     compilation = _compilation(stored, name)
     wanted = name or (compilation.target if compilation else "")
     if not wanted:
-        raise UsageError(f"{stored.name} was compiled for no target: name one with --target")
+        raise UsageError(f"{shown} was compiled for no target: name one with --target")
     target = _target(wanted, compilation, is_named=name is not None)
     num_devices = compilation.num_devices if compilation else _size(stored.kernel)
     if not 0 < num_devices <= MAX_DEVICES:
         raise CannotRunError(
-            f"{stored.name} is said to be for {num_devices} devices, and a kernel is compiled for "
+            f"{shown} is said to be for {num_devices} devices, and a kernel is compiled for "
             f"1 to {MAX_DEVICES}: the dump was changed. Dump the kernel again"
         )
-    _check_switches(stored.name, compilation)
+    _check_switches(shown, compilation)
     program, why = _program(stored)
-    has_module = compilation is not None and stored.stage_path("stablehlo", wanted) is not None
-    stablehlo = stored.stage_text("stablehlo", wanted) if has_module else None
+    module = stored.stage_path("stablehlo", wanted) if compilation is not None else None
+    stablehlo = stored.stage_text("stablehlo", wanted) if module is not None else None
     if program is None and stablehlo is None:
         raise CannotRunError(
-            f"{stored.name} cannot be shown again: {why}, and there is no StableHLO of it for "
+            f"{shown} cannot be shown again: {why}, and there is no StableHLO of it for "
             f"{wanted}. Dump it again with this version of pallas-debug"
         )
     return Recorded(
@@ -90,7 +95,22 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         why_no_program=why,
         stablehlo=stablehlo,
         compilation=compilation,
+        is_ours=_is_ours(stored, program, module, stablehlo),
     )
+
+
+def _is_ours(
+    stored: StoredKernel, program: str | None, module: Path | None, stablehlo: str | None
+) -> bool:
+    """Whether what a script runs is signed: the text that was read, and not what the file holds."""
+    assert stored.kernel is not None
+    if program is not None:
+        path, text = stored.folder / PROGRAM, program
+    elif module is not None and stablehlo is not None:
+        path, text = module, stablehlo
+    else:
+        return False
+    return origin.is_ours(stored.kernel.digest, path, text.encode())
 
 
 def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:

@@ -21,7 +21,7 @@ from filelock import FileLock
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError
 from pallas_debug.model import Compilation, Kernel, RunRecord
-from pallas_debug.store import schema
+from pallas_debug.store import origin, schema
 from pallas_debug.store.names import COMPILATION as COMPILATION
 from pallas_debug.store.names import KERNEL as KERNEL
 from pallas_debug.store.names import PROGRAM as PROGRAM
@@ -93,9 +93,11 @@ class Store:
         """Write a kernel as a program of its own, beside what it is; the file."""
         path = self.folder(kernel) / PROGRAM
         files: dict[str, Content] = {PROGRAM: program.encode(errors="replace")}
+        files = origin.signed(kernel.digest, files, PROGRAM)
         with self._explaining():
             if not self._same(path.parent, files):
-                self._replace_file(path, files[PROGRAM])
+                for name, content in files.items():
+                    self._replace_file(path.with_name(name), content)
         return path
 
     def put_compilation(
@@ -107,6 +109,7 @@ class Store:
           files: contents by their path below the target's folder.
         """
         folder = self.folder(kernel) / target_folder(compilation.target)
+        files = origin.signed(kernel.digest, files, origin.STABLEHLO)
         document = schema.encode(replace(compilation, cached=False))
         with self._explaining():
             while not self._publish({**files, COMPILATION: document}, folder):
