@@ -375,6 +375,14 @@ def numbers(x):
     return whole(kernel, x)
 
 
+@case("def main_2(type_2, jax_2):", "name='main'")
+def names_of_the_script(x):
+    def main(type, jax):
+        jax[...] = type[...] + 1
+
+    return whole(main, x, name="main")
+
+
 @case("pl.semaphore_signal(", "pl.semaphore_wait(", "pl.semaphore_read(", "SemaphoreType.REGULAR")
 def semaphores(x):
     def kernel(x_ref, o_ref, sem):
