@@ -131,14 +131,14 @@ class Emitter(Expressions):
             self._constant(name, body[at])
             at += 1
         functions = body[at:]
-        for function in functions:
+        for number, function in enumerate(functions, 1):
             if not isinstance(function, ast.FunctionDef) or function.decorator_list:
                 raise refused("here is no plain function", function)
             self._lines += ["", ""]
-            if function is functions[-1]:
+            if number == len(functions):
                 self._call(function)
             elif function.name == vocabulary.CALL:
-                raise refused("more follows `call`", function)
+                raise refused("more follows `call`", functions[number])
             else:
                 self._function(function, 0)
         if len(functions) < 2:
