@@ -217,7 +217,7 @@ def _signature(function: Callable[..., object]) -> str:
 def dump_format() -> str:
     from pallas_debug import model
     from pallas_debug.aot import compile as compile_
-    from pallas_debug.store import names, reader, schema, scratch, writer
+    from pallas_debug.store import names, origin, reader, schema, scratch, writer
 
     files = reader.STAGE_FILES
     tree = [
@@ -227,9 +227,11 @@ def dump_format() -> str:
         f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
         f"    {files['source']:23}the file that holds the kernel function, as it was",
         f"    {writer.PROGRAM:23}the kernel as a program that needs jax alone",
+        f"    {writer.PROGRAM + origin.SUFFIX:23}who wrote it: its signature",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
         f"      {writer.COMPILATION:21}what the compiler made of it: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
+        f"      {origin.STABLEHLO + origin.SUFFIX:21}who wrote it: its signature",
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
         f"      {compile_.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
         f"      {compile_.LOG:21}all that the compiler printed",
@@ -247,6 +249,11 @@ def dump_format() -> str:
         "pass before it.\n"
         f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent where jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
+        f"- A file that ends in `{origin.SUFFIX}` holds 64 hex digits: an HMAC-SHA256 over the "
+        "kernel's digest and the file beside it, with a key that is made by a user's first dump on "
+        f"a machine and never leaves it (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}`"
+        "). `reproduce` asks before it runs a dump without such a signature. It is absent where no "
+        "key could be written.\n"
         f"- A folder is made under `{writer._TMP}/`, flushed to the disk, and then renamed, so "
         "that no reader finds half of one, and what a run reported as written survives a kill and "
         "a power failure. A compilation that replaces another is exchanged with it in one step. "

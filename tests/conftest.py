@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,6 +15,10 @@ import pytest
 # Several devices for what runs under shard_map; read when jax's CPU backend starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
+
+# The key that dumps are signed with; each process of a run has its own.
+STATE = tempfile.TemporaryDirectory(prefix="pallas-debug-tests-")
+os.environ["XDG_STATE_HOME"] = STATE.name
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

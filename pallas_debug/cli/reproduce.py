@@ -35,6 +35,11 @@ if TYPE_CHECKING:
 @click.option("--run", "is_run", is_flag=True, help="Run the script, and compare with the dump.")
 @click.option("--shrink", is_flag=True, help="Make the kernel smaller while it fails the same.")
 @click.option(
+    "--trust",
+    is_flag=True,
+    help="Run a dump that was not made by you on this machine without a question.",
+)
+@click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
@@ -48,6 +53,7 @@ def command(
     to: Path | None,
     is_run: bool,
     shrink: bool,
+    trust: bool,
     timeout: float,
 ) -> int:
     """Write one script that shows a dumped kernel's failure again, or that it compiles.
@@ -59,20 +65,54 @@ def command(
 
     WHERE is a dump directory, a kernel's folder or a target's in one; a copy of it will do. The
     script needs jax alone, and libtpu to compile: neither pallas-debug nor the program that the
-    kernel came from.
+    kernel came from. --run and --shrink ask first if the dump was not made by you on this machine.
     """
     from pallas_debug.reproduce import recorded, script
 
     stored, of_folder = kernel_at(where, kernel)
     found = recorded.read(stored, target or of_folder)
+    text = script.script_of(found)
+    if shrink and found.failure is None:
+        raise UsageError(
+            f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
+        )
+    if is_run or shrink:
+        _ask(found, is_trusted=trust)
     if shrink:
         text = _shrunk(found, timeout)
-    else:
-        text = script.script_of(found)
     if found.program is None:
         output.say(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
+    left_out = script.left_out(found)
+    if left_out is not None:
+        output.say(left_out)
     _write(text, to)
     return _run(found, text, timeout) if is_run else Exit.OK
+
+
+def _named(found: Recorded) -> str:
+    from pallas_debug.reproduce.expressions import printable
+
+    return printable(f"{found.kernel.name} for {found.target.name}")
+
+
+def _ask(found: Recorded, *, is_trusted: bool) -> None:
+    """Have the user agree to run what somebody else may have written.
+
+    Raises:
+      CannotRunError: they do not, or cannot be asked.
+    """
+    if found.is_ours or is_trusted:
+        return
+    what = _named(found)
+    where = "was not made by you on this machine, or was changed since"
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise CannotRunError(
+            f"{what} is not run: its dump {where}. Read the script, which is written without "
+            "--run and --shrink, then pass --trust to run it in a confined process"
+        )
+    output.say(f"the dump of {what} {where}; its origin is unknown.")
+    if not click.confirm("Run its kernel in a confined process?", default=False, err=True):
+        raise CannotRunError(f"{what} is not run: you did not agree to it")
 
 
 def _write(text: str, to: Path | None) -> None:
@@ -80,18 +120,17 @@ def _write(text: str, to: Path | None) -> None:
         sys.stdout.write(text)
         return
     try:
-        to.write_text(text)
+        to.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CannotRunError(f"{to} cannot be written: {error.strerror}") from error
     output.say(f"wrote {to}; next: python {to}")
 
 
 def _run(found: Recorded, text: str, timeout: float) -> int:
-    from pallas_debug.reproduce import run, vet
+    from pallas_debug.reproduce import run
 
-    vet.require(found.program or "")
     shown = run.run(text, timeout=timeout)
-    where = f"{found.kernel.name} for {found.target.name}"
+    where = _named(found)
     if shown.is_as(found.failure):
         what = "the same failure" if found.failure else "it compiles, as it did"
         output.say(f"{where}: {what}{_of(shown.failure)}")
@@ -114,8 +153,4 @@ def _said(failure: Failure | None) -> str:
 def _shrunk(found: Recorded, timeout: float) -> str:
     from pallas_debug.reproduce.shrink import shrunk
 
-    if found.failure is None:
-        raise UsageError(
-            f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
-        )
     return shrunk(found, seconds=timeout, say=output.say)

@@ -1,11 +1,19 @@
 """A dumped kernel as one script that needs jax alone, and a smaller one that fails the same.
 
-recorded   what a dump holds of a kernel for a target
-script     the script that is made of it
-vet        that a dump's program does nothing but what kernels do
-same       whether two failures are the same
-run        a script in a process of its own
-lines      a program as lines that can be taken out
-changes    ways to make a program smaller
-shrink     the search for a small one
+recorded     what a dump holds of a kernel for a target
+grammar      programs, written again from what was read; the rest is refused
+expressions  the same of their expressions
+flags        flags of libtpu that a script may set
+template     what every script is made of
+script       the script that is made of a dump
+vet          the last look at a script: the template, and data in its gaps
+confined     child processes with limits and hardly an environment
+boot         what such a child does first, without any import of ours
+run          a script in a process of its own
+same         whether two failures are the same
+lines        a program as lines that can be taken out
+changes      ways to make a program smaller
+lowering     candidates, lowered in a child that is kept
+worker       what that child does
+shrink       the search for a small one
 """

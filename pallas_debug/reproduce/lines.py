@@ -1,6 +1,6 @@
 """A program as lines that can be taken out: its kernel's statements as a tree.
 
-Relies on how `bridge/spell` writes: a statement is one line, the types of its results stand in its
+Relies on how `grammar.py` writes: a statement is one line, the types of its results stand in its
 comment, and the body of a function is indented by four spaces.
 """
 
@@ -47,7 +47,7 @@ class Node:
 
     @property
     def code(self) -> str:
-        return self.text.partition("  # ")[0]
+        return _parts(self.text)[0]
 
     @property
     def targets(self) -> tuple[str, ...]:
@@ -60,7 +60,7 @@ class Node:
     @property
     def types(self) -> str:
         """Those of its results."""
-        return self.text.partition("  # ")[2]
+        return _parts(self.text)[1]
 
     @property
     def reads(self) -> set[str]:
@@ -218,6 +218,12 @@ def _written(body: Sequence[Node], depth: int) -> list[str]:
         if node.is_function:
             lines += _written(node.body, depth + 1) or [_INDENT * (depth + 1) + "pass"]
     return lines
+
+
+def _parts(text: str) -> tuple[str, str]:
+    """A line's code and comment. A string may hold what looks like one, and ends in a quote."""
+    code, mark, comment = text.rpartition("  # ")
+    return (text, "") if not mark or set(comment) & {"'", '"'} else (code, comment)
 
 
 def _parsed(code: str) -> ast.stmt:

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pallas_debug.aot import targets
+from pallas_debug.aot.switches import SWITCHES
 from pallas_debug.bridge.spell import UNSPELLED
-from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
-from pallas_debug.store import StoredKernel
+from pallas_debug.reproduce.expressions import printable
+from pallas_debug.reproduce.template import MAX_DEVICES
+from pallas_debug.store import StoredKernel, origin
 from pallas_debug.store.names import PROGRAM
 from pallas_debug.store.reader import read_text
+
+_MAX_REASON = 400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +30,7 @@ class Recorded:
       why_no_program: a phrase, then.
       stablehlo: the module that jax handed to the compiler; None where it never did.
       compilation: what came of it; None where the dump has nothing for the target.
+      is_ours: whether this user dumped on this machine what a script of it runs.
     """
 
     kernel: Kernel
@@ -34,6 +41,7 @@ class Recorded:
     why_no_program: str
     stablehlo: str | None
     compilation: Compilation | None
+    is_ours: bool = False
 
     @property
     def failure(self) -> Failure | None:
@@ -50,25 +58,32 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
       UsageError: no target was named and the choice is not clear, or an unknown one was.
       CannotRunError: the dump holds neither program nor StableHLO of it.
     """
+    shown = printable(stored.name)
     if stored.kernel is None:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
     if not (stored.folder / "kernel.json").is_file():
         raise CannotRunError(
-            f"{stored.name} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
+            f"{shown} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
             "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
         )
     compilation = _compilation(stored, name)
     wanted = name or (compilation.target if compilation else "")
     if not wanted:
-        raise UsageError(f"{stored.name} was compiled for no target: name one with --target")
-    target = _target(wanted, compilation)
+        raise UsageError(f"{shown} was compiled for no target: name one with --target")
+    target = _target(wanted, compilation, is_named=name is not None)
     num_devices = compilation.num_devices if compilation else _size(stored.kernel)
+    if not 0 < num_devices <= MAX_DEVICES:
+        raise CannotRunError(
+            f"{shown} is said to be for {num_devices} devices, and a kernel is compiled for "
+            f"1 to {MAX_DEVICES}: the dump was changed. Dump the kernel again"
+        )
+    _check_switches(shown, compilation)
     program, why = _program(stored)
-    has_module = compilation is not None and stored.stage_path("stablehlo", wanted) is not None
-    stablehlo = stored.stage_text("stablehlo", wanted) if has_module else None
+    module = stored.stage_path("stablehlo", wanted) if compilation is not None else None
+    stablehlo = stored.stage_text("stablehlo", wanted) if module is not None else None
     if program is None and stablehlo is None:
         raise CannotRunError(
-            f"{stored.name} cannot be shown again: {why}, and there is no StableHLO of it for "
+            f"{shown} cannot be shown again: {why}, and there is no StableHLO of it for "
             f"{wanted}. Dump it again with this version of pallas-debug"
         )
     return Recorded(
@@ -80,7 +95,22 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
         why_no_program=why,
         stablehlo=stablehlo,
         compilation=compilation,
+        is_ours=_is_ours(stored, program, module, stablehlo),
     )
+
+
+def _is_ours(
+    stored: StoredKernel, program: str | None, module: Path | None, stablehlo: str | None
+) -> bool:
+    """Whether what a script runs is signed: the text that was read, and not what the file holds."""
+    assert stored.kernel is not None
+    if program is not None:
+        path, text = stored.folder / PROGRAM, program
+    elif module is not None and stablehlo is not None:
+        path, text = module, stablehlo
+    else:
+        return False
+    return origin.is_ours(stored.kernel.digest, path, text.encode())
 
 
 def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
@@ -93,29 +123,55 @@ def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
     return stored.target(None).compilation if found else None
 
 
-def _target(name: str, compilation: Compilation | None) -> Target:
+def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Target:
+    """The target of that name.
+
+    Raises:
+      UnknownTargetError: the user named one that there is not.
+      CannotRunError: the dump did.
+    """
     if name == targets.DEVICE.name and compilation and compilation.device_kind:
         found = targets.of_device(compilation.device_kind)
         if found is not None:
             return replace(found, name=name)
-    target = targets.resolve(name, extra_targets(plugin_manager()))
+    try:
+        target = targets.resolve(name, extra_targets(plugin_manager()))
+    except UnknownTargetError as error:
+        if is_named:
+            raise
+        raise CannotRunError(
+            f"the dump is for the {error}. Name one of these with --target, or install the plugin "
+            "that brings it"
+        ) from error
     if target.topology is None:
         raise UsageError(f"the target {name!r} is a device and no topology: name a generation")
     return target
 
 
+def _check_switches(name: str, compilation: Compilation | None) -> None:
+    unknown = [s for s in (compilation.switches if compilation else ()) if s not in SWITCHES]
+    if unknown:
+        raise CannotRunError(
+            f"{name} was compiled with the switch {unknown[0][:80]!r}, which this version of "
+            f"pallas-debug does not have; it has {', '.join(SWITCHES)}. Upgrade pallas-debug, or "
+            "dump the kernel again"
+        )
+
+
 def _size(kernel: Kernel) -> int:
     size = 1
     for of_axis in kernel.mesh.values():
-        size *= of_axis
-    return size
+        size *= min(max(of_axis, 0), MAX_DEVICES + 1)
+    return min(size, MAX_DEVICES + 1)
 
 
 def _program(stored: StoredKernel) -> tuple[str | None, str]:
+    """A kernel's program, or why it has none: a file that is a comment of one line."""
     path = stored.folder / PROGRAM
     if not path.is_file():
         return None, f"there is no {path}, which this version writes with each kernel"
     text = read_text(path)
-    if text.startswith(UNSPELLED):
-        return None, f"it cannot be written as a program: {text.removeprefix(UNSPELLED).strip()}"
+    if text.startswith(UNSPELLED) and len(text.strip().splitlines()) == 1:
+        reason = text.removeprefix(UNSPELLED).strip()[:_MAX_REASON]
+        return None, f"it cannot be written as a program: {reason}"
     return text, ""

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
-import subprocess
-import sys
-import tempfile
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
+from pallas_debug.reproduce import vet
+from pallas_debug.reproduce.confined import Child
 from pallas_debug.reproduce.same import signature
-from pallas_debug.reproduce.script import COMPILED, FAILED, NO_COMPILER
+from pallas_debug.reproduce.template import COMPILED, FAILED, NO_COMPILER
 
 _FAILED = re.compile(
     r"^(?P<stage>lowering|compile) failed\n(?P<type>\w+): (?P<message>.*)\Z",
@@ -46,32 +43,28 @@ class Shown:
 
 
 def run(script: str, *, timeout: float = DEFAULT_SECONDS) -> Shown:
-    """Run a script as anybody would, with nothing of ours in reach.
+    """Run a script of `script_of` in a confined process of its own.
 
     Raises:
-      CannotRunError: it never came to the kernel, such as for want of libtpu.
+      CannotRunError: it is no such script, or it never came to the kernel, such as for want of
+        libtpu.
     """
-    with tempfile.TemporaryDirectory(prefix="pallas-debug-") as folder:
-        path = Path(folder, "reproduce.py")
-        path.write_text(script)
-        # libtpu leaves logs in TMPDIR.
-        environment = {**os.environ, "TMPDIR": folder, "TPU_LOG_DIR": "disabled"}
-        environment.pop("XLA_FLAGS", None)
-        try:
-            done = subprocess.run(
-                [sys.executable, "-I", str(path)],
-                cwd=folder,
-                env=environment,
-                capture_output=True,
-                text=True,
-                errors="replace",
-                timeout=timeout,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
+    vet.require(script)
+    return executed(script, timeout=timeout)
+
+
+def executed(script: str, *, timeout: float) -> Shown:
+    """Run any script in a confined process, and say what it showed; for `run` and its tests.
+
+    Raises:
+      CannotRunError: it never came to the kernel.
+    """
+    with Child(script, seconds=timeout) as child:
+        code = child.wait()
+        if code is None:
             message = f"the script did not end within {timeout:g} s and was stopped"
             return Shown(failure=Failure(stage="timeout", type="timeout", message=message))
-    return _shown(done.returncode, done.stdout, done.stderr)
+        return _shown(code, child.out, child.err)
 
 
 def _shown(code: int, out: str, err: str) -> Shown:

@@ -3,33 +3,61 @@
 from __future__ import annotations
 
 import base64
-import pprint
 import textwrap
 import zlib
 
 from pallas_debug.aot import switches
-from pallas_debug.bridge import internals
+from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
+from pallas_debug.reproduce import flags, grammar, vet
+from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.recorded import Recorded
-
-COMPILED, FAILED, NO_COMPILER = 0, 1, 3
-"""How a script exits: the kernel compiled, failed, or could not be given to a compiler."""
+from pallas_debug.reproduce.template import FIRST_LINE, IMPORTS_OF_STABLEHLO, TEMPLATES
 
 _WIDTH = 96
+_MAX_LINE = 1000
+_MAX_QUOTED = 10_000
+
+MAX_STABLEHLO = 64 * 2**20
+"""Maximum length of a module in characters."""
 
 
 def script_of(recorded: Recorded, *, program: str | None = None, note: str = "") -> str:
     """The kernel as a script that lowers and compiles it.
 
+    The program in it is not the dump's text but what the closed grammar makes of it, and the whole
+    is checked against the template: it can be run as it is.
+
     Args:
       program: instead of that of the dump, such as a smaller one.
       note: lines for its head.
+
+    Raises:
+      CannotRunError: the program has a line that no kernel needs, or the dump a value that no dump
+        has.
     """
     program = program if program is not None else recorded.program
-    kind = _OF_PROGRAM if program is not None else _OF_STABLEHLO
-    body = program if program is not None else _module(recorded)
+    kind = TEMPLATES["stablehlo" if program is None else "program"]
+    body = grammar.emitted(program) if program is not None else _module(recorded)
     settings = _settings(recorded)
-    return "\n".join([_head(recorded, program is None, note), body.rstrip(), "", settings, kind])
+    head = _head(recorded, program is None, note)
+    script = "\n".join([FIRST_LINE, head, body.rstrip(), "", settings, kind])
+    vet.require(script)
+    return script
+
+
+def left_out(recorded: Recorded) -> str | None:
+    """A sentence on flags of the dump that the script does not set; None where it sets all."""
+    compilation = recorded.compilation
+    found = flags.chosen(compilation.flags if compilation else ()).left_out
+    if not found:
+        return None
+    names = ", ".join(printable(name)[:80] for name in found[:10])
+    more = f" and {len(found) - 10} more" if len(found) > 10 else ""
+    return (
+        f"libtpu's flags {names}{more} are left out: a script sets only flags that are known to "
+        "write no files. Set LIBTPU_INIT_ARGS in a copy of the script if the failure needs them"
+    )
 
 
 def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
@@ -45,8 +73,11 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
     lines = [f"The kernel {recorded.kernel.name!r}, with {versions}."]
     if is_stablehlo:
         lines.append(f"It is given as StableHLO: {recorded.why_no_program}.")
+    omitted = left_out(recorded)
+    if omitted is not None:
+        lines += textwrap.wrap(f"{omitted[0].upper()}{omitted[1:]}.", _WIDTH)
     lines += [*note.splitlines(), outcome, *_quoted(failure), "", *_HOW.splitlines()]
-    return "\n".join(f"# {line}".rstrip() for line in lines)
+    return "\n".join(f"# {printable(line)[:_MAX_LINE]}".rstrip() for line in lines)
 
 
 _STAGES = {
@@ -66,7 +97,7 @@ def _quoted(failure: Failure | None) -> list[str]:
     """The first lines of what was said."""
     if failure is None:
         return []
-    said = f"{failure.type}: {failure.message}".splitlines()[:6]
+    said = f"{failure.type}: {failure.message[:_MAX_QUOTED]}".splitlines()[:6]
     wrapped = [part for line in said for part in textwrap.wrap(line, _WIDTH)][:10]
     return ["", *(f"    {line}" for line in wrapped)]
 
@@ -74,7 +105,7 @@ def _quoted(failure: Failure | None) -> list[str]:
 def _settings(recorded: Recorded) -> str:
     compilation = recorded.compilation
     names = compilation.switches if compilation else ()
-    flags = compilation.flags if compilation else ()
+    given = flags.chosen(compilation.flags if compilation else ()).kept
     target = recorded.target
     return "\n".join(
         [
@@ -84,139 +115,24 @@ def _settings(recorded: Recorded) -> str:
             f"NUM_DEVICES = {recorded.num_devices}",
             f"SETTINGS = {switches.lowering_settings(names)!r}",
             f"OPTIONS = {switches.compile_options(names)!r}",
-            f"FLAGS = {' '.join(flags)!r}",
+            f"FLAGS = {' '.join(given)!r}",
             "",
         ]
     )
 
 
 def _module(recorded: Recorded) -> str:
-    packed = base64.b85encode(zlib.compress((recorded.stablehlo or "").encode(), 9)).decode()
-    return f"MODULE = {pprint.pformat(packed, width=_WIDTH)}"
+    module = recorded.stablehlo or ""
+    if len(module) > MAX_STABLEHLO:
+        raise CannotRunError(
+            f"the StableHLO of {recorded.kernel.name!r} has {len(module):,} characters, and a "
+            f"script holds at most {MAX_STABLEHLO:,}: compile it with a script of your own"
+        )
+    packed = base64.b85encode(zlib.compress(module.encode(errors="replace"), 9)).decode()
+    return f"{IMPORTS_OF_STABLEHLO}\nMODULE = {_parted(packed)}"
 
 
-_START = '''
-def compile_only():
-    """The compiler's devices: libtpu makes them up, and looks for no TPU."""
-    import os
-
-    os.environ.update(TPU_SKIP_MDS_QUERY="1", ALLOW_MULTIPLE_LIBTPU_LOAD="1")
-    os.environ["LIBTPU_INIT_ARGS"] = FLAGS
-    from jax.experimental import topologies
-
-    described = topologies.get_topology_desc(platform="tpu", topology_name=TOPOLOGY)
-    return list(described.devices)[:NUM_DEVICES]
-
-
-def failed(stage, error):
-    print(f"{stage} failed")
-    print(f"{type(error).__name__}: {error}", flush=True)
-    return 1
-'''
-
-_END = """
-
-def main():
-    import importlib.metadata
-
-    for name in ("jax", "jaxlib", "libtpu"):
-        try:
-            print(name, importlib.metadata.version(name))
-        except importlib.metadata.PackageNotFoundError:
-            print(name, "is not installed")
-    jax.config.update("jax_platforms", "cpu")
-    print(f"lowering for {DEVICE_KIND}", flush=True)
-    try:
-        lowered()
-    except Exception as error:
-        return failed("lowering", error)
-    try:
-        devices = compile_only()
-    except Exception as error:
-        print(f"there is no compiler: {error}")
-        return 3
-    print(f"compiling for {TOPOLOGY}", flush=True)
-    try:
-        compiled(devices)
-    except Exception as error:
-        return failed("compile", error)
-    print("it compiles")
-    return 0
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())
-"""
-
-_OF_PROGRAM = (
-    _START
-    + '''
-
-def lowered(devices=None):
-    """The kernel for a TPU; on devices, as the compiler wants it."""
-    from jax.sharding import AbstractDevice, AbstractMesh, Mesh, NamedSharding, PartitionSpec
-    from jax.sharding import SingleDeviceSharding
-
-    chip = AbstractDevice(device_kind=DEVICE_KIND, num_cores=NUM_CORES, platform="tpu")
-    function, arguments = call, ARGUMENTS
-    around = AbstractMesh((), (), abstract_device=chip)
-    placed = None
-    for name in SETTINGS:
-        jax.config.update(name, True)
-    with jax.enable_x64(ENABLE_X64):
-        if AXES:  # the kernel talks to other devices: it is lowered for all of them
-            sizes, names = tuple(AXES.values()), tuple(AXES)
-            if devices is None:
-                around = mesh = AbstractMesh(sizes, names, abstract_device=chip)
-            else:
-                mesh = Mesh(np.array(devices).reshape(sizes), names)
-                around = mesh.abstract_mesh
-            shares = PartitionSpec(names)
-            placed = NamedSharding(mesh, shares)
-            specs = tuple(shares if a.shape else PartitionSpec() for a in ARGUMENTS)
-            function = jax.shard_map(
-                call, mesh=mesh, in_specs=specs, out_specs=shares, check_vma=False
-            )
-            arguments = [
-                jax.ShapeDtypeStruct(
-                    (a.shape[0] * NUM_DEVICES, *a.shape[1:]) if a.shape else (),
-                    a.dtype,
-                    sharding=NamedSharding(mesh, spec),
-                )
-                for a, spec in zip(ARGUMENTS, specs)
-            ]
-        elif devices is not None:
-            placed = SingleDeviceSharding(devices[0])
-            arguments = [
-                jax.ShapeDtypeStruct(a.shape, a.dtype, sharding=placed) for a in ARGUMENTS
-            ]
-        with jax.sharding.use_abstract_mesh(around):
-            staged = jax.jit(function, out_shardings=placed).trace(*arguments)
-            return staged.lower(lowering_platforms=("tpu",))
-
-
-def compiled(devices):
-    return lowered(devices).compile(OPTIONS)
-'''
-    + _END
-)
-
-_OF_STABLEHLO = (
-    """import base64
-import zlib
-
-import jax
-import numpy as np
-"""
-    + _START
-    + '''
-
-def lowered():
-    """As jax lowered it; there is nothing left that could fail."""
-    return zlib.decompress(base64.b85decode(MODULE)).decode()
-
-
-'''
-    + internals.COMPILE_A_MODULE
-    + _END
-)
+def _parted(text: str) -> str:
+    """A long string as several, a line each."""
+    parts = [text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)]
+    return "\n".join(["(", *(f"    {part!r}" for part in parts), ")"])

@@ -1,7 +1,8 @@
 """The search for a small program that fails the same: delta debugging.
 
 Changes are tried one kind after the other, and kept where the failure stays; whatever was kept is
-where the next one starts from. Candidates are lowered in this process and compiled in a child.
+where the next one starts from. Candidates pass through the closed grammar as the dump's program
+does; they are lowered in one confined process and compiled in another.
 """
 
 from __future__ import annotations
@@ -12,15 +13,18 @@ from collections.abc import Callable, Iterable
 
 from pallas_debug.aot import switches
 from pallas_debug.aot.pool import Outcome, Pool, Settings
-from pallas_debug.bridge import lower, platform
-from pallas_debug.bridge.spell import scripts
 from pallas_debug.errors import CannotRunError
-from pallas_debug.reproduce import vet
+from pallas_debug.model import Failure
+from pallas_debug.reproduce import grammar
 from pallas_debug.reproduce.changes import KINDS, Change
 from pallas_debug.reproduce.lines import Program, parse
+from pallas_debug.reproduce.lowering import Lowerer
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import Signature, signature, signature_of
 from pallas_debug.reproduce.script import script_of
+
+_MAX_SECONDS = 60.0
+"""Maximum seconds that a candidate is lowered for, or compiled."""
 
 
 def shrunk(
@@ -39,20 +43,29 @@ def shrunk(
         raise CannotRunError(
             f"{recorded.kernel.name} cannot be made smaller: {recorded.why_no_program}"
         )
-    vet.require(recorded.program)
-    platform.leave_out_absent_tpu()
-    with Pool(Settings(jobs=1, timeout=min(seconds, 60.0))) as pool:
-        search = _Search(recorded, pool, time.monotonic() + seconds, say)
-        return search.run(parse(recorded.program))
+    program = parse(grammar.emitted(recorded.program))
+    timeout = min(seconds, _MAX_SECONDS)
+    with (
+        Lowerer(seconds=2 * seconds + _MAX_SECONDS) as lowerer,
+        Pool(Settings(jobs=1, timeout=timeout)) as pool,
+    ):
+        search = _Search(recorded, lowerer, pool, time.monotonic() + seconds, say)
+        return search.run(program)
 
 
 class _Search:
     def __init__(
-        self, recorded: Recorded, pool: Pool, ends: float, say: Callable[[str], None]
+        self,
+        recorded: Recorded,
+        lowerer: Lowerer,
+        pool: Pool,
+        ends: float,
+        say: Callable[[str], None],
     ) -> None:
         assert recorded.failure is not None
         self._recorded = recorded
         self._wanted = signature(recorded.failure)
+        self._lowerer = lowerer
         self._pool = pool
         self._ends = ends
         self._say = say
@@ -102,7 +115,11 @@ class _Search:
                 continue
             self._seen.add(text)
             self._tried += 1
-            if self._failure(change.program) == self._wanted:
+            try:
+                found = self._failure(change.program)
+            except CannotRunError:  # the change made something that is no program
+                continue
+            if found == self._wanted:
                 self._kept.append(change.what)
                 self._say(f"{change.what}: {change.program.size} statements")
                 return change.program
@@ -110,10 +127,10 @@ class _Search:
 
     def _failure(self, program: Program) -> Signature | None:
         """How a program fails; None where it compiles."""
-        try:
-            module = scripts.lowered(script_of(self._recorded, program=program.text))
-        except lower.LoweringFailed as error:
-            return signature(error.failure)
+        script = script_of(self._recorded, program=program.text)
+        module = self._lowerer.lower(script, seconds=_MAX_SECONDS)
+        if isinstance(module, Failure):
+            return signature(module)
         if self._wanted.stage == "lowering":
             return None
         compilation = self._recorded.compilation

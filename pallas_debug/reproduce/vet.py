@@ -1,118 +1,142 @@
-"""A dump's program is somebody's file: before it is run, it must do no more than a kernel does.
+"""The last look at a script before it is run: our template, and in its gaps nothing but data.
 
-Only the forms that `bridge/spell` writes are let through: definitions, assignments, and calls of
-what jax and Pallas offer to kernels. Nothing else can be reached by them: no built-in function, no
-module but these, no name that begins with an underscore.
+The script is read as the interpreter will read it, from its bytes, and compared with the template
+that it claims to be. What may differ is the program, which goes through the closed grammar once
+more, and the values of a few names, each of which is checked.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
 
-from pallas_debug.bridge import internals
+from pallas_debug.aot import switches
 from pallas_debug.errors import CannotRunError
+from pallas_debug.reproduce import flags, grammar
+from pallas_debug.reproduce.expressions import Refused, printable
+from pallas_debug.reproduce.template import (
+    FIRST_LINE,
+    IMPORTS_OF_STABLEHLO,
+    MAX_DEVICES,
+    SETTINGS,
+    TEMPLATES,
+)
 
-_MODULES = {"jax", "jax.numpy", "numpy", "jax.lax", "jax.experimental", "jax.experimental.pallas"}
-_IMPORTED = {"lax", "pallas", "tpu"}
-_ROOTS = {"jax", "jnp", "np", "lax", "pl", "pltpu"}
-_NUMPY = {"array", "bool_", "float16", "float32", "float64", "complex64"} | {
-    f"{kind}{bits}" for kind in ("int", "uint") for bits in (8, 16, 32, 64)
-}
-_JNP = re.compile(r"inf|nan|zeros|bool_|(?:b?float|u?int|complex)\d\w*")
-_JAX = {"ShapeDtypeStruct", "ref.swap", "ref.addupdate", "experimental.checkify.check"}
-_METHODS = {"at", "bitcast", "reshape", "transpose", "start", "wait", "wait_send", "wait_recv"}
-_MODULE_FILES = {"lower_as_mlir", "pallas_export_experimental", "core"}
-
-_FORMS = (
-    ast.Module, ast.Import, ast.ImportFrom, ast.alias, ast.FunctionDef, ast.arguments, ast.arg,
-    ast.Assign, ast.Expr, ast.Return, ast.Pass, ast.Lambda, ast.Call, ast.keyword, ast.Starred,
-    ast.Attribute, ast.Subscript, ast.Slice, ast.Name, ast.Constant, ast.Tuple, ast.List, ast.Dict,
-    ast.BinOp, ast.UnaryOp, ast.Compare, ast.operator, ast.unaryop, ast.cmpop, ast.expr_context,
-)  # fmt: skip
+_TOPOLOGY = re.compile(r"[A-Za-z0-9][\w.:-]{0,63}", re.ASCII)
+_DEVICE_KIND = re.compile(r"[A-Za-z0-9][\w. -]{0,63}", re.ASCII)
+_BASE85 = re.compile(r"[0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]*")
+_MAX_CORES = 16
 
 
-def require(program: str) -> None:
-    """That a program is a kernel and no more.
+@functools.lru_cache(maxsize=4)  # a script is checked as it is made, and where it is run
+def require(script: str) -> None:
+    """Check that a script is one that this module's caller made.
 
     Raises:
-      CannotRunError: it is something else; the message names the line.
+      CannotRunError: it is not; the message says what differs.
     """
     try:
-        tree = ast.parse(program)
-    except (SyntaxError, ValueError) as error:
-        raise CannotRunError(f"the dump's program is no Python: {error}") from error
-    defined = {n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and _is_store(n)}
-    defined |= {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}
-    defined |= {n.arg for n in ast.walk(tree) if isinstance(n, ast.arg)}
-    inner = {id(n.value) for n in ast.walk(tree) if isinstance(n, ast.Attribute)}
-    for node in ast.walk(tree):
-        if not _is_allowed(node, defined, is_whole=id(node) not in inner):
-            raise CannotRunError(
-                f"the dump's program is not run: its line {getattr(node, 'lineno', 1)} does what "
-                f"no kernel needs: {ast.unparse(node)[:80]}. Was the dump changed?"
-            )
+        _check(script)
+    except Refused as error:
+        line = f" at line {error.line}" if error.line is not None else ""
+        raise CannotRunError(
+            f"the script is not run: {printable(error.why)}{line}. This is an internal "
+            "error in pallas-debug, or an attack on it that was stopped here: please report it "
+            "with the dump"
+        ) from None
 
 
-def _is_store(node: ast.Name) -> bool:
-    return isinstance(node.ctx, ast.Store)
+def _check(script: str) -> None:
+    lines = script.split("\n")
+    if lines[0] != FIRST_LINE:
+        raise Refused("it does not begin with its encoding", 1)
+    for number, line in enumerate(lines, 1):
+        if not line.isprintable():
+            raise Refused("it has a character that is not printable", number)
+    if len(script) > grammar.MAX_PROGRAM and "\nMODULE = " not in script:
+        raise Refused("it is too long")
+    try:
+        body = ast.parse(script.encode()).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Refused(f"it is no Python ({type(error).__name__})") from None
+    for kind, template in TEMPLATES.items():
+        end = _forms(template)
+        if len(body) > len(end) and _dumped(body[-len(end) :]) == end:
+            _check_parts(body[: -len(end)], is_program=kind == "program")
+            return
+    raise Refused("it does not end as the scripts of this version do")
 
 
-def _is_allowed(node: ast.AST, defined: set[str], *, is_whole: bool) -> bool:
-    if not isinstance(node, _FORMS):
+def _check_parts(body: Sequence[ast.stmt], *, is_program: bool) -> None:
+    first, settings = body[: -len(SETTINGS)], body[-len(SETTINGS) :]
+    if len(settings) != len(SETTINGS):
+        raise Refused("it has too few settings")
+    for node, names in zip(settings, SETTINGS, strict=True):
+        _check_setting(node, names)
+    if is_program:
+        grammar.Emitter().module(first)
+        return
+    if _dumped(first[:-1]) != _forms(IMPORTS_OF_STABLEHLO):
+        raise Refused("more than a module precedes its settings")
+    module = _value(first[-1], "MODULE")
+    if not isinstance(module, str) or not _BASE85.fullmatch(module):
+        raise Refused("MODULE is no packed module", first[-1].lineno)
+
+
+def _check_setting(node: ast.stmt, name: str) -> None:
+    value = _value(node, name)
+    if not _VALUES[name](value):
+        raise Refused(f"{name} is {value!r}", node.lineno)
+
+
+def _value(node: ast.stmt, names: str) -> Any:
+    """What is assigned to a name, or to several between commas."""
+    if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+        raise Refused(f"here is no {names}", node.lineno)
+    if ast.unparse(node.targets[0]).strip("()") != names:
+        raise Refused(f"here is no {names}", node.lineno)
+    try:
+        return ast.literal_eval(node.value)
+    except (ValueError, TypeError, MemoryError, RecursionError):
+        raise Refused(f"{names} is no literal", node.lineno) from None
+
+
+@functools.cache
+def _forms(template: str) -> list[str]:
+    return _dumped(ast.parse(template).body)
+
+
+def _dumped(body: Sequence[ast.stmt]) -> list[str]:
+    return [ast.dump(node) for node in body]
+
+
+def _is_chip(value: Any) -> bool:
+    if not isinstance(value, tuple) or len(value) != 2:
         return False
-    if isinstance(node, ast.Import):
-        return all(_is_module(alias.name) for alias in node.names)
-    if isinstance(node, ast.ImportFrom):
-        known = {alias.name for alias in node.names} <= _IMPORTED
-        return known and node.module in _MODULES and node.level == 0
-    if isinstance(node, ast.Name):
-        if node.id in _ROOTS:
-            return not _is_store(node)
-        return node.id in defined and not node.id.startswith("__")
-    if isinstance(node, ast.Attribute) and is_whole:
-        return _is_offered(node, defined)
-    return not isinstance(node, (ast.FunctionDef, ast.arg)) or _is_own(node)
+    kind, cores = value
+    is_kind = kind is None or (isinstance(kind, str) and _DEVICE_KIND.fullmatch(kind) is not None)
+    return is_kind and type(cores) is int and 0 < cores <= _MAX_CORES
 
 
-def _is_own(node: ast.FunctionDef | ast.arg) -> bool:
-    """Whether a definition leaves the modules' names alone."""
-    return (node.name if isinstance(node, ast.FunctionDef) else node.arg) not in _ROOTS
+def _is_flags(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    found = flags.chosen([value])
+    return not found.left_out and " ".join(found.kept) == value
 
 
-def _is_module(name: str) -> bool:
-    return (
-        name in _MODULES or name == "jax.experimental.checkify" or name.startswith(internals.PREFIX)
-    )
-
-
-def _is_offered(node: ast.Attribute, defined: set[str]) -> bool:
-    """Whether a dotted name is one that kernels use, or a method that refs and copies have."""
-    names: list[str] = []
-    base: ast.expr = node
-    while isinstance(base, ast.Attribute):
-        names.insert(0, base.attr)
-        base = base.value
-    root = base.id if isinstance(base, ast.Name) else ""
-    if root not in _ROOTS or root in defined:
-        return set(names) <= _METHODS
-    path = ".".join(names)
-    if root == "jax":
-        return path in _JAX or _is_primitive(names)
-    if root == "np":
-        return path in _NUMPY
-    if root == "jnp":
-        return _JNP.fullmatch(path) is not None
-    return len(names) <= 3 and not any(n.startswith("_") or n in _MODULE_FILES for n in names)
-
-
-def _is_primitive(names: list[str]) -> bool:
-    """`_src.pallas.mosaic.primitives.roll_p.bind`"""
-    inner = names[1:-2]
-    return (
-        names[0] == "_src"
-        and len(names) > 3
-        and names[-1] == "bind"
-        and names[-2].endswith("_p")
-        and not any(name.startswith("_") for name in inner)
-    )
+_VALUES: dict[str, Callable[[Any], bool]] = {
+    "TOPOLOGY": lambda v: isinstance(v, str) and _TOPOLOGY.fullmatch(v) is not None,
+    "DEVICE_KIND, NUM_CORES": _is_chip,
+    "NUM_DEVICES": lambda v: type(v) is int and 0 < v <= MAX_DEVICES,
+    "SETTINGS": lambda v: (
+        isinstance(v, tuple) and set(v) <= set(switches.lowering_settings(switches.SWITCHES))
+    ),
+    "OPTIONS": lambda v: (
+        isinstance(v, dict) and v.items() <= switches.compile_options(switches.SWITCHES).items()
+    ),
+    "FLAGS": _is_flags,
+}

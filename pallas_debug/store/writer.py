@@ -20,7 +20,7 @@ from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
 from pallas_debug.model import Compilation, FileRecord, Kernel, RunRecord
-from pallas_debug.store import locks, schema, scratch
+from pallas_debug.store import locks, origin, schema, scratch
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -129,10 +129,12 @@ class Store:
     def put_program(self, kernel: Kernel, program: str) -> Path:
         """Write a kernel as a program of its own, beside what it is; the file."""
         path = self.folder(kernel) / PROGRAM
-        content = program.encode(errors="replace")
+        files: dict[str, Content] = {PROGRAM: program.encode(errors="replace")}
+        files = origin.signed(kernel.digest, files, PROGRAM)
         with self._explaining():
-            if not self._same(path.parent, {PROGRAM: content}):
-                self._replace_file(path, content)
+            if not self._same(path.parent, files):
+                for name, content in files.items():
+                    self._replace_file(path.with_name(name), content)
         return path
 
     def put_compilation(
@@ -144,6 +146,7 @@ class Store:
           files: contents by their path below the target's folder.
         """
         folder = self.folder(kernel) / target_folder(compilation.target)
+        files = origin.signed(kernel.digest, files, origin.STABLEHLO)
         with self._explaining():
             self._publish(files, folder, manifest=compilation)
         self._kept.add(folder)

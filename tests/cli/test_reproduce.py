@@ -66,7 +66,7 @@ def test_the_script_fails_as_the_kernel_did(
     assert "pallas-debug: wrote small.py; next: python small.py" in done.stderr
     assert f"pallas-debug: {kernel} for v5e: the same failure, at {stage}: " in done.stderr
     text = (tmp_path / "small.py").read_text()
-    assert text.startswith(f"# The kernel {kernel!r}, with jax ")
+    assert text.startswith(f"# -*- coding: utf-8 -*-\n# The kernel {kernel!r}, with jax ")
     assert f"def {kernel}(x_ref, o_ref):" in text
     alone = subprocess.run(
         [sys.executable, "-I", "-c", ALONE, "small.py"],
@@ -110,7 +110,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
     shutil.copytree(dumped, tmp_path / "dumps")
     (program,) = (tmp_path / "dumps").glob("refused_by_jax-*/program.py")
     program.write_text(program.read_text().replace("lax.cumsum", "lax.cummax"))
-    done = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
+    done = command("reproduce", "dumps", "-k", "refused_by_jax", "--run", "--trust")
     assert done.returncode == 1
     assert "pallas-debug: refused_by_jax for v5e: not the same\n" in done.stderr
     assert (
@@ -129,7 +129,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
     refused = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
     assert refused.returncode == 3
     assert (
-        "the dump's program is not run: its line 1 does what no kernel needs: import os"
+        "the dump's program is refused at line 1: this is no import of a program in `import os`."
         in refused.stderr
     )
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+import io
 import re
+import tokenize
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +25,7 @@ from pallas_debug.bridge import lower, spell, trace
 from pallas_debug.bridge.capture import Capture
 from pallas_debug.bridge.spell import scripts
 from pallas_debug.ir.normal import normal_lines
-from pallas_debug.reproduce import vet
+from pallas_debug.reproduce import grammar
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import signature
 from pallas_debug.reproduce.script import script_of
@@ -47,12 +50,19 @@ def captures(session: Session, function: Callable[..., Any], args: Sequence[Any]
 def of_program(captured: Capture) -> str:
     """The module that the program of a kernel lowers to, or how that fails."""
     program = spell.program_of(captured)
-    vet.require(program)
+    emitted = grammar.emitted(program)
+    assert ast.dump(ast.parse(emitted)) == ast.dump(ast.parse(program))
+    assert comments(emitted) == comments(program)[1:]  # but for the one at the top
     script = script_of(recorded(captured, program))
     try:
         return str(scripts.mosaic(script))
     except lower.LoweringFailed as error:
         return str(signature(error.failure))
+
+
+def comments(text: str) -> list[str]:
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return [token.string for token in tokens if token.type == tokenize.COMMENT]
 
 
 def of_kernel(captured: Capture) -> str:
@@ -363,6 +373,14 @@ def numbers(x):
         o_ref[...] = jnp.exp(y.astype(F32) - top) ** 3 / 0.3 + jnp.abs(x_ref[...])
 
     return whole(kernel, x)
+
+
+@case("def main_2(type_2, jax_2):", "name='main'")
+def names_of_the_script(x):
+    def main(type, jax):
+        jax[...] = type[...] + 1
+
+    return whole(main, x, name="main")
 
 
 @case("pl.semaphore_signal(", "pl.semaphore_wait(", "pl.semaphore_read(", "SemaphoreType.REGULAR")

@@ -3,6 +3,7 @@
 `program_of` writes a captured kernel as a module that needs jax alone. Its lines use what jax
 offers to everybody; where a primitive has no such spelling, it is bound by its own name.
 
+    vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters
     page       the lines, and the names in them
     refs       reads, writes, indices, DMAs and semaphores

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import re
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,7 +14,7 @@ from jax._src import core as jax_core
 from jax._src import debugging
 
 from pallas_debug.bridge import internals, rewrite
-from pallas_debug.bridge.spell import refs, regions, values
+from pallas_debug.bridge.spell import refs, regions, values, vocabulary
 from pallas_debug.bridge.spell.page import Block
 
 
@@ -152,7 +151,7 @@ def _expression(block: Block, eqn: Any) -> str:
         return _FUNCTIONS[name](args, eqn.params)
     if name in _OF_PALLAS and not is_lax:
         return _OF_PALLAS[name](block, eqn)
-    if is_lax and name in _ELEMENTWISE and not _given(eqn.params):
+    if is_lax and name in vocabulary.ELEMENTWISE and not _given(eqn.params):
         return f"lax.{name}({', '.join(args)})"
     return _bound(block, eqn, args)
 
@@ -171,8 +170,10 @@ def _bound(block: Block, eqn: Any, args: list[str]) -> str:
         primitive = f"lax.{name}"
     else:
         module, attribute = _home(eqn.primitive)
-        block.page.imports.add(module)
         primitive = f"{module}.{attribute}"
+        block.page.imports.add(module)
+    if primitive not in vocabulary.PRIMITIVES:
+        raise values.CannotSpell(f"{eqn.primitive.name}, a primitive that no program binds")
     try:
         given = values.keywords(eqn.params.items())
     except values.CannotSpell as error:
@@ -243,19 +244,6 @@ def _operator(block: Block, eqn: Any) -> str:
         return f"{sign}{args[0]}"
     return f"{args[0]} {sign} {args[1]}"
 
-
-_ELEMENTWISE = frozenset(
-    re.findall(
-        r"\w+",
-        """
-        abs acos acosh asin asinh atan atan2 atanh cbrt ceil clamp clz conj cos cosh erf erf_inv
-        erfc exp exp2 expm1 floor imag is_finite log log1p logistic max min nextafter
-        population_count pow real rem rsqrt select_n shift_left shift_right_arithmetic
-        shift_right_logical sign sin sinh sqrt square tan tanh add sub mul div lt le gt ge eq ne neg
-        """,
-    )
-)
-"""Primitives that `lax` has a function for which takes their operands alone."""
 
 _Params = dict[str, Any]
 
@@ -381,8 +369,8 @@ def _check(block: Block, eqn: Any) -> None:
     error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
     check = "pl.debug_check"
     if not eqn.params["debug"]:
-        block.page.imports.add("jax.experimental.checkify")
-        check = "jax.experimental.checkify.check"
+        block.page.imports.add(vocabulary.CHECKIFY)
+        check = f"{vocabulary.CHECKIFY}.check"
     for effect, condition in error._pred.items():
         said = next(iter(error._metadata.values()))
         failure = jax.tree.unflatten(said, error._payload[effect])

@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge.spell import values
+from pallas_debug.bridge.spell import values, vocabulary
 
-_RESERVED = ("jax", "jnp", "np", "lax", "pl", "pltpu", "call", "program", "args", "ARGUMENTS")
 _VALUE = re.compile(r"v\d+")
 
 
@@ -31,7 +30,7 @@ class Page:
         self.imports: set[str] = set()
         self.enable_x64 = enable_x64
         self.grid_axes = tuple(grid_axes)
-        self._taken = set(_RESERVED)
+        self._taken = set(vocabulary.RESERVED)
         self._values = itertools.count(1)
 
     def name(self, wanted: str) -> str:

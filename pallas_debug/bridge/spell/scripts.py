@@ -1,4 +1,8 @@
-"""Lowers a script that defines a kernel, in this process and without libtpu."""
+"""Lowers a script that defines a kernel, in this process and without libtpu.
+
+It executes the script. Scripts with a dump's program are lowered in a confined process alone, by
+`reproduce/worker.py`.
+"""
 
 from __future__ import annotations
 

@@ -18,6 +18,8 @@ from jax._src.pallas import core as pallas_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge.spell import vocabulary
+
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
 """The modules that a program imports, by the names it gives them."""
 
@@ -172,5 +174,7 @@ def _set_fields(value: Any) -> dict[str, Any]:
 def _class_name(kind: type) -> str:
     for name, module in _PUBLIC.items():
         if vars(module).get(kind.__name__) is kind:
-            return f"{name}.{kind.__name__}"
+            path = f"{name}.{kind.__name__}"
+            if path in vocabulary.RECORDS or path in vocabulary.ENUMS:
+                return path
     raise CannotSpell(f"a {kind.__name__}")

@@ -1,0 +1,333 @@
+"""The expressions of programs: each form is written from its parsed values, or refused."""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pallas_debug.bridge.spell import vocabulary
+from pallas_debug.reproduce import flags
+
+MAX_TEXT = 10_000
+"""Maximum length of a string in a program."""
+
+_MAX_NUMBER = 2**64
+_MAX_DEPTH = 60
+_NAME = re.compile(r"(?!__)[A-Za-z_][A-Za-z0-9_]{0,999}")
+
+_BINARY: dict[type[ast.operator], str] = {
+    ast.Add: "+", ast.Sub: "-", ast.Mult: "*", ast.Div: "/",
+    ast.BitAnd: "&", ast.BitOr: "|", ast.BitXor: "^",
+}  # fmt: skip
+_COMPARED: dict[type[ast.cmpop], str] = {
+    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=",
+}  # fmt: skip
+_UNARY: dict[type[ast.unaryop], str] = {ast.USub: "-", ast.Invert: "~"}
+
+
+class Refused(Exception):
+    """A part of a program is not one that programs are made of."""
+
+    def __init__(self, why: str, line: int | None = None) -> None:
+        super().__init__(why)
+        self.why = why
+        self.line = line
+
+
+class Scope:
+    """The names that a function, or the module, has bound so far."""
+
+    def __init__(self, around: Scope | None = None) -> None:
+        self.around = around
+        self.names: set[str] = set()
+
+    def has(self, name: str) -> bool:
+        return name in self.names or (self.around is not None and self.around.has(name))
+
+
+class Expressions:
+    """Writes expressions as text, and knows the names that they may use.
+
+    Attributes:
+      scope: of the function that is being written.
+      imported: modules and names of modules that the program imports.
+    """
+
+    def __init__(self) -> None:
+        self.scope = Scope()
+        self.imported: set[str] = set()
+        self.depth = 0
+
+    def text(self, node: ast.expr) -> str:
+        """An expression.
+
+        Raises:
+          Refused: programs have none like it.
+        """
+        self.nested(node)
+        write = _EXPRESSIONS.get(type(node))
+        if write is None:
+            raise refused(f"a kernel has no {kind_of(node)}", node)
+        text = write(self, node)
+        self.depth -= 1
+        return text
+
+    def nested(self, node: ast.AST) -> None:
+        self.depth += 1
+        if self.depth > _MAX_DEPTH:
+            raise refused(f"it is nested more than {_MAX_DEPTH} deep", node)
+
+    def _name(self, node: ast.Name) -> str:
+        if not self.scope.has(node.id):
+            raise refused(f"the name {node.id!r} is bound nowhere above", node)
+        return node.id
+
+    def _attribute(self, node: ast.Attribute) -> str:
+        path = path_of(node)
+        if not vocabulary.is_constant(path):
+            raise refused(f"{path or node.attr!r} is no value of a program", node)
+        return path
+
+    def _subscript(self, node: ast.Subscript) -> str:
+        value, index = node.value, node.slice
+        if isinstance(value, ast.Attribute) and value.attr == "at":
+            base = f"{self._ref(value.value)}.at"
+        else:
+            base = self._ref(value)
+        if isinstance(index, ast.Tuple) and index.elts:
+            items = [self._index(item) for item in index.elts]
+            return f"{base}[{', '.join(items)}{',' if len(items) == 1 else ''}]"
+        return f"{base}[{self._index(index)}]"
+
+    def _index(self, node: ast.expr) -> str:
+        if not isinstance(node, ast.Slice):
+            return self.text(node)
+        bounds = [self.text(b) if b is not None else "" for b in (node.lower, node.upper)]
+        if node.step is not None:
+            raise refused("a slice has a step", node)
+        return ":".join(bounds)
+
+    def _ref(self, node: ast.expr) -> str:
+        """A name, or a view of what it stands for."""
+        if isinstance(node, ast.Name):
+            return self.text(node)
+        is_view = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute)
+        called = node.func if isinstance(node, ast.Call) else None
+        is_method = isinstance(called, ast.Attribute) and called.attr in vocabulary.REF_METHODS
+        if not (is_view or is_method):
+            raise refused("what is indexed is neither a name nor a view", node)
+        return self.text(node)
+
+    def _called(self, node: ast.Call) -> str:
+        path = path_of(node.func)
+        if path in vocabulary.CALLS:
+            return self.written(path, node, vocabulary.CALLS[path])
+        if path in vocabulary.RECORDS:
+            if node.args:
+                raise refused(f"{path} is given a field without its name", node)
+            self._check_flags(path, node)
+            return self.written(path, node, None)
+        primitive, _, last = path.rpartition(".")
+        if last == "bind" and primitive in vocabulary.PRIMITIVES:
+            module = primitive.rpartition(".")[0]
+            if module not in (*vocabulary.IMPORTS, *self.imported):
+                raise refused(f"{module} is not imported", node)
+            return self.written(path, node, None)
+        method = node.func if isinstance(node.func, ast.Attribute) else None
+        if method is not None and method.attr in vocabulary.REF_METHODS:
+            return self.written(f"{self._ref(method.value)}.{method.attr}", node, frozenset())
+        copy = method.value if method is not None else None
+        if method is not None and isinstance(copy, ast.Call):
+            known = vocabulary.COPY_METHODS.get(method.attr)
+            if known is not None and path_of(copy.func) in vocabulary.COPIES:
+                return self.written(f"{self.text(copy)}.{method.attr}", node, known)
+        raise refused(f"{path or 'this'} is nothing that a program calls", node)
+
+    def written(self, function: str, node: ast.Call, known: frozenset[str] | None) -> str:
+        """A call, with the arguments by name that are known; None for any."""
+        if function.startswith(vocabulary.CHECKIFY) and vocabulary.CHECKIFY not in self.imported:
+            raise refused(f"{vocabulary.CHECKIFY} is not imported", node)
+        args = [self.text(argument) for argument in node.args]
+        named = [f"{name}={self.text(value)}" for name, value in self.keywords(node, known)]
+        return f"{function}({', '.join([*args, *named])})"
+
+    def keywords(
+        self, node: ast.Call, known: frozenset[str] | None
+    ) -> Iterator[tuple[str, ast.expr]]:
+        """Arguments by name; those of a record, which is data, have any."""
+        for keyword in node.keywords:
+            name = keyword.arg
+            if name is None:
+                raise refused("arguments are unpacked from a dict", node)
+            check_name(name, node)
+            if known is not None and name not in known:
+                raise refused(f"{path_of(node.func) or 'it'} is given {name}=", node)
+            yield name, keyword.value
+
+    def _check_flags(self, path: str, node: ast.Call) -> None:
+        """Flags of libtpu's for one kernel are those of the closed list."""
+        field = vocabulary.FLAGS_OF.get(path)
+        for keyword in node.keywords if field is not None else ():
+            if keyword.arg != field or _is_none(keyword.value):
+                continue
+            given = keyword.value
+            if not isinstance(given, ast.Dict):
+                raise refused("the flags of a kernel are no dict", node)
+            for key, value in zip(given.keys, given.values, strict=True):
+                name = key.value if isinstance(key, ast.Constant) else None
+                set_to = value.value if isinstance(value, ast.Constant) else None
+                if not isinstance(name, str) or not flags.is_known(name.lower(), str(set_to)):
+                    raise refused(f"the flag {name!r} is not one that a script sets", node)
+
+    def _lambda(self, node: ast.Lambda) -> str:
+        any_number = node.args.vararg
+        others = [*node.args.posonlyargs, *node.args.kwonlyargs, *node.args.defaults]
+        if others or node.args.kw_defaults or node.args.kwarg:
+            raise refused("a function takes more than plain arguments", node)
+        if any_number is not None and (any_number.arg != "_" or node.args.args):
+            raise refused("a function takes more than plain arguments", node)
+        names = self.names_of(node.args.args)
+        with Inner(self, names):
+            value = self.text(node.body)
+        given = "*_" if any_number is not None else ", ".join(names)
+        return f"lambda {given}: {value}" if given else f"lambda: {value}"
+
+    def _binary(self, node: ast.BinOp) -> str:
+        sign = _BINARY.get(type(node.op))
+        if sign is None:
+            raise refused(f"a kernel has no {kind_of(node.op)}", node)
+        _check_no_text(node.left, node.right)
+        return f"{self._operand(node.left)} {sign} {self._operand(node.right)}"
+
+    def _compared(self, node: ast.Compare) -> str:
+        sign = _COMPARED.get(type(node.ops[0])) if len(node.ops) == 1 else None
+        if sign is None:
+            raise refused("a kernel has no such comparison", node)
+        return f"{self._operand(node.left)} {sign} {self._operand(node.comparators[0])}"
+
+    def _unary(self, node: ast.UnaryOp) -> str:
+        sign = _UNARY.get(type(node.op))
+        if sign is None:
+            raise refused(f"a kernel has no {kind_of(node.op)}", node)
+        text = self._operand(node.operand)
+        return f"{sign}({text})" if isinstance(node.operand, ast.UnaryOp) else f"{sign}{text}"
+
+    def _operand(self, node: ast.expr) -> str:
+        text = self.text(node)
+        return f"({text})" if isinstance(node, (ast.BinOp, ast.Compare, ast.Lambda)) else text
+
+    def _tuple(self, node: ast.Tuple) -> str:
+        items = [self.text(item) for item in node.elts]
+        return f"({', '.join(items)}{',' if len(items) == 1 else ''})"
+
+    def _list(self, node: ast.List) -> str:
+        return f"[{', '.join(self.text(item) for item in node.elts)}]"
+
+    def _dict(self, node: ast.Dict) -> str:
+        items = []
+        for key, value in zip(node.keys, node.values, strict=True):
+            if key is None:
+                raise refused("a dict is unpacked", node)
+            items.append(f"{self.text(key)}: {self.text(value)}")
+        return "{" + ", ".join(items) + "}"
+
+    def _literal(self, node: ast.Constant) -> str:
+        value = node.value
+        if value is None or value is ... or isinstance(value, bool):
+            return "..." if value is ... else repr(value)
+        if isinstance(value, (str, bytes)):
+            if len(value) > MAX_TEXT:
+                raise refused(f"a string has more than {MAX_TEXT:,} characters", node)
+        elif isinstance(value, int):
+            if abs(value) > _MAX_NUMBER:
+                raise refused("a number needs more than 64 bits", node)
+        elif not all(map(math.isfinite, (value.real, value.imag))):
+            raise refused("a number is too large for its kind", node)
+        return repr(value)
+
+    def names_of(self, arguments: Sequence[ast.arg]) -> list[str]:
+        for argument in arguments:
+            if argument.annotation is not None:
+                raise refused("an argument says of which type it is", argument)
+            check_name(argument.arg, argument)
+        return [argument.arg for argument in arguments]
+
+
+class Inner:
+    """A scope within the writer's, for the length of a block."""
+
+    def __init__(self, writer: Expressions, names: Sequence[str]) -> None:
+        self._writer = writer
+        self.scope = Scope(writer.scope)
+        self.scope.names.update(names)
+
+    def __enter__(self) -> None:
+        self._writer.scope = self.scope
+
+    def __exit__(self, *_: object) -> None:
+        assert self.scope.around is not None
+        self._writer.scope = self.scope.around
+
+
+_EXPRESSIONS: dict[type[ast.expr], Callable[[Expressions, Any], str]] = {
+    ast.Attribute: Expressions._attribute,
+    ast.BinOp: Expressions._binary,
+    ast.Call: Expressions._called,
+    ast.Compare: Expressions._compared,
+    ast.Constant: Expressions._literal,
+    ast.Dict: Expressions._dict,
+    ast.Lambda: Expressions._lambda,
+    ast.List: Expressions._list,
+    ast.Name: Expressions._name,
+    ast.Subscript: Expressions._subscript,
+    ast.Tuple: Expressions._tuple,
+    ast.UnaryOp: Expressions._unary,
+}
+
+
+def printable(text: str) -> str:
+    """A text in which everything that is not printable is an escape, line breaks included."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def refused(why: str, node: ast.AST) -> Refused:
+    """The exception for a form that programs do not have."""
+    return Refused(why, getattr(node, "lineno", None))
+
+
+def check_name(name: str, node: ast.AST) -> None:
+    if not _NAME.fullmatch(name):
+        raise refused(f"{name[:80]!r} is no name that a program binds", node)
+    if name in vocabulary.IMPORTS:
+        raise refused(f"{name} is the name of a module, and bound again", node)
+
+
+def _check_no_text(*nodes: ast.expr) -> None:
+    """A string or list times a number is as large as one likes."""
+    for node in nodes:
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
+        if is_text or isinstance(node, (ast.List, ast.Tuple, ast.Dict)):
+            raise refused("a kernel does not compute with strings or lists", node)
+
+
+def path_of(node: ast.expr) -> str:
+    """A dotted name that begins with a module's; empty for anything else."""
+    names: list[str] = []
+    while isinstance(node, ast.Attribute):
+        names.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name) or node.id not in vocabulary.IMPORTS or len(names) > 12:
+        return ""
+    return ".".join([node.id, *reversed(names)])
+
+
+def kind_of(node: ast.AST) -> str:
+    """What a form is called: `Try`, `FormattedValue`."""
+    return type(node).__name__
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None

@@ -1,0 +1,51 @@
+"""Lowers scripts, one after the other, in the confined process that `lowering.py` starts.
+
+A request is a script; the reply is a letter and the module, or the failure as JSON. Both have their
+length in front.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import BinaryIO
+
+MODULE, FAILURE = b"M", b"F"
+"""What a reply begins with."""
+
+LENGTH = 4
+"""Bytes of a length, the most significant first."""
+
+
+def main() -> None:
+    requests = os.fdopen(os.dup(0), "rb")
+    replies = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(nothing, 1)  # what a kernel prints while it is traced is no reply
+    from pallas_debug.bridge import lower
+    from pallas_debug.bridge.spell import scripts
+
+    sys.stdin.close()
+    while (script := read(requests)) is not None:
+        try:
+            kind, content = MODULE, scripts.lowered(script.decode())
+        except lower.LoweringFailed as error:
+            failure = {"type": error.failure.type, "message": error.failure.message}
+            kind, content = FAILURE, json.dumps(failure).encode()
+        write(replies, kind + content)
+
+
+def read(stream: BinaryIO) -> bytes | None:
+    """What is sent next; None at the end."""
+    length = stream.read(LENGTH)
+    if len(length) < LENGTH:
+        return None
+    return stream.read(int.from_bytes(length, "big"))
+
+
+def write(stream: BinaryIO, content: bytes) -> None:
+    """Send something."""
+    stream.write(len(content).to_bytes(LENGTH, "big") + content)
+    stream.flush()

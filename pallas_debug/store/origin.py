@@ -1,0 +1,115 @@
+"""Which dumps were made by this user on this machine: a key that stays here, and signatures.
+
+Beside each file that `reproduce` runs there is one with an HMAC-SHA256 over it and the kernel's
+digest. The key is a file of the user's that no dump holds, so a dump that was sent to somebody, and
+comes back changed, does not pass for one of this machine. A signature says who wrote a file, and
+nothing of whether it is harmless.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+
+SUFFIX = ".hmac"
+"""Of the file beside a signed one."""
+
+STABLEHLO = "stablehlo.mlir"
+
+_KEY = "origin.key"
+_KEY_BYTES = 32
+_MAX_SIGNATURE = 256
+_PURPOSE = b"pallas-debug dump 1\0"
+
+
+def signed(digest: str, files: Mapping[str, bytes | Path], name: str) -> dict[str, bytes | Path]:
+    """The files of a folder and, if this one is among them, its signature.
+
+    Where no key can be had, which costs a question at `reproduce --run`, there is none.
+
+    Args:
+      digest: the kernel's.
+    """
+    content = files.get(name)
+    key = _key(is_made=True) if isinstance(content, bytes) else None
+    if key is None or not isinstance(content, bytes):
+        return dict(files)
+    return {**files, name + SUFFIX: _signature(key, digest, name, content).encode() + b"\n"}
+
+
+def is_ours(digest: str, file: Path, content: bytes) -> bool:
+    """Whether this user signed, on this machine, what was read from a file of a kernel."""
+    key = _key(is_made=False)
+    if key is None:
+        return False
+    try:
+        descriptor = os.open(
+            file.with_name(file.name + SUFFIX), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+        )
+        with os.fdopen(descriptor, "rb") as opened:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return False
+            given = opened.read(_MAX_SIGNATURE).strip()
+    except OSError:
+        return False
+    return hmac.compare_digest(given, _signature(key, digest, file.name, content).encode())
+
+
+def key_file() -> Path:
+    """Where the key is; honours `XDG_STATE_HOME`."""
+    given = os.environ.get("XDG_STATE_HOME", "")
+    state = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
+    return state / "pallas-debug" / _KEY
+
+
+def _signature(key: bytes, digest: str, name: str, content: bytes) -> str:
+    hashed = hashlib.sha256(content).hexdigest()
+    signed_text = "\0".join((digest, name, hashed)).encode(errors="surrogatepass")
+    return hmac.new(key, _PURPOSE + signed_text, hashlib.sha256).hexdigest()
+
+
+def _key(*, is_made: bool) -> bytes | None:
+    """The key; None where there is none and none can be made, or others may read or write it."""
+    try:
+        path = key_file()
+        found = _read(path)
+        if found is None and is_made and not path.exists():
+            _make(path)
+            found = _read(path)
+    except (OSError, RuntimeError):  # RuntimeError: there is no home directory
+        return None
+    return found
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return None
+    with os.fdopen(descriptor, "rb") as opened:
+        status = os.fstat(descriptor)
+        is_private = status.st_uid == os.geteuid() and not status.st_mode & 0o077
+        key = opened.read(_KEY_BYTES + 1) if stat.S_ISREG(status.st_mode) and is_private else b""
+    return key if len(key) == _KEY_BYTES else None
+
+
+def _make(path: Path) -> None:
+    """Write a new key, unless another process is faster."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(secrets.token_bytes(_KEY_BYTES))
+            opened.flush()
+            os.fsync(descriptor)
+        with contextlib.suppress(FileExistsError):
+            path.hardlink_to(temporary)
+    finally:
+        temporary.unlink(missing_ok=True)
