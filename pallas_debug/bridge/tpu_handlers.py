@@ -16,6 +16,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import vector_clock
 
+from pallas_debug.bridge import launched
 from pallas_debug.bridge import tpu_findings as words
 from pallas_debug.bridge.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.tpu_run import (
@@ -53,6 +54,7 @@ def initialize(site: Site, call: Call, arguments: Arguments) -> Any:
         run = getattr(memory, MARK, None) or Run(memory=memory, kernel=site.kernel)
         setattr(memory, MARK, run)
         run.devices.add(device)
+    launched.notify(site.kernel.tokens)
     return result
 
 
