@@ -69,7 +69,8 @@ class InternalError(PallasDebugError):
     """A bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
 
     Attributes:
-      boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary` or `report`.
+      boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`,
+        `report` or `engine`.
       place: file and line of the innermost frame of pallas-debug, None where there is none.
     """
 

@@ -17,10 +17,10 @@ from typing import Literal
 
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
 
-Boundary = Literal["hook", "capture", "lower", "store", "summary", "report"]
+Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
 """Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
 (`lower`), files are written (`store`), a run ends (`summary`), a finding or print is delivered
-(`report`)."""
+(`report`), an engine of `verify` judges (`engine`)."""
 
 _OURS = str(Path(__file__).parent)
 _PLUGIN = "/pallas_debug_pytest/"

@@ -280,10 +280,8 @@ class Session:
         """Sentences on kernels that were not checked as asked for, or not wholly."""
         return [skip.sentence for skip in self.skips]
 
-    def not_compiled(self, kernel: Kernel, target: str) -> str | None:
-        """Why a kernel has no compilation for a target; None where it has one."""
-        if (kernel.digest, target) in self._compilations:
-            return None
+    def not_compiled(self, kernel: Kernel, target: str) -> str:
+        """Why a kernel has no compilation for a target."""
         known = self.lost.get((kernel.digest, target))
         if known is not None:
             return str(known)

@@ -1,8 +1,8 @@
-"""Evidence that a kernel was launched: lowering one says nothing about whether it ever ran.
+"""Evidence that a kernel ran to its end: lowering one says nothing about whether it ever runs.
 
 A kernel in a branch that is not taken is lowered with its program. The hook notes which kernel a
-thread lowers; the callbacks that the checks and TPU interpret mode leave in the program then report
-that kernel when they are called.
+thread lowers; the last callbacks that the checks and TPU interpret mode leave in the program then
+report that kernel when they are called.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def current() -> Tokens:
 
 
 def notify(tokens: Tokens) -> None:
-    """A launch of these kernels has begun, or has ended."""
+    """These kernels ran to their end."""
     for listener in _listeners:
         for token in tokens:
             listener(token)
@@ -45,7 +45,7 @@ def notify(tokens: Tokens) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call `listener` with the digest of every kernel that is launched meanwhile, in any thread.
+    """Call `listener` with the digest of every kernel that runs to its end, in any thread.
 
     The listener must not raise: it is called within the user's program.
     """

@@ -54,7 +54,6 @@ def initialize(site: Site, call: Call, arguments: Arguments) -> Any:
         run = getattr(memory, MARK, None) or Run(memory=memory, kernel=site.kernel)
         setattr(memory, MARK, run)
         run.devices.add(device)
-    launched.notify(site.kernel.tokens)
     return result
 
 
@@ -288,6 +287,7 @@ def validate(run: Run, site: Site, place: Place, call: Call, arguments: Argument
     for identity, semaphore in semaphores:
         for core in memory.get_global_core_ids(place.thread[0]):
             _validate(run, place, int(identity), int(core), int(semaphore.count_by_core[core]))
+    launched.notify(site.kernel.tokens)  # the last callback of a kernel: it ran to its end
     return arguments["token"]
 
 
