@@ -289,6 +289,22 @@ class Session:
             return "the session ended before it was compiled"
         return f"it was never handed to the compiler for {target}"
 
+    def uncompiled(self) -> list[tuple[str, str, str]]:
+        """Compilations that were asked for and say nothing about their kernel.
+
+        Returns:
+          The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
+        """
+        found = []
+        for digest, target in sorted(self._requested):
+            kernel = self._captures[digest].kernel
+            made = self._compilations.get((digest, target))
+            if made is None:
+                found.append((kernel.name, target, self.not_compiled(kernel, target)))
+            elif made.failure is not None and made.failure.is_of_the_machine:
+                found.append((kernel.name, target, made.failure.headline))
+        return found
+
     @property
     def pending(self) -> int:
         """Compilations that are asked for and not finished."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pallas_debug.bridge.observe import Run
 from pallas_debug.checks import findings as words
-from pallas_debug.errors import PallasDebugError
+from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
@@ -129,7 +129,11 @@ class RunObserver:
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
     ) -> None:
-        """A kernel is not checked, or not all of it."""
+        """A kernel is not checked, or not all of it; nobody minds where no checks are asked for."""
+        if not self.checks:
+            if is_fault:
+                self._report(InternalError(f"{reason}.", boundary="hook"))
+            return
         sentence = (
             f"kernel `{kernel}` is not checked as asked for: {reason}. "
             "That nothing is found in it means nothing."

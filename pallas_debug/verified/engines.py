@@ -264,7 +264,7 @@ def _with_words(finding: Finding) -> Finding:
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """What jax's lowering and libtpu said of a kernel for one target."""
     failure, target = compilation.failure, compilation.target
-    if failure is not None and _is_of_the_machine(failure):
+    if failure is not None and failure.is_of_the_machine:
         return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
     outcome = replace(
         _outcome(kernel, "compile", "found" if failure else "ok"),
@@ -296,13 +296,6 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
         else Seen(outcomes=(not_compiled(kernel, target, session.not_compiled(kernel, target)),))
         for target in targets
     ]
-
-
-def _is_of_the_machine(failure: Failure) -> bool:
-    """Whether a failure says nothing about the kernel: no compiler, or one killed from outside."""
-    return failure.stage == "setup" or (
-        failure.stage == "crash" and failure.type in ("SIGKILL", "SIGTERM")
-    )
 
 
 def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
@@ -366,7 +359,7 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
     seconds = time.perf_counter() - start
     outcomes = tuple(
         replace(
-            _as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
+            as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
             seconds=seconds,
         )
         for kernel in kernels
@@ -380,7 +373,7 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
     )
 
 
-def _as_it_ran(
+def as_it_ran(
     kernel: Kernel,
     engine: Engine,
     session: Session,
@@ -484,7 +477,7 @@ def ran_once(
     outcomes: list[Outcome] = []
     if "checks" in asked:
         outcomes += [  # whatever stopped the program is a finding, if only of the program
-            _as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
+            as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     if "races" in asked:
         reason = "a program is run once; name a function to have its kernels looked at for races"
