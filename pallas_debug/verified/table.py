@@ -78,7 +78,7 @@ def fill(asked: Asked, answers: Iterable[Outcome]) -> tuple[Outcome, ...]:
     filled = []
     for cell in cells(asked):
         given = by_cell.pop(_key(cell), [])
-        filled.append(_named(_worst(given) if given else cell, asked))
+        filled.append(_named(worst(given) if given else cell, asked))
     besides = [answer for given in by_cell.values() for answer in given]
     return (*besides, *filled)
 
@@ -87,11 +87,12 @@ def _key(outcome: Outcome) -> tuple[object, ...]:
     return outcome.kernel, outcome.digest, outcome.engine, outcome.target
 
 
-def _worst(answers: Sequence[Outcome]) -> Outcome:
-    worst = max(answers, key=lambda answer: _RANK.index(answer.status))
+def worst(answers: Sequence[Outcome]) -> Outcome:
+    """What several answers to one cell come to: the worst status, and the notes of all."""
+    most = max(answers, key=lambda answer: _RANK.index(answer.status))
     notes = dict.fromkeys(note for answer in answers for note in answer.notes)
     seconds = [answer.seconds for answer in answers if answer.seconds is not None]
-    return replace(worst, notes=tuple(notes), seconds=sum(seconds) if seconds else None)
+    return replace(most, notes=tuple(notes), seconds=sum(seconds) if seconds else None)
 
 
 def _named(outcome: Outcome, asked: Asked) -> Outcome:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pallas_debug import report
 from pallas_debug.model import Finding
 from pallas_debug.verified.result import ENGINES, Outcome, Status, Verdict
-from pallas_debug.verified.table import judgements, labels, visible
+from pallas_debug.verified.table import judgements, labels, visible, worst
 
 SIGNS: dict[Status, str] = {
     "ok": "ok",
@@ -39,7 +39,11 @@ def table(verdict: Verdict) -> str:
         return ""
     rows = [["kernel", *(name for _, name in columns)]]
     for kernel, label in _labels(verdict).items():
-        cells = {_column(o): _cell(o) for o in outcomes if (o.kernel, o.digest) == kernel}
+        answers: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in outcomes:
+            if (outcome.kernel, outcome.digest) == kernel:
+                answers.setdefault(_column(outcome), []).append(outcome)
+        cells = {column: _cell(worst(several)) for column, several in answers.items()}
         rows.append([label, *(cells.get(column, SIGNS["unjudged"]) for column in columns)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(

@@ -119,6 +119,9 @@ class Listener:
         with guarded("summary", "ending the run", self.lose):
             if self.watcher is not None:
                 self.hear(self.watcher.finish(exitstatus))
+        if self.watcher is not None and not self._said:  # what it had noted up to then
+            self.problems += self.watcher.problems
+            self.unjudged += self.watcher.unjudged
         output = getattr(self._config, "workeroutput", None)
         if output is not None:
             output[OUTPUT] = self._together()
@@ -166,8 +169,9 @@ class Listener:
                 lines += part()
         red: list[str] = []
         with guarded("summary", "writing what was not judged", self.add_problem):
-            red += [f"NOT CHECKED: {sentence}" for sentence in self._all("unchecked")]
-            red += [missing.line for missing in self._unjudged()]
+            unchecked = self._all("unchecked")
+            red += [f"NOT CHECKED: {sentence}" for sentence in unchecked]
+            red += [one.line for one in self._unjudged() if one.reason not in unchecked]
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:
