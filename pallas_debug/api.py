@@ -324,9 +324,11 @@ def say_problem(problem: PallasDebugError) -> None:
 
 
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:
-    """Whether a problem is a bug, ours or a plugin's, that cost no kernel its compilation."""
-    lost = {str(known) for known in session.lost.values()}
-    return isinstance(problem, InternalError | PluginError) and str(problem) not in lost
+    """Whether a problem is a bug, ours or a plugin's, that cost no kernel its files."""
+    if isinstance(problem, InternalError):
+        lost = {str(known) for known in session.lost.values()}
+        return problem.boundary != "store" and str(problem) not in lost
+    return isinstance(problem, PluginError)
 
 
 def say_mode(sentence: str) -> None:

@@ -329,7 +329,7 @@ class Session:
         printed and what was found; the file that has it, None where nothing is dumped."""
         if self.store is None:
             return None
-        with self._guarded("store", f"recording what {name} used"):
+        with self._guarded("summary", f"recording what {name} used"):
             used = self.kernels if kernels is None else kernels
             record = RunRecord(
                 run=self.run_id,
@@ -478,27 +478,6 @@ class Session:
     # What the hook calls, within jax: nothing may escape.
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
-        captured = self._captured(primitive, context, params)
-        if captured is None:
-            return None
-        kernel = captured.kernel
-        with self._lock:
-            known = kernel.digest in self._captures
-            self._captures.setdefault(kernel.digest, captured)
-        if not known:
-            self._keep(captured)
-        with self._guarded("hook", f"noting who called kernel `{kernel.name}`"):
-            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
-        collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
-        if collected is not None:
-            collected.append(captured)
-        else:
-            self.request([captured], self._wanted)
-        return kernel.digest
-
-    def _captured(
-        self, primitive: str, context: Any, params: dict[str, Any]
-    ) -> capture.Capture | None:
         name = "?"
 
         def report(problem: PallasDebugError) -> None:
@@ -510,8 +489,25 @@ class Session:
         with guarded("capture", "reading the name of a kernel", lambda problem: None):
             name = observe.kernel_name(params)
         with guarded("capture", f"capturing kernel `{name}`", report):
-            return capture.capture(primitive, context, params)
+            return self._captured(capture.capture(primitive, context, params))
         return None
+
+    def _captured(self, captured: capture.Capture) -> object:
+        kernel = captured.kernel
+        with self._lock:
+            known = kernel.digest in self._captures
+            self._captures.setdefault(kernel.digest, captured)
+        if not known:
+            with self._guarded("store", f"keeping kernel `{kernel.name}`"):
+                self._keep(captured)
+        with self._guarded("hook", f"noting who called kernel `{kernel.name}`"):
+            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
+        collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
+        if collected is not None:
+            collected.append(captured)
+        else:
+            self.request([captured], self._wanted)
+        return kernel.digest
 
     def _keep(self, captured: capture.Capture) -> None:
         """Tell the plugins of a new kernel. Each part that fails leaves the others as they are."""
@@ -520,7 +516,9 @@ class Session:
             self.report(problem)
         self._tell("kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source)
         if self.store is not None:
-            with self._guarded("store", f"writing kernel `{kernel.name}` as a program of its own"):
+            with self._guarded(
+                "capture", f"writing kernel `{kernel.name}` as a program of its own"
+            ):
                 self.store.put_program(kernel, spell.program_of(captured))
         with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
