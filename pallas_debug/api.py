@@ -5,6 +5,7 @@ Floor 3. Thin over `Session`.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import itertools
@@ -19,7 +20,8 @@ from pallas_debug.aot import switches as switch_names
 from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform, trace
 from pallas_debug.bridge.interpret_params import Mode
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.guards import guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Dump, PrintRecord
 from pallas_debug.session import DEFAULT_CHIP, Interpret, Options, Session
@@ -193,7 +195,13 @@ class Debug:
 
         @functools.wraps(function)
         def debugged(*args: P.args, **kwargs: P.kwargs) -> R:
-            with Debug(options, quiet=self._quiet, reports=self._reports):
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(Debug(options, quiet=self._quiet, reports=self._reports))
+                except PallasDebugError:
+                    raise  # what was asked for makes no sense, or cannot be done here
+                except Exception as error:  # noqa: BLE001 - a bug of ours: run it without us
+                    say_problem(problem_of(error, "hook", "starting a session"))
                 return function(*args, **kwargs)
 
         return debugged
@@ -210,10 +218,14 @@ class Debug:
         session.__exit__(kind, *rest)
         if kind is not None and not issubclass(kind, Exception):
             return
+        for problem in session.problems:
+            say_problem(problem)
         if kind is None:  # else what was found is what is being raised
             for finding in session.observer.findings:
-                sys.stderr.write(report.finding_text(finding) + "\n")
-        _report(session, quiet=self._quiet or not self._reports)
+                with guarded("summary", "printing a finding", say_problem):
+                    sys.stderr.write(report.finding_text(finding) + "\n")
+        with guarded("summary", "printing what was dumped", say_problem):
+            _report(session, quiet=self._quiet or not self._reports)
 
 
 def dump(
@@ -257,6 +269,7 @@ def dump(
       UsageError: the function calls no kernel, or a switch that nobody knows.
       DumpDirectoryError: `to` cannot be written to.
       LibtpuError: nothing can be compiled here.
+      InternalError: a bug of pallas-debug kept a kernel from being captured or compiled.
     """
     options = Options(
         dumps=Path(to),
@@ -278,7 +291,9 @@ def dump(
         session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
         session.wait(None if tick is None else lambda: tick(session))
     for problem in session.problems:
-        raise problem
+        if session.uncaptured or not _is_spared(session, problem):
+            raise problem
+        say_problem(problem)  # every kernel was compiled all the same
     if not session.dumps:
         raise UsageError(
             f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
@@ -302,14 +317,26 @@ def say_once(text: str) -> None:
     sys.stderr.write(text + "\n")
 
 
+def say_problem(problem: PallasDebugError) -> None:
+    """What went wrong with us, on standard error; a stream that is closed ends no program."""
+    with contextlib.suppress(OSError, ValueError):
+        say_once(f"pallas-debug: {problem}")
+
+
+def _is_spared(session: Session, problem: PallasDebugError) -> bool:
+    """Whether a problem is a bug, ours or a plugin's, that cost no kernel its files."""
+    if isinstance(problem, InternalError):
+        lost = {str(known) for known in session.lost.values()}
+        return problem.boundary != "store" and str(problem) not in lost
+    return isinstance(problem, PluginError)
+
+
 def say_mode(sentence: str) -> None:
     """Which kernel `auto` runs in which mode, on standard error."""
     say_once(f"pallas-debug: {sentence}")
 
 
 def _report(session: Session, *, quiet: bool) -> None:
-    for problem in session.problems:
-        say_once(f"pallas-debug: {problem}")
     fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
     if quiet or not fresh:
         return

@@ -69,6 +69,25 @@ class KernelFault(PallasDebugError):
         super().__init__(text)
 
 
+class InternalError(PallasDebugError):
+    """A bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
+
+    Attributes:
+      boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`,
+        `report` or `engine`.
+      place: file and line of the innermost frame of pallas-debug, None where there is none.
+    """
+
+    def __init__(self, text: str, *, boundary: str = "", place: str | None = None) -> None:
+        self.boundary = boundary
+        self.place = place
+        super().__init__(text)
+
+
+class PluginError(PallasDebugError):
+    """A plugin of another distribution raised; pallas-debug went on without it."""
+
+
 class ChecksFailed(PallasDebugError):
     """Checks failed in kernels; the text is that of all findings."""
 
@@ -78,7 +97,7 @@ class ChecksFailed(PallasDebugError):
 
 
 class VerificationFailed(PallasDebugError):
-    """Something is wrong with a kernel; the text is that of the whole verdict."""
+    """A kernel has a fault, or could not be judged; the text is that of the whole verdict."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)

@@ -22,13 +22,15 @@ happens in.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from types import ModuleType
 from typing import Any, cast
 
 import pluggy
 
-from pallas_debug.errors import PallasDebugError
+from pallas_debug.errors import PallasDebugError, PluginError
+from pallas_debug.guards import problem_of
 from pallas_debug.model import (
     Compilation,
     Explanation,
@@ -113,25 +115,73 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
 
 
 def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:
-    """Tell every plugin of an event, whatever the others make of it.
+    """Tell every plugin of an event, even if another one raises.
 
     Returns:
-      What failed, plugin by plugin: a plugin that raises costs nobody else the news.
+      What failed, plugin by plugin.
     """
     problems: list[PallasDebugError] = []
-    for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
+    for implementation in _implementations(manager, hook):
         try:
-            implementation.function(**{name: kwargs[name] for name in implementation.argnames})
-        except PallasDebugError as error:
-            problems.append(error)
-        except Exception as error:  # noqa: BLE001 - a plugin's failure is its own
-            problem = PallasDebugError(
-                f"the plugin {implementation.plugin_name} raised {type(error).__name__} in {hook}: "
-                f"{error}. pallas-debug went on without it; report it to the plugin's authors."
-            )
-            problem.__cause__ = error
-            problems.append(problem)
+            _call(implementation, kwargs)
+        except Exception as error:  # noqa: BLE001 - one plugin's exception is not the next one's
+            problems.append(_problem(implementation, hook, error))
     return problems
+
+
+def first(
+    manager: pluggy.PluginManager,
+    hook: str,
+    report: Callable[[PallasDebugError], object],
+    **kwargs: Any,
+) -> Any:
+    """The first answer that is not None, as of a hook with `firstresult`; None without any.
+
+    A plugin of another distribution that raises is reported and passed over.
+
+    Raises:
+      Exception: whatever one of our own plugins raises: without its answer, the work at hand must
+        not go on.
+    """
+    for implementation in _implementations(manager, hook):
+        try:
+            answer = _call(implementation, kwargs)
+        except Exception as error:
+            if _is_ours(implementation):
+                raise
+            report(_problem(implementation, hook, error))
+        else:
+            if answer is not None:
+                return answer
+    return None
+
+
+def _implementations(manager: pluggy.PluginManager, hook: str) -> list[Any]:
+    return list(reversed(getattr(manager.hook, hook).get_hookimpls()))
+
+
+def _call(implementation: Any, kwargs: Mapping[str, Any]) -> Any:
+    return implementation.function(**{name: kwargs[name] for name in implementation.argnames})
+
+
+def _problem(implementation: Any, hook: str, error: Exception) -> PallasDebugError:
+    if isinstance(error, PallasDebugError):
+        return error
+    event = hook.removeprefix(f"{GROUP}_").replace("_", " ")
+    if _is_ours(implementation):
+        return problem_of(error, "store", f"handling the event `{event}`")
+    problem = PluginError(
+        f"the plugin {implementation.plugin_name} raised {type(error).__name__} in {hook}: "
+        f"{error}. pallas-debug went on without it; report it to the plugin's authors."
+    )
+    problem.__cause__ = error
+    return problem
+
+
+def _is_ours(implementation: Any) -> bool:
+    plugin = implementation.plugin
+    module = plugin.__name__ if isinstance(plugin, ModuleType) else type(plugin).__module__
+    return module.partition(".")[0] in ("pallas_debug", "pallas_debug_pytest")
 
 
 def explanations(manager: pluggy.PluginManager, message: str) -> list[Explanation]:

@@ -164,6 +164,12 @@ class Failure:
     source: SourceLine | None = None
 
     @property
+    def is_of_the_machine(self) -> bool:
+        """Whether it says nothing about the kernel: no compiler, or one killed from outside."""
+        killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
+        return killed or self.stage == "setup"
+
+    @property
     def headline(self) -> str:
         """The first line that says something."""
         lines = (line.strip() for line in self.message.splitlines())

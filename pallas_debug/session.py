@@ -27,6 +27,7 @@ from pallas_debug.bridge import (
     chip,
     hook,
     interpret,
+    launched,
     observe,
     platform,
     selftest,
@@ -34,9 +35,10 @@ from pallas_debug.bridge import (
     tpu_interpret,
 )
 from pallas_debug.bridge.interpret_params import Mode
-from pallas_debug.checks.observer import RunObserver
+from pallas_debug.checks.observer import RunObserver, Skip
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
-from pallas_debug.hooks import extra_targets, hookimpl, notify, plugin_manager
+from pallas_debug.guards import Boundary, guarded, problem_of
+from pallas_debug.hooks import extra_targets, first, hookimpl, notify, plugin_manager
 from pallas_debug.model import (
     Compilation,
     Dump,
@@ -95,6 +97,17 @@ class Options:
     hang_after: float = DEFAULT_HANG
 
 
+@dataclass(frozen=True, kw_only=True)
+class Uncaptured:
+    """A kernel that jax lowered and that could not be captured."""
+
+    name: str
+    problem: PallasDebugError
+
+    def __str__(self) -> str:
+        return f"kernel `{self.name}` could not be captured: {self.problem}"
+
+
 class StorePlugin:
     """Keeps what a session sees in a dump directory."""
 
@@ -129,7 +142,10 @@ class Session:
     """Kernels captured from entering to leaving, and compiled in the background.
 
     Leaving waits for the compilations; leaving by ctrl+c, then or while it waits, stops them.
-    `kernels`, `dumps` and `problems` hold what there is, during and after.
+    `kernels`, `dumps` and `problems` hold what there is, during and after; `uncaptured` has the
+    kernels that could not be captured, `skips` those that were not checked, and `launched` the
+    digests of those that an interpreter or their checks saw run. `lost` says by digest and target
+    what kept a kernel from being compiled.
 
     Args:
       options: what to do.
@@ -160,7 +176,9 @@ class Session:
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
-        self.unchecked: list[str] = []
+        self.uncaptured: list[Uncaptured] = []
+        self.skips: list[Skip] = []
+        self.launched: set[str] = set()
         self.raised: list[str] = []
         self.observer = RunObserver(
             checks=options.checks,
@@ -168,6 +186,7 @@ class Session:
             found=lambda finding: self._tell("finding", finding=finding),
             printed=lambda record: self._tell("print", record=record),
             skipped=self._skipped,
+            report=self.report,
         )
         self._runs = runs
         self._said: set[str] = set()
@@ -179,6 +198,7 @@ class Session:
         self._captures: dict[str, capture.Capture] = {}
         self._calls: dict[str, set[tuple[str, int]]] = {}
         self._compilations: dict[tuple[str, str], Compilation] = {}
+        self.lost: dict[tuple[str, str], PallasDebugError] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
         self._pool = Pool(Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout))
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
@@ -192,6 +212,7 @@ class Session:
                 stack.enter_context(chip.answering_everywhere(self._chip))
             stack.enter_context(self.interpreting(self.interpret_mode))
             stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
+            stack.enter_context(launched.listening(self.launched.add))
             if self.options.checks or self.options.prints:
                 stack.enter_context(observe.observing(self.observer))
             if self._interprets:
@@ -203,10 +224,11 @@ class Session:
         stop = kind is not None and not issubclass(kind, Exception) and kind is not SystemExit
         try:
             try:
-                self._stack.__exit__(kind, *rest)
+                self._leave(kind, *rest)
             finally:
                 if not stop:
-                    self.wait()
+                    with self._guarded("summary", "waiting for compilations"):
+                        self.wait()
         except Exception:
             raise
         except BaseException:
@@ -215,7 +237,19 @@ class Session:
         finally:
             if stop:  # threads of the pool that wait for a lock, too
                 self._stopping.set()
-            self._pool.close(stop=stop)
+            with self._guarded("summary", "stopping the compiler processes"):
+                self._pool.close(stop=stop)
+
+    def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
+        """Undo what entering did; of what that raises, only what a kernel did goes up."""
+        try:
+            self._stack.__exit__(kind, *rest)
+        except PallasDebugError:
+            raise
+        except Exception as error:
+            if interpret.is_of_a_kernel(error):
+                raise
+            self.report(problem_of(error, "hook", "leaving a session"))
 
     @property
     def interpret_mode(self) -> Mode:
@@ -265,6 +299,36 @@ class Session:
         ]
 
     @property
+    def unchecked(self) -> list[str]:
+        """Sentences on kernels that were not checked as asked for, or not wholly."""
+        return [skip.sentence for skip in self.skips]
+
+    def not_compiled(self, kernel: Kernel, target: str) -> str:
+        """Why a kernel has no compilation for a target."""
+        known = self.lost.get((kernel.digest, target))
+        if known is not None:
+            return str(known)
+        if (kernel.digest, target) in self._requested:
+            return "the session ended before it was compiled"
+        return f"it was never handed to the compiler for {target}"
+
+    def uncompiled(self) -> list[tuple[str, str, str]]:
+        """Compilations that were asked for and say nothing about their kernel.
+
+        Returns:
+          The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
+        """
+        found = []
+        for digest, target in sorted(self._requested):
+            kernel = self._captures[digest].kernel
+            made = self._compilations.get((digest, target))
+            if made is None:
+                found.append((kernel.name, target, self.not_compiled(kernel, target)))
+            elif made.failure is not None and made.failure.is_of_the_machine:
+                found.append((kernel.name, target, made.failure.headline))
+        return found
+
+    @property
     def pending(self) -> int:
         """Compilations that are asked for and not finished."""
         return sum(not f.done() for f in self._futures)
@@ -288,15 +352,15 @@ class Session:
         printed and what was found; the file that has it, None where nothing is dumped."""
         if self.store is None:
             return None
-        used = self.kernels if kernels is None else kernels
-        record = RunRecord(
-            run=self.run_id,
-            name=name,
-            kernels=tuple(self.store.folder(kernel).name for kernel in used),
-            prints=tuple(prints),
-            findings=tuple(findings),
-        )
-        with self._collecting_problems():
+        with self._guarded("summary", f"recording what {name} used"):
+            used = self.kernels if kernels is None else kernels
+            record = RunRecord(
+                run=self.run_id,
+                name=name,
+                kernels=tuple(self.store.folder(kernel).name for kernel in used),
+                prints=tuple(prints),
+                findings=tuple(findings),
+            )
             return self.store.put_run(record)
         return None
 
@@ -319,7 +383,8 @@ class Session:
                 if asked in self._requested:
                     continue
                 self._requested.add(asked)
-            self._futures.append(self._pool.submit(self._job(captured, target)))
+            with self._compiling(captured.kernel, target):
+                self._futures.append(self._pool.submit(self._job(captured, target)))
 
     def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
         return lambda: self._compile(captured, target)
@@ -333,7 +398,9 @@ class Session:
         """
         mode = Mode.parse(mode)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(interpret.interpreting(mode, chosen=self._chosen))
+            stack.enter_context(
+                interpret.interpreting(mode, chosen=self._chosen, report=self.report)
+            )
             if mode.kind != "off" and not self._interprets:
                 stack.enter_context(self._reports())
             yield
@@ -419,7 +486,7 @@ class Session:
 
     def _chosen(self, kernel: str, why: str) -> None:
         """`auto` runs a kernel in TPU interpret mode. Called within jax: nothing may escape."""
-        with self._collecting_problems():
+        with self._guarded("report", f"telling how kernel `{kernel}` runs"):
             sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
             with self._lock:
                 known = sentence in self._said
@@ -434,32 +501,55 @@ class Session:
     # What the hook calls, within jax: nothing may escape.
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
-        with self._collecting_problems():
-            captured = capture.capture(primitive, context, params)
-            kernel = captured.kernel
-            with self._lock:
-                known = kernel.digest in self._captures
-                self._captures.setdefault(kernel.digest, captured)
-            if not known:
-                self._tell(
-                    "kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source
-                )
-                if self.store is not None:
-                    self.store.put_program(kernel, spell.program_of(captured))
-                for finding in job.unprintable(captured) if self.targets else ():
-                    self.observer.found(finding)
-            collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
-            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
-            if collected is not None:
-                collected.append(captured)
-            else:
-                self.request([captured], self._wanted)
-            return kernel.digest
+        name = "?"
+
+        def report(problem: PallasDebugError) -> None:
+            self.report(problem)
+            missed = Uncaptured(name=name, problem=problem)
+            if str(missed) not in map(str, self.uncaptured):
+                self.uncaptured.append(missed)
+
+        with guarded("capture", "reading the name of a kernel", lambda problem: None):
+            name = observe.kernel_name(params)
+        with guarded("capture", f"capturing kernel `{name}`", report):
+            return self._captured(capture.capture(primitive, context, params))
         return None
 
+    def _captured(self, captured: capture.Capture) -> object:
+        kernel = captured.kernel
+        with self._lock:
+            known = kernel.digest in self._captures
+            self._captures.setdefault(kernel.digest, captured)
+        if not known:
+            with self._guarded("store", f"keeping kernel `{kernel.name}`"):
+                self._keep(captured)
+        with self._guarded("hook", f"noting who called kernel `{kernel.name}`"):
+            self._calls.setdefault(kernel.digest, set()).update(captured.calls)
+        collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
+        if collected is not None:
+            collected.append(captured)
+        else:
+            self.request([captured], self._wanted)
+        return kernel.digest
+
+    def _keep(self, captured: capture.Capture) -> None:
+        """Tell the plugins of a new kernel. Each part that fails leaves the others as they are."""
+        kernel = captured.kernel
+        for problem in captured.problems:
+            self.report(problem)
+        self._tell("kernel_captured", kernel=kernel, jaxpr=captured.jaxpr, source=captured.source)
+        if self.store is not None:
+            with self._guarded(
+                "capture", f"writing kernel `{kernel.name}` as a program of its own"
+            ):
+                self.store.put_program(kernel, spell.program_of(captured))
+        with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
+            for finding in job.unprintable(captured) if self.targets else ():
+                self.observer.found(finding)
+
     def ran(self, tokens: tuple[object, ...]) -> None:
-        with self._collecting_problems():
-            for token in tokens:
+        for token in tokens:
+            with self._guarded("hook", "noting which kernels ran"):
                 captured = self._captures.get(str(token))
                 if captured is not None:
                     if self._wanted is not self.targets:  # jitted before these were asked for
@@ -469,18 +559,22 @@ class Session:
     def failed(self, error: Exception) -> None:
         self.raised.append(str(error))
 
+    def report(self, problem: PallasDebugError) -> None:
+        """Keep what went wrong; whoever opened the session shows it."""
+        with self._lock:
+            if str(problem) not in {str(known) for known in self.problems}:
+                self.problems.append(problem)
+
     def calls(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
         """Files and lines that were on the way to where the kernel was called."""
         return frozenset(self._calls.get(kernel.digest, ()))
 
     def _compile(self, captured: capture.Capture, target: Target) -> None:
-        with self._collecting_problems():
-            kernel = captured.kernel
+        kernel = captured.kernel
+        with self._compiling(kernel, target):
             key = self._jobs.key(captured, target)
             with self._claimed(captured, target, key):
-                compilation = self.plugins.hook.pallas_debug_find_compilation(
-                    kernel=kernel, target=target, key=key
-                )
+                compilation = self._found(kernel, target, key)
                 if compilation is None:
                     self._compile_anew(captured, target, key)
                 else:
@@ -489,8 +583,12 @@ class Session:
     @contextlib.contextmanager
     def _claimed(self, captured: capture.Capture, target: Target, key: str) -> Iterator[None]:
         """Nobody else compiles this kernel meanwhile; not attempted where that cannot be had."""
-        claim = self.plugins.hook.pallas_debug_claim_compilation(
-            kernel=captured.kernel, target=target
+        claim = first(
+            self.plugins,
+            "pallas_debug_claim_compilation",
+            self.report,
+            kernel=captured.kernel,
+            target=target,
         )
         with contextlib.ExitStack() as stack:
             try:
@@ -517,16 +615,38 @@ class Session:
         else:
             sys.stderr.write(f"pallas-debug: {sentence}\n")
 
+    def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
+        """A compilation made earlier; None as well where looking for it fails."""
+        with self._guarded("store", f"looking for kernel `{kernel.name}` in the dump directory"):
+            hook = "pallas_debug_find_compilation"
+            found: Compilation | None = first(
+                self.plugins, hook, self.report, kernel=kernel, target=target, key=key
+            )
+            return found
+        return None
+
     def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
         kernel = captured.kernel
         try:
             with self._jobs.compile(captured, target, key) as (compilation, files):
                 self._finished(kernel, compilation, files)
         except CannotRunError as error:
-            self._compilations[kernel.digest, target.name] = self._jobs.unavailable(
-                captured, target, key, error
-            )
+            if (kernel.digest, target.name) not in self._compilations:
+                self._compilations[kernel.digest, target.name] = self._jobs.unavailable(
+                    captured, target, key, error
+                )
             raise
+
+    @contextlib.contextmanager
+    def _compiling(self, kernel: Kernel, target: Target) -> Iterator[None]:
+        """Keep what stops a compilation, as its reason too."""
+
+        def report(problem: PallasDebugError) -> None:
+            self.report(problem)
+            self.lost[kernel.digest, target.name] = problem
+
+        with guarded("lower", f"compiling kernel `{kernel.name}` for {target.name}", report):
+            yield
 
     def _finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
@@ -536,38 +656,22 @@ class Session:
 
     def _tell(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):
-            self._add_problem(problem)
+            self.report(problem)
 
     def _epoch(self) -> object | None:
         if self.options.epoch is None:
             return None
         return (self.options.epoch, self.interpret_mode)
 
-    @contextlib.contextmanager
-    def _collecting_problems(self) -> Iterator[None]:
-        """A crash of ours is not the program's: it is kept, and reported when the session ends."""
-        try:
-            yield
-        except PallasDebugError as error:
-            self._add_problem(error)
-        except Exception as error:  # noqa: BLE001
-            wrapped = PallasDebugError(
-                f"pallas-debug failed on its own account: {type(error).__name__}: {error}. "
-                "Your program is not at fault; please report it."
-            )
-            wrapped.__cause__ = error
-            self._add_problem(wrapped)
+    def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
+        """Keep what the block raises as a problem: a crash of ours is not the program's."""
+        return guarded(boundary, doing, self.report)
 
-    def _skipped(self, sentence: str) -> None:
+    def _skipped(self, skip: Skip) -> None:
         """A kernel is not checked as asked for."""
         with self._lock:
-            self.unchecked.append(sentence)
-        self._add_problem(PallasDebugError(sentence))
-
-    def _add_problem(self, error: PallasDebugError) -> None:
-        with self._lock:
-            if str(error) not in {str(known) for known in self.problems}:
-                self.problems.append(error)
+            self.skips.append(skip)
+        self.report(PallasDebugError(skip.sentence))
 
 
 def _mode(asked: Interpret) -> Mode:

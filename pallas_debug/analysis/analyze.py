@@ -34,11 +34,13 @@ class Analysis:
       findings: what is wrong for sure.
       not_judged: sentences that say what could not be looked at, and why.
       memory: what it takes on each target, at least.
+      is_judged: whether anything was looked at; else `not_judged` says why nothing was.
     """
 
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[str, ...] = ()
     memory: tuple[memory.MemoryUse, ...] = ()
+    is_judged: bool = True
 
 
 def analyze(
@@ -65,7 +67,8 @@ def analyze(
         tables = _tables(captured, prefetch)
         kernel = subject.read(captured, tables, deadline)
     except NotReadable as error:
-        return Analysis(not_judged=(f"kernel `{captured.kernel.name}`: {error}",))
+        words = f"kernel `{captured.kernel.name}`: {error}"
+        return Analysis(not_judged=(words,), is_judged=False)
     visited = visits.look(kernel)
     revisited = frozenset(finding.operand or "" for finding in visited.findings)
     used, uses = memory.look(kernel, targets)

@@ -9,15 +9,19 @@ import hashlib
 import json
 import linecache
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import PurePath
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 
 from pallas_debug.bridge import chip, lines, versions
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
+
+_T = TypeVar("_T")
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
@@ -40,6 +44,7 @@ class Capture:
       mesh: jax's mesh where the kernel was lowered within `shard_map`.
       enable_x64: jax's setting in the thread that lowered the kernel.
       calls: files and lines of the caller's that were on the way to the kernel's call.
+      problems: parts that could not be described; they are left out.
     """
 
     kernel: Kernel
@@ -50,6 +55,7 @@ class Capture:
     mesh: Any | None
     enable_x64: bool
     calls: frozenset[tuple[str, int]] = frozenset()
+    problems: tuple[PallasDebugError, ...] = ()
 
 
 def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
@@ -60,13 +66,21 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
       context: jax's lowering context.
       params: of the equation.
     """
+    problems: list[PallasDebugError] = []
+
+    def part(what: str, describe: Callable[[], _T], default: _T) -> _T:
+        with guarded("capture", f"{what} of kernel `{name}`", problems.append):
+            return describe()
+        return default
+
     jaxprs = _jaxprs(params)
+    name = params.get("name") or jaxprs[0].debug_info.func_name
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     mesh = None if mesh is None or mesh.empty else mesh
-    source = _source(jaxprs[0].debug_info)
-    jaxpr = "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+    source = part("finding the first line", lambda: _source(jaxprs[0].debug_info), None)
+    jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
     kernel = Kernel(
-        name=params.get("name") or jaxprs[0].debug_info.func_name,
+        name=name,
         digest="",
         primitive=primitive,
         source=source,
@@ -85,13 +99,31 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     return Capture(
         kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr))),
         jaxpr=jaxpr,
-        source="".join(linecache.getlines(source.file)) or None if source else None,
+        source=part("reading the source", lambda: _file_text(source), None),
         params=params,
         avals=tuple(context.avals_in),
         mesh=mesh,
         enable_x64=bool(jax.config.jax_enable_x64),
-        calls=frozenset((frame.file, frame.start) for frame in lines.calling()),
+        calls=part("finding the callers", _callers, frozenset()),
+        problems=tuple(problems),
     )
+
+
+def _text(jaxprs: Sequence[Any]) -> str:
+    return "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+
+
+def _unprinted(jaxprs: Sequence[Any]) -> str:
+    """In place of jaxprs that cannot be printed: still another text for every kernel."""
+    return f"# this jaxpr could not be printed ({', '.join(str(id(j)) for j in jaxprs)})\n"
+
+
+def _file_text(source: SourceLine | None) -> str | None:
+    return "".join(linecache.getlines(source.file)) or None if source else None
+
+
+def _callers() -> frozenset[tuple[str, int]]:
+    return frozenset((frame.file, frame.start) for frame in lines.calling())
 
 
 def _jaxprs(params: Mapping[str, Any]) -> Sequence[Any]:

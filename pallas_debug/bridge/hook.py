@@ -26,7 +26,9 @@ from jax._src import pjit, source_info_util
 from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
-from pallas_debug.bridge import interpret, observe
+from pallas_debug.bridge import interpret, launched, observe
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
 
 PRIMITIVES: dict[str, jax_core.Primitive] = {
     "pallas_call": pallas_call.pallas_call_p,
@@ -36,7 +38,11 @@ PRIMITIVES: dict[str, jax_core.Primitive] = {
 
 
 class Watcher(Protocol):
-    """Who is told. Called in the thread that lowers or runs, within jax: it must not raise."""
+    """Subscriber to lowerings and runs, called within jax in the thread that lowers or runs.
+
+    It should not raise. What it raises all the same is handed to its `report`, and the program goes
+    on.
+    """
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
         """A kernel is being lowered; returns whatever `ran` is to be given when it runs."""
@@ -46,6 +52,9 @@ class Watcher(Protocol):
 
     def failed(self, error: Exception) -> None:
         """A program with kernels in it raised this, and its caller is about to hear of it."""
+
+    def report(self, problem: PallasDebugError) -> None:
+        """Something of ours went wrong in the hook."""
 
 
 _epoch = jax.make_user_context(None)
@@ -137,17 +146,29 @@ def stubbed() -> Iterator[None]:
         _local.stubbed = before
 
 
-def _tell(primitive: str, context: Any, params: dict[str, Any]) -> None:
+def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
+    """Tell every watcher that a kernel is being lowered; the innermost one's token for it."""
     if getattr(_local, "unwatched", False):
-        return
+        return None
+    innermost = None
     for watcher in _watchers:
-        token = watcher.lowered(primitive, context, params)
-        if token is not None:
-            collected: list[object] | None = getattr(_local, "collected", None)
-            if collected is not None:
-                collected.append(token)
-            else:  # lowered ahead of time, or by a transformation: there is no run to wait for
-                watcher.ran((token,))
+        token = None
+        with guarded("hook", "looking at a kernel that jax lowers", watcher.report):
+            token = watcher.lowered(primitive, context, params)
+        if token is None:
+            continue
+        innermost = token
+        collected: list[object] | None = getattr(_local, "collected", None)
+        if collected is not None:
+            collected.append(token)
+        else:  # lowered ahead of time, or by a transformation: there is no run to wait for
+            _notify_ran(watcher, (token,))
+    return innermost
+
+
+def _report(problem: PallasDebugError) -> None:
+    for watcher in _watchers:
+        watcher.report(problem)
 
 
 _original_rules: dict[str, Any] = {}
@@ -174,16 +195,26 @@ def _uninstall() -> None:
 def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
-        if not observe.is_lowering():  # else it was told of before its checks were put in
-            _tell(name, context, params)
+        token = None
+        if not observe.is_lowering():  # else it was announced before its checks were put in
+            token = _announce(name, context, params)
         if getattr(_local, "stubbed", False):
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
         if getattr(_local, "unwatched", False):
             return rule(context, *nodes, **params)
-        checked = observe.lowering(PRIMITIVES[name], params)
-        return (checked or interpret.lowering(rule, params))(context, *nodes)
+        with launched.lowering(token):
+            return observe.lowered(
+                PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
+            )
 
     return report_and_lower
+
+
+def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """The lowering rule with what its interpreter can take; jax's own if that goes wrong."""
+    with guarded("hook", "adapting a kernel to its interpret mode", _report):
+        return interpret.lowering(rule, params)
+    return functools.partial(rule, **params)
 
 
 def _zeros(avals: Any) -> Callable[..., Any]:
@@ -191,6 +222,17 @@ def _zeros(avals: Any) -> Callable[..., Any]:
         return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
 
     return zeros
+
+
+@contextlib.contextmanager
+def _without_outer_line() -> Iterator[None]:
+    context = source_info_util._source_info_context
+    before = context.context
+    context.context = source_info_util.SourceInfo(None, before.name_stack)
+    try:
+        yield
+    finally:
+        context.context = before
 
 
 def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
@@ -202,13 +244,10 @@ def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(trace)
     def trace_kernel(*args: Any, **kwargs: Any) -> Any:
-        context = source_info_util._source_info_context
-        before = context.context
-        context.context = source_info_util.SourceInfo(None, before.name_stack)
-        try:
+        with contextlib.ExitStack() as stack:
+            with guarded("hook", "keeping the lines of a kernel that jax traces", _report):
+                stack.enter_context(_without_outer_line())
             return trace(*args, **kwargs)
-        finally:
-            context.context = before
 
     return trace_kernel
 
@@ -250,33 +289,41 @@ def _following(call: Callable[..., Any]) -> Callable[..., Any]:
         before = getattr(_local, "collected", None)
         collected: list[object] = []
         _local.collected = collected
+        executable = None
         try:
             result = call(*args, **kwargs)
-            executable = result[1]
-            if observe.is_active() and (collected or executable in _kernels_of):
+            with guarded("hook", "noting which program ran", _report):
+                executable = result[1]
+            if observe.is_active() and (collected or _has_kernels(executable)):
                 # So that what its checks say comes before it returns.
                 jax.block_until_ready(result[0])
         except Exception as error:
             for watcher in _watchers:
-                watcher.failed(error)
+                with guarded("hook", "noting an exception of the program", watcher.report):
+                    watcher.failed(error)
             raise
         finally:
             _local.collected = before
             if collected:  # even of a program that failed: its kernels were lowered for it
                 _tell_ran(tuple(collected))
-        if collected:
-            _kernels_of[executable] = tuple(collected)
-        elif executable in _kernels_of:
-            _tell_ran(_kernels_of[executable])
+        with guarded("hook", "noting which kernels a program holds", _report):
+            if executable is not None and collected:
+                _kernels_of[executable] = tuple(collected)
+            elif executable is not None and executable in _kernels_of:
+                _tell_ran(_kernels_of[executable])
         return result
 
     return call_and_tell
 
 
+def _has_kernels(executable: Any) -> bool:
+    return executable is not None and executable in _kernels_of
+
+
 def _refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fastpath)
     def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:
-        if executable is not None and executable in _kernels_of:
+        if _has_kernels(executable):
             return None
         return fastpath(executable, *args, **kwargs)
 
@@ -285,4 +332,9 @@ def _refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
 
 def _tell_ran(tokens: tuple[object, ...]) -> None:
     for watcher in _watchers:
+        _notify_ran(watcher, tokens)
+
+
+def _notify_ran(watcher: Watcher, tokens: tuple[object, ...]) -> None:
+    with guarded("hook", "noting which kernels ran", watcher.report):
         watcher.ran(tokens)

@@ -12,6 +12,7 @@ import contextlib
 import functools
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -26,9 +27,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import interpret_limits, interpret_vmap
 from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
 
 Chosen = Callable[[str, str], None]
 """Told of a kernel that `auto` has run in TPU interpret mode: its name, and why."""
+
+Report = Callable[[PallasDebugError], object]
 
 _PRIMITIVES: tuple[jax_core.Primitive, ...] = (
     pallas_call.pallas_call_p,
@@ -43,6 +48,7 @@ class _Asked:
     mode: Mode
     value: Any
     chosen: Chosen | None
+    report: Report
 
 
 # Every kernel is bound through a function of this file, and is not of this file.
@@ -57,7 +63,12 @@ _local = threading.local()
 
 
 @contextlib.contextmanager
-def interpreting(mode: Mode | str, *, chosen: Chosen | None = None) -> Iterator[None]:
+def interpreting(
+    mode: Mode | str,
+    *,
+    chosen: Chosen | None = None,
+    report: Report = lambda problem: None,
+) -> Iterator[None]:
     """Every kernel that is traced meanwhile, in any thread, runs in this mode.
 
     The innermost of several holds. What TPU interpret mode keeps of a program is forgotten after an
@@ -67,12 +78,13 @@ def interpreting(mode: Mode | str, *, chosen: Chosen | None = None) -> Iterator[
     Args:
       mode: as a `Mode`, or as it is written.
       chosen: told of each kernel that `auto` has run in TPU interpret mode, as it is traced.
+      report: given what goes wrong with the choice; HLO interpret mode is then taken.
 
     Raises:
       UsageError: no such mode.
     """
     parsed = Mode.parse(mode)
-    asked = _Asked(parsed, parsed.value(), chosen)
+    asked = _Asked(parsed, parsed.value(), chosen, report)
     state = config.pallas_tpu_interpret_mode_context_manager
     before = (_context.get_global(), state.get_global())
     _push(asked)
@@ -137,6 +149,12 @@ def settle() -> None:
     except BaseException:
         dispatch.runtime_tokens.clear()  # the next program would wait for the one that failed
         raise
+
+
+def is_of_a_kernel(error: BaseException) -> bool:
+    """Whether an exception came up while `settle` waited for kernels: it is not ours."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is settle.__code__ for frame, _ in frames)
 
 
 def reset(*, wait: bool = True) -> None:
@@ -215,7 +233,9 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
         return given or asked.value or False
     if given and given is not True:
         return given
-    why = interpret_limits.why_not_hlo(params)
+    why = None
+    with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
+        why = interpret_limits.why_not_hlo(params)
     if why is None:
         return True
     if asked.chosen is not None:

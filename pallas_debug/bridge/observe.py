@@ -21,10 +21,13 @@ from jax._src import callback as callback_lib
 from jax._src import core as jax_core
 from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
+from jax._src.lib.mlir import ir
 
-from pallas_debug.bridge import again, instrument, lines
+from pallas_debug.bridge import again, instrument, launched, lines
 from pallas_debug.bridge.recording import READ
 from pallas_debug.bridge.sites import Failure, Site
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import problem_of
 from pallas_debug.model import PrintRecord, SourceLine
 
 
@@ -62,8 +65,15 @@ class Observer(Protocol):
     def printed(self, record: PrintRecord) -> None:
         """A kernel printed."""
 
-    def skipped(self, kernel: str, reason: str) -> None:
-        """A kernel could not be given its checks, or not all of them."""
+    def skipped(
+        self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
+    ) -> None:
+        """A kernel could not be given its checks, or what they said was lost.
+
+        Args:
+          partly: whether the rest of the kernel is checked.
+          is_fault: whether something went wrong, rather than that checks do not know such kernels.
+        """
 
 
 _lock = threading.Lock()
@@ -100,6 +110,35 @@ def is_lowering() -> bool:
     return bool(getattr(_local, "lowering", False))
 
 
+def lowered(
+    primitive: jax_core.Primitive,
+    params: dict[str, Any],
+    context: Any,
+    nodes: Sequence[Any],
+    plain: Callable[[], Callable[..., Any]],
+) -> Any:
+    """Lower a kernel with its checks; without them where there are none, or where that fails.
+
+    Args:
+      plain: gives the lowering rule of the kernel as it is.
+    """
+    rule = lowering(primitive, params)
+    if rule is None:
+        return plain()(context, *nodes)
+    block = ir.InsertionPoint.current.block
+    before = len(block.operations)
+    try:
+        return rule(context, *nodes)
+    except PallasDebugError:
+        raise  # what an interpreter found as it looked at the kernel
+    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+        for operation in reversed(list(block.operations)[before:]):
+            operation.erase()
+        results = plain()(context, *nodes)  # raises the same where it is the kernel's own fault
+        _fault(_observers[-1], kernel_name(params), error, "lowering it with its checks")
+        return results
+
+
 def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
     """A lowering rule for the kernel with what the innermost observer asks for.
 
@@ -110,7 +149,20 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
     if not observers or is_lowering():
         return None
     observer = observers[-1]
-    name = kernel_name(params)
+    name = "?"
+    try:
+        name = kernel_name(params)
+        return _lowering(primitive, params, observer, name)
+    except instrument.CannotInstrument as error:
+        observer.skipped(name, str(error))
+    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+        _fault(observer, name, error, "putting checks into it")
+    return None
+
+
+def _lowering(
+    primitive: jax_core.Primitive, params: dict[str, Any], observer: Observer, name: str
+) -> Callable[..., Any] | None:
     is_interpreted = bool(params.get("interpret"))
     prints = None
     if observer.prints and is_interpreted:
@@ -121,19 +173,20 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
     if not observer.checks and prints is None:
         return None
     trips = again.can_be_run_again(params)
-    try:
-        made = instrument.instrument(params, observer.checks, prints, trips=trips)
-    except instrument.CannotInstrument as error:
-        observer.skipped(name, str(error))
-        return None
-    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-        observer.skipped(name, f"{type(error).__name__} while its checks were put in: {error}")
-        return None
+    made = instrument.instrument(params, observer.checks, prints, trips=trips)
+    if made is None or made.layout is None:
+        # Nothing in it can fail a check, so that it need not run to have been checked.
+        launched.notify(launched.current())
     if made is None:
         return None
     for inner in made.not_entered:
-        observer.skipped(name, f"what is inside its `{inner}` is not checked")
+        observer.skipped(name, f"what is inside its `{inner}` is not checked", partly=True)
     return _rule(primitive, params, made, observer, name)
+
+
+def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
+    problem = str(problem_of(error, "hook", doing)).removesuffix(".")
+    observer.skipped(name, problem, is_fault=True)
 
 
 def kernel_name(params: Mapping[str, Any]) -> str:
@@ -239,15 +292,29 @@ def _telling(
             seen = second.run(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             reason = f"{type(error).__name__} in the second run that says which one: {error}"
-            _innermost(observer).skipped(name, f"a check failed in it, with {reason}")
+            _innermost(observer).skipped(
+                name, f"a check failed in it, with {reason}", is_fault=True
+            )
             return ()
         if seen.misses(tripped):
             _innermost(observer).skipped(
-                name, "a check failed in it, and not again in the second run that says which one"
+                name,
+                "a check failed in it, and not again in the second run that says which one",
+                is_fault=True,
             )
         return seen.failures
 
+    tokens = launched.current()
+
     def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
+        launched.notify(tokens)
+        try:
+            read(rows, *arrays)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            _fault(_innermost(observer), name, error, "reading what its checks said")
+        return ()
+
+    def read(rows: np.ndarray, *arrays: np.ndarray) -> None:
         split = max(len(arrays) - len(outputs), 0)
         args, results = arrays[:split], arrays[split:]
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
@@ -273,7 +340,6 @@ def _telling(
                 uncovered=uncovered,
             )
         )
-        return ()
 
     return tell
 

@@ -16,6 +16,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import vector_clock
 
+from pallas_debug.bridge import launched
 from pallas_debug.bridge import tpu_findings as words
 from pallas_debug.bridge.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.tpu_run import (
@@ -286,6 +287,7 @@ def validate(run: Run, site: Site, place: Place, call: Call, arguments: Argument
     for identity, semaphore in semaphores:
         for core in memory.get_global_core_ids(place.thread[0]):
             _validate(run, place, int(identity), int(core), int(semaphore.count_by_core[core]))
+    launched.notify(site.kernel.tokens)  # the last callback of a kernel: it ran to its end
     return arguments["token"]
 
 

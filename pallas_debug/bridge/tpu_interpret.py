@@ -25,7 +25,7 @@ from jax._src import dispatch, source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory
 
-from pallas_debug.bridge import capture, interpret, lines, tpu_handlers, tpu_run
+from pallas_debug.bridge import capture, interpret, launched, lines, tpu_handlers, tpu_run
 from pallas_debug.bridge import tpu_findings as words
 from pallas_debug.bridge.tpu_findings import Buffer, Place
 from pallas_debug.bridge.tpu_run import Allocation, IndexMap, Site, TracedKernel
@@ -197,6 +197,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         source=_line(source_info_util.current().traceback) or lines.of_function(jaxpr.debug_info),
         maps={o.name: _index_map(o, blocks[o.name].index_map_jaxpr) for o in blocked},
         outputs=tuple(o.name for o in blocked if o.kind == "output"),
+        tokens=launched.current(),
     )
     return _Trace(
         kernel=kernel,

@@ -115,6 +115,7 @@ class TracedKernel:
     source: SourceLine | None
     maps: Mapping[str, IndexMap]
     outputs: tuple[str, ...]
+    tokens: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

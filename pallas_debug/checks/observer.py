@@ -7,14 +7,32 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from pallas_debug.bridge.observe import Run
 from pallas_debug.checks import findings as words
+from pallas_debug.errors import InternalError, PallasDebugError
+from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
 MAX_PRINTS = 10_000
 """Of one test or session. A kernel that prints in each of a million grid points is cut there."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skip:
+    """A kernel that is not checked, or not all of it.
+
+    Attributes:
+      sentence: says so, and why.
+      partly: whether the rest of the kernel is checked.
+      is_fault: whether something went wrong, rather than that checks do not know such kernels.
+    """
+
+    kernel: str
+    sentence: str
+    partly: bool = False
+    is_fault: bool = False
 
 
 class RunObserver:
@@ -26,6 +44,7 @@ class RunObserver:
       found: is told of each finding when it is first seen.
       printed: is told of each print that is kept.
       skipped: is told once of each kernel that is not checked, or not all of it, and why.
+      report: is given what `found`, `printed` or `skipped` raise, which goes no further.
     """
 
     def __init__(
@@ -35,13 +54,15 @@ class RunObserver:
         prints: bool = False,
         found: Callable[[Finding], None] = lambda finding: None,
         printed: Callable[[PrintRecord], None] = lambda record: None,
-        skipped: Callable[[str], None] = lambda sentence: None,
+        skipped: Callable[[Skip], None] = lambda skip: None,
+        report: Callable[[PallasDebugError], None] = lambda problem: None,
     ) -> None:
         self.checks = checks
         self.prints = prints
         self._tell_found = found
         self._tell_printed = printed
         self._tell_skipped = skipped
+        self._report = report
         self._lock = threading.Lock()
         self._findings: dict[tuple[object, ...], Finding] = {}
         self._printed: list[PrintRecord] = []
@@ -73,7 +94,13 @@ class RunObserver:
 
     def checked(self, run: Run) -> None:
         """A kernel with checks was run."""
-        for finding in words.findings(run):
+        try:
+            findings = words.findings(run)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            problem = problem_of(error, "report", "wording what its checks found")
+            self.skipped(run.kernel, str(problem).removesuffix("."), is_fault=True)
+            return
+        for finding in findings:
             self.found(finding)
 
     def found(self, finding: Finding) -> None:
@@ -86,7 +113,8 @@ class RunObserver:
                 self._findings[key] = replace(known, count=known.count + finding.count)
                 return
             self._findings[key] = finding
-        self._tell_found(finding)
+        with guarded("report", f"telling of a finding in kernel `{finding.kernel}`", self._report):
+            self._tell_found(finding)
 
     def printed(self, record: PrintRecord) -> None:
         """A kernel printed."""
@@ -95,10 +123,17 @@ class RunObserver:
                 self._cut += 1
                 return
             self._printed.append(record)
-        self._tell_printed(record)
+        with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
+            self._tell_printed(record)
 
-    def skipped(self, kernel: str, reason: str) -> None:
-        """A kernel is not checked, or not all of it."""
+    def skipped(
+        self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
+    ) -> None:
+        """A kernel is not checked, or not all of it; nobody minds where no checks are asked for."""
+        if not self.checks:
+            if is_fault:
+                self._report(InternalError(f"{reason}.", boundary="hook"))
+            return
         sentence = (
             f"kernel `{kernel}` is not checked as asked for: {reason}. "
             "That nothing is found in it means nothing."
@@ -107,4 +142,6 @@ class RunObserver:
             if sentence in self._skipped:
                 return
             self._skipped.add(sentence)
-        self._tell_skipped(sentence)
+        skip = Skip(kernel=kernel, sentence=sentence, partly=partly, is_fault=is_fault)
+        with guarded("report", f"noting that kernel `{kernel}` is not checked", self._report):
+            self._tell_skipped(skip)

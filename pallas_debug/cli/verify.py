@@ -12,6 +12,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
     from pallas_debug.verified import Verdict
@@ -28,7 +29,8 @@ if TYPE_CHECKING:
     "engines",
     multiple=True,
     metavar="NAME",
-    help="Ask only these: static, compile, checks, races; joined by commas or repeated.",
+    help="Ask only these: static, compile, checks, races; joined by commas or repeated. "
+    "One that cannot judge a kernel then counts as not done.",
 )
 @click.option(
     "--suppress",
@@ -60,22 +62,41 @@ def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
     values that are made up where `--arg` gives shapes. A script or module is run once, so that
     races are not looked for in it.
 
-    The exit code is 1 where something was found.
+    The exit code is 1 if something was found, 3 if nothing was found but not everything that was
+    asked for could be judged, and 0 only if all of it was.
     """
-    from pallas_debug.verified import github
-    from pallas_debug.verified.sarif import sarif
-
-    verdict = _verdict(what, rest, options)
+    try:
+        verdict = _verdict(what, rest, options)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        raise problem_of(error, "engine", f"verifying {what}") from error
+    _print(verdict, options)
     if options["sarif"] is not None:
+        from pallas_debug.verified.sarif import sarif
+
         _write(options["sarif"], output.json_text(sarif(verdict)))
+    return exit_code(verdict)
+
+
+def exit_code(verdict: Verdict) -> Exit:
+    """The exit code of a verdict: what was found comes before what was not judged."""
+    if verdict.findings:
+        return Exit.FAILED
+    return Exit.OK if verdict.ok else Exit.CANNOT_RUN
+
+
+def _print(verdict: Verdict, options: dict[str, Any]) -> None:
+    from pallas_debug.verified import github
+
     if options["github"]:
         for line in github.lines(verdict):
             click.echo(line)
     if options["as_json"]:
         output.print_json(verdict)
-    else:
-        click.echo(output.visible(str(verdict)))
-    return Exit.OK if verdict.ok else Exit.FAILED
+        return
+    text = output.visible(str(verdict))
+    click.echo(github.quoted(text) if options["github"] else text)
 
 
 def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdict:

@@ -16,6 +16,7 @@ import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeVar
 
 SUFFIX = ".hmac"
 """Of the file beside a signed one."""
@@ -28,7 +29,10 @@ _MAX_SIGNATURE = 256
 _PURPOSE = b"pallas-debug dump 1\0"
 
 
-def signed(digest: str, files: Mapping[str, bytes | Path], name: str) -> dict[str, bytes | Path]:
+C = TypeVar("C", bytes, bytes | Path)
+
+
+def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     """The files of a folder and, if this one is among them, its signature.
 
     Where no key can be had, which costs a question at `reproduce --run`, there is none.

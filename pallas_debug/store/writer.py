@@ -129,8 +129,7 @@ class Store:
     def put_program(self, kernel: Kernel, program: str) -> Path:
         """Write a kernel as a program of its own, beside what it is; the file."""
         path = self.folder(kernel) / PROGRAM
-        files: dict[str, Content] = {PROGRAM: program.encode(errors="replace")}
-        files = origin.signed(kernel.digest, files, PROGRAM)
+        files = origin.signed(kernel.digest, {PROGRAM: program.encode(errors="replace")}, PROGRAM)
         with self._explaining():
             if not self._same(path.parent, files):
                 for name, content in files.items():

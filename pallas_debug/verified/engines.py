@@ -1,7 +1,7 @@
 """The engines, each asked what is wrong with the kernels of a function.
 
-An engine that fails by itself is no verdict on the kernel: what it raised of its own account goes
-up, and whoever verifies says it.
+An engine that fails gives no verdict on a kernel. Its outcome is then `unjudged`, with the reason:
+`ok` is for a kernel that the engine has seen to its end.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ import functools
 import inspect
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pallas_debug import explain
+from pallas_debug import explain, guards
 from pallas_debug.analysis import analyze, names
 from pallas_debug.bridge import arrays, raised, trace
 from pallas_debug.bridge.capture import Capture
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.checks import names as checks
-from pallas_debug.errors import KernelFault, PallasDebugError
+from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
 from pallas_debug.session import Options, Session
 from pallas_debug.verified.result import Engine, Outcome, Status
@@ -41,8 +41,8 @@ NO_KERNEL = "no kernel"
 MOST_CALLS = 8
 """Of one kernel, each with other scalar prefetch, that the static analysis looks at."""
 
-MOST_POINTS = 4096
-"""Grid points of a kernel that TPU interpret mode is asked to walk: about a minute of them."""
+MAX_POINTS = 4096
+"""Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,12 +52,16 @@ class Seen:
     Attributes:
       result: what the function returned, where the engine ran it.
       returned: whether it did.
+      problems: bugs of pallas-debug that the engine met and that belong to no outcome.
+      notes: what concerns no kernel alone.
     """
 
     outcomes: tuple[Outcome, ...] = ()
     findings: tuple[Finding, ...] = ()
     result: Any = None
     returned: bool = False
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,31 +83,93 @@ class Call:
         return str(getattr(self.function, "__qualname__", repr(self.function)))
 
 
-def traced(call: Call, session: Session) -> tuple[list[tuple[Capture, tuple[Target, ...]]], Seen]:
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """What tracing a function for each target gave.
+
+    Attributes:
+      captures: the kernels, each once.
+      targets: by digest, the targets for which the function calls the kernel.
+      untraced: why a target has no kernels, by name: the trace failed, or called none.
+      failed: the targets of these for which the trace failed.
+    """
+
+    captures: tuple[Capture, ...]
+    targets: Mapping[str, tuple[Target, ...]]
+    untraced: Mapping[str, str]
+    failed: bool
+    seen: Seen
+
+    def none_called(self) -> list[str]:
+        """Sentences on targets for which the function calls no kernel."""
+        return [] if self.failed else list(dict.fromkeys(self.untraced.values()))
+
+    def not_traced(self, kernel: Kernel, targets: Sequence[Target]) -> Seen:
+        """Outcomes of a kernel for the targets for which the trace failed before it got to it."""
+        if not self.failed:
+            return Seen()
+        called = self.targets[kernel.digest]
+        return Seen(
+            outcomes=tuple(
+                not_compiled(kernel, target.name, self.untraced[target.name])
+                for target in targets
+                if target not in called and target.name in self.untraced
+            )
+        )
+
+    def elsewhere(self, targets: Sequence[Target]) -> dict[str, dict[str, str]]:
+        """By digest, the targets for which the function calls other kernels, or none."""
+        if self.failed:
+            return {}
+        return {
+            digest: {
+                target.name: f"for {target.name} the function does not call it"
+                for target in targets
+                if target not in called
+            }
+            for digest, called in self.targets.items()
+        }
+
+
+def traced(call: Call, session: Session) -> Traced:
     """The kernels that the function lowers, each with the targets that it is lowered for."""
-    found: list[tuple[Capture, tuple[Target, ...]]] = []
+    found: dict[str, Capture] = {}
+    called: dict[str, tuple[Target, ...]] = {}
+    untraced: dict[str, str] = {}
+    outcome, findings = Outcome(kernel="", engine="trace", status="ok"), tuple[Finding, ...]()
     start = time.perf_counter()
-    try:
-        for target in session.targets:
+    for i, target in enumerate(session.targets):
+        try:
             with raised.with_all_frames(), session.collecting() as captures:
                 asked = trace.lower_for_kernels(call.function, call.args, call.kwargs, target)
+        except PallasDebugError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
+            finding = _of_failure(raised.failure(error), call.name, "trace")
+            outcome, findings = replace(outcome, status="found"), (finding,)
+            reason = f"the call could not be traced for {target.name}: see the finding"
+            untraced |= {left.name: reason for left in session.targets[i:]}
+            wanted, asked = (session.targets if i == 0 else (target,)), False
+        else:
             wanted = (target,) if asked else session.targets
-            found += [(captured, wanted) for captured in _distinct(captures)]
-            if not asked:
-                break
-    except PallasDebugError:
-        raise
-    except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
-        finding = _of_failure(raised.failure(error), call.name, "trace")
-        return found, Seen(
-            outcomes=(Outcome(kernel="", engine="trace", status="found"),), findings=(finding,)
-        )
-    seconds = time.perf_counter() - start
-    return found, Seen(outcomes=(Outcome(kernel="", engine="trace", status="ok", seconds=seconds),))
-
-
-def _distinct(captures: Sequence[Capture]) -> list[Capture]:
-    return list({captured.kernel.digest: captured for captured in captures}.values())
+            if not captures and not session.uncaptured:
+                names = target.name if asked else "any target"
+                untraced |= {t.name: f"for {names} the function calls no kernel" for t in wanted}
+        for captured in captures:
+            digest = captured.kernel.digest
+            found.setdefault(digest, captured)
+            called[digest] = tuple(dict.fromkeys((*called.get(digest, ()), *wanted)))
+        if not asked:
+            break
+    return Traced(
+        captures=tuple(found.values()),
+        targets=called,
+        untraced=untraced,
+        failed=bool(findings),
+        seen=Seen(
+            outcomes=(replace(outcome, seconds=time.perf_counter() - start),), findings=findings
+        ),
+    )
 
 
 def static(
@@ -124,13 +190,13 @@ def static(
             f"own: the first {MOST_CALLS} are looked at"
         )
     findings = _known(one.findings for one in analyses)
-    outcome = Outcome(
-        kernel=captured.kernel.name,
-        engine="static",
-        status="found" if findings else "ok",
+    outcome = replace(
+        _outcome(captured.kernel, "static", "found" if findings else "ok"),
         notes=tuple(dict.fromkeys(notes)),
         seconds=time.perf_counter() - start,
     )
+    if not findings and not any(one.is_judged for one in analyses):
+        outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
     return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, findings)))
 
 
@@ -197,30 +263,39 @@ def _with_words(finding: Finding) -> Finding:
 
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """What jax's lowering and libtpu said of a kernel for one target."""
-    failure = compilation.failure
-    if failure is not None and failure.stage == "setup":
-        outcome = Outcome(
-            kernel=kernel.name,
-            engine="compile",
-            target=compilation.target,
-            status="unsupported",
-            reason=failure.headline,
-        )
-        return Seen(outcomes=(outcome,))
-    outcome = Outcome(
-        kernel=kernel.name,
-        engine="compile",
-        target=compilation.target,
-        status="found" if failure else "ok",
+    failure, target = compilation.failure, compilation.target
+    if failure is not None and failure.is_of_the_machine:
+        return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
+    outcome = replace(
+        _outcome(kernel, "compile", "found" if failure else "ok"),
+        target=target,
         seconds=compilation.seconds,
     )
     if failure is None:
         return Seen(outcomes=(outcome,))
     finding = _of_failure(failure, kernel.name, "compile", kernel)
-    return Seen(
-        outcomes=(outcome,),
-        findings=(replace(finding, values={"targets": compilation.target}),),
-    )
+    return Seen(outcomes=(outcome,), findings=(replace(finding, values={"targets": target}),))
+
+
+def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
+    """The outcome of a compilation that could not be attempted, or was cut off."""
+    return replace(_outcome(kernel, "compile", "unjudged", reason), target=target)
+
+
+def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
+    """What became of a kernel for each of these targets, in a session that has ended."""
+    finished = {
+        compilation.target: compilation
+        for dump in session.dumps
+        if dump.kernel.digest == kernel.digest
+        for compilation in dump.compilations
+    }
+    return [
+        compiled(kernel, finished[target])
+        if target in finished
+        else Seen(outcomes=(not_compiled(kernel, target, session.not_compiled(kernel, target)),))
+        for target in targets
+    ]
 
 
 def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
@@ -253,14 +328,14 @@ def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """What TPU interpret mode finds: races, copies and semaphores, accesses out of bounds."""
     kernels = [captured.kernel for captured in captures]
-    for kernel in kernels:
-        points = math.prod(size or 1 for size in kernel.grid)
-        if points > MOST_POINTS:
+    for large in kernels:
+        points = math.prod(size or 1 for size in large.grid)
+        if points > MAX_POINTS:
             reason = (
-                f"its grid has {points:,} points, and TPU interpret mode walks them one by one "
-                f"(at most {MOST_POINTS:,} here); give smaller arguments"
+                f"the grid of kernel `{large.name}` has {points:,} points, and TPU interpret mode "
+                f"walks them one by one (at most {MAX_POINTS:,} here); give smaller arguments"
             )
-            return Seen(outcomes=_each(kernels, "races", "skipped", reason))
+            return Seen(outcomes=_each(kernels, "races", "unsupported", reason))
     options = Options(interpret=RACES, chip=chip, hang_after=hang_after)
     return _ran(call, kernels, options, "races")
 
@@ -275,27 +350,115 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
             session.settle()
             returned = True
         except PallasDebugError as error:
-            stopped = None if isinstance(error, KernelFault) else str(error)
+            stopped = str(error).partition("\n")[0]
         except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
             stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
         finally:
             session.reset()
     findings = tuple(map(_with_words, session.observer.findings))
-    if stopped is not None and not findings:
-        return Seen(outcomes=_each(kernels, engine, "unsupported", stopped))
-    problems = tuple(str(problem) for problem in session.problems)
     seconds = time.perf_counter() - start
     outcomes = tuple(
-        Outcome(
-            kernel=kernel.name,
-            engine=engine,
-            status="found" if any(f.kernel == kernel.name for f in findings) else "ok",
-            notes=tuple(p for p in problems if f"`{kernel.name}`" in p),
+        replace(
+            as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
             seconds=seconds,
         )
         for kernel in kernels
     )
-    return Seen(outcomes=outcomes, findings=findings, result=result, returned=returned)
+    return Seen(
+        outcomes=outcomes,
+        findings=findings,
+        result=result,
+        returned=returned,
+        problems=_problems(session, outcomes),
+    )
+
+
+def as_it_ran(
+    kernel: Kernel,
+    engine: Engine,
+    session: Session,
+    stopped: str | None,
+    *,
+    is_explained: bool,
+) -> Outcome:
+    """The outcome of a kernel after its program was interpreted: `ok` only if it ran to its end.
+
+    Args:
+      stopped: what ended the program, where it did not return.
+      is_explained: whether a finding says why; else any kernel may have been at fault.
+    """
+    if any(finding.kernel == kernel.name for finding in session.observer.findings):
+        return _outcome(kernel, engine, "found")
+    skips = [skip for skip in session.skips if skip.kernel == kernel.name]
+    for skip in skips:
+        if not skip.partly:
+            status: Status = "unjudged" if skip.is_fault else "unsupported"
+            return _outcome(kernel, engine, status, skip.sentence)
+    if kernel.digest not in session.launched:
+        return _outcome(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
+    notes = [skip.sentence for skip in skips]
+    if stopped is not None and not is_explained:
+        return _outcome(kernel, engine, "unjudged", f"the program stopped: {stopped}")
+    if stopped is not None:
+        notes.append(f"whatever it does after the program stopped: {stopped}")
+    return replace(_outcome(kernel, engine, "ok"), notes=tuple(notes))
+
+
+def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
+    for missed in session.uncaptured:
+        if missed.name == kernel.name:
+            return str(missed)
+    if stopped is not None:
+        return f"the program stopped before the kernel had run to its end: {stopped}"
+    if kernel.digest in {known.digest for known in session.kernels}:
+        return "it was lowered and did not run to its end: is it in a branch that was not taken?"
+    return "it did not run: does the function call another kernel off a TPU, or for these values?"
+
+
+def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Bugs and errors of the machine that no outcome has as its reason, and that are ours."""
+    known = {skip.sentence for skip in session.skips}
+    known |= {str(problem) for problem in session.lost.values()}
+    known |= {str(missed.problem) for missed in session.uncaptured}
+    reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
+    return tuple(
+        str(problem)
+        for problem in session.problems
+        if not isinstance(problem, PluginError)
+        and str(problem) not in known
+        and str(problem) not in reasons
+    )
+
+
+def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
+    """What went wrong in a session besides its kernels' outcomes: with us, and with plugins."""
+    plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
+    return _problems(session, ()), plugins
+
+
+def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]) -> Seen:
+    """Kernels that jax lowered and that could not be captured: nothing was judged of them."""
+    outcomes = []
+    for name, reason in {missed.name: str(missed) for missed in session.uncaptured}.items():
+        nothing = Outcome(kernel=name, engine="static", status="unjudged", reason=reason)
+        for engine in asked[1:]:
+            if engine != "compile":
+                outcomes.append(replace(nothing, engine=engine))
+                continue
+            outcomes += [replace(nothing, engine=engine, target=target) for target in targets]
+    return Seen(outcomes=tuple(outcomes))
+
+
+def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]) -> Seen:
+    """What an engine has to say; if it raises, that its kernels were not judged, and why."""
+    raised_here: list[PallasDebugError] = []
+    names = ", ".join(dict.fromkeys(f"`{kernel.name}`" for kernel in kernels)) or "the source"
+    with guards.guarded("engine", f"asking `{engine}` about {names}", raised_here.append):
+        return judge()
+    reason = str(raised_here[0])
+    return Seen(
+        outcomes=_each(kernels, engine, "unjudged", reason), problems=() if kernels else (reason,)
+    )
 
 
 def ran_once(
@@ -310,26 +473,19 @@ def ran_once(
         error = error or late
     session.reset()
     findings = list(map(_with_words, session.observer.findings))
-    outcomes = list(_checked_outcomes(kernels, session)) if "checks" in asked else []
+    stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
+    outcomes: list[Outcome] = []
+    if "checks" in asked:
+        outcomes += [  # whatever stopped the program is a finding, if only of the program
+            as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
+        ]
     if "races" in asked:
         reason = "a program is run once; name a function to have its kernels looked at for races"
-        outcomes += _each(kernels, "races", "skipped", reason)
+        outcomes += _each(kernels, "races", "unsupported", reason)
     if error is not None and not findings:
         findings.append(_of_failure(raised.failure(error), _program_name(error), "trace"))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
-
-
-def _checked_outcomes(kernels: Sequence[Kernel], session: Session) -> Iterator[Outcome]:
-    found = {finding.kernel for finding in session.observer.findings}
-    problems = [str(problem) for problem in session.problems]
-    for kernel in kernels:
-        yield Outcome(
-            kernel=kernel.name,
-            engine="checks",
-            status="found" if kernel.name in found else "ok",
-            notes=tuple(p for p in problems if f"`{kernel.name}`" in p),
-        )
 
 
 def _program_name(error: BaseException) -> str:
@@ -339,9 +495,12 @@ def _program_name(error: BaseException) -> str:
 def _each(
     kernels: Sequence[Kernel], engine: Engine, status: Status, reason: str
 ) -> tuple[Outcome, ...]:
-    return tuple(
-        Outcome(kernel=kernel.name, engine=engine, status=status, reason=reason)
-        for kernel in kernels
+    return tuple(_outcome(kernel, engine, status, reason) for kernel in kernels)
+
+
+def _outcome(kernel: Kernel, engine: Engine, status: Status, reason: str | None = None) -> Outcome:
+    return Outcome(
+        kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
     )
 
 

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Mapping
+
 from pallas_debug.model import Finding
 from pallas_debug.verified.paths import below
 from pallas_debug.verified.result import Verdict
+from pallas_debug.verified.table import labels
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """`::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`, one for each finding."""
-    return [_annotation(finding) for finding in verdict.findings]
+    """`::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`, one for each finding.
+
+    A judgement that was asked for and not made is an error, too; the limit of an engine a notice.
+    """
+    found = [_annotation(finding) for finding in verdict.findings]
+    names = labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
+    for outcome in verdict.gaps:
+        level = "error" if outcome.status == "unjudged" else "notice"
+        name = names.get((outcome.kernel, outcome.digest), outcome.kernel)
+        title = f"not judged: {name} {outcome.column}"
+        found.append(_command(level, {"title": title}, outcome.reason or outcome.status))
+    found += [_command("error", {"title": "not done"}, problem) for problem in verdict.problems]
+    return found
+
+
+def quoted(text: str, token: str | None = None) -> str:
+    """Text between lines that keep the runner from reading commands in it.
+
+    Names and messages come from the code that is verified. The runner takes any line that begins
+    with `::` for a command, spaces before it notwithstanding.
+
+    Args:
+      token: ends the quotation; one that nobody can guess unless given.
+    """
+    token = token or secrets.token_hex(16)
+    return f"::stop-commands::{token}\n{text}\n::{token}::"
 
 
 def _annotation(finding: Finding) -> str:
@@ -20,8 +48,12 @@ def _annotation(finding: Finding) -> str:
     words = [finding.message]
     words += [f"cause: {finding.cause}"] if finding.cause else []
     words += [f"try: {finding.advice}"] if finding.advice else []
+    return _command("error", properties, "\n".join(words))
+
+
+def _command(name: str, properties: Mapping[str, str], text: str) -> str:
     given = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
-    return f"::error {given}::{_data(chr(10).join(words))}"
+    return f"::{name} {given}::{_data(text)}"
 
 
 def _data(text: str) -> str:

@@ -14,8 +14,9 @@ target), the checks while the kernel is interpreted, TPU interpret mode looking 
 ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races")
 """In the order in which they are asked, and listed."""
 
-Status = Literal["ok", "found", "skipped", "unsupported"]
-"""It found nothing; something; it was not asked, or stopped; it cannot judge such a kernel."""
+Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
+"""Nothing was found; something was; the function does not call the kernel for that chip; the engine
+does not know kernels or programs of this kind; it should have judged the kernel, and did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,15 +25,17 @@ class Outcome:
 
     Attributes:
       kernel: its name; empty for what concerns the whole function, as a trace that fails.
+      digest: tells kernels of one name apart; empty for a kernel that could not be captured.
       target: for which chip; None for engines that know of none.
-      reason: why it was skipped, or cannot judge.
-      notes: what it did not judge, though it ran.
+      reason: why the kernel was not judged.
+      notes: what was not judged of it, though the engine ran.
       seconds: what it took, where it is known for this kernel alone.
     """
 
     kernel: str
     engine: Engine
     status: Status
+    digest: str = ""
     target: str | None = None
     reason: str | None = None
     notes: tuple[str, ...] = ()
@@ -40,7 +43,7 @@ class Outcome:
 
     @property
     def column(self) -> str:
-        """The column of the table that it stands in."""
+        """Heading of its column in the table."""
         return self.target or self.engine
 
 
@@ -58,9 +61,12 @@ class Verdict:
 
     Attributes:
       name: of what was verified.
-      kernels: their names, in the order in which they were lowered first.
+      kernels: their names, in the order in which they were lowered first; of several that share a
+        name, each with the first digits of its digest.
+      outcomes: one for each kernel, engine and target that was asked for, without exception.
       findings: what is wrong, the worst first; each fault once, whoever saw it.
       suppressed: what is wrong, and was said not to matter.
+      problems: what was asked for and not done besides the outcomes, such as keeping the files.
       notes: what concerns the whole: arguments that were made up, suppressions that fit nothing.
     """
 
@@ -69,24 +75,35 @@ class Verdict:
     outcomes: tuple[Outcome, ...] = ()
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Suppressed, ...] = ()
+    problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
 
     @property
     def ok(self) -> bool:
-        """Whether nothing was found. What was not looked at is in `gaps`."""
-        return not self.findings
+        """Whether all that was asked for was judged, and nothing was found."""
+        return not self.findings and self.complete
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything that was asked for was done."""
+        return not self.unjudged and not self.problems
+
+    @property
+    def unjudged(self) -> tuple[Outcome, ...]:
+        """Judgements that were asked for and not made."""
+        return tuple(o for o in self.outcomes if o.status == "unjudged")
 
     @property
     def gaps(self) -> tuple[Outcome, ...]:
-        """Engines that did not judge a kernel, and why."""
-        return tuple(o for o in self.outcomes if o.status in ("skipped", "unsupported"))
+        """Outcomes that say nothing about their kernel: `unjudged`, and the limits of engines."""
+        return tuple(o for o in self.outcomes if o.status in ("unjudged", "unsupported"))
 
     def throw(self) -> None:
-        """Raise what was found.
+        """Raise if anything was found, or was not judged.
 
         Raises:
-          VerificationFailed: something was.
+          VerificationFailed: the verdict is not `ok`.
         """
         from pallas_debug.errors import VerificationFailed
         from pallas_debug.verified.text import verdict_text

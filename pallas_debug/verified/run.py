@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,14 +12,16 @@ from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.api import split_targets
 from pallas_debug.bridge import arrays, platform, versions
 from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.walk import prefetch
 from pallas_debug.checks import names as checks
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verified import engines as ask
-from pallas_debug.verified import merge, suppressions
-from pallas_debug.verified.engines import Call, Seen
+from pallas_debug.verified import merge, suppressions, table
+from pallas_debug.verified.engines import Call, Seen, Traced
 from pallas_debug.verified.result import ENGINES, Engine, Verdict
+from pallas_debug.verified.table import Asked, Subject
 
 HANG = 5.0
 """Seconds without progress after which an interpreted kernel is said to wait for ever."""
@@ -30,12 +32,17 @@ class Request:
     """What is asked of a verification, as `verify` takes it."""
 
     targets: str | Iterable[str] = "all"
-    engines: str | Iterable[str] = ENGINES
+    engines: str | Iterable[str] | None = None
     suppress: str | Path | None = None
     to: str | Path | None = None
     timeout: float = DEFAULT_TIMEOUT
     jobs: int = 0
     hang_after: float = HANG
+
+    @property
+    def by_name(self) -> bool:
+        """Whether engines were named; each of them then has to judge every kernel."""
+        return self.engines is not None
 
     @functools.cached_property
     def asked(self) -> tuple[Engine, ...]:
@@ -44,6 +51,8 @@ class Request:
         Raises:
           UsageError: there is no such engine.
         """
+        if self.engines is None:
+            return ENGINES
         given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
@@ -82,7 +91,7 @@ def verify(
     /,
     *args: Any,
     targets: str | Iterable[str] = "all",
-    engines: str | Iterable[str] = ENGINES,
+    engines: str | Iterable[str] | None = None,
     suppress: str | Path | None = None,
     to: str | Path | None = None,
     timeout: float = DEFAULT_TIMEOUT,
@@ -105,7 +114,8 @@ def verify(
       *args: arrays, or `jax.ShapeDtypeStruct`s, for which values are made up: normal numbers, and
         zeros for integers and bools. Anything else is passed as it is.
       targets: names, as a list or joined by commas; `all` for every generation.
-      engines: who is asked: of `static`, `compile`, `checks` and `races`.
+      engines: who is asked: of `static`, `compile`, `checks` and `races`. All of them unless told;
+        an engine that is named and cannot judge a kernel counts as work that was not done.
       suppress: a file of findings that do not count, with reasons.
       to: a dump directory, where the compilations are to be kept.
       timeout: seconds for one compilation.
@@ -113,6 +123,10 @@ def verify(
       hang_after: seconds without progress after which an interpreted kernel is stopped.
       tick: called some ten times a second while compilations are waited for.
       **kwargs: for the function, like `args`.
+
+    Returns:
+      A verdict with an outcome for each kernel, engine and target. It is `ok` only if every one of
+      them was judged and nothing was found; `unjudged` has the others, with their reasons.
 
     Raises:
       UsageError: an engine that there is not, a file of suppressions that is none, a function that
@@ -133,16 +147,22 @@ def verify(
     made_args, made_kwargs, made_up = arrays.concrete(args, kwargs)
     call = Call(function=function, args=args, kwargs=kwargs, values=(made_args, made_kwargs))
     with Session(request.options(interpret="off")) as session:
-        notes: list[str] = []
-        seen, captures = _ask(call, session, asked, hang_after, tick, notes)
-    notes += [str(problem) for problem in session.problems]
-    notes += [s for captured in captures for s in ask.known_issues(captured, session.targets)]
+        found, seen = _ask(call, session, asked, hang_after, tick)
+    judging = _Judging(request, session, found.captures, left_out)
+    judging.elsewhere = found.elsewhere(session.targets)
+    if found.captures or session.uncaptured:
+        judging.problems += [f"{why}: nothing was judged" for why in found.none_called()]
+    if "compile" in asked:
+        for captured in found.captures:
+            wanted = [t.name for t in found.targets[captured.kernel.digest]]
+            seen += ask.compilations(session, captured.kernel, wanted)
+            seen.append(found.not_traced(captured.kernel, session.targets))
     if made_up and {"checks", "races"} & set(asked):
-        notes.append(
+        judging.notes.append(
             "integer and bool arguments without values were taken as zeros: what depends on them "
             "is judged for these alone"
         )
-    return _verdict(call.name, captures, seen, left_out, notes)
+    return judging.verdict(call.name, seen)
 
 
 def verify_program(
@@ -172,19 +192,80 @@ def verify_program(
     with Session(options, runs=True) as session:
         seen = [ask.ran_once(run, session, asked)]
     if "static" in asked and source is not None:
-        seen.append(ask.names_in(source))
+        seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
     captures = session.captures
-    if not captures and not any(one.findings for one in seen):
+    if not captures and not session.uncaptured and not any(one.findings for one in seen):
         raise UsageError(
             f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
             "TPU, or only define its kernels?"
         )
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
-        seen += [ask.static(captured, wanted) for captured in captures]
-    seen += [ask.compiled(d.kernel, c) for d in session.dumps for c in d.compilations]
-    notes = [s for captured in captures for s in ask.known_issues(captured, wanted)]
-    return _verdict(name, captures, seen, left_out, notes)
+        seen += [_static(captured, wanted, ()) for captured in captures]
+    if "compile" in asked:
+        for captured in captures:
+            seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
+    judging = _Judging(request, session, captures, left_out)
+    judging.wanted = wanted
+    return judging.verdict(name, seen)
+
+
+class _Judging:
+    """What a verification comes to, as it is put together."""
+
+    def __init__(
+        self,
+        request: Request,
+        session: Session,
+        captures: Sequence[Capture],
+        left_out: Sequence[suppressions.Suppression],
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._captures = captures
+        self._left_out = left_out
+        self.wanted: Sequence[Target] = session.targets
+        self.elsewhere: Mapping[str, Mapping[str, str]] = {}
+        ours, plugins = ask.problems(session)
+        self.problems = list(ours)
+        self.notes = list(plugins)
+
+    def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
+        """The verdict: a cell for all that was asked for, whatever was answered."""
+        asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
+        seen = [*seen, ask.uncaptured(self._session, asked, targets)]
+        lost = [Subject(name=missed.name) for missed in self._session.uncaptured]
+        kernels = [Subject(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
+        outcomes = table.fill(
+            Asked(
+                kernels=tuple(dict.fromkeys((*kernels, *lost))),
+                engines=asked,
+                targets=targets,
+                elsewhere=self.elsewhere,
+                by_name=self._request.by_name,
+            ),
+            (outcome for one in seen for outcome in one.outcomes),
+        )
+        findings = merge.merged(
+            (finding for one in seen for finding in one.findings),
+            [captured.kernel.source for captured in self._captures],
+        )
+        kept, suppressed, idle = suppressions.apply(findings, self._left_out)
+        known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
+        problems = [*self.problems, *(problem for one in seen for problem in one.problems)]
+        return Verdict(
+            name=name,
+            kernels=tuple(table.labels((k.name, k.digest) for k in (*kernels, *lost)).values()),
+            outcomes=outcomes,
+            findings=kept,
+            suppressed=suppressed,
+            problems=tuple(dict.fromkeys(problems)),
+            notes=(
+                *dict.fromkeys([*(n for one in seen for n in one.notes), *self.notes, *known]),
+                *idle,
+            ),
+            versions=dict(versions.installed()),
+        )
 
 
 def _ask(
@@ -193,42 +274,53 @@ def _ask(
     asked: Sequence[Engine],
     hang_after: float,
     tick: Callable[[Session], None] | None,
-    notes: list[str],
-) -> tuple[list[Seen], list[Capture]]:
-    found, first = ask.traced(call, session)
-    seen = [first]
+) -> tuple[Traced, list[Seen]]:
+    found = ask.traced(call, session)
+    seen = [found.seen]
     if "static" in asked:
-        seen.append(ask.names_of(call.function, call.name))
-    captures = [captured for captured, _ in found]
-    if not captures:
-        if any(one.findings for one in seen):
-            return seen, []
+        seen.append(ask.guarded("static", (), lambda: ask.names_of(call.function, call.name)))
+    captures = found.captures
+    if not captures and not session.uncaptured and not any(one.findings for one in seen):
         raise UsageError(
             f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
             "Does it take another path for them, or off a TPU?"
         )
+    if not captures:
+        return found, seen
+    wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
     if "compile" in asked:
-        for captured, wanted in found:
-            session.request([captured], wanted)
+        for captured, targets in wanted:
+            session.request([captured], targets)
     if "static" in asked:
-        tables, problems = ask.prefetched(call, found)
-        notes += problems
+        tables, notes = ask.prefetched(call, wanted)
+        seen.append(Seen(notes=tuple(notes)))
         seen += [
-            ask.static(captured, wanted, tables.get(captured.kernel.digest, ()))
-            for captured, wanted in found
+            _static(captured, targets, tables.get(captured.kernel.digest, ()))
+            for captured, targets in wanted
         ]
     with session.compiling_for(()):  # what is lowered to be interpreted is not compiled as well
-        seen += _interpreted(call, captures, asked, session.targets[0], hang_after)
+        for target, kernels in _by_chip(wanted, session.targets):
+            seen += _interpreted(call, kernels, asked, target, hang_after)
     session.wait(None if tick is None else lambda: tick(session))
-    if "compile" in asked:
-        known = {captured.kernel.digest for captured in captures}
-        seen += [
-            ask.compiled(dump.kernel, compilation)
-            for dump in session.dumps
-            if dump.kernel.digest in known
-            for compilation in dump.compilations
-        ]
-    return seen, captures
+    return found, seen
+
+
+def _static(
+    captured: Capture, targets: Sequence[Target], tables: Sequence[prefetch.Tables]
+) -> Seen:
+    return ask.guarded("static", [captured.kernel], lambda: ask.static(captured, targets, tables))
+
+
+def _by_chip(
+    wanted: Sequence[tuple[Capture, tuple[Target, ...]]], targets: Sequence[Target]
+) -> Iterator[tuple[Target, list[Capture]]]:
+    """The chips to run the function as for, so that it calls each kernel: most often one."""
+    left = list(wanted)
+    for target in targets:
+        called = [captured for captured, chips in left if target in chips]
+        left = [pair for pair in left if target not in pair[1]]
+        if called:
+            yield target, called
 
 
 def _interpreted(
@@ -240,36 +332,17 @@ def _interpreted(
 ) -> list[Seen]:
     """The function run by interpreters, and whether they agree where neither found anything."""
     kernels = [captured.kernel for captured in captures]
-    ran: dict[str, Seen] = {}
-    if "checks" in asked:
-        ran["checks"] = ask.checked(call, kernels, target.name, hang_after)
-    if "races" in asked:
-        ran["races"] = ask.raced(call, captures, target.name, hang_after)
-    seen = list(ran.values())
-    if len(ran) == 2 and not any(s.findings for s in seen) and all(s.returned for s in seen):
-        other = ask.disagreement(call, kernels, *(s.result for s in seen))
-        seen.append(Seen(findings=tuple(other)))
+    chip = target.name
+    judges: dict[Engine, Callable[[], Seen]] = {
+        "checks": lambda: ask.checked(call, kernels, chip, hang_after),
+        "races": lambda: ask.raced(call, captures, chip, hang_after),
+    }
+    seen = [ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked]
+    if len(seen) == 2 and not any(s.findings for s in seen) and all(s.returned for s in seen):
+        first, second = (s.result for s in seen)
+
+        def compare() -> Seen:
+            return Seen(findings=tuple(ask.disagreement(call, kernels, first, second)))
+
+        seen.append(ask.guarded("races", kernels, compare))
     return seen
-
-
-def _verdict(
-    name: str,
-    captures: Sequence[Capture],
-    seen: Sequence[Seen],
-    left_out: Sequence[suppressions.Suppression],
-    notes: Sequence[str],
-) -> Verdict:
-    findings = merge.merged(
-        (finding for one in seen for finding in one.findings),
-        [captured.kernel.source for captured in captures],
-    )
-    kept, suppressed, idle = suppressions.apply(findings, left_out)
-    return Verdict(
-        name=name,
-        kernels=tuple(dict.fromkeys(captured.kernel.name for captured in captures)),
-        outcomes=tuple(outcome for one in seen for outcome in one.outcomes),
-        findings=kept,
-        suppressed=suppressed,
-        notes=(*dict.fromkeys(notes), *idle),
-        versions=dict(versions.installed()),
-    )

@@ -12,6 +12,7 @@ from pallas_debug.model import Finding, SourceLine
 from pallas_debug.report import finding_text
 from pallas_debug.verified.paths import below
 from pallas_debug.verified.result import Verdict
+from pallas_debug.verified.table import labels
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
@@ -29,10 +30,15 @@ def sarif(verdict: Verdict) -> dict[str, Any]:
         }
         for s in verdict.suppressed
     ]
-    gaps = [
-        {"level": "note", "message": {"text": f"{o.kernel}, {o.column}: {o.status}: {o.reason}"}}
+    names = labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
+    notifications = [
+        _notification(
+            "error" if o.status == "unjudged" else "note",
+            f"{names.get((o.kernel, o.digest), o.kernel)}, {o.column}: {o.status}: {o.reason}",
+        )
         for o in verdict.gaps
     ]
+    notifications += [_notification("error", f"not done: {p}") for p in verdict.problems]
     return {
         "$schema": SCHEMA,
         "version": "2.1.0",
@@ -46,10 +52,19 @@ def sarif(verdict: Verdict) -> dict[str, Any]:
                     }
                 },
                 "results": results,
-                "invocations": [{"executionSuccessful": True, "toolExecutionNotifications": gaps}],
+                "invocations": [
+                    {
+                        "executionSuccessful": verdict.complete,
+                        "toolExecutionNotifications": notifications,
+                    }
+                ],
             }
         ],
     }
+
+
+def _notification(level: str, text: str) -> dict[str, Any]:
+    return {"level": level, "message": {"text": text}}
 
 
 def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:

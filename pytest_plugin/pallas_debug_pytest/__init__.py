@@ -62,10 +62,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if asking:
         from pallas_debug_pytest import marks, run
 
-        broken = marks.apply(config, asking)
-        items[:] = [item for item in items if item not in broken]
-        if any(marks.is_watched(item) for item in items):
-            run.watch(config)
+        with run.lost_if_it_fails(config, "reading the markers of the tests"):
+            broken = marks.apply(config, asking)
+            items[:] = [item for item in items if item not in broken]
+            if any(marks.is_watched(item) for item in items):
+                run.watch(config)
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

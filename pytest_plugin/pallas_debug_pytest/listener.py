@@ -6,7 +6,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -14,16 +14,32 @@ import pytest
 import pallas_debug
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
-from pallas_debug.verified import Outcome, Verdict
+from pallas_debug.verified import Engine, Outcome, Verdict, table
 from pallas_debug.verified import text as verdicts
-from pallas_debug_pytest import REPORTED, coverage
+from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
 from pallas_debug_pytest.settings import Settings
+from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.watcher import Watcher
 
 NAME = "pallas-debug"
+
+VERIFIED: tuple[Engine, ...] = ("static", "compile", "checks")
+"""Engines of `--pallas-verify`: the test itself is what runs the kernels."""
+
+NOTHING: Mapping[str, Any] = {
+    "problems": [],
+    "notices": [],
+    "unchecked": [],
+    "unjudged": [],
+    "found": {},
+    "outcomes": [],
+    "coverage": None,
+}
+"""What a watcher has to say at the end of a run in which nothing happened."""
 
 
 class Listener:
@@ -37,11 +53,16 @@ class Listener:
         self._targets = set(settings.targets)
         self._found: dict[str, list[str]] = {}
         self._said: list[Mapping[str, Any]] = []
+        self.problems: list[str] = []
+        self.unjudged: list[Unjudged] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
             return None
-        return f"{NAME} {pallas_debug.__version__}: {'; '.join(self._doing())}"
+        header = f"{NAME} {pallas_debug.__version__}"
+        with guarded("summary", "writing the header of the run", self.add_problem):
+            header += f": {'; '.join(self._doing())}"
+        return header
 
     def _doing(self) -> list[str]:
         settings = self._settings
@@ -72,6 +93,10 @@ class Listener:
         return session is None or session.interpret_mode.kind == "auto"
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        with guarded("report", f"reading what became of {report.nodeid}", self.add_problem):
+            self._read(report)
+
+    def _read(self, report: pytest.TestReport) -> None:
         data: Mapping[str, list[str]] = getattr(report, REPORTED, {})
         if data.get("kernels"):
             self._tests.setdefault(report.nodeid, set()).update(data["kernels"])
@@ -79,25 +104,80 @@ class Listener:
             self._found[report.nodeid] = data["findings"]
         self._targets.update(data.get("targets", ()))
 
+    def add_problem(self, problem: PallasDebugError) -> None:
+        """Something of ours went wrong: a line in the summary, and no test's failure."""
+        self.problems.append(str(problem))
+
     def hear(self, said: Mapping[str, Any]) -> None:
         """What a watcher had to say at its end."""
         self._said.append(said)
         self._found.update(said["found"])
 
+    # Before other plugins: those that write reports see the exit status.
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        with guarded("summary", "ending the run", self.lose):
+            if self.watcher is not None:
+                self.hear(self.watcher.finish(exitstatus))
+        if self.watcher is not None and not self._said:  # what it had noted up to then
+            self.problems += self.watcher.problems
+            self.unjudged += self.watcher.unjudged
+        output = getattr(self._config, "workeroutput", None)
+        if output is not None:
+            output[OUTPUT] = self._together()
+            return
+        with guarded("summary", "counting what was not judged", self.lose):
+            unjudged.fail(session, self._unjudged())
+            return
+        unjudged.fail(session, self.unjudged)
+
+    def lose(self, problem: PallasDebugError) -> None:
+        """What the watcher had to say is lost, and with it what was judged."""
+        self.add_problem(problem)
+        if self._settings.judges:
+            self.unjudged.append(Unjudged("the whole run", "", str(problem)))
+
+    def _together(self) -> dict[str, Any]:
+        """For the controller: what was heard here, and what went wrong."""
+        said: dict[str, Any] = dict(self._said[-1]) if self._said else dict(NOTHING)
+        said["problems"] = [*said["problems"], *self.problems]
+        said["unjudged"] = [*said["unjudged"], *map(tuple, self.unjudged)]
+        return said
+
+    def _unjudged(self) -> list[Unjudged]:
+        """Of all processes, each once."""
+        found = [*self.unjudged]
+        found += [Unjudged(*one) for said in self._said for one in said["unjudged"]]
+        found += [
+            Unjudged(outcome.kernel, outcome.column, outcome.reason or outcome.status)
+            for outcome in self._outcomes()
+            if outcome.status == "unjudged"
+        ]
+        return list(dict.fromkeys(found))
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
-        if self.watcher is not None:
-            self.hear(self.watcher.said())
-        lines = [f"problem: {problem}" for problem in self._all("problems")]
-        unchecked = [f"NOT CHECKED: {sentence}" for sentence in self._all("unchecked")]
-        lines += self._all("notices")
-        lines += self._coverage()
-        lines += self._verdicts()
-        lines += self._findings()
-        lines += self._kernels() if self._settings.watches else []
-        if not lines and not unchecked:
+        parts: list[Callable[[], list[str]]] = [
+            lambda: self._all("notices"),
+            self._coverage,
+            self._verdicts,
+            self._findings,
+            lambda: self._kernels() if self._settings.watches else [],
+        ]
+        lines: list[str] = []
+        for part in parts:
+            with guarded("summary", "writing the summary of the run", self.add_problem):
+                lines += part()
+        red: list[str] = []
+        with guarded("summary", "writing what was not judged", self.add_problem):
+            unchecked = self._all("unchecked")
+            red += [f"NOT CHECKED: {sentence}" for sentence in unchecked]
+            red += [one.line for one in self._unjudged() if one.reason not in unchecked]
+        problems = dict.fromkeys([*self._all("problems"), *self.problems])
+        lines = [*(f"problem: {problem}" for problem in problems), *lines]
+        if not lines and not red:
             return
         terminalreporter.write_sep("-", NAME)
-        for line in unchecked:
+        for line in red:
             terminalreporter.write_line(line, red=True, bold=True)
         for line in lines:
             terminalreporter.write_line(line)
@@ -109,13 +189,29 @@ class Listener:
         results = [said["coverage"] for said in self._said if said["coverage"] is not None]
         return coverage.lines(results) if self._settings.coverage else []
 
+    def _outcomes(self) -> tuple[Outcome, ...]:
+        """The cells of `--pallas-verify`, of all processes together."""
+        found = [Outcome(**o) for said in self._said for o in said["outcomes"]]
+        # One worker saw a kernel run to its end: that another did not is no gap.
+        judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
+        found = [
+            o
+            for o in found
+            if o.status != "unsupported" or (o.kernel, o.digest, o.column) not in judged
+        ]
+        asked = table.Asked(
+            kernels=tuple(table.Subject(name=o.kernel, digest=o.digest) for o in found),
+            engines=VERIFIED,
+            targets=tuple(dict.fromkeys(o.target for o in found if o.target)),
+        )
+        return table.fill(asked, found)
+
     def _verdicts(self) -> list[str]:
-        """A row for each kernel, a column for each engine and chip; of all processes together."""
-        outcomes = tuple(Outcome(**o) for said in self._said for o in said["outcomes"])
+        """A row for each kernel, a column for each engine and chip."""
+        outcomes = self._outcomes()
         if not outcomes:
             return []
-        kernels = tuple(sorted({outcome.kernel for outcome in outcomes}))
-        verdict = Verdict(name="this run", kernels=kernels, outcomes=outcomes)
+        verdict = Verdict(name="this run", outcomes=outcomes)
         return [*verdicts.table(verdict).splitlines(), *verdicts.not_judged(verdict)]
 
     def _findings(self) -> list[str]:

@@ -9,13 +9,16 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import contextlib
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 from pallas_debug.aot import targets
 from pallas_debug.errors import UnknownTargetError
+from pallas_debug.guards import problem_of
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug_pytest import settings as settings_
 from pallas_debug_pytest.listener import Listener
@@ -42,7 +45,23 @@ def start(config: pytest.Config) -> None:
     except UnknownTargetError as error:
         raise pytest.UsageError(str(error)) from error
     if settings.watches and not _is_controller(config):
-        watch(config).open()
+        with lost_if_it_fails(config, "opening the session of the run"):
+            watch(config).open()
+
+
+@contextlib.contextmanager
+def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
+    """An exception of ours ends no run: it goes on without us, and says so at its end.
+
+    Raises:
+      pytest.UsageError: what was asked for makes no sense.
+    """
+    try:
+        yield
+    except pytest.UsageError:
+        raise
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or the machine's state
+        listen(config).lose(problem_of(error, "hook", doing))
 
 
 def watch(config: pytest.Config) -> Watcher:

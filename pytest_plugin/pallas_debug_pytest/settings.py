@@ -33,6 +33,7 @@ class Settings:
     interpret: str | None
     timeout: float | None
     checks: tuple[str, ...]
+    names_checks: bool
     verify: tuple[str, ...]
     races: bool
     hang: float | None
@@ -45,6 +46,11 @@ class Settings:
         """Whether the whole run is watched; else only tests that ask by a marker or a fixture."""
         asked = (self.dump, self.interpret, self.checks, self.verify, self.coverage)
         return any(one not in (None, (), False) for one in asked)
+
+    @property
+    def judges(self) -> bool:
+        """Whether kernels are to be judged: compiled or checked, and not only run."""
+        return bool(self.dump or self.verify or self.checks)
 
     @property
     def compiled(self) -> tuple[str, ...]:
@@ -92,6 +98,7 @@ def _resolve(config: pytest.Config) -> Settings:
         interpret=_racing(found["interpret"]) if races else found["interpret"],
         timeout=None if timeout is None else float(timeout),
         checks=checks(found["check"]) if found["check"] else DEFAULT_CHECKS if verify else (),
+        names_checks=found["check"] is not None,
         verify=verify,
         races=races,
         hang=None if hang is None else float(hang),

@@ -7,25 +7,34 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import asdict
 
 from pallas_debug.model import Finding, Kernel
 from pallas_debug.session import Session
-from pallas_debug.verified import engines, merge
+from pallas_debug.verified import engines, merge, table
 from pallas_debug.verified.engines import Seen
-from pallas_debug.verified.result import Outcome, Status
+from pallas_debug.verified.result import Outcome
+from pallas_debug_pytest.listener import VERIFIED
 
 
 class Verification:
-    """The static analysis and the compiler, asked about the kernels of a session's tests."""
+    """The static analysis and the compiler, asked about the kernels of a session's tests.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+      targets: names of the chips that every kernel is to be judged for.
+    """
+
+    def __init__(self, session: Session, targets: Collection[str]) -> None:
         self._session = session
+        self._targets = tuple(targets)
+        self._kernels: dict[str, Kernel] = {}
         self._seen: dict[str, list[Seen]] = {}
         self._faulty: set[str] = set()
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
         """What is wrong with a kernel; waits for its compilations at the first time."""
+        self._kernels.setdefault(kernel.digest, kernel)
         if kernel.digest not in self._seen:
             self._seen[kernel.digest] = self._ask(kernel)
         findings = (f for seen in self._seen[kernel.digest] for f in seen.findings)
@@ -34,12 +43,10 @@ class Verification:
     def _ask(self, kernel: Kernel) -> list[Seen]:
         captured = {c.kernel.digest: c for c in self._session.captures}[kernel.digest]
         self._session.wait()
-        compilations = next(
-            dump.compilations for dump in self._session.dumps if dump.kernel.digest == kernel.digest
-        )
+        targets = self._session.targets
         return [
-            engines.static(captured, self._session.targets),
-            *(engines.compiled(kernel, compilation) for compilation in compilations),
+            engines.guarded("static", [kernel], lambda: engines.static(captured, targets)),
+            *engines.compilations(self._session, kernel, self._targets),
         ]
 
     def checked(self, findings: tuple[Finding, ...]) -> None:
@@ -47,14 +54,34 @@ class Verification:
         self._faulty.update(f.kernel for f in findings if not _is_ours(f))
 
     def outcomes(self) -> list[dict[str, object]]:
-        """What each engine did, as plain data."""
-        found: list[Outcome] = []
-        for seen in self._seen.values():
-            found += [outcome for one in seen for outcome in one.outcomes]
-        for name in dict.fromkeys(outcome.kernel for outcome in found):
-            status: Status = "found" if name in self._faulty else "ok"
-            found.append(Outcome(kernel=name, engine="checks", status=status))
-        return [asdict(outcome) for outcome in found]
+        """What each engine did, as plain data: a cell for each kernel, engine and target."""
+        answers = [
+            outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
+        ]
+        answers += [self._as_checked(kernel) for kernel in self._kernels.values()]
+        answers += engines.uncaptured(self._session, ("trace", *VERIFIED), self._targets).outcomes
+        lost = [table.Subject(name=missed.name) for missed in self._session.uncaptured]
+        kernels = [table.Subject(name=k.name, digest=k.digest) for k in self._kernels.values()]
+        asked = table.Asked(kernels=(*kernels, *lost), engines=VERIFIED, targets=self._targets)
+        return [asdict(outcome) for outcome in table.fill(asked, answers)]
+
+    def _as_checked(self, kernel: Kernel) -> Outcome:
+        if kernel.name in self._faulty:
+            return Outcome(
+                kernel=kernel.name, digest=kernel.digest, engine="checks", status="found"
+            )
+        outcome = engines.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
+        if kernel.digest in self._session.launched or outcome.status != "unjudged":
+            return outcome
+        # No test ran it with checks: they were asked for what the tests run.
+        reason = "no test ran it to its end with checks in it"
+        return Outcome(
+            kernel=kernel.name,
+            digest=kernel.digest,
+            engine="checks",
+            status="unsupported",
+            reason=reason,
+        )
 
 
 def _is_ours(finding: Finding) -> bool:

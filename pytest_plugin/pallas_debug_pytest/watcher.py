@@ -12,8 +12,9 @@ from __future__ import annotations
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,14 +23,16 @@ from pallas_debug import report as text
 from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Kernel, PrintRecord
 from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
 from pallas_debug.verified.merge import family
-from pallas_debug_pytest import OUTPUT, REPORTED, coverage, failures, marks
+from pallas_debug_pytest import REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.settings import Settings
+from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
@@ -87,6 +90,7 @@ class Watcher:
         self.notices: list[str] = []
         self.problems: list[str] = []
         self.unchecked: list[str] = []
+        self.unjudged: list[Unjudged] = []
         self._found: dict[str, list[str]] = {}
         self._verification: Verification | None = None
 
@@ -114,7 +118,8 @@ class Watcher:
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
-            self._verification = Verification(self._session)
+            targets = resolve_targets(settings.verify, self._session.plugins)
+            self._verification = Verification(self._session, [t.name for t in targets])
 
     @property
     def session(self) -> Session | None:
@@ -182,11 +187,26 @@ class Watcher:
         self.end()  # it may be run a second time
         try:
             self.begin(item, asked=marks.is_watched(item))
-        except PallasDebugError as error:
-            problem = str(error)
-        else:
             return
-        pytest.fail(problem, pytrace=False)
+        except PallasDebugError as error:
+            refused = str(error)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the test to fail
+            self._lose(item.nodeid, problem_of(error, "hook", f"beginning to watch {item.nodeid}"))
+            return
+        pytest.fail(refused, pytrace=False)
+
+    def _lose(self, nodeid: str, problem: PallasDebugError) -> None:
+        """A test that is not watched, or not to its end: its kernels were not judged."""
+        self._add_problem(problem)
+        if self.settings.judges:
+            self.unjudged.append(Unjudged("kernels of", nodeid, str(problem)))
+
+    def _add_problem(self, problem: PallasDebugError) -> None:
+        self.problems.append(str(problem))
+
+    def _guarded(self, boundary: Boundary, doing: str) -> contextlib.AbstractContextManager[None]:
+        """An exception of ours is a line in the summary, and no test's failure."""
+        return guarded(boundary, doing, self._add_problem)
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
         """Watch this test, if the run is watched or the test asks for it."""
@@ -235,17 +255,18 @@ class Watcher:
         running, self.running = self.running, None
         if running is None:
             return
+        if running.used:
+            self._record(running)
         try:
-            if running.used:
-                self._record(running)
             running.stack.close()
         except Exception as error:  # noqa: BLE001 - of a kernel; the test has been reported
             self.problems.append(f"a kernel failed after {running.nodeid}: {error}")
-        running.session.observer.clear()
+        with self._guarded("hook", f"ending to watch {running.nodeid}"):
+            running.session.observer.clear()
         if running.own:
             self._close(running.session)
 
-    def _record(self, running: Running) -> object:
+    def _record(self, running: Running) -> Path | None:
         return running.session.record_run(
             running.nodeid,
             running.used.values(),
@@ -271,8 +292,10 @@ class Watcher:
             return result
         finally:
             # After a test that passes too: it may have expected an exception in a kernel.
-            running.session.reset()
-            self._say_what_was_cut(running)
+            with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
+                running.session.reset()
+            with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
+                self._say_what_was_cut(running)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
@@ -288,14 +311,24 @@ class Watcher:
           pytest.fail.Exception: with the text of what was found.
         """
         running.session.settle()  # a kernel that goes wrong fails the test that called it
-        self._verify(running)
-        found = running.unexpected()
-        running.judged = failures.counts(running.findings)
+
+        def lose(problem: PallasDebugError) -> None:
+            self._lose(running.nodeid, problem)
+
+        with guarded("engine", f"verifying the kernels of {running.nodeid}", lose):
+            self._verify(running)
+        found = list(running.findings)  # all of them, where it cannot be told which were expected
+        with guarded("engine", f"judging the kernels of {running.nodeid}", lose):
+            found = running.unexpected()
+            running.judged = failures.counts(running.findings)
         if not found:
             return
         record = self._record(running) if running.session.store is not None else None
+        words = "\n".join(finding.message for finding in found)
+        with self._guarded("report", f"wording the failure of {running.nodeid}"):
+            words = failures.text(found, record)
         try:
-            pytest.fail(failures.text(found, record), pytrace=False)  # type: ignore[arg-type]
+            pytest.fail(words, pytrace=False)
         except pytest.fail.Exception as error:
             running.raised, running.raised_for = error, found[0]
             raise
@@ -324,6 +357,14 @@ class Watcher:
         running = self.running
         if running is None:
             return report
+        with self._guarded("report", f"reporting {report.nodeid}"):
+            self._add_to(report, running, call)
+        return report
+
+    def _add_to(
+        self, report: pytest.TestReport, running: Running, call: pytest.CallInfo[None]
+    ) -> None:
+        """Add to a test's report what became of its kernels."""
         folders = self._folders(running)
         found = list(running.findings) if report.failed else []
         data = {
@@ -339,7 +380,6 @@ class Watcher:
             self._show(running, report, call)
             if folders and running.session.store is not None:
                 report.sections.append((NAME, "\n".join(self._section(running.session, folders))))
-        return report
 
     def _show(
         self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
@@ -377,24 +417,35 @@ class Watcher:
 
     # The end of the run.
 
-    def pytest_sessionfinish(self, exitstatus: int) -> None:
+    def finish(self, exitstatus: int) -> dict[str, object]:
+        """Leave the session; what there is to say at the end of the run."""
         if self._session is not None:
-            self._leave_out_what_came_before()
+            with self._guarded("summary", "looking for what was found outside of the tests"):
+                self._leave_out_what_came_before()
             interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
             self._close(self._session, stop=interrupted)
-        output = getattr(self._config, "workeroutput", None)
-        if output is not None:
-            output[OUTPUT] = self.said()
+        return self._said()
 
-    def said(self) -> dict[str, object]:
+    def _said(self) -> dict[str, object]:
         """For the summary: plain data, which travels to xdist's controller."""
+        outcomes: list[dict[str, object]] = []
+        launched: dict[str, bool] | None = None
+
+        def lose(problem: PallasDebugError) -> None:
+            self._lose("this run", problem)
+
+        with guarded("summary", "putting the table of verdicts together", lose):
+            outcomes = self._verification.outcomes() if self._verification else []
+        with self._guarded("summary", "finding which kernels never launched"):
+            launched = None if self._coverage is None else self._coverage.result()
         return {
             "problems": self.problems,
             "notices": self.notices,
             "unchecked": self.unchecked,
+            "unjudged": [tuple(missing) for missing in self.unjudged],
             "found": self._found,
-            "outcomes": self._verification.outcomes() if self._verification else [],
-            "coverage": None if self._coverage is None else self._coverage.result(),
+            "outcomes": outcomes,
+            "coverage": launched,
         }
 
     def _close(self, session: Session, *, stop: bool = False) -> None:
@@ -403,11 +454,27 @@ class Watcher:
         except Exception as error:  # noqa: BLE001 - of a kernel; a run's end is no place for it
             self.problems.append(f"a kernel failed outside of the tests: {error}")
         self.unchecked += session.unchecked
-        self.problems += [
-            str(problem) for problem in session.problems if str(problem) not in session.unchecked
-        ]
+        if not stop:
+            self.unjudged += self._missing(session)
+        told = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
+        self.problems += [str(p) for p in session.problems if str(p) not in told]
+
+    def _missing(self, session: Session) -> Iterator[Unjudged]:
+        """Judgements that the run, or a test, asked of this session and did not get."""
+        if not (self.settings.judges or session.options.checks):
+            return
+        asked = "capture"
+        for missed in session.uncaptured:
+            yield Unjudged(missed.name, asked, str(missed.problem))
+        # What checks do not know counts where checks were asked for, and not only a verdict.
+        limits_count = self.settings.names_checks or not self.settings.verify
+        for skip in session.skips:
+            if not skip.partly and (skip.is_fault or limits_count):
+                yield Unjudged(skip.kernel, "checks", skip.sentence)
+        yield from map(Unjudged._make, session.uncompiled())
 
     def pytest_unconfigure(self) -> None:
         # A run that was interrupted did not come by sessionfinish.
         if self._session is not None:
-            self._session.__exit__(KeyboardInterrupt, None, None)
+            with contextlib.suppress(Exception):
+                self._session.__exit__(KeyboardInterrupt, None, None)

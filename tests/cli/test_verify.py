@@ -87,6 +87,19 @@ def test_a_script_is_run_once(command: Any, module: Path, tmp_path: Path) -> Non
     assert list((tmp_path / "kept").glob("rows-*/v5e/compilation.json"))
 
 
+def test_an_engine_that_was_named_has_to_judge(command: Any, module: Path, tmp_path: Path) -> None:
+    done = command("verify", "rows.py", "-e", "races", "--github")
+    assert done.returncode == 3, done.stdout + done.stderr
+    annotation, begin, header, row, *_, last, end = done.stdout.splitlines()
+    assert annotation.startswith("::error title=not judged%3A rows races::a program is run once;")
+    assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])
+    assert last.startswith("rows.py: 1 of 1 judgement not made (races: a program is run once; name")
+    assert last.endswith("nothing is known about its kernels")
+    token = begin.removeprefix("::stop-commands::")
+    assert len(token) == 32
+    assert end == f"::{token}::"
+
+
 def test_a_trace_that_fails_is_a_finding_at_its_line(command: Any, tmp_path: Path) -> None:
     bad = ROWS.replace("x_ref[pl.ds(start, 8), :]", "x_ref[pl.ds(start, 8), :, :]")
     (tmp_path / "bad.py").write_text(bad)

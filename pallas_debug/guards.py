@@ -1,0 +1,120 @@
+"""Guards at the boundaries of pallas-debug: its own exceptions never reach the user's program.
+
+Floor 0 by its imports. `guarded` turns an exception of ours into a problem that is reported; what
+runs inside the guard is lost, what comes after it goes on. `KeyboardInterrupt` and `SystemExit`
+pass, as they are the user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal
+
+from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
+
+Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
+"""Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
+(`lower`), files are written (`store`), a run ends (`summary`), a finding or print is delivered
+(`report`), an engine of `verify` judges (`engine`)."""
+
+_OURS = str(Path(__file__).parent)
+_PLUGIN = "/pallas_debug_pytest/"
+
+_EXHAUSTED = {
+    errno.ENOSPC: ("the disk is full", "Free some space"),
+    errno.EDQUOT: ("the disk quota is used up", "Free some space"),
+    errno.EMFILE: ("this process has too many open files", "Raise the limit (ulimit -n)"),
+    errno.ENFILE: ("the machine has too many open files", "Stop other programs"),
+    errno.ENOMEM: ("the machine is out of memory", "Free some memory"),
+}
+"""Errors of the machine rather than of pallas-debug: what is exhausted, and what to do."""
+
+
+@contextlib.contextmanager
+def guarded(
+    boundary: Boundary, doing: str, report: Callable[[PallasDebugError], object]
+) -> Iterator[None]:
+    """Report what the block raises, and carry on after it.
+
+    Args:
+      boundary: where we are.
+      doing: what was being done, as a gerund: "capturing kernel `rows`".
+      report: called with the problem. If it raises as well, the problem is printed instead.
+    """
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001 - any exception of ours
+        problem = problem_of(error, boundary, doing)
+        try:
+            report(problem)
+        except Exception:  # noqa: BLE001 - the last resort: there is nowhere left to report to
+            with contextlib.suppress(Exception):
+                sys.stderr.write(f"pallas-debug: {problem}\n")
+
+
+def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:
+    """The exception as a problem: known errors as they are, anything else as ours or the machine's.
+
+    Args:
+      error: what was raised.
+      boundary: where it was caught.
+      doing: what was being done, as a gerund.
+    """
+    if isinstance(error, PallasDebugError):
+        return error
+    problem = _of_the_machine(error, doing) or _internal(error, boundary, doing)
+    problem.__cause__ = error
+    return problem
+
+
+def _of_the_machine(error: Exception, doing: str) -> PallasDebugError | None:
+    if isinstance(error, MemoryError):
+        number: int | None = errno.ENOMEM
+    else:
+        number = error.errno if isinstance(error, OSError) else None
+    if number not in _EXHAUSTED:
+        return None
+    what, remedy = _EXHAUSTED[number]
+    details = f" ({error})" if str(error) else ""
+    return CannotRunError(
+        f"{doing} failed: {what}{details}. {remedy} and run it again. "
+        "Neither your program nor its kernels are at fault."
+    )
+
+
+def _internal(error: Exception, boundary: Boundary, doing: str) -> InternalError:
+    place = _place(error)
+    at = f" at {place}" if place else ""
+    return InternalError(
+        f"internal error in pallas-debug while {doing} "
+        f"(please report it: {type(error).__name__}{at}: {_message(error)}). "
+        "Your program is not at fault.",
+        boundary=boundary,
+        place=place,
+    )
+
+
+def _message(error: Exception) -> str:
+    try:
+        return str(error) or "no message"
+    except Exception as raised:  # noqa: BLE001 - an exception may have a broken __str__
+        return f"its message cannot be read: {type(raised).__name__}"
+
+
+def _place(error: Exception) -> str | None:
+    """`pallas_debug/bridge/capture.py:66`: the innermost frame of ours."""
+    found = None
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        file = frame.f_code.co_filename
+        if file == __file__:
+            continue
+        if file.startswith(_OURS):
+            found = f"pallas_debug{Path(file.removeprefix(_OURS)).as_posix()}:{line}"
+        elif _PLUGIN in file:
+            found = f"{_PLUGIN[1:]}{file.rpartition(_PLUGIN)[2]}:{line}"
+    return found

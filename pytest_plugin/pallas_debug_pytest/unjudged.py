@@ -1,0 +1,91 @@
+"""Judgements that a run was asked for and that were not made: an error at its end. No jax.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import pytest
+
+from pallas_debug.report import plural
+from pallas_debug.verified.table import visible
+
+EXIT = pytest.ExitCode.INTERNAL_ERROR
+"""Exit status of a run without failures in which a judgement is missing: 3, as of the command."""
+
+MAX_SHOWN = 3
+"""Maximum number of kernels named in the error; all of them are in the summary."""
+
+
+class Unjudged(NamedTuple):
+    """A kernel that was not judged. Plain data, which travels to xdist's controller.
+
+    Attributes:
+      kernel: its name.
+      asked: what was to judge it: a target, `checks`, `static`.
+    """
+
+    kernel: str
+    asked: str
+    reason: str
+
+    @property
+    def line(self) -> str:
+        """For the summary."""
+        return f"NOT JUDGED: {visible(self.kernel)} {self.asked}: {self.reason}"
+
+
+class _Text:
+    """In place of a traceback, of which there is none: what terminal and short summary print."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.reprcrash = _Crash(text)
+
+    def __str__(self) -> str:
+        return self.text
+
+    def toterminal(self, writer: Any) -> None:
+        writer.line(self.text, red=True)
+
+
+class _Crash(NamedTuple):
+    message: str
+
+
+def text(missing: Sequence[Unjudged]) -> str:
+    """One sentence with the first kernels."""
+    places = list(dict.fromkeys(f"{visible(m.kernel)} {m.asked}" for m in missing))
+    more = len(places) - MAX_SHOWN
+    shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
+    was = "was" if len(missing) == 1 else "were"
+    return (
+        f"{plural(len(missing), 'judgement')} asked for {was} not made ({shown}): the "
+        "lines NOT CHECKED and NOT JUDGED say why. That nothing was found there means nothing."
+    )
+
+
+def fail(session: pytest.Session, missing: Iterable[Unjudged]) -> None:
+    """Let the run end with an error, in its summary and by its exit status."""
+    known = list(dict.fromkeys(missing))
+    if not known:
+        return
+    if session.exitstatus == pytest.ExitCode.OK:
+        session.exitstatus = EXIT
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.stats.setdefault("error", []).append(_report(text(known)))
+
+
+def _report(words: str) -> pytest.TestReport:
+    return pytest.TestReport(
+        nodeid="pallas-debug",
+        location=("pallas-debug", None, "this run"),
+        keywords={},
+        outcome="failed",
+        longrepr=_Text(words),  # type: ignore[arg-type]
+        when="teardown",
+    )

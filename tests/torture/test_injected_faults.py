@@ -1,0 +1,499 @@
+"""Exceptions of ours, injected at every boundary: the program keeps its result, a verdict says `?`.
+
+The faults are rows of one table: what is patched, which boundary guards it, and the words of the
+problem that comes of it. Each is raised as several exceptions; the sample takes one of them per row.
+"""
+
+from __future__ import annotations
+
+import errno
+import importlib
+import json
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pallas_debug_kernels import vector_add
+
+import pallas_debug
+from pallas_debug import api, guards
+from pallas_debug.cli.group import cli
+from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
+from pallas_debug.session import Options, Session
+from pallas_debug.store import open_dumps
+from pallas_debug.verified import Verdict
+
+X = np.arange(1024, dtype=np.float32)
+VECTOR = jax.ShapeDtypeStruct((1024,), jnp.float32)
+
+EXCEPTIONS: tuple[Exception, ...] = (
+    RuntimeError("a bug"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    MemoryError("too large"),
+    RecursionError("too deep"),
+    AssertionError("never"),
+    OSError(errno.EIO, "Input/output error"),
+    KeyError("gone"),
+)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One place at which something of ours raises.
+
+    Attributes:
+      owner, name: what is patched; an attribute of a class after a colon.
+      doing: what the problem says was being done.
+      is_kept: whether the kernel's folder is written all the same.
+    """
+
+    owner: str
+    name: str
+    doing: str
+    is_kept: bool = True
+
+    def __str__(self) -> str:
+        return f"{self.owner.rpartition('.')[2]}-{self.name}"
+
+
+CAPTURE = Fault(
+    "pallas_debug.bridge.capture", "capture", "capturing kernel `vector_add`", is_kept=False
+)
+FAULTS = (
+    CAPTURE,
+    Fault("pallas_debug.bridge.capture", "_text", "printing the jaxpr of kernel `vector_add`"),
+    Fault("pallas_debug.bridge.capture", "_source", "finding the first line of kernel"),
+    Fault("pallas_debug.bridge.capture", "_file_text", "reading the source of kernel"),
+    Fault("pallas_debug.bridge.capture", "_callers", "finding the callers of kernel"),
+    Fault("pallas_debug.bridge.spell", "program_of", "writing kernel `vector_add` as a program"),
+    Fault("pallas_debug.store.writer:Store", "put_program", "writing kernel `vector_add`"),
+    Fault(
+        "pallas_debug.store.writer:Store",
+        "put_kernel",
+        "handling the event `kernel captured`",
+        is_kept=False,
+    ),
+    Fault("pallas_debug.bridge.interpret", "lowering", "adapting a kernel to its interpret mode"),
+    Fault("pallas_debug.bridge.hook", "_without_outer_line", "keeping the lines of a kernel"),
+    Fault("pallas_debug.session:Session", "_keep", "keeping kernel", is_kept=False),
+    Fault("pallas_debug.session:Session", "ran", "noting which kernels ran"),
+    Fault("pallas_debug.aot.pool:Pool", "close", "stopping the compiler processes"),
+    Fault("pallas_debug.session:Session", "wait", "waiting for compilations"),
+    Fault("pallas_debug.api", "_report", "printing what was dumped"),
+)
+
+
+class Injected:
+    """Patches one place; counts how often it was reached."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._monkeypatch = monkeypatch
+        self.reached = 0
+
+    def __call__(self, fault: Fault, error: Exception) -> None:
+        module, _, attribute = fault.owner.partition(":")
+        owner: Any = importlib.import_module(module)
+        owner = getattr(owner, attribute) if attribute else owner
+
+        def fail(*_: Any, **__: Any) -> Any:
+            self.reached += 1
+            raise error
+
+        self._monkeypatch.setattr(owner, fault.name, fail)
+
+
+@pytest.fixture
+def inject(monkeypatch: pytest.MonkeyPatch) -> Injected:
+    monkeypatch.setattr(api, "_said", set())
+    return Injected(monkeypatch)
+
+
+def chosen(rows: Sequence[Any]) -> list[Any]:
+    """Each row with one of the exceptions, and all the rest for `--torture=full`."""
+    return [
+        pytest.param(row, error, i == n % len(EXCEPTIONS), id=f"{row}-{type(error).__name__}-{i}")
+        for n, row in enumerate(rows)
+        for i, error in enumerate(EXCEPTIONS)
+    ]
+
+
+def words(error: Exception, doing: str) -> list[str]:
+    """What a problem has to say of an exception."""
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return [doing, "the disk is full", "Free some space and run it again.", "at fault."]
+    if isinstance(error, MemoryError):
+        return [doing, "the machine is out of memory (too large)", "Free some memory and run it"]
+    place = "(please report it: " + type(error).__name__ + " at "
+    return [
+        f"internal error in pallas-debug while {doing}",
+        place,
+        f": {error})",
+        "Your program is not at fault.",
+    ]
+
+
+@pytest.mark.parametrize("fault, error, is_sample", chosen(FAULTS))
+def test_a_decorated_function_keeps_its_result(
+    fault: Fault,
+    error: Exception,
+    is_sample: bool,
+    is_full: bool,
+    inject: Injected,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    if not (is_sample or is_full):
+        pytest.skip("--torture=full")
+    inject(fault, error)
+    decorated = pallas_debug.debug(targets="", to=tmp_path)(vector_add)
+    np.testing.assert_array_equal(decorated(X, X), 2 * X)
+    assert inject.reached
+    said = capfd.readouterr().err
+    for sentence in words(error, fault.doing):
+        assert sentence in said
+    assert "Traceback" not in said
+    assert "plugin's authors" not in said
+    assert bool(list(tmp_path.glob("vector_add-*/kernel.json"))) is fault.is_kept
+
+
+def test_a_function_runs_without_a_session_that_cannot_be_started(
+    inject: Injected, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fault = Fault("pallas_debug.bridge.hook", "_install", "starting a session")
+    inject(fault, RuntimeError("a bug"))
+    decorated = pallas_debug.debug(targets="", interpret="hlo", to=tmp_path)(lambda x: x + 1)
+    np.testing.assert_array_equal(decorated(X), X + 1)
+    assert inject.reached
+    assert "internal error in pallas-debug while starting a session" in capfd.readouterr().err
+
+
+def test_what_the_kernel_did_is_still_raised(tmp_path: Path) -> None:
+    def bad(x: Any) -> Any:
+        raise ValueError("of the user")
+
+    with pytest.raises(ValueError, match="of the user"):
+        pallas_debug.debug(targets="", to=tmp_path)(bad)(X)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_what_stops_the_program_passes(
+    stop: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallas_debug.bridge import capture
+
+    def interrupt(*_: Any) -> Any:
+        raise stop
+
+    monkeypatch.setattr(capture, "capture", interrupt)
+    with pytest.raises(stop), Session(Options(interpret="hlo")):
+        jax.jit(vector_add).lower(VECTOR, VECTOR)
+
+
+def test_parts_that_fail_leave_the_compilation_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Four parts fail in one dump, and the real compiler is reached all the same."""
+    inject = Injected(monkeypatch)
+    monkeypatch.setattr(api, "_said", set())
+    broken = [fault for fault in FAULTS if fault.name in ("_text", "_file_text", "program_of")]
+    for fault in [*broken, Fault("pallas_debug.store.writer:Store", "put_run", "recording what")]:
+        inject(fault, RuntimeError("a bug"))
+    (dump,) = pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
+    assert inject.reached == 4
+    assert dump.compilation("v5e").ok
+    (stored,) = open_dumps(tmp_path).kernels()
+    assert stored.compilations[0].compilation is not None
+    said = capfd.readouterr().err
+    assert said.count("internal error in pallas-debug while") == 4
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        CAPTURE,
+        Fault("pallas_debug.session:Session", "_keep", "keeping kernel `vector_add`"),
+        Fault("pallas_debug.aot.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
+        Fault("pallas_debug.store.writer:Store", "claim", "compiling kernel `vector_add` for v5e"),
+    ],
+    ids=str,
+)
+def test_a_dump_that_lacks_a_compilation_raises(
+    fault: Fault, inject: Injected, tmp_path: Path
+) -> None:
+    inject(fault, RuntimeError("a bug"))
+    with pytest.raises(InternalError) as raised:
+        pallas_debug.dump(vector_add, VECTOR, VECTOR, to=tmp_path)
+    assert f"internal error in pallas-debug while {fault.doing}" in str(raised.value)
+    assert raised.value.place is not None
+    assert raised.value.place.startswith("pallas_debug/")
+    assert raised.value.boundary in ("capture", "lower", "store")
+
+
+# Verdicts.
+
+JUDGED = {
+    "static": Fault("pallas_debug.verified.engines", "analyze", "asking `static` about"),
+    "checks": Fault("pallas_debug.bridge.instrument", "instrument", "putting checks into it"),
+    "races": Fault("pallas_debug.verified.engines", "raced", "asking `races` about `vector_add`"),
+    "compile": Fault("pallas_debug.aot.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
+}
+
+
+def statuses(verdict: Verdict) -> dict[str, str]:
+    return {o.column: o.status for o in verdict.outcomes if o.kernel}
+
+
+@pytest.mark.parametrize("error", EXCEPTIONS[:2], ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("engine", JUDGED)
+def test_an_engine_that_raises_leaves_a_cell_that_says_so(
+    engine: str, error: Exception, inject: Injected, is_full: bool
+) -> None:
+    if not is_full and isinstance(error, OSError) != (engine == "compile"):
+        pytest.skip("--torture=full")
+    fault = JUDGED[engine]
+    inject(fault, error)
+    asked = f"static,{engine}"
+    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines=asked)
+    assert inject.reached
+    column = "v5e" if engine == "compile" else engine
+    others = {} if engine == "static" else {"static": "ok"}
+    assert statuses(verdict) == {**others, column: "unjudged"}
+    (outcome,) = verdict.unjudged
+    for sentence in words(error, fault.doing):
+        assert sentence.rstrip(".") in (outcome.reason or "")
+    assert not verdict.ok
+    last = str(verdict).splitlines()[-1]
+    assert last.startswith(f"vector_add: 1 of {len(others) + 1} judgement")
+    assert f"not made ({column}: " in last
+    assert last.endswith("nothing is known about its kernels" if not others else "by the rest")
+    with pytest.raises(pallas_debug.errors.VerificationFailed, match="not made"):
+        verdict.throw()
+
+
+def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None:
+    inject(CAPTURE, RuntimeError("a bug"))
+    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e,v6e")
+    columns = ["static", "v5e", "v6e", "checks", "races"]
+    assert statuses(verdict) == dict.fromkeys(columns, "unjudged")
+    text = str(verdict)
+    assert text.splitlines()[1].split() == ["vector_add", *"?????"]
+    assert "kernel `vector_add` could not be captured: internal error in pallas-debug" in text
+    assert "vector_add: 5 of 5 judgements not made (static, v5e, v6e, checks, races: " in text
+    assert text.endswith("nothing is known about its kernels")
+
+
+def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pallas_debug.verified import engines
+
+    fault = Fault("pallas_debug.bridge.arrays", "first_difference", "asking `races` about")
+    inject = Injected(monkeypatch)
+    inject(fault, RuntimeError("a bug"))
+    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines="checks,races")
+    assert inject.reached == 1
+    assert statuses(verdict) == {"checks": "ok", "races": "unjudged"}
+    assert engines.disagreement.__doc__
+
+
+def test_a_kernel_that_did_not_run_is_not_judged() -> None:
+    def skipped(x: Any) -> Any:
+        return jax.lax.cond(x[0] > 1e6, lambda x: vector_add(x, x), lambda x: x, x)
+
+    verdict = pallas_debug.verify(skipped, X, targets="v5e", engines="static,checks")
+    assert statuses(verdict) == {"static": "ok", "checks": "unjudged"}
+    (outcome,) = verdict.unjudged
+    assert outcome.reason == (
+        "it was lowered and did not run to its end: is it in a branch that was not taken?"
+    )
+
+
+# The command, within this process: `verify module:function` and `verify SCRIPT.py`.
+
+SCRIPT = """
+import numpy as np
+from pallas_debug_kernels import vector_add
+X = np.arange(1024, dtype=np.float32)
+
+def add():
+    return vector_add(X, X)
+
+if __name__ == "__main__":
+    add()
+"""
+
+
+@pytest.fixture
+def verify(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str]]:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "added.py").write_text(SCRIPT)
+    monkeypatch.delitem(sys.modules, "added", raising=False)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments: str) -> tuple[int, str]:
+        code = cli.main(["verify", *arguments], standalone_mode=False)
+        return int(code), capsys.readouterr().out
+
+    return run
+
+
+@pytest.mark.parametrize("what", ["added:add", "added.py"])
+@pytest.mark.parametrize("fault", [CAPTURE, JUDGED["checks"], JUDGED["compile"]], ids=str)
+def test_the_command_exits_with_3(
+    what: str, fault: Fault, inject: Injected, verify: Callable[..., tuple[int, str]]
+) -> None:
+    inject(fault, RuntimeError("a bug"))
+    engines = "compile" if fault is JUDGED["compile"] else "checks"
+    code, out = verify(what, "-e", engines, "-t", "v5e")
+    assert inject.reached
+    assert code == 3
+    header, row, *_, last = out.splitlines()
+    assert header.split() == ["kernel", "v5e" if engines == "compile" else engines]
+    assert row.split() == ["vector_add", "?"]
+    assert "1 of 1 judgement not made" in last
+    assert "internal error in pallas-debug while" in last
+
+
+def test_a_full_disk_is_said_and_what_is_found_still_counts(
+    inject: Injected, verify: Callable[..., tuple[int, str]], tmp_path: Path
+) -> None:
+    full = OSError(errno.ENOSPC, "No space left on device")
+    inject(Fault("pallas_debug.store.writer:Store", "_temporary", ""), full)
+    code, out = verify("added:add", "-e", "static", "-t", "v5e", "--to", "kept", "--json")
+    verdict = json.loads(out)
+    assert code == 3
+    assert verdict["findings"] == []
+    assert {o["status"] for o in verdict["outcomes"]} == {"ok"}
+    (problem,) = verdict["problems"]
+    assert f"cannot dump to {tmp_path / 'kept'}: the disk is full." in problem
+
+
+def test_a_bug_in_the_command_is_no_finding(
+    inject: Injected, verify: Callable[..., tuple[int, str]]
+) -> None:
+    inject(Fault("pallas_debug.verified.run", "_ask", "verifying added:add"), KeyError("gone"))
+    with pytest.raises(InternalError, match="internal error in pallas-debug while verifying added"):
+        verify("added:add", "-e", "static", "-t", "v5e")
+
+
+# pytest, in child runs.
+
+TESTS = """
+import numpy as np
+from pallas_debug_kernels import vector_add
+X = np.arange(1024, dtype=np.float32)
+
+def test_sum():
+    np.testing.assert_array_equal(vector_add(X, X), 2 * X)
+
+def test_no_kernel():
+    pass
+"""
+
+FAILING = """
+def fail(*args, **kwargs):
+    raise RuntimeError("a bug")
+
+def pytest_configure(config):
+    {patch}
+"""
+
+
+@pytest.mark.parametrize(
+    "patch, options, missing",
+    [
+        (
+            "from pallas_debug_pytest import watcher, listener\n"
+            "    watcher.Watcher._add_to = watcher.Watcher._said = fail\n"
+            "    watcher.Watcher._say_what_was_cut = fail\n"
+            "    listener.Listener._findings = listener.Listener._kernels = fail",
+            ["--pallas-interpret=hlo"],
+            0,
+        ),
+        (
+            "from pallas_debug.bridge import instrument\n    instrument.instrument = fail",
+            ["--pallas-check", "-n", "2"],
+            1,
+        ),
+        (
+            "from pallas_debug.aot import job\n    job.Jobs.key = fail",
+            ["--pallas-dump", "--pallas-target=v5e,v6e"],
+            2,
+        ),
+    ],
+    ids=["report", "check", "dump"],
+)
+def test_a_run_of_pytest(
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    patch: str,
+    options: list[str],
+    missing: int,
+) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pytester.makepyfile(test_it=TESTS)
+    pytester.makeconftest(FAILING.format(patch=patch))
+    result = pytester.runpytest_subprocess(*options, timeout=240)
+    result.assert_outcomes(passed=2, errors=1 if missing else 0)
+    result.stdout.no_fnmatch_line("*INTERNALERROR*")
+    text = result.stdout.str()
+    assert "internal error in pallas-debug while" in text
+    said = "NOT CHECKED: kernel `vector_add` " if "--pallas-check" in options else "NOT JUDGED: vec"
+    assert text.count(f"\n{said}") == missing
+    if not missing:
+        assert result.ret == pytest.ExitCode.OK
+        assert text.count("problem: internal error in pallas-debug while") >= 4
+        return
+    assert result.ret == 3
+    noun = "judgement asked for was" if missing == 1 else "judgements asked for were"
+    assert f"ERROR pallas-debug - {missing} {noun} not made" in text
+    assert " ERROR at teardown of this run " in text
+    assert "the lines NOT CHECKED and NOT JUDGED say why." in text
+    assert "That nothing was found there means nothing." in text
+
+
+# The guard itself.
+
+
+def test_what_a_guard_makes_of_an_exception() -> None:
+    known = CannotRunError("no libtpu")
+    assert guards.problem_of(known, "lower", "compiling") is known
+    bug = guards.problem_of(RuntimeError(), "store", "writing")
+    assert isinstance(bug, InternalError)
+    assert (bug.boundary, bug.place) == ("store", None)
+    assert str(bug) == (
+        "internal error in pallas-debug while writing (please report it: RuntimeError: "
+        "no message). Your program is not at fault."
+    )
+    exhausted = guards.problem_of(OSError(errno.EMFILE, "Too many"), "store", "writing")
+    assert not isinstance(exhausted, InternalError)
+    assert str(exhausted) == (
+        "writing failed: this process has too many open files ([Errno 24] Too many). Raise the "
+        "limit (ulimit -n) and run it again. Neither your program nor its kernels are at fault."
+    )
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("again")
+
+
+def test_a_guard_survives_a_broken_exception_and_a_broken_report(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(problem: PallasDebugError) -> None:
+        raise MemoryError
+
+    with guards.guarded("report", "telling", refuse):
+        raise Unspeakable
+    said = capfd.readouterr().err
+    assert "while telling" in said
+    assert "its message cannot be read: RuntimeError" in said
