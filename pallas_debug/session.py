@@ -14,7 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -284,19 +284,7 @@ class Session:
     def kept(self) -> list[Dump]:
         """Those of `dumps` that are in the dump directory, whole, and of their compilations those
         that are; all of them where nothing is dumped."""
-        store = self.store
-        if store is None:
-            return self.dumps
-        return [
-            replace(
-                dump,
-                compilations=tuple(
-                    c for c in dump.compilations if store.keeps(dump.kernel, c.target)
-                ),
-            )
-            for dump in self.dumps
-            if store.keeps(dump.kernel)
-        ]
+        return self.dumps if self.store is None else self.store.kept(self.dumps)
 
     @property
     def unchecked(self) -> list[str]:

@@ -13,13 +13,13 @@ import errno
 import hashlib
 import os
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
-from pallas_debug.model import Compilation, FileRecord, Kernel, RunRecord
+from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
 from pallas_debug.store import locks, origin, schema, scratch
 from pallas_debug.store.disk import (
     Content,
@@ -107,6 +107,19 @@ class Store:
         """
         folder = self.folder(kernel)
         return (folder if target is None else folder / target_folder(target)) in self._kept
+
+    def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
+        """Those of `dumps` that it keeps, each with those of its compilations that it keeps."""
+        return [
+            replace(
+                dump,
+                compilations=tuple(
+                    c for c in dump.compilations if self.keeps(dump.kernel, c.target)
+                ),
+            )
+            for dump in dumps
+            if self.keeps(dump.kernel)
+        ]
 
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
         """Write what a kernel is; its folder.
