@@ -15,7 +15,7 @@ from pallas_debug.model import SourceLine
 
 _STRING = r'"(?P<{}>(?:[^"\\\n]|\\.)*)"'
 _LINE = re.compile(
-    rf"(?:{_STRING.format('name')}\(\s*)?{_STRING.format('file')}:(?P<line>\d{1, 9}):\d+"
+    rf"(?:{_STRING.format('name')}\(\s*)?{_STRING.format('file')}:(?P<line>\d{{1,9}}):\d+"
 )
 _AT_LOCATION = re.compile(r"\bloc\((?P<body>.*)\)")
 _ESCAPE = re.compile(rb"\\([0-9A-F]{2}|\\)")

@@ -249,7 +249,9 @@ def test_a_folder_that_was_replaced_since_it_was_read_is_not_called_damaged(fold
     manifest, path = folder / "v5e" / "compilation.json", folder / "v5e/passes/00-original.mlir"
     text = b"another first\n"
     document = json.loads(manifest.read_text())
-    document["passes"][0] |= {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    record = {"size": len(text), "sha256": hashlib.sha256(text).hexdigest()}
+    document["passes"][0] |= record
+    document["files"]["passes/00-original.mlir"] = record
     manifest.write_text(json.dumps(document))
     path.write_bytes(text)
     assert v5e.text(v5e.find_pass("original")) == "another first\n"
