@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from types import TracebackType
 from typing import IO, Self
 
 from pallas_debug.errors import CannotRunError
+from pallas_debug.store.scratch import PREFIX, Scratch
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TPU_LIBRARY_PATH")
 """The variables of the user's environment that a child gets."""
@@ -57,7 +57,8 @@ class Child:
 
     def __enter__(self) -> Self:
         try:
-            self._folder = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
+            self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
+            self._folder = self._scratch.path
             self._start()
         except OSError as error:
             raise CannotRunError(
@@ -77,7 +78,7 @@ class Child:
             if pipe is not None:
                 with contextlib.suppress(OSError):
                     pipe.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._scratch.remove()
 
     def _start(self) -> None:
         file = self._folder / "reproduce.py"

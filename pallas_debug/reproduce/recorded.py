@@ -8,14 +8,13 @@ from pathlib import Path
 from pallas_debug.aot import targets
 from pallas_debug.aot.switches import SWITCHES
 from pallas_debug.bridge.spell import UNSPELLED
-from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
+from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.template import MAX_DEVICES
-from pallas_debug.store import StoredKernel, origin
+from pallas_debug.store import StoredKernel, files, origin
 from pallas_debug.store.names import PROGRAM
-from pallas_debug.store.reader import read_text
 
 _MAX_REASON = 400
 
@@ -57,6 +56,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     Raises:
       UsageError: no target was named and the choice is not clear, or an unknown one was.
       CannotRunError: the dump holds neither program nor StableHLO of it.
+      DumpFormatError: none of its compilations can be read.
     """
     shown = printable(stored.name)
     if stored.kernel is None:
@@ -115,6 +115,9 @@ def _is_ours(
 
 def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
     found = [c.compilation for c in stored.compilations if c.compilation is not None]
+    problem = next((c.problem for c in stored.compilations if c.problem), None)
+    if problem is not None and not found:
+        raise DumpFormatError(problem)
     if name is not None:
         return next((c for c in found if c.target == name), None)
     failed = [c for c in found if not c.ok]
@@ -167,10 +170,10 @@ def _size(kernel: Kernel) -> int:
 
 def _program(stored: StoredKernel) -> tuple[str | None, str]:
     """A kernel's program, or why it has none: a file that is a comment of one line."""
-    path = stored.folder / PROGRAM
-    if not path.is_file():
-        return None, f"there is no {path}, which this version writes with each kernel"
-    text = read_text(path)
+    file = stored.named(PROGRAM)
+    if not files.is_there(file.path):
+        return None, f"there is no {file.path}, which this version writes with each kernel"
+    text = file.text()
     if text.startswith(UNSPELLED) and len(text.strip().splitlines()) == 1:
         reason = text.removeprefix(UNSPELLED).strip()[:_MAX_REASON]
         return None, f"it cannot be written as a program: {reason}"

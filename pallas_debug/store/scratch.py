@@ -26,6 +26,10 @@ from pallas_debug.store.names import clean
 LOCK = ".lock"
 """Name of the lock's file inside each folder."""
 
+PREFIX = "pallas-debug-"
+"""Prefix of the names of all our folders in the system's temporary directory: one sweep of a new
+pool of compiler processes finds those of every kind."""
+
 ABANDONED_AFTER = 24 * 3600.0
 """Seconds without a change after which a folder counts as abandoned, where no lock can tell."""
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -25,6 +24,7 @@ from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
 from textual.widgets import Static
 
+from pallas_debug.store.scratch import PREFIX, Scratch
 from pallas_debug.tui import _textual, pace, terminal
 from pallas_debug.tui.actions import registry
 from pallas_debug.tui.cells import visible
@@ -59,7 +59,7 @@ class Shell(App[None]):
         """Whether it was ended from outside: by a signal, or as the terminal went away."""
         self.chosen_theme: str | None = None
         """The theme that was chosen in this run."""
-        self._scratch: Path | None = None
+        self._scratch: Scratch | None = None
         self._message = ""
         self._standing = ""
 
@@ -110,15 +110,15 @@ class Shell(App[None]):
     def scratch(self, name: str, content: bytes) -> Path:
         """A file for what an editor is to open and that is in none; it goes when the app does."""
         if self._scratch is None:
-            self._scratch = Path(tempfile.mkdtemp(prefix="pallas-debug-"))
-        file = self._scratch / name
+            self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
+        file = self._scratch.path / name
         file.write_bytes(content)
         return file
 
     def tidy(self) -> None:
         """Away with the files that were made for an editor."""
         if self._scratch is not None:
-            shutil.rmtree(self._scratch, ignore_errors=True)
+            self._scratch.remove()
             self._scratch = None
 
     # What is said.

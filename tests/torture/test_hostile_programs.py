@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.aot import targets
-from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.errors import CannotRunError, DumpFormatError, PallasDebugError
 from pallas_debug.model import Compilation, Failure, Kernel
 from pallas_debug.reproduce import flags, grammar, recorded, run, script, shrink, vet
 from pallas_debug.reproduce.confined import environment
@@ -605,7 +605,8 @@ FIELDS = [
     ({"target": "a\nb"}, "the dump is for the unknown target 'a\\nb'; "),
     ({"num_devices": 10**9}, "is said to be for 1000000000 devices, and a kernel is compiled for "
      "1 to 1024: the dump was changed. Dump the kernel again"),
-    ({"num_devices": -1}, "is said to be for -1 devices"),
+    ({"num_devices": 0}, "is said to be for 0 devices"),
+    ({"num_devices": -1}, "`num_devices` is -1, which is not between 0 and "),
     ({"switches": ["log_recorder", "__import__"]}, "was compiled with the switch '__import__', "
      "which this version of pallas-debug does not have; it has log_recorder, "),
     ({"switches": ["\x1b[2J"]}, "was compiled with the switch '\\x1b[2J', "),
@@ -627,7 +628,7 @@ def test_fields_of_a_compilation(dumps: Dumps, fields: dict[str, Any], why: str)
 
 def test_a_mesh_of_any_size(dumps: Dumps) -> None:
     shutil.rmtree(dumps.folder / "v5e")
-    dumps.change("kernel.json", mesh={"x": 10**30, "y": 10**30})
+    dumps.change("kernel.json", mesh={"x": 10**18, "y": 10**18})
     (stored,) = open_dumps(dumps.root).kernels()
     with pytest.raises(CannotRunError, match="is said to be for 1025 devices"):
         recorded.read(stored, "v5e")
@@ -651,6 +652,9 @@ def test_origin(dumps: Dumps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert read(dumps).program is None
     assert read(dumps).is_ours  # its StableHLO is what is run, and is signed too
     (dumps.folder / "v5e" / "stablehlo.mlir").write_text("module { }")
+    with pytest.raises(DumpFormatError, match=r"stablehlo\.mlir is damaged"):
+        read(dumps)
+    dumps.change("v5e/compilation.json", files={})  # a forged manifest agrees with the file
     assert not read(dumps).is_ours
     program.write_text(before)
     for signature in ("", "0" * 64, "é" * 99, "a" * 10_000):
