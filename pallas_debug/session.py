@@ -177,7 +177,8 @@ class Session:
         self._calls: dict[str, set[tuple[str, int]]] = {}
         self._compilations: dict[tuple[str, str], Compilation] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
-        self._pool = Pool(Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout))
+        settings = Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
+        self._pool = Pool(settings, shared=True)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
         self._stack = contextlib.ExitStack()
         selftest.require()
