@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from pallas_debug.aot.children import STOPPED, Children, Lease
 from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_reply, write_request
@@ -322,17 +322,11 @@ class _Child:
         return self.alive() and self.dumps.is_dir()
 
     def disown(self) -> None:
-        """In a forked process: the child must see the pipe close when its parent ends.
-
-        The pipes' buffers may be half full, their locks held by threads that are not here: only
-        the descriptors are replaced.
-        """
-        nothing = os.open(os.devnull, os.O_RDWR)
+        """In a forked process: the child must see the pipe close when its parent ends."""
         for pipe in (self.process.stdin, self.process.stdout):
-            if pipe is not None and not pipe.closed:
-                os.dup2(nothing, pipe.fileno(), inheritable=False)
-        os.close(nothing)
-        self.process.returncode = 0  # nobody's to wait for
+            # Not the buffer: a thread that is not here may hold its lock, with half a request in.
+            cast(Any, pipe).raw.close()
+        self.process.returncode = 0  # there is nothing to wait for in this process
 
     def stop(self) -> None:
         """End the process; who waits for its answer is told."""
