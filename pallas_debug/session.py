@@ -299,6 +299,15 @@ class Session:
                 self._requested.add(asked)
             self._futures.append(self._pool.submit(self._job(captured, target)))
 
+    def start_compiler(self) -> None:
+        """Start a compiler process ahead of the first kernel, in the background.
+
+        Where the dump directory has kernels, all may come from there: then it is left until one
+        does not.
+        """
+        if self.store is None or not any(self.store.root.glob("[!.]*")):
+            self._pool.submit(self._pool.warm)
+
     def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
         return lambda: self._compile(captured, target)
 

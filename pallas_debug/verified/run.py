@@ -195,6 +195,8 @@ def _ask(
     tick: Callable[[Session], None] | None,
     notes: list[str],
 ) -> tuple[list[Seen], list[Capture]]:
+    if "compile" in asked:
+        session.start_compiler()
     found, first = ask.traced(call, session)
     seen = [first]
     if "static" in asked:
