@@ -460,9 +460,11 @@ THEIRS = {
     "JAX_PLATFORMS": "As for any jax program. Where it is unset and the machine has no TPU, jax "
     "is kept from looking for one.",
     "JAX_OPTIMIZATION_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
-    "JAX_MEMORY_FITTING_LEVEL": "The same.",
-    "JAX_DISABLE_MOST_OPTIMIZATIONS": "The same.",
-    "JAX_COMPILER_ENABLE_REMAT_PASS": "The same.",
+    "JAX_MEMORY_FITTING_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
+    "JAX_COMPILER_ENABLE_REMAT_PASS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
 }
 """Variables that others read, and that matter here."""
 
