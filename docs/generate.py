@@ -461,6 +461,7 @@ VARIABLES = {
     "its own.",
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
+    "JAX_XLA_PROFILE_VERSION": "As for any jax program: part of XLA's options for every kernel.",
     "PYTHONPATH": "Handed on to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
     "NO_COLOR": "Where it is set and not empty, nothing is printed in colours.",
@@ -480,6 +481,12 @@ VARIABLES = {
 THEIRS = {
     "JAX_PLATFORMS": "As for any jax program. Where it is unset and the machine has no TPU, jax "
     "is kept from looking for one.",
+    "JAX_OPTIMIZATION_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
+    "JAX_MEMORY_FITTING_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
+    "JAX_COMPILER_ENABLE_REMAT_PASS": "As for any jax program: part of XLA's options for every "
+    "kernel.",
 }
 """Variables that others read, and that matter here."""
 

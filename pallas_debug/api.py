@@ -280,6 +280,7 @@ def dump(
         switches=switch_names.parse(switches),
     )
     with Session(options) as session:
+        session.start_compiler()
         for target in session.targets:
             with session.collecting() as captures:
                 asked = trace.lower_for_kernels(function, args, kwargs, target)

@@ -231,10 +231,10 @@ def _compiles() -> Iterator[Check]:
     from pallas_debug_kernels import vector_add
 
     from pallas_debug.aot import targets
-    from pallas_debug.aot.pool import PREFIX
     from pallas_debug.api import dump
     from pallas_debug.bridge.trace import shape_dtype
     from pallas_debug.store import scratch
+    from pallas_debug.store.scratch import PREFIX
 
     x = shape_dtype((1024,), "float32")
     with scratch.folder(PREFIX) as folder:

@@ -200,7 +200,8 @@ class Session:
         self._compilations: dict[tuple[str, str], Compilation] = {}
         self.lost: dict[tuple[str, str], PallasDebugError] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
-        self._pool = Pool(Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout))
+        settings = Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
+        self._pool = Pool(settings, shared=True)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
         self._stack = contextlib.ExitStack()
         selftest.require()
@@ -373,6 +374,15 @@ class Session:
                 self._requested.add(asked)
             with self._compiling(captured.kernel, target):
                 self._futures.append(self._pool.submit(self._job(captured, target)))
+
+    def start_compiler(self) -> None:
+        """Start a compiler process ahead of the first kernel, in the background.
+
+        Where the dump directory has kernels, all may come from there: then it is left until one
+        does not.
+        """
+        if self.store is None or not any(self.store.root.glob("[!.]*")):
+            self._pool.submit(self._pool.warm)
 
     def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
         return lambda: self._compile(captured, target)

@@ -2,13 +2,14 @@
 
 Requests are taken in turn by a few threads, each with a child of its own that has libtpu loaded
 and lives for many kernels. A child that aborts, hangs or is killed costs the kernel at hand its
-result and is replaced for the next.
+result and is replaced for the next. Sessions of one process share its children (`children.py`).
 """
 
 from __future__ import annotations
 
 import concurrent.futures
 import contextlib
+import functools
 import importlib.util
 import os
 import platform
@@ -17,15 +18,15 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
+from pallas_debug.aot.children import STOPPED, Children, Lease
 from pallas_debug.aot.protocol import DUMPS, Reply, Request, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
-from pallas_debug.store.scratch import Scratch, sweep
+from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
 DEFAULT_TIMEOUT = 120.0
 """Seconds that one compilation may take."""
@@ -33,20 +34,10 @@ DEFAULT_TIMEOUT = 120.0
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags beside the dump directory that every child gets: locations on every operation."""
 
-PREFIX = "pallas-debug-"
-"""Start of the names of our folders in the temporary directory."""
-
 _DUMP_TO = "xla_mosaic_dump_to"
-
-_STOPPED = "the pool of compiler processes was stopped"
 
 _LINGER = 10.0
 """Seconds that a child may take to die: an abort first prints where it was."""
-
-_WORTH_A_CHILD = 3.0
-"""Seconds of waiting work that justify another child."""
-
-_LOOK_AGAIN = 0.25
 
 _QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -118,26 +109,23 @@ class Pool:
 
     Use as a context manager: on leaving, what is under way is finished; after an exception
     (ctrl+c among them) it is stopped instead.
+
+    Args:
+      shared: use the children of this process, which stay for the next pool; else children of its
+        own, which end with it.
     """
 
-    def __init__(self, settings: Settings | None = None) -> None:
+    def __init__(self, settings: Settings | None = None, *, shared: bool = False) -> None:
         self.settings = settings or Settings(jobs=default_jobs())
-        self._executor = concurrent.futures.ThreadPoolExecutor(
-            # One more than there are children: a kernel is lowered, and another one's files are
-            # read, while every child compiles.
-            max_workers=self.settings.jobs + 1,
-            thread_name_prefix="pallas-debug-compile",
+        self._executor = _executor(self.settings.jobs)
+        self._process = os.getpid()
+        self._children = _shared() if shared else Children[_Child](keeps_idle=False)
+        self._lease = Lease(
+            self._children,
+            jobs=self.settings.jobs,
+            key=lambda: _key(self.settings),
+            start=lambda: _Child(self.settings),
         )
-        self._idle: list[_Child] = []
-        self._starting = 0
-        self._pending = 0
-        self._finished = 0
-        self._busy_seconds = 0.0
-        self._lock = threading.Lock()
-        self._changed = threading.Condition(self._lock)
-        self._children: set[_Child] = set()
-        self._stopped = False
-        self._swept = False
 
     def __enter__(self) -> Pool:
         return self
@@ -147,16 +135,15 @@ class Pool:
 
     def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
         """Run `work` in a thread of the pool; within it, `compile` has a child at hand."""
-        with self._lock:
-            self._pending += 1
+        if self._process != os.getpid():  # forked: the threads have stayed behind
+            self._executor, self._process = _executor(self.settings.jobs), os.getpid()
+        self._lease.add_pending(1)
 
         def counted() -> object:
             try:
                 return work()
             finally:
-                with self._changed:
-                    self._pending -= 1
-                    self._changed.notify_all()
+                self._lease.add_pending(-1)
 
         return self._executor.submit(counted)
 
@@ -186,11 +173,7 @@ class Pool:
     def warm(self) -> None:
         """Start a child that will be needed soon, if there is none, while others do their work."""
         check_machine()
-        with self._lock:
-            if self._children or self._starting or self._stopped:
-                return
-            self._starting += 1
-        self._give_back(self._start())
+        self._lease.warm()
 
     def _compile(
         self,
@@ -201,7 +184,7 @@ class Pool:
         folder: Path,
     ) -> Outcome:
         """Have a child compile, and take what it wrote to `folder`."""
-        child = self._take()
+        child = self._lease.take()
         log = child.folder / "compiler.log"
         request = Request(
             module=module,
@@ -214,137 +197,70 @@ class Pool:
         try:
             reply, ended = child.ask(request, self.settings.timeout)
             alive = reply is not None
-            if self._stopped and not alive:  # the kernel is not to blame
-                raise WorkerError(_STOPPED)
+            if self._lease.stopped and not alive:  # the kernel is not to blame
+                raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
             dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
             return Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
         finally:
             if alive:
                 child.clear()
-                self._give_back(child)
+                self._lease.give_back(child)
             else:
-                self._drop(child)
+                self._lease.drop(child)
 
     def close(self, *, stop: bool = False) -> None:
-        """End the children: after what is under way, or at once. Nothing compiles from then on."""
+        """Finish what is under way, or stop it at once. Nothing compiles from then on."""
         if stop:
             self._executor.shutdown(wait=False, cancel_futures=True)
-            with self._lock:
-                self._stopped = True
-                children = list(self._children)
-            for child in children:
-                child.stop()  # whose thread then drops it
+            self._lease.release(stop=True)
         self._executor.shutdown(wait=True)
-        with self._lock:
-            self._stopped = True
-            children = list(self._children)
-        for child in children:
-            self._drop(child)
+        self._lease.release(stop=stop)
 
     def pids(self, *, at_work: bool = False) -> list[int]:
-        """Of the children that are alive, or of those alone that compile at the moment."""
-        with self._lock:
-            idle = self._idle if at_work else []
-            return [c.process.pid for c in self._children if c.alive() and c not in idle]
+        """Of the children that are alive, or of those alone that compile for this pool."""
+        if at_work:
+            return [child.pid for child in list(self._lease.held) if child.usable()]
+        return self._children.pids()
 
-    def _take(self) -> _Child:
-        """An idle child that is still alive, a new one, or the first that is given back."""
-        while True:
-            with self._changed:
-                if self._stopped:
-                    raise WorkerError(_STOPPED)
-                child = self._idle.pop() if self._idle else None
-                if child is None and not self._worth_another():
-                    self._changed.wait(timeout=_LOOK_AGAIN)
-                    continue
-                self._starting += child is None
-            if child is None:
-                child = self._start()
-            if child.alive():
-                child.taken = time.monotonic()
-                child.served += 1
-                return child
-            self._drop(child)
 
-    def _worth_another(self) -> bool:
-        """Whether to start another child rather than wait for one.
+def _executor(jobs: int) -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(
+        # One more than there are children: a kernel is lowered, and another one's files are
+        # read, while every child compiles.
+        max_workers=jobs + 1,
+        thread_name_prefix="pallas-debug-compile",
+    )
 
-        A child costs a second or two of a core before it compiles anything: worth it only where
-        the kernels that wait will keep those that there are busy for longer.
-        """
-        if len(self._children) + self._starting >= self.settings.jobs:
-            return False
-        if not self._children:
-            return not self._starting
-        waiting = self._pending - len(self._children)
-        each = self._busy_seconds / self._finished if self._finished else 0.0
-        longest = max(time.monotonic() - c.taken if c.served > 1 else 0.0 for c in self._children)
-        return waiting * each > _WORTH_A_CHILD or (waiting > 0 and longest > _WORTH_A_CHILD)
 
-    def _give_back(self, child: _Child) -> None:
-        with self._changed:
-            if child.served > 1:  # the first one waits for libtpu to be loaded
-                self._finished += 1
-                self._busy_seconds += time.monotonic() - child.taken
-            self._idle.append(child)
-            self._changed.notify_all()
+@functools.cache
+def _shared() -> Children[_Child]:
+    """The children of this process."""
+    return Children(keeps_idle=True)
 
-    def _start(self) -> _Child:
-        """A new child, for which `_starting` was counted up."""
-        try:
-            self._sweep()
-            child = _Child(self.settings)
-        finally:
-            with self._changed:
-                self._starting -= 1
-                self._changed.notify_all()
-        with self._lock:
-            self._children.add(child)
-            stopped = self._stopped
-        if stopped:  # meanwhile, by somebody who did not yet see this child
-            self._drop(child)
-            raise WorkerError(_STOPPED)
-        return child
 
-    def _sweep(self) -> None:
-        """Delete what killed runs left in the temporary directory, once per pool."""
-        with self._lock:
-            is_swept, self._swept = self._swept, True
-        if not is_swept:
-            sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
-
-    def _drop(self, child: _Child) -> None:
-        child.kill()
-        with self._changed:
-            self._children.discard(child)
-            self._changed.notify_all()
+@functools.cache
+def _sweep() -> None:
+    """Delete what killed runs left in the temporary directory, once per process."""
+    sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
 
 
 class _Child:
-    """One process with libtpu in it, and a folder for what it writes.
-
-    `taken` is when it was last given something to do, `served` how often it was.
-    """
+    """One process with libtpu in it, and a folder for what it writes."""
 
     taken = 0.0
+    idle_since = 0.0
     served = 0
 
     def __init__(self, settings: Settings) -> None:
+        self.key = _key(settings)
+        _sweep()
         self._scratch = _scratch(DUMPS)
         self.folder = self._scratch.path
         self.dumps = self.folder / DUMPS
         self._startup = self.folder / "startup.log"
-        environment = dict(os.environ) | _QUIET
+        environment = _environment(settings)
         environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, disabled or not
-        environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
-        environment["LIBTPU_INIT_ARGS"] = " ".join(
-            [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
-        )
-        ours = str(Path(__file__).parents[2])
-        environment["PYTHONPATH"] = os.pathsep.join(
-            [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
-        )
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -408,6 +324,21 @@ class _Child:
     def alive(self) -> bool:
         return self.process.poll() is None
 
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def usable(self) -> bool:
+        return self.alive() and self.dumps.is_dir()
+
+    def disown(self) -> None:
+        """In a forked process: the child must see the pipe close when its parent ends."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            # Not the buffer: a thread that is not here may hold its lock, with half a request in.
+            cast(Any, pipe).raw.close()
+        self._scratch.disown()
+        self.process.returncode = 0  # there is nothing to wait for in this process
+
     def stop(self) -> None:
         """End the process; who waits for its answer is told."""
         if self.alive():
@@ -421,6 +352,32 @@ class _Child:
         except subprocess.TimeoutExpired:
             self.stop()
             return self.process.wait()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Environment variables of a child, but for what differs between children."""
+    environment = dict(os.environ) | _QUIET
+    environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
+    environment["LIBTPU_INIT_ARGS"] = " ".join(
+        [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
+    )
+    ours = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    return environment
+
+
+def _key(settings: Settings) -> Hashable:
+    """All that a child depends on and reads when it starts."""
+    environment = _environment(settings)
+    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # each child has its own; of no concern to it
+        environment.pop(name, None)
+    directory = None
+    if user_flags() or settings.flags:  # which may name files relative to this
+        with contextlib.suppress(FileNotFoundError):  # it was deleted
+            directory = Path.cwd()
+    return sys.executable, directory, frozenset(environment.items())
 
 
 def _scratch(*folders: str) -> Scratch:

@@ -1,27 +1,40 @@
 """Drives libtpu. Used in the worker process alone: loading libtpu can end the process.
 
-Imports the least of jax that finds the compiler: no backend is initialised but the one asked for.
+Imports jaxlib and not jax: importing jax costs a second of CPU in each worker and is of no use to
+a compiler. What jax adds on its way to libtpu is done here as jax does it: where the library is
+found, the dialects of an MLIR context, the compile options with the environment variables behind
+them. What jax puts into the environment on a host with a TPU (`cloud_tpu_init`) is inherited from
+the parent process, which lowers with jax and so has imported it.
 """
 
 from __future__ import annotations
 
 import functools
+import importlib.util
+import os
 import re
-from collections.abc import Mapping
+import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import jax
-import numpy as np
-from jax._src import compiler
-from jax._src.interpreters import mlir
-from jax._src.lib import xla_client
-from jax._src.lib.mlir import ir
-from jax.experimental import topologies
+import numpy as np  # jaxlib itself imports it
+from jaxlib import xla_client
+from jaxlib.mlir import ir
+from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _sdyMpmd, _stablehlo
 
 from pallas_debug.model import Memory
 
 _BUILD = re.compile(r"Built on (?P<date>.+?)(?: \(|$)")
+
+_EFFORT = {"UNKNOWN": 0, "O0": 9, "O1": 19, "O2": 29, "O3": 39}
+"""XLA's numbers for jax's effort levels (`jax_optimization_level`, `jax_memory_fitting_level`)."""
+
+_DO_NOT_RETRIEVE = -1
+"""Profile version that tells XLA not to look for a profile."""
+
+_TRUE = frozenset(("y", "yes", "t", "true", "on", "1"))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +53,7 @@ def compile_module(
 
     Args:
       module: bytecode.
-      topology: its name, `v5e:2x2`; None for the TPU of this host.
+      topology: its name, `v5e:2x2`; None for the TPU of this host, which takes importing jax.
       num_devices: that the module is partitioned for; the topology's first ones are taken.
       options: per-compile options by name, as `jax.stages.Lowered.compile` takes them.
 
@@ -56,26 +69,57 @@ def compile_module(
         )
     devices = devices[:num_devices]
     client: Any = devices[0].client
-    compile_options = compiler.get_compile_options(
-        num_replicas=1,
-        num_partitions=num_devices,
-        device_assignment=np.array([[d.id for d in devices]]),
-        env_options_overrides=dict(options),
-        backend=client,
-    )
-    compile_options.executable_build_options.use_spmd_partitioning = num_devices > 1
-    compile_options.executable_build_options.use_shardy_partitioner = num_devices > 1
-    with mlir.make_ir_context():
+    with _mlir_context():
         parsed = ir.Module.parse(module)
     device_list = xla_client.DeviceList(devices)
     # A client of the host's own device compiles and loads; that of a topology can only compile.
     compile_ = getattr(client, "compile", None) or client.compile_and_load
-    executable = compile_(parsed, device_list, compile_options)
+    executable = compile_(parsed, device_list, compile_options([d.id for d in devices], options))
     return Compiled(
         device_kind=devices[0].device_kind,
         build=build(client),
         memory=_memory(executable),
     )
+
+
+def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> Any:
+    """XLA's options for a module partitioned for these devices.
+
+    Equal to those of `jax._src.compiler.get_compile_options`, as far as a TPU is concerned: the
+    directory of a CUDA installation is left out, and so are the caches of XLA for GPUs. A kernel
+    on one device is not partitioned at all.
+
+    Args:
+      overrides: per-compile options by name.
+    """
+    remaining = dict(overrides)
+    options = xla_client.CompileOptions()
+    options.num_replicas = 1
+    options.num_partitions = len(device_ids)
+    options.device_assignment = xla_client.DeviceAssignment.create(np.array([device_ids]))
+    options.profile_version = int(os.environ.get("JAX_XLA_PROFILE_VERSION", 0))
+    if options.profile_version <= 0:
+        options.profile_version = _DO_NOT_RETRIEVE
+    build_options = options.executable_build_options
+    build_options.use_spmd_partitioning = len(device_ids) > 1
+    build_options.use_shardy_partitioner = len(device_ids) > 1
+    for name, default in (("optimization_level", "UNKNOWN"), ("memory_fitting_level", "O2")):
+        level = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", default)
+        setattr(build_options, name, _EFFORT[level])
+    for name in ("exec_time_optimization_effort", "memory_fitting_effort"):
+        if hasattr(build_options, name):  # gone since jax 0.11
+            effort = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", "0")
+            setattr(build_options, name, float(effort))
+    options.env_option_overrides = list(remaining.items())
+    debug_options = build_options.debug_options
+    debug_options.xla_detailed_logging = True
+    if _is_set("JAX_DISABLE_MOST_OPTIMIZATIONS", default="0"):
+        debug_options.xla_backend_optimization_level = 0
+        debug_options.xla_llvm_disable_expensive_passes = True
+        debug_options.xla_test_all_input_layouts = False
+    if not _is_set("JAX_COMPILER_ENABLE_REMAT_PASS", default="1"):
+        debug_options.xla_disable_hlo_passes = "rematerialization"
+    return options
 
 
 def describe(topology: str | None) -> tuple[str, int, str]:
@@ -93,9 +137,68 @@ def build(client: Any) -> str:
 @functools.cache
 def _devices(topology: str | None) -> tuple[Any, ...]:
     if topology is None:
+        import jax  # makes a client of the device, with options that only jax knows
+
         return tuple(jax.devices("tpu"))
-    described = topologies.get_topology_desc(platform="tpu", topology_name=topology)
-    return tuple(described.devices)
+    _load_libtpu()
+    described = xla_client.make_tfrt_tpu_c_api_device_topology(topology)
+    return tuple(described._make_compile_only_devices())
+
+
+def _load_libtpu() -> None:
+    """Load libtpu and initialise it, once per process."""
+    if not xla_client.pjrt_plugin_loaded("tpu"):
+        xla_client.load_pjrt_plugin_dynamically("tpu", _library())
+    if not xla_client.pjrt_plugin_initialized("tpu"):
+        xla_client.initialize_pjrt_plugin("tpu")
+
+
+def _library() -> str:
+    """The path of libtpu: `TPU_LIBRARY_PATH`, else the installed package's."""
+    chosen = os.environ.get("TPU_LIBRARY_PATH")
+    if chosen is not None and Path(chosen).is_file():
+        return chosen
+    if chosen is not None:
+        warnings.warn(
+            f"TPU_LIBRARY_PATH names no file: {chosen}. The installed libtpu is used instead.",
+            stacklevel=1,
+        )
+    # Importing libtpu reads its distribution's metadata, which takes longer than finding the file.
+    package = importlib.util.find_spec("libtpu")
+    if package is None or package.origin is None:
+        raise ModuleNotFoundError(
+            "libtpu is not installed, so nothing can be compiled for a TPU. "
+            "Install it with: pip install 'pallas-debug[tpu]'"
+        )
+    library = str(Path(package.origin).with_name("libtpu.so"))
+    if not chosen:
+        os.environ["TPU_LIBRARY_PATH"] = library  # as importing libtpu does
+    return library
+
+
+class _Context(ir.Context):  # type: ignore[misc]
+    """An MLIR context without the dialects that `ir.Context` loads by itself."""
+
+    def __init__(self) -> None:
+        super(ir.Context, self).__init__()
+
+
+def _mlir_context() -> ir.Context:
+    """A context with the dialects that jax's have, and no others."""
+    registry = ir.DialectRegistry()
+    _jax_mlir_ext.register_dialects(registry)
+    context = _Context()
+    context.append_dialect_registry(registry)
+    context.load_all_available_dialects()
+    for dialect in (_sdy, _sdyMpmd, _chlo, _stablehlo):
+        dialect.register_dialect(context)
+    _mlirHlo.register_mhlo_dialect(context)
+    return context
+
+
+def _is_set(variable: str, *, default: str) -> bool:
+    """Whether an environment variable is true, in jax's spelling."""
+    return os.environ.get(variable, default).lower() in _TRUE
 
 
 def _memory(executable: Any) -> Memory | None:

@@ -72,6 +72,10 @@ class Scratch:
             os.close(self.lock)
             self.lock = None
 
+    def disown(self) -> None:
+        """In a forked process: leave the folder, and its lock, to the process that made it."""
+        self._close()
+
     def remove(self) -> None:
         """Delete the folder and all that is in it; a second call does nothing."""
         delete(self.path)

@@ -275,6 +275,8 @@ def _ask(
     hang_after: float,
     tick: Callable[[Session], None] | None,
 ) -> tuple[Traced, list[Seen]]:
+    if "compile" in asked:
+        session.start_compiler()
     found = ask.traced(call, session)
     seen = [found.seen]
     if "static" in asked:

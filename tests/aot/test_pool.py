@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.aot import pool as pool_module
+from pallas_debug.aot import children
 from pallas_debug.aot.pool import Outcome, Pool, Settings
 from pallas_debug.errors import WorkerError
 from pallas_debug.store import raw
@@ -266,7 +266,7 @@ def test_nothing_is_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Two at once, in a folder whose name libtpu would split, and not a word of libtpu's."""
-    monkeypatch.setattr(pool_module, "_WORTH_A_CHILD", -1.0)
+    monkeypatch.setattr(children, "WORTH_A_CHILD", -1.0)
     with Pool(Settings(jobs=2)) as pool:
         barrier = threading.Barrier(2)
         outcomes = []
@@ -297,7 +297,7 @@ def test_nothing_is_left(
 def test_a_second_child_is_started_only_where_it_pays(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def children(requests: int) -> int:
+    def started(requests: int) -> int:
         def work() -> None:
             with pool.compile(module("add"), topology=V5E):
                 pass
@@ -307,9 +307,9 @@ def test_a_second_child_is_started_only_where_it_pays(
                 future.result()
             return len(pool.pids())
 
-    assert children(4) == 1
-    monkeypatch.setattr(pool_module, "_WORTH_A_CHILD", 0.0)
-    assert children(4) == 2
+    assert started(4) == 1
+    monkeypatch.setattr(children, "WORTH_A_CHILD", 0.0)
+    assert started(4) == 2
 
 
 def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) -> None:
@@ -468,7 +468,7 @@ def stopped_at_work(pool: Pool, module: Module, wait_until: Wait) -> Callable[[]
     (pid,) = pool.pids()
     os.kill(pid, signal.SIGSTOP)
     future = pool.submit(work)
-    wait_until(lambda: not pool._idle)
+    wait_until(lambda: bool(pool.pids(at_work=True)))
 
     def outcomes() -> list[Outcome]:
         future.result()

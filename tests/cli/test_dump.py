@@ -244,9 +244,11 @@ def test_ctrl_c_while_a_compilation_hangs(script: Path, tmp_path: Path) -> None:
 
 
 def _children(pid: int) -> list[str]:
-    found = subprocess.run(["ps", "-o", "pid=", "--ppid", str(pid)], capture_output=True, text=True,
-                           check=False, env={**os.environ})  # fmt: skip
-    return found.stdout.split()
+    """Compilers of a process. One that is stopped before it is one would stop its parent, too."""
+    found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True,
+                           text=True, check=False, env={**os.environ})  # fmt: skip
+    lines = found.stdout.splitlines()
+    return [line.split()[0] for line in lines if "pallas_debug.aot.worker" in line]
 
 
 PRINTING = """

@@ -1,0 +1,368 @@
+"""Compiler processes that outlive the work they were started for, and who holds which.
+
+Loading libtpu takes half a second and 200 MB, so children are kept between sessions: a session
+takes a `Lease`, which bounds how many children work for it, and gives back each child after each
+request. Idle children end after `IDLE_SECONDS`, with this process, and when it dies (they notice
+the closed pipe). A forked process starts with none.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, Protocol, TypeVar
+
+from pallas_debug.errors import WorkerError
+
+IDLE_SECONDS = 60.0
+"""Seconds after which an idle child of the shared pool ends: it holds 200 to 400 MB."""
+
+WORTH_A_CHILD = 1.0
+"""Seconds of waiting work that justify another child."""
+
+_LOOK_AGAIN = 0.25
+
+STOPPED = "the pool of compiler processes was stopped"
+
+
+class Child(Protocol):
+    """A process as this module sees it.
+
+    Attributes:
+      key: what it read when it was started; a request with another key needs another child.
+      taken: when it was last given a request (`time.monotonic`).
+      idle_since: when it was last given back.
+      served: how many requests it was given.
+    """
+
+    key: Hashable
+    taken: float
+    idle_since: float
+    served: int
+
+    @property
+    def pid(self) -> int: ...
+
+    def usable(self) -> bool: ...
+
+    def stop(self) -> None:
+        """Kill the process without waiting for its end."""
+
+    def kill(self) -> None:
+        """Kill the process if it runs, wait for its end, and delete its files."""
+
+    def disown(self) -> None:
+        """Let go of a process that belongs to the parent of this process."""
+
+
+C = TypeVar("C", bound=Child)
+
+
+class Lease(Generic[C]):
+    """A session's claim on children.
+
+    Args:
+      jobs: maximum number of children that work for it at a time.
+      key: returns what a child started now would depend on.
+      start: starts one.
+    """
+
+    def __init__(
+        self,
+        children: Children[C],
+        *,
+        jobs: int,
+        key: Callable[[], Hashable],
+        start: Callable[[], C],
+    ) -> None:
+        self.jobs = jobs
+        self.key = key
+        self.start = start
+        self.stopped = False
+        self.held: set[C] = set()
+        self.starting = 0
+        self._children = children
+        self._pending = 0
+        self._finished = 0
+        self._busy_seconds = 0.0
+
+    def add_pending(self, count: int) -> None:
+        """Count work that will want a child, or no longer does."""
+        with self._children.changed:
+            self._pending += count
+            self._children.changed.notify_all()
+
+    def take(self) -> C:
+        """An idle child, a new one, or the first that is given back.
+
+        Raises:
+          WorkerError: the lease was stopped, or no child could be started.
+        """
+        return self._children.take(self)
+
+    def warm(self) -> None:
+        """Start a child unless there is one."""
+        self._children.warm(self)
+
+    def give_back(self, child: C) -> None:
+        if child.served > 1:  # the first request waits for libtpu to be loaded
+            self._finished += 1
+            self._busy_seconds += time.monotonic() - child.taken
+        self._children.give_back(self, child)
+
+    def drop(self, child: C) -> None:
+        """Give back a child that is of no more use."""
+        self._children.drop(self, child)
+
+    def release(self, *, stop: bool) -> None:
+        """End the lease; `stop` kills the children that work for it at the moment."""
+        self._children.release(self, stop=stop)
+
+    def wants_another(self, of_key: list[C]) -> bool:
+        """Whether waiting for one of these children would take longer than starting another.
+
+        A child costs half a second of a core before it compiles anything: worth it only where
+        the kernels that wait keep the present children busy for longer.
+        """
+        waiting = self._pending - len(self.held) - self.starting
+        each = self._busy_seconds / self._finished if self._finished else 0.0
+        now = time.monotonic()
+        longest = max(now - child.taken if child.served > 1 else 0.0 for child in of_key)
+        return waiting * each > WORTH_A_CHILD or (waiting > 0 and longest > WORTH_A_CHILD)
+
+    def forget(self) -> None:
+        """Begin again in a forked process."""
+        self.held.clear()
+        self.starting = self._pending = 0
+
+
+class Children(Generic[C]):
+    """All children of a pool, whoever leases them.
+
+    There are never more than the largest number that a present lease asks for, except for idle
+    ones that an earlier, larger lease has left behind.
+
+    Args:
+      keeps_idle: keep idle children for `IDLE_SECONDS` after the last lease; else they end with it.
+    """
+
+    def __init__(self, *, keeps_idle: bool) -> None:
+        self.changed = threading.Condition()
+        self._keeps_idle = keeps_idle
+        self._alive: set[C] = set()
+        self._idle: list[C] = []
+        self._starting: list[Hashable] = []
+        self._leases: set[Lease[C]] = set()
+        self._timer: threading.Timer | None = None
+        _everywhere.add(self)
+        if keeps_idle:
+            atexit.register(self.close)
+
+    def take(self, lease: Lease[C]) -> C:
+        while True:
+            with self.changed:
+                key = self._wanted_key(lease)
+                child = self._idle_child(key) if _has_room(lease) else None
+                evicted = None
+                if child is not None:
+                    lease.held.add(child)
+                elif not _has_room(lease) or not self._is_worth_another(lease, key):
+                    self.changed.wait(timeout=_LOOK_AGAIN)
+                    continue
+                elif self._is_full():
+                    # Of another environment: with one of this, there would be nothing to start.
+                    if not self._idle:
+                        self.changed.wait(timeout=_LOOK_AGAIN)
+                        continue
+                    evicted = self._idle.pop(0)
+                else:
+                    self._starting.append(key)
+                    lease.starting += 1
+            if evicted is not None:
+                self.drop(lease, evicted)
+                continue
+            if child is None:
+                child = self._start(lease, key)
+            if child.usable():
+                child.taken = time.monotonic()
+                child.served += 1
+                return child
+            self.drop(lease, child)
+
+    def warm(self, lease: Lease[C]) -> None:
+        with self.changed:
+            if lease.stopped:
+                return
+            key = self._wanted_key(lease)
+            if key in self._starting or self._of(key) or self._is_full():
+                return
+            self._starting.append(key)
+            lease.starting += 1
+        self.give_back(lease, self._start(lease, key))
+
+    def give_back(self, lease: Lease[C], child: C) -> None:
+        with self.changed:
+            lease.held.discard(child)
+            child.idle_since = time.monotonic()
+            self._idle.append(child)
+            self._schedule()
+            self.changed.notify_all()
+
+    def drop(self, lease: Lease[C], child: C) -> None:
+        child.kill()
+        with self.changed:
+            lease.held.discard(child)
+            self._alive.discard(child)
+            self.changed.notify_all()
+
+    def release(self, lease: Lease[C], *, stop: bool) -> None:
+        """End a lease. Where `stop` leaves no other lease, idle children end as well."""
+        with self.changed:
+            lease.stopped = True
+            self._leases.discard(lease)
+            self.changed.notify_all()
+            is_last = not self._leases
+            held = list(lease.held) if stop else []
+        for child in held:
+            child.stop()  # whose thread then drops it
+        if is_last and not self._keeps_idle:
+            self.close()
+        elif is_last and stop:
+            self._end(lambda _: True)
+
+    def close(self) -> None:
+        """End all leases and children at once, at work or not."""
+        with self.changed:
+            for lease in self._leases:
+                lease.stopped = True
+            self._leases.clear()
+            alive = list(self._alive)
+        for child in alive:
+            child.stop()
+        for child in alive:
+            child.kill()
+        with self.changed:
+            self._alive.difference_update(alive)
+            self._idle.clear()
+            self.changed.notify_all()
+
+    def pids(self) -> list[int]:
+        """Of the children that are alive."""
+        with self.changed:
+            return [child.pid for child in self._alive if child.usable()]
+
+    def disown(self) -> None:
+        """Forget all children, in a forked process to which they do not belong.
+
+        The threads that held locks are the parent's, so nothing here may wait for one.
+        """
+        self.changed = threading.Condition()
+        for child in self._alive:
+            child.disown()
+        self._alive.clear()
+        self._idle.clear()
+        self._starting.clear()
+        self._timer = None
+        for lease in self._leases:
+            lease.forget()
+
+    # With the lock held.
+
+    def _wanted_key(self, lease: Lease[C]) -> Hashable:
+        if lease.stopped:
+            raise WorkerError(STOPPED)
+        self._leases.add(lease)
+        return lease.key()
+
+    def _idle_child(self, key: Hashable) -> C | None:
+        """The idle child that was used last: surplus ones thus reach the end of their time."""
+        for child in reversed(self._idle):
+            if child.key == key:
+                self._idle.remove(child)
+                return child
+        return None
+
+    def _of(self, key: Hashable) -> list[C]:
+        return [child for child in self._alive if child.key == key]
+
+    def _is_full(self) -> bool:
+        most = max((lease.jobs for lease in self._leases), default=0)
+        return len(self._alive) + len(self._starting) >= most
+
+    def _is_worth_another(self, lease: Lease[C], key: Hashable) -> bool:
+        of_key = self._of(key)
+        return lease.wants_another(of_key) if of_key else key not in self._starting
+
+    def _schedule(self) -> None:
+        """Have a timer look at the idle child whose time is up first."""
+        if not self._keeps_idle or self._timer is not None or not self._idle:
+            return
+        due = min(child.idle_since for child in self._idle) + IDLE_SECONDS
+        timer = threading.Timer(max(0.0, due - time.monotonic()), self._end_idle)
+        timer.daemon = True
+        with contextlib.suppress(RuntimeError):  # no more threads, as this process ends
+            timer.start()
+            self._timer = timer
+
+    # Without it.
+
+    def _start(self, lease: Lease[C], key: Hashable) -> C:
+        """A new child that the lease holds, for which `_starting` has an entry."""
+        try:
+            child = lease.start()
+        except BaseException:
+            with self.changed:
+                self._starting.remove(key)
+                lease.starting -= 1
+                self.changed.notify_all()
+            raise
+        with self.changed:
+            self._starting.remove(key)
+            lease.starting -= 1
+            self._alive.add(child)
+            lease.held.add(child)
+            stopped = lease.stopped
+            self.changed.notify_all()
+        if stopped:  # meanwhile, by a thread that did not yet see this child
+            self.drop(lease, child)
+            raise WorkerError(STOPPED)
+        return child
+
+    def _end_idle(self) -> None:
+        now = time.monotonic()
+        self._end(lambda child: now - child.idle_since >= IDLE_SECONDS)
+        with self.changed:
+            self._timer = None
+            self._schedule()
+
+    def _end(self, is_due: Callable[[C], bool]) -> None:
+        """End idle children; they count as alive until they are gone."""
+        with self.changed:
+            due = [child for child in self._idle if is_due(child)]
+            self._idle = [child for child in self._idle if child not in due]
+        for child in due:
+            child.kill()
+        with self.changed:
+            self._alive.difference_update(due)
+            self.changed.notify_all()
+
+
+def _has_room(lease: Lease[C]) -> bool:
+    return len(lease.held) + lease.starting < lease.jobs
+
+
+_everywhere: weakref.WeakSet[Children[Any]] = weakref.WeakSet()
+
+
+def _disown_all() -> None:
+    with contextlib.suppress(Exception):
+        for children in list(_everywhere):
+            children.disown()
+
+
+os.register_at_fork(after_in_child=_disown_all)

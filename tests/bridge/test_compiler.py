@@ -1,0 +1,143 @@
+"""The compiler without jax: options and dialects made here are those that jax would have made."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Any
+
+import jaxlib.mlir.dialects
+import numpy as np
+import pytest
+from jax._src import compiler as jax_compiler
+from jax._src.interpreters import mlir
+from jaxlib import xla_client
+
+from pallas_debug.bridge import compiler
+
+Run = Callable[..., CompletedProcess[str]]
+
+ENVIRONMENT = {
+    "JAX_OPTIMIZATION_LEVEL": "O1",
+    "JAX_MEMORY_FITTING_LEVEL": "O3",
+    "JAX_EXEC_TIME_OPTIMIZATION_EFFORT": "0.5",
+    "JAX_MEMORY_FITTING_EFFORT": "-0.25",
+    "JAX_DISABLE_MOST_OPTIMIZATIONS": "True",
+    "JAX_COMPILER_ENABLE_REMAT_PASS": "off",
+    "JAX_XLA_PROFILE_VERSION": "7",
+}
+"""Variables of jax that change what it asks of the compiler."""
+
+IN_A_CHILD = f"""
+import json, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_compiler
+both = [test_compiler.ours([0], {{}}), test_compiler.theirs([0], {{}})]
+print(json.dumps([options.hex() for options in both]))
+"""
+
+
+def ours(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
+    serialized: bytes = compiler.compile_options(device_ids, overrides).SerializeAsString()
+    return serialized
+
+
+def theirs(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
+    options = jax_compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(device_ids),
+        device_assignment=np.array([device_ids]),
+        env_options_overrides=dict(overrides),
+    )
+    # As jax itself sets them for a computation on one device, which is not partitioned.
+    options.executable_build_options.use_spmd_partitioning = len(device_ids) > 1
+    options.executable_build_options.use_shardy_partitioner = len(device_ids) > 1
+    serialized: bytes = options.SerializeAsString()
+    return serialized
+
+
+@pytest.mark.parametrize(
+    "device_ids, overrides",
+    [
+        ([0], {}),
+        ([3], {"xla_tpu_enable_log_recorder": "true"}),
+        ([0, 1, 2, 3], {"xla_mosaic_on_device_checks": "bounds", "xla_a": "1"}),
+    ],
+)
+def test_compile_options_are_those_of_jax(device_ids: list[int], overrides: dict[str, str]) -> None:
+    """A jax release that adds an option fails here."""
+    assert ours(device_ids, overrides) == theirs(device_ids, overrides)
+    assert ours(device_ids, overrides) != xla_client.CompileOptions().SerializeAsString()
+
+
+def test_the_environment_of_jax_is_read(run_python: Run) -> None:
+    done = run_python("-c", IN_A_CHILD, **ENVIRONMENT)
+    assert done.returncode == 0, done.stderr
+    with_environment, of_jax = json.loads(done.stdout)
+    assert with_environment == of_jax
+    assert with_environment != ours([0], {}).hex()
+
+
+@pytest.mark.parametrize("name", ["optimization_level", "memory_fitting_level"])
+def test_an_effort_may_be_asked_of_one_compilation(name: str) -> None:
+    options = compiler.compile_options([0], {name: "O1", "xla_a": "1"})
+    assert getattr(options.executable_build_options, name) == 19
+    assert options.env_option_overrides == [("xla_a", "1")]
+
+
+def test_dialects_are_those_of_jax() -> None:
+    """Of all that jaxlib brings, a context has the same ones as jax's."""
+    folder = Path(jaxlib.mlir.dialects.__path__[0])
+    names = {path.stem for path in folder.iterdir()} | {"tpu", "ub", "quant", "triton"}
+
+    def known(context: Any) -> set[str]:
+        found = set()
+        for name in names:
+            try:
+                context.get_dialect_descriptor(name)
+            except ValueError:
+                continue
+            found.add(name)
+        return found
+
+    found = known(compiler._mlir_context())
+    with ThreadPoolExecutor(1) as thread:  # in ours, lowering may have added some to a kept one
+        assert found == thread.submit(lambda: known(mlir.make_ir_context())).result()
+    assert {"stablehlo", "sdy", "mhlo", "chlo", "func", "arith"} <= found
+    assert found < names
+
+
+# Where libtpu is.
+
+
+def test_the_installed_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    import libtpu
+
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    assert compiler._library() == libtpu.get_library_path()
+
+
+def test_a_library_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    library = tmp_path / "libtpu.so"
+    library.touch()
+    monkeypatch.setenv("TPU_LIBRARY_PATH", str(library))
+    assert compiler._library() == str(library)
+    library.unlink()
+    said = f"TPU_LIBRARY_PATH names no file: {library}. The installed libtpu is used instead."
+    with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
+        assert compiler._library().endswith("libtpu/libtpu.so")
+
+
+def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(ModuleNotFoundError) as error:
+        compiler._library()
+    assert str(error.value) == (
+        "libtpu is not installed, so nothing can be compiled for a TPU. "
+        "Install it with: pip install 'pallas-debug[tpu]'"
+    )
