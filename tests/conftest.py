@@ -15,6 +15,8 @@ import pytest
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 
+pytest_plugins = ("tiers",)
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 

@@ -1,8 +1,11 @@
-"""The whole suite: static checks, then the tests on the Python at hand and on a second one.
+"""The suite: static checks, then the tests on the Python at hand and on a second one.
 
-Run by `make test`. The second Python is the newest of 3.12 or later where the one at hand is older
-(there the newest jax can be had), else the oldest that the project supports. Arguments go to
-pytest. The last lines say what each run used, and what could not be had.
+`make test` runs every test that is not marked `slow`, and one quarter of those that are: a quarter
+that depends on the number of commits, and another one on the second Python. The second Python is
+the newest of 3.12 or later where the one at hand is older (there the newest jax can be had), else
+the oldest that the project supports; it runs the folders whose outcome can depend on Python or jax.
+`make test-all` (`--all`) runs everything on both. Other arguments go to pytest. The last lines say
+what each run used, and what did not run.
 """
 
 from __future__ import annotations
@@ -23,6 +26,11 @@ SECOND_VENV = ROOT / ".venv-newest"
 PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
+QUARTERS = 4
+
+JAX_FREE = ("docs", "ir", "project", "report", "store", "tui")
+"""Folders of tests that the second Python runs with `--all` alone: no jax is involved there, or (as
+for the commands of the documentation) one version is shown."""
 
 _VERSIONS = """
 import importlib.metadata as m, json, platform
@@ -44,8 +52,11 @@ class Run:
 
 
 def main(arguments: list[str]) -> int:
+    is_all = "--all" in arguments
+    arguments = [argument for argument in arguments if argument != "--all"]
+    first, other = ([], []) if is_all else (quarter(0), [*quarter(2), *second_folders(arguments)])
     check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
-    runs = [suite(VENV / "bin" / "python", arguments)]
+    runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
     second = second_python()
     missing = None
     if second is None:
@@ -53,14 +64,40 @@ def main(arguments: list[str]) -> int:
     elif not install(second):
         missing = f"no second run: the project could not be installed for {second}"
     else:
-        runs.append(suite(SECOND_VENV / "bin" / "python", arguments))
+        runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
     print(f"\nstatic checks: {'failed' if check else 'ok'}")
     for run in runs:
         outcome = "failed" if run.code else "ok"
         print(f"{run.description}: {outcome} in {run.seconds:.0f} s")
     if missing:
         print(missing)
+    if not is_all:
+        print(
+            f"slow tests: quarters {first[-1]} and {other[1]} of 0 to {QUARTERS - 1}; second Python: "
+            f"without {', '.join(JAX_FREE)}. `make test-all` runs the rest too."
+        )
     return max(check, *(run.code for run in runs))
+
+
+def quarter(offset: int) -> list[str]:
+    """Arguments that choose a quarter of the slow tests: another one after every commit."""
+    counted = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    commits = int(counted) if counted.strip().isdigit() else 0  # 0: no git checkout, as in an sdist
+    return ["--quarter", str((commits + offset) % QUARTERS)]
+
+
+def second_folders(arguments: list[str]) -> list[str]:
+    """The folders of tests for the second Python, unless the caller names files or folders."""
+    if any((ROOT / argument.partition("::")[0]).exists() for argument in arguments):
+        return []
+    folders = sorted(path.parent.name for path in (ROOT / "tests").glob("*/test_*.py"))
+    return [f"tests/{name}" for name in dict.fromkeys(folders) if name not in JAX_FREE]
 
 
 def suite(python: Path, arguments: list[str]) -> Run:
