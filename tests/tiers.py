@@ -1,28 +1,30 @@
-"""Pytest plugin of this suite: the slow tier in quarters, and what each folder costs.
+"""Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
-A test marked `slow` belongs to one of four quarters, by a hash of its id. `make test` runs one
-quarter of them per Python, `make test-all` (and plain `pytest`) all. CPU seconds are measured per
-test, child processes included, as wall time says little on a shared machine.
+`--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
+everything runs. CPU time includes that of child processes, alive or not: wall time depends on what
+else the machine does.
 """
 
 from __future__ import annotations
 
-import resource
-import zlib
+import os
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 QUARTERS = 4
-
-CPU = "cpu_seconds"
-"""Name of the property that carries a test's cost from an xdist worker to the controller."""
-
 MAX_UNMARKED = 5.0
-"""CPU seconds above which a test that is not marked `slow` is named at the end."""
+"""CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
-_STARTED = pytest.StashKey[float]()
+MAX_TEST = 20.0
+"""CPU seconds that no test should exceed, marked or not."""
+
+BUDGET: dict[str, int] = {}
+"""CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -30,81 +32,112 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--quarter",
         type=int,
         choices=range(QUARTERS),
-        default=None,
-        help="run only this quarter of the tests marked slow",
+        help="run one quarter of the tests marked slow (default: all of them)",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "slow: takes long; `make test` runs a quarter of these")
+    config.addinivalue_line(
+        "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
+    )
+    config.pluginmanager.register(Costs(config), "costs")
 
 
-def quarter_of(nodeid: str) -> int:
-    """The quarter of a slow test: stable between runs, machines and Pythons."""
-    return zlib.crc32(nodeid.encode()) % QUARTERS
-
-
-@pytest.hookimpl(trylast=True)
+@pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    chosen = config.getoption("--quarter")
-    if chosen is None:
+    """Deselect three quarters of the slow tests.
+
+    They are dealt like cards, in order, so that each quarter gets its share of every table.
+    """
+    quarter = config.getoption("quarter")
+    if quarter is None:
         return
-    kept, left_out = [], []
-    for item in items:
-        is_chosen = item.get_closest_marker("slow") is None or quarter_of(item.nodeid) == chosen
-        (kept if is_chosen else left_out).append(item)
-    items[:] = kept
-    config.hook.pytest_deselected(items=left_out)
+    slow = [item for item in items if item.get_closest_marker("slow")]
+    left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
 
 
-def _cpu() -> float:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    children = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime
+class Costs:
+    """CPU seconds of each test, taken where it runs and added up where the results are printed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.root = config.rootpath
+        self.last = cpu_seconds()
+        self.tests: Counter[str] = Counter()
+        self.slow: set[str] = set()
+
+    def pytest_runtest_logstart(self) -> None:
+        self.last = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = cpu_seconds()
+        # xdist sends a report's attributes on to the controlling process.
+        report.__dict__["cpu"] = max(0.0, now - self.last)
+        report.__dict__["slow"] = item.get_closest_marker("slow") is not None
+        self.last = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.tests[report.nodeid] += getattr(report, "cpu", 0.0)
+        if getattr(report, "slow", False):
+            self.slow.add(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        if not self.tests:
+            return
+        write = terminalreporter.write_line
+        seconds: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for nodeid, cpu in self.tests.items():
+            folder = "/".join(Path(nodeid.partition("::")[0]).parts[:2])
+            seconds[folder] += cpu
+            counts[folder] += 1
+        terminalreporter.section("CPU seconds")
+        for folder, cpu in seconds.most_common():
+            budget = BUDGET.get(Path(folder).name)
+            of = f" of {budget:4d}" if budget and config.getoption("quarter") is not None else ""
+            over = "  over its budget" if of and budget and cpu > budget else ""
+            write(f"{cpu:7.1f}{of}  {folder} ({counts[folder]} tests){over}")
+        write(f"{seconds.total():7.1f}  in all")
+        unmarked = {
+            nodeid: cpu
+            for nodeid, cpu in self.tests.items()
+            if cpu > (MAX_TEST if nodeid in self.slow else MAX_UNMARKED)
+        }
+        if unmarked:
+            write(f"over {MAX_UNMARKED:g} s and not marked slow, or over {MAX_TEST:g} s:")
+        for nodeid, cpu in sorted(unmarked.items(), key=lambda pair: -pair[1]):
+            write(f"{cpu:7.1f}  {nodeid}")
 
 
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> Iterator[None]:
-    item.stash[_STARTED] = _cpu()
-    return (yield)
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its descendants so far."""
+    return sum(os.times()[:4]) + sum(map(_with_descendants, _children(os.getpid())))
 
 
-@pytest.hookimpl(wrapper=True, trylast=True)
-def pytest_runtest_makereport(
-    item: pytest.Item, call: pytest.CallInfo[None]
-) -> Iterator[pytest.TestReport]:
-    report: pytest.TestReport = yield
-    if call.when == "teardown" and _STARTED in item.stash:
-        is_slow = item.get_closest_marker("slow") is not None
-        report.user_properties.append((CPU, (_cpu() - item.stash[_STARTED], is_slow)))
-    return report
+def _with_descendants(pid: int) -> float:
+    """CPU seconds of a living child process: its own, and those of its children."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended, or there is no /proc
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICK + sum(map(_with_descendants, _children(pid)))
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    folders: Counter[str] = Counter()
-    counts: Counter[str] = Counter()
-    unmarked: list[tuple[float, str]] = []
-    for reports in terminalreporter.stats.values():
-        for report in reports:
-            if getattr(report, "when", None) != "teardown":
-                continue
-            for cost, is_slow in (v for name, v in report.user_properties if name == CPU):
-                folder = "/".join(report.nodeid.split("::")[0].split("/")[:2])
-                folders[folder] += cost
-                counts[folder] += 1
-                if cost > MAX_UNMARKED and not is_slow:
-                    unmarked.append((cost, report.nodeid))
-    if sum(counts.values()) < 2:
-        return
-    write = terminalreporter.write_line
-    terminalreporter.section("CPU seconds by folder", sep="-")
-    for folder, cost in folders.most_common():
-        write(f"{cost:7.1f}  {counts[folder]:5}  {folder}")
-    write(f"{folders.total():7.1f}  {counts.total():5}  in all")
-    for cost, nodeid in sorted(unmarked, reverse=True):
-        write(f"over {MAX_UNMARKED:g} s of CPU and not marked slow: {cost:.1f} s  {nodeid}")
-    chosen = config.getoption("--quarter")
-    if chosen is not None:
-        write(f"of the slow tests, quarter {chosen} of 0 to {QUARTERS - 1} ran")
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:
+        pass
+    return found
