@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Hashable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,21 @@ BUDGET: dict[str, int] = {}
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def slow_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[Any]:
+    """The `pytest.param`s, all marked slow but the first with each key.
+
+    `key` gets a case's values; None marks the case slow.
+    """
+    seen: set[Hashable] = {None}
+    marked = []
+    for case in cases:
+        found = key(*case.values)
+        marks = [*case.marks, pytest.mark.slow] if found in seen else case.marks
+        marked.append(pytest.param(*case.values, marks=marks, id=case.id))
+        seen.add(found)
+    return marked
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
