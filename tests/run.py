@@ -1,11 +1,12 @@
 """The suite: static checks, then the tests on the Python at hand and on a second one.
 
 `make test` runs every test that is not marked `slow`, and one quarter of those that are: a quarter
-that depends on the number of commits, and another one on the second Python. The second Python is
-the newest of 3.12 or later where the one at hand is older (there the newest jax can be had), else
-the oldest that the project supports; it runs the folders whose outcome can depend on Python or jax.
-`make test-all` (`--all`) runs everything on both. Other arguments go to pytest. The last lines say
-what each run used, and what did not run.
+that changes with every commit, and another one on the second Python. The second Python is the
+newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
+the project supports; of the folders that depend little on Python and jax it runs a quarter.
+`make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and folders
+named there every test runs. The last lines say what each run used, how long it took, and what did
+not run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,9 +30,12 @@ OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
 QUARTERS = 4
 
-JAX_FREE = ("docs", "ir", "project", "report", "store", "tui")
-"""Folders of tests that the second Python runs with `--all` alone: no jax is involved there, or (as
-for the commands of the documentation) one version is shown."""
+SAMPLED = ("cli", "docs", "torture", "tui")
+"""Test folders of which the second Python runs a quarter: they say little about Python and jax that
+the other folders, which run on both, do not."""
+
+MAX_REASONS = 12
+"""Skip reasons repeated in the last lines, per run."""
 
 _VERSIONS = """
 import importlib.metadata as m, json, platform
@@ -49,13 +54,21 @@ class Run:
     description: str
     code: int
     seconds: float
+    cpu: float
+    skipped: tuple[str, ...]
 
 
 def main(arguments: list[str]) -> int:
-    is_all = "--all" in arguments
+    is_all = "--all" in arguments or any(map(is_path, arguments))
     arguments = [argument for argument in arguments if argument != "--all"]
-    first, other = ([], []) if is_all else (quarter(0), [*quarter(2), *second_folders(arguments)])
+    first: list[str] = []
+    other: list[str] = []
+    if not is_all:
+        first = quarter(0)
+        other = [*quarter(2), "--sampled", ",".join(SAMPLED)]
+    start = time.monotonic()
     check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
+    checked = time.monotonic() - start
     runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
     second = second_python()
     missing = None
@@ -65,18 +78,25 @@ def main(arguments: list[str]) -> int:
         missing = f"no second run: the project could not be installed for {second}"
     else:
         runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
-    print(f"\nstatic checks: {'failed' if check else 'ok'}")
+    print(f"\nstatic checks: {'failed' if check else 'ok'} in {checked:.0f} s")
     for run in runs:
         outcome = "failed" if run.code else "ok"
-        print(f"{run.description}: {outcome} in {run.seconds:.0f} s")
+        print(f"{run.description}: {outcome} in {run.seconds:.0f} s ({run.cpu:.0f} CPU s)")
+        for reason in run.skipped:
+            print(f"  not run: {reason}")
     if missing:
         print(missing)
     if not is_all:
-        print(
-            f"slow tests: quarters {first[-1]} and {other[1]} of 0 to {QUARTERS - 1}; second Python: "
-            f"without {', '.join(JAX_FREE)}. `make test-all` runs the rest too."
-        )
+        ran = f"quarters {first[-1]} and {other[1]}" if len(runs) > 1 else f"quarter {first[-1]}"
+        print(f"slow tests: {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them.")
+        if len(runs) > 1:
+            print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
     return max(check, *(run.code for run in runs))
+
+
+def is_path(argument: str) -> bool:
+    """Whether an argument for pytest names a file or folder; then all of its tests run."""
+    return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
 
 
 def quarter(offset: int) -> list[str]:
@@ -92,14 +112,6 @@ def quarter(offset: int) -> list[str]:
     return ["--quarter", str((commits + offset) % QUARTERS)]
 
 
-def second_folders(arguments: list[str]) -> list[str]:
-    """The folders of tests for the second Python, unless the caller names files or folders."""
-    if any((ROOT / argument.partition("::")[0]).exists() for argument in arguments):
-        return []
-    folders = sorted(path.parent.name for path in (ROOT / "tests").glob("*/test_*.py"))
-    return [f"tests/{name}" for name in dict.fromkeys(folders) if name not in JAX_FREE]
-
-
 def suite(python: Path, arguments: list[str]) -> Run:
     """The tests on one Python."""
     printed = subprocess.run(
@@ -107,14 +119,33 @@ def suite(python: Path, arguments: list[str]) -> Run:
     ).stdout
     description = ", ".join(f"{name} {version}" for name, version in json.loads(printed).items())
     print(f"\n=== {description} ===", flush=True)
-    start = time.monotonic()
+    start, before = time.monotonic(), cpu_of_children()
     # Hundreds of child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of
     # them would compile them anew.
     subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
-    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    return Run(description=description, code=code, seconds=time.monotonic() - start)
+    with tempfile.TemporaryDirectory() as scratch:
+        environment["TIERS_SKIPPED"] = str(Path(scratch) / "skipped")
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        skipped = Path(environment["TIERS_SKIPPED"])
+        reasons = skipped.read_text().splitlines() if skipped.exists() else []
+    if len(reasons) > MAX_REASONS:
+        more = f"… and {len(reasons) - MAX_REASONS} more reasons; pytest's summary has them"
+        reasons[MAX_REASONS:] = [more]
+    return Run(
+        description=description,
+        code=code,
+        seconds=time.monotonic() - start,
+        cpu=cpu_of_children() - before,
+        skipped=tuple(reasons),
+    )
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of child processes that have ended, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def second_python() -> str | None:

@@ -25,6 +25,9 @@ MAX_TEST = 20.0
 BUDGET: dict[str, int] = {}
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 
+SKIPPED_FILE = "TIERS_SKIPPED"
+"""Environment variable: a file for the reasons of skipped tests, which tests/run.py repeats."""
+
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
 
@@ -50,6 +53,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         choices=range(QUARTERS),
         help="run one quarter of the tests marked slow (default: all of them)",
     )
+    parser.addoption(
+        "--sampled",
+        default="",
+        metavar="FOLDERS",
+        help="folders of tests/, joined by commas, whose tests all count as slow",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -68,7 +77,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     quarter = config.getoption("quarter")
     if quarter is None:
         return
-    slow = [item for item in items if item.get_closest_marker("slow")]
+    names = filter(None, config.getoption("sampled").split(","))
+    sampled = {config.rootpath / "tests" / name for name in names}
+    slow = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") or not sampled.isdisjoint(item.path.parents)
+    ]
     left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
@@ -83,6 +98,7 @@ class Costs:
         self.last = cpu_seconds()
         self.tests: Counter[str] = Counter()
         self.slow: set[str] = set()
+        self.skipped: Counter[str] = Counter()
 
     def pytest_runtest_logstart(self) -> None:
         self.last = cpu_seconds()
@@ -103,6 +119,18 @@ class Costs:
         self.tests[report.nodeid] += getattr(report, "cpu", 0.0)
         if getattr(report, "slow", False):
             self.slow.add(report.nodeid)
+        if (
+            report.skipped
+            and not hasattr(report, "wasxfail")
+            and isinstance(report.longrepr, tuple)
+        ):
+            self.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        path = os.environ.get(SKIPPED_FILE)
+        if path and not hasattr(session.config, "workerinput"):
+            lines = [f"{reason} ({count} tests)" for reason, count in self.skipped.most_common()]
+            Path(path).write_text("".join(f"{line}\n" for line in lines))
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(
