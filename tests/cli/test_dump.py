@@ -65,6 +65,7 @@ def test_a_module_is_run(command: Any, script: Path, tmp_path: Path) -> None:
     assert done.stdout == "sum 2048.0 argument\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> None:
     shape = "--arg=bf16[1,1,128,128]"
@@ -105,6 +106,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source,code,said",
     [
@@ -181,6 +183,7 @@ def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
     tool = Path(sys.executable).with_name("pallas-debug")
     runs = [

@@ -236,6 +236,7 @@ def test_lowers_under_x64(op: Operation, spec: Spec) -> None:
         assert f'kernel_name = "{op.name}"' in lowered(op, spec)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases("small", collectives=False, first=1))
 def test_runs_under_vmap(op: Operation, spec: Spec) -> None:
     samples = [spec.make_args(seed) for seed in (0, 1)]

@@ -180,6 +180,7 @@ def test_it(i):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[str]) -> None:
     result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
