@@ -30,7 +30,7 @@ OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
 QUARTERS = 4
 
-SAMPLED = ("cli", "docs", "torture", "tui")
+SAMPLED = ("cli", "docs", "ir", "report", "store", "torture", "tui")
 """Test folders of which the second Python runs a quarter: they say little about Python and jax that
 the other folders, which run on both, do not."""
 

@@ -71,7 +71,7 @@ def assert_compiled(dumps: list[Dump], refused: set[str]) -> None:
 
 
 def cases(*, differentiable: bool = False) -> list[Any]:
-    """Slow but those with DMAs, with scratch and with prefetched scalars."""
+    """Slow but one with DMAs and scratch, one with prefetched scalars, one with gradients."""
     found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
@@ -79,7 +79,7 @@ def cases(*, differentiable: bool = False) -> list[Any]:
         if op.name not in COLLECTIVES
         if not differentiable or op.name in BACKWARD
     ]
-    quick = ("dma_matmul", "matmul", "paged_attention", "layer_norm")
+    quick = ("dma_matmul", "paged_attention", "layer_norm")
     return slow_but_first(found, lambda op, spec: op.name if op.name in quick else None)
 
 

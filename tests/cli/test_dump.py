@@ -86,6 +86,7 @@ def test_json_is_data_on_standard_output(command: Any) -> None:
     assert dump["compilations"][0]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None:
     command("dump", script)
     again = command("dump", script)
@@ -279,6 +280,7 @@ def printing(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [["printing.py"], ["--arg=f32[8,128]", "printing:printing"]],

@@ -52,6 +52,7 @@ def test_a_bundled_kernel_is_dumped_by_its_name(command: Any, name: str, tmp_pat
     assert len(list((tmp_path / "dumps").glob(f"{name}-*/v5e"))) == 1
 
 
+@pytest.mark.slow
 def test_a_spec_is_chosen_by_its_name(command: Any) -> None:
     done = command("dump", "pallas_debug_kernels:matmul", "--spec=int8_relu", "--json")
     (dump,) = json.loads(done.stdout)

@@ -135,6 +135,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
     )
 
 
+@pytest.mark.slow
 def test_without_a_program_the_module_is_compiled(
     command: Any, dumped: Path, tmp_path: Path
 ) -> None:

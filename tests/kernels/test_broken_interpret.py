@@ -87,7 +87,7 @@ def cases() -> list[Any]:
     ]
     return slow_but_first(
         asked,
-        lambda kernel, engine: (kernel.topic, engine, kernel.verdict(engine).outcome),
+        lambda kernel, engine: (engine, kernel.verdict(engine).outcome, kernel.topic in TWO_CORES),
     )
 
 

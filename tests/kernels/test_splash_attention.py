@@ -176,6 +176,7 @@ def test_a_batched_dynamic_mask_is_refused(jit: Callable[..., Any]) -> None:
     )
 
 
+@pytest.mark.slow
 def test_hidden_blocks_are_neither_read_forward_nor_backward() -> None:
     q, k, v, do = random_qkv()
     # A masked NaN still spoils its row through 0 * NaN, so a clean row means a skipped block.

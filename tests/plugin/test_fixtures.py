@@ -141,6 +141,7 @@ def test_unknown(pallas_target):
 """
 
 
+@pytest.mark.slow
 def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
     child_files(TARGETS)
     cases = [
