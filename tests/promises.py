@@ -1,7 +1,8 @@
 """Write `tests/COVERAGE.md`: which test files show each promise of the project.
 
     python tests/promises.py            write the page
-    python tests/promises.py --check    exit with 1 if the page is stale
+    python tests/promises.py --check    exit with 1 if the page is stale, with 2 if it was written
+                                        with another jax: some tables of tests depend on it
 
 Nothing is listed by hand. Promises are read off the code: guide pages, classes of faults and kinds
 of findings, targets, commands. Tests are found by what they are parametrised with (broken kernels),
@@ -17,6 +18,7 @@ import re
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -62,10 +64,18 @@ def main(arguments: list[str]) -> int:
     if "--check" not in arguments:
         PAGE.write_text(text)
         return 0
-    if PAGE.exists() and PAGE.read_text() == text:
+    written = PAGE.read_text() if PAGE.exists() else ""
+    if written == text:
         return 0
+    if written and jax_release() not in written:
+        sys.stderr.write(f"tests/COVERAGE.md was written with another jax than {jax_release()}\n")
+        return 2
     sys.stderr.write("tests/COVERAGE.md is stale: run `python tests/promises.py`\n")
     return 1
+
+
+def jax_release() -> str:
+    return "jax " + ".".join(metadata.version("jax").split(".")[:2])
 
 
 def page() -> str:
@@ -83,7 +93,7 @@ def page() -> str:
         "# What shows what",
         "",
         "Written by `python tests/promises.py`, from the code and the tests; a test checks that it "
-        "is current.",
+        f"is current (with {jax_release()}).",
         "Files are those of `tests/`.",
     ]
     unshown = [f"{title}: `{name}`" for title, shown in tables for name in shown if not shown[name]]

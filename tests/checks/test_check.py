@@ -19,8 +19,6 @@ import pallas_debug
 from pallas_debug.errors import ChecksFailed, UsageError
 from pallas_debug.model import Finding
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 F32 = jnp.float32
 X = jnp.arange(16 * 128, dtype=F32).reshape(16, 128)
 MODES = ("hlo", "tpu")

@@ -143,7 +143,7 @@ def _sliced(n: jax.Array, x: jax.Array) -> jax.Array:
     return call(kernel, n, x, shape=(1, 128))
 
 
-pytestmark = [pytest.mark.filterwarnings("error"), pytest.mark.usefixtures("quick_to_compile")]
+pytestmark = pytest.mark.filterwarnings("error")
 
 
 @pytest.mark.usefixtures("hlo")

@@ -105,4 +105,6 @@ def test_no_file_has_grown_over_600_lines() -> None:
 
 def test_the_list_of_what_shows_what_is_current(run_python: Any) -> None:
     done = run_python(str(ROOT / "tests" / "promises.py"), "--check")
+    if done.returncode == 2:
+        pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
