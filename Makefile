@@ -1,17 +1,21 @@
 # Two commands: `make demo` and `make test`. Each makes the virtual environments that it needs, and
-# is quick the second time.
+# is quick the second time. `make test` runs a quarter of the slow tests, `make test-all` all tests
+# on both Pythons.
 
 PYTHON ?= python3
 VENV := .venv
 NEWEST_VENV := .venv-newest
 
-.PHONY: demo test check docs clean
+.PHONY: demo test test-all check docs clean
 
 demo: $(VENV)/.installed
 	@$(VENV)/bin/pallas-debug demo
 
 test: $(VENV)/.installed
 	@PYTHON="$(PYTHON)" $(VENV)/bin/python tests/run.py $(ARGS)
+
+test-all: $(VENV)/.installed
+	@PYTHON="$(PYTHON)" $(VENV)/bin/python tests/run.py --all $(ARGS)
 
 check: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,16 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 STATE = tempfile.TemporaryDirectory(prefix="pallas-debug-tests-")
 os.environ["XDG_STATE_HOME"] = STATE.name
 
+# A shell that starts the suite in the background makes it ignore SIGINT. The processes that it
+# starts would inherit that, and what ctrl+c does to them could not be tested.
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+pytest_plugins = ("tiers",)
+
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
@@ -30,6 +42,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="how much tests/torture does: a sample in under a minute, or all of it",
     )
+
+
+@pytest.fixture(scope="module")
+def quick_to_compile() -> Iterator[None]:
+    """Compile for the CPU without optimisation: on small arrays that takes longer than the run."""
+    import jax  # most of the suite's folders need none
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture

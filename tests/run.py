@@ -1,8 +1,12 @@
-"""The whole suite: static checks, then the tests on the Python at hand and on a second one.
+"""The suite: static checks, then the tests on the Python at hand and on a second one.
 
-Run by `make test`. The second Python is the newest of 3.12 or later where the one at hand is older
-(there the newest jax can be had), else the oldest that the project supports. Arguments go to
-pytest. The last lines say what each run used, and what could not be had.
+`make test` runs every test that is not marked `slow`, and one quarter of those that are: a quarter
+that changes with every commit, and another one on the second Python. The second Python is the
+newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
+the project supports; of the folders that depend little on Python and jax it runs a quarter.
+`make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and folders
+named there every test runs. The last lines say what each run used, how long it took, and what did
+not run.
 """
 
 from __future__ import annotations
@@ -13,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +28,14 @@ SECOND_VENV = ROOT / ".venv-newest"
 PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
+QUARTERS = 4
+
+SAMPLED = ("cli", "docs", "ir", "report", "store", "torture", "tui")
+"""Test folders of which the second Python runs a quarter: they say little about Python and jax that
+the other folders, which run on both, do not."""
+
+MAX_REASONS = 12
+"""Skip reasons repeated in the last lines, per run."""
 
 _VERSIONS = """
 import importlib.metadata as m, json, platform
@@ -41,11 +54,22 @@ class Run:
     description: str
     code: int
     seconds: float
+    cpu: float
+    skipped: tuple[str, ...]
 
 
 def main(arguments: list[str]) -> int:
+    is_all = "--all" in arguments or any(map(is_path, arguments))
+    arguments = [argument for argument in arguments if argument != "--all"]
+    first: list[str] = []
+    other: list[str] = []
+    if not is_all:
+        first = quarter(0)
+        other = [*quarter(2), "--sampled", ",".join(SAMPLED)]
+    start = time.monotonic()
     check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
-    runs = [suite(VENV / "bin" / "python", arguments)]
+    checked = time.monotonic() - start
+    runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
     second = second_python()
     missing = None
     if second is None:
@@ -53,14 +77,39 @@ def main(arguments: list[str]) -> int:
     elif not install(second):
         missing = f"no second run: the project could not be installed for {second}"
     else:
-        runs.append(suite(SECOND_VENV / "bin" / "python", arguments))
-    print(f"\nstatic checks: {'failed' if check else 'ok'}")
+        runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
+    print(f"\nstatic checks: {'failed' if check else 'ok'} in {checked:.0f} s")
     for run in runs:
         outcome = "failed" if run.code else "ok"
-        print(f"{run.description}: {outcome} in {run.seconds:.0f} s")
+        print(f"{run.description}: {outcome} in {run.seconds:.0f} s ({run.cpu:.0f} CPU s)")
+        for reason in run.skipped:
+            print(f"  not run: {reason}")
     if missing:
         print(missing)
+    if not is_all:
+        ran = f"quarters {first[-1]} and {other[1]}" if len(runs) > 1 else f"quarter {first[-1]}"
+        print(f"slow tests: {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them.")
+        if len(runs) > 1:
+            print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
     return max(check, *(run.code for run in runs))
+
+
+def is_path(argument: str) -> bool:
+    """Whether an argument for pytest names a file or folder; then all of its tests run."""
+    return not argument.startswith("-") and (ROOT / argument.partition("::")[0]).exists()
+
+
+def quarter(offset: int) -> list[str]:
+    """Arguments that choose a quarter of the slow tests: another one after every commit."""
+    counted = subprocess.run(
+        ["git", "rev-list", "--count", "HEAD"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    ).stdout
+    commits = int(counted) if counted.strip().isdigit() else 0  # 0: no git checkout, as in an sdist
+    return ["--quarter", str((commits + offset) % QUARTERS)]
 
 
 def suite(python: Path, arguments: list[str]) -> Run:
@@ -70,14 +119,33 @@ def suite(python: Path, arguments: list[str]) -> Run:
     ).stdout
     description = ", ".join(f"{name} {version}" for name, version in json.loads(printed).items())
     print(f"\n=== {description} ===", flush=True)
-    start = time.monotonic()
+    start, before = time.monotonic(), cpu_of_children()
     # Hundreds of child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of
     # them would compile them anew.
     subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
-    code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-    return Run(description=description, code=code, seconds=time.monotonic() - start)
+    with tempfile.TemporaryDirectory() as scratch:
+        environment["TIERS_SKIPPED"] = str(Path(scratch) / "skipped")
+        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
+        skipped = Path(environment["TIERS_SKIPPED"])
+        reasons = skipped.read_text().splitlines() if skipped.exists() else []
+    if len(reasons) > MAX_REASONS:
+        more = f"… and {len(reasons) - MAX_REASONS} more reasons; pytest's summary has them"
+        reasons[MAX_REASONS:] = [more]
+    return Run(
+        description=description,
+        code=code,
+        seconds=time.monotonic() - start,
+        cpu=cpu_of_children() - before,
+        skipped=tuple(reasons),
+    )
+
+
+def cpu_of_children() -> float:
+    """CPU seconds of child processes that have ended, and of theirs."""
+    times = os.times()
+    return times.children_user + times.children_system
 
 
 def second_python() -> str | None:

@@ -520,9 +520,17 @@ class Watcher:
 COLLECTIVES = ("right_permute", "all_gather")
 """They map over devices themselves, not under vmap."""
 
+QUICK = ("vector_add", "matmul", "dma_copy", "layer_norm")
+
 
 @pytest.mark.parametrize(
-    "op", [op for op in operations() if op.name not in COLLECTIVES], ids=lambda op: op.name
+    "op",
+    [
+        # The others take about 3 s each.
+        pytest.param(op, id=op.name, marks=[] if op.name in QUICK else pytest.mark.slow)
+        for op in operations()
+        if op.name not in COLLECTIVES
+    ],
 )
 def test_every_operation_runs_under_vmap_in_tpu_interpret_mode(op: Operation) -> None:
     spec = op.tagged("small")[0]

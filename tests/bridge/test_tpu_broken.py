@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import jax
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from tiers import slow_but_first
 
 from pallas_debug.bridge import tpu_interpret
 from pallas_debug.model import Finding
 from pallas_debug.report import finding_text
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 HANG_AFTER = 1.0
 MODES = {
@@ -62,12 +65,18 @@ def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
     return engine is Engine.TPU or kernel.topic in TWO_CORES or is_found(kernel, engine)
 
 
-CASES = [
-    pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
-    for kernel in BROKEN
-    for engine in MODES
-    if kernel.verdict(engine).outcome is not Outcome.NOT_APPLICABLE and is_asked(kernel, engine)
-]
+CASES = slow_but_first(
+    [
+        pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
+        for kernel in BROKEN
+        for engine in MODES
+        if kernel.verdict(engine).outcome is not Outcome.NOT_APPLICABLE and is_asked(kernel, engine)
+    ],
+    # Each kind of finding once, and nothing found in one kernel of each topic.
+    lambda kernel, engine: (
+        (engine, KINDS[kernel.fault]) if is_found(kernel, engine) else kernel.topic
+    ),
+)
 
 
 def run(
@@ -84,14 +93,6 @@ def run(
         except Exception as error:  # noqa: BLE001 - the tests look at it
             return found, error
     return found, None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.mark.parametrize("kernel, engine", CASES)
@@ -122,12 +123,15 @@ def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     "kernel, engine",
-    [
-        pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
-        for kernel in BROKEN
-        for engine in MODES
-        if is_found(kernel, engine) or kernel.topic in ("grid", "dma", "semaphores")
-    ],
+    slow_but_first(
+        [
+            pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
+            for kernel in BROKEN
+            for engine in MODES
+            if is_found(kernel, engine) or kernel.topic in ("grid", "dma", "semaphores")
+        ],
+        lambda kernel, engine: (kernel.topic, engine),
+    ),
 )
 def test_repaired(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     assert run(kernel, kernel.repaired, engine) == ([], None)

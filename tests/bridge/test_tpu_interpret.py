@@ -9,7 +9,7 @@ import dataclasses
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,19 +48,13 @@ DMA = pltpu.SemaphoreType.DMA
 REGULAR = pltpu.SemaphoreType.REGULAR
 PARALLEL = pltpu.CompilerParams(dimension_semantics=("parallel",))
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 HANG_AFTER = 1.0
 PLAIN = pltpu.InterpretParams()
 EAGER = pltpu.InterpretParams(dma_execution_mode="eager")
 RACES = pltpu.InterpretParams(detect_races=True, vector_clock_size=1024)
 TWO_CORES = pltpu.InterpretParams(detect_races=True, num_cores_or_threads=2, vector_clock_size=1024)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile() -> Iterator[None]:
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 class Seen:
@@ -404,6 +398,7 @@ SOUND: list[tuple[Callable[..., Any], dict[str, int]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("execution", ["on_wait", "eager"])
 @pytest.mark.parametrize(
     "function, blocks", SOUND, ids=lambda value: getattr(value, "__name__", "")

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import jax
 import numpy as np
 import pallas_debug_kernels.broken as broken_kernels
 import pytest
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from tiers import slow_but_first
 
 import pallas_debug
 from pallas_debug.errors import KernelFault
@@ -89,13 +91,15 @@ def found(
     return list(report.findings)
 
 
-def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[object]:
-    return [
+def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
+    """Slow but the first for each kind of finding and mode."""
+    found = [
         pytest.param(kernel, mode, id=f"{kernel.name}-{mode}")
         for kernel in BROKEN
         for mode in modes
         if is_run(kernel, mode) and bool(expected(kernel, mode)) == seen
     ]
+    return slow_but_first(found, lambda kernel, mode: (mode, expected(kernel, mode)))
 
 
 @pytest.mark.parametrize("kernel, mode", cases(seen=True))
@@ -110,12 +114,22 @@ def test_found_at_its_line(kernel: BrokenKernel, mode: str) -> None:
     assert finding.advice
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel, mode", cases(("hlo",), seen=False))
 def test_nothing_is_said_of_what_no_check_sees(kernel: BrokenKernel, mode: str) -> None:
     assert found(kernel, kernel.function, mode) == []
 
 
-@pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
+def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
+    """Slow but the first of each topic."""
+    return slow_but_first(
+        [pytest.param(kernel, id=kernel.name) for kernel in kernels],
+        lambda kernel: kernel.topic,
+    )
+
+
+@pytest.mark.usefixtures("quick_to_compile")
+@pytest.mark.parametrize("kernel", by_topic(BROKEN))
 def test_the_twin_is_fully_checked_and_sound(kernel: BrokenKernel) -> None:
     args = kernel.make_args()
     with jax.enable_x64(kernel.x64):
@@ -130,9 +144,7 @@ SEEN_TOPICS = ("bounds", "initialization", "hints", "numerics")
 
 
 @pytest.mark.parametrize(
-    "kernel",
-    [kernel for kernel in BROKEN if kernel.topic in SEEN_TOPICS],
-    ids=lambda kernel: kernel.name,
+    "kernel", by_topic(kernel for kernel in BROKEN if kernel.topic in SEEN_TOPICS)
 )
 def test_the_twin_is_sound_in_tpu_interpret_mode(kernel: BrokenKernel) -> None:
     assert found(kernel, kernel.repaired, "tpu") == []

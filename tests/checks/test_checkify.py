@@ -348,6 +348,7 @@ def test_what_is_not_asked_for_is_not_reported() -> None:
 _CATEGORIES = {"user": USER, "nan": NAN, "div": DIV, "index": INDEX}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("hlo")
 @pytest.mark.parametrize(
     "message, shown",

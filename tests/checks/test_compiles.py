@@ -12,6 +12,7 @@ import pytest
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from pallas_debug_kernels import Operation, Spec, operations
+from tiers import slow_but_first
 
 import pallas_debug.checkify as ours
 from pallas_debug.aot import targets
@@ -69,14 +70,17 @@ def assert_compiled(dumps: list[Dump], refused: set[str]) -> None:
             assert "tpu.log" not in module
 
 
-def cases(*, differentiable: bool = False) -> list[object]:
-    return [
+def cases(*, differentiable: bool = False) -> list[Any]:
+    """Slow but one with DMAs and scratch, one with prefetched scalars, one with gradients."""
+    found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small")[:1]
         if op.name not in COLLECTIVES
         if not differentiable or op.name in BACKWARD
     ]
+    quick = ("dma_matmul", "paged_attention", "layer_norm")
+    return slow_but_first(found, lambda op, spec: op.name if op.name in quick else None)
 
 
 @pytest.mark.parametrize("op, spec", cases())

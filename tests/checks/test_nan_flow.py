@@ -55,6 +55,7 @@ TWO: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(KEEPS_NAN))
 def test_xla_keeps_a_nan(name: str) -> None:
     """In each half of a vector and in what is left behind the last one, of either operand."""

@@ -11,24 +11,29 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from pallas_debug_kernels import Operation, Spec, operations
+from tiers import slow_but_first
 
 import pallas_debug
 
 COLLECTIVES = ("right_permute", "all_gather")
 """HLO interpret mode has no barriers for them."""
 
+QUICK = ("matmul", "dma_matmul", "reduction", "layer_norm", "paged_attention")
+"""Operations of which every run checks a spec; between them they use what the others do."""
+
 ROUNDED = {"softmax": "LLVM contracts and orders the sum of a row by what stands around it"}
 """Operations whose values may differ in the last bits, and why."""
 
 
-def cases(*, differentiable: bool = False, first: int | None = None) -> list[object]:
-    """The operations with their specs; the `first` ones of each, or all."""
-    return [
+def cases(*, differentiable: bool = False, first: int | None = None) -> list[Any]:
+    """The operations with their specs; the `first` ones of each, or all. Slow but a few."""
+    found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small")[:first]
         if op.name not in COLLECTIVES and (op.differentiable or not differentiable)
     ]
+    return slow_but_first(found, lambda op, spec: op.name if op.name in QUICK else None)
 
 
 def assert_checked(
@@ -51,6 +56,7 @@ def test_value(op: Operation, spec: Spec) -> None:
     assert_checked(op, partial(op.function, **spec.kwargs), spec.make_args(seed=0))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases(differentiable=True, first=2))
 def test_gradient(op: Operation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:
@@ -60,7 +66,9 @@ def test_gradient(op: Operation, spec: Spec) -> None:
     assert_checked(op, jax.grad(loss, argnums=op.differentiable), spec.make_args(seed=0))
 
 
-@pytest.mark.parametrize("name", ["flash_attention", "matmul", "dma_copy"])
+@pytest.mark.parametrize(
+    "name", [pytest.param("flash_attention", marks=pytest.mark.slow), "matmul", "dma_copy"]
+)
 def test_value_in_tpu_interpret_mode(name: str) -> None:
     op = next(op for op in operations() if op.name == name)
     spec = op.tagged("small")[0]

@@ -65,6 +65,7 @@ def test_a_module_is_run(command: Any, script: Path, tmp_path: Path) -> None:
     assert done.stdout == "sum 2048.0 argument\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [True, False])
 def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> None:
     shape = "--arg=bf16[1,1,128,128]"
@@ -85,6 +86,7 @@ def test_json_is_data_on_standard_output(command: Any) -> None:
     assert dump["compilations"][0]["status"] == "ok"
 
 
+@pytest.mark.slow
 def test_the_second_time_nothing_is_compiled(command: Any, script: Path) -> None:
     command("dump", script)
     again = command("dump", script)
@@ -105,6 +107,7 @@ def test_a_kernel_that_fails_makes_the_exit_code_1(command: Any, tmp_path: Path)
     assert "broken.py:5   o_ref[...] = jnp.cumsum(x_ref[...], axis=0)" in shown.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source,code,said",
     [
@@ -181,6 +184,7 @@ def test_a_directory_that_cannot_be(commands: Any, script: Path) -> None:
         assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 def test_two_runs_into_one_directory_at_the_same_time(script: Path, tmp_path: Path) -> None:
     tool = Path(sys.executable).with_name("pallas-debug")
     runs = [
@@ -278,6 +282,7 @@ def printing(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "what",
     [["printing.py"], ["--arg=f32[8,128]", "printing:printing"]],

@@ -109,6 +109,7 @@ def test_standard_input_and_json() -> None:
     assert (unknown["entry"], unknown["text"].strip()) == (None, UNKNOWN)
 
 
+@pytest.mark.slow
 def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     done = command("explain", dumps)
     assert done.returncode == 0, done.stderr

@@ -41,6 +41,7 @@ def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["flash_attention", "paged_attention", "all_gather"])
 def test_a_bundled_kernel_is_dumped_by_its_name(command: Any, name: str, tmp_path: Path) -> None:
     # A user's process has one CPU device, and all_gather is compiled for a ring of four.
@@ -51,6 +52,7 @@ def test_a_bundled_kernel_is_dumped_by_its_name(command: Any, name: str, tmp_pat
     assert len(list((tmp_path / "dumps").glob(f"{name}-*/v5e"))) == 1
 
 
+@pytest.mark.slow
 def test_a_spec_is_chosen_by_its_name(command: Any) -> None:
     done = command("dump", "pallas_debug_kernels:matmul", "--spec=int8_relu", "--json")
     (dump,) = json.loads(done.stdout)

@@ -106,6 +106,7 @@ def test_a_smaller_kernel(command: Any, dumped: Path, tmp_path: Path) -> None:
     assert "128" not in text[text.index("import jax") : text.index("TOPOLOGY")]
 
 
+@pytest.mark.slow
 def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_path: Path) -> None:
     shutil.copytree(dumped, tmp_path / "dumps")
     (program,) = (tmp_path / "dumps").glob("refused_by_jax-*/program.py")
@@ -134,6 +135,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
     )
 
 
+@pytest.mark.slow
 def test_without_a_program_the_module_is_compiled(
     command: Any, dumped: Path, tmp_path: Path
 ) -> None:

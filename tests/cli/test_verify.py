@@ -78,6 +78,7 @@ def test_suppressed_findings_do_not_fail(command: Any, module: Path, tmp_path: P
     assert "not counted: OutOfBoundsRead in kernel `rows`: to be mended" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_script_is_run_once(command: Any, module: Path, tmp_path: Path) -> None:
     done = command("verify", "rows.py", "--target", "v5e", "--to", "kept")
     assert done.returncode == 1, done.stderr

@@ -158,6 +158,7 @@ CHECKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHECKED)
 def test_what_a_check_prints(name: str) -> None:
     kernel = broken(name)

@@ -94,6 +94,7 @@ def check_line(kernel: BrokenKernel, failure: Failure) -> None:
         assert source.line == kernel.line
 
 
+@pytest.mark.slow
 @each
 def test_repaired(session: Session, kernel: BrokenKernel) -> None:
     for compilation in compilations(session, kernel, kernel.repaired).values():

@@ -7,12 +7,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import Any
 
 import jax
 import numpy as np
 import pytest
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+from tiers import slow_but_first
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 MODES = {
     Engine.HLO: True,
@@ -37,15 +41,6 @@ in plain TPU interpret mode: that was measured, and is not measured again in eve
 
 SECONDS = 3.0
 """What takes longer is said to hang; each of these kernels takes less than one."""
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_to_compile() -> Iterator[None]:
-    """On such small arrays XLA would optimise for longer than it runs."""
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @contextlib.contextmanager
@@ -82,14 +77,18 @@ def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
     return engine is not Engine.TPU_RACES or kernel.topic in TWO_CORES
 
 
-def cases() -> list[object]:
+def cases() -> list[Any]:
     unasked = (Outcome.NOT_APPLICABLE, Outcome.HANGS)
-    return [
+    asked = [
         pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
         for kernel in BROKEN
         for engine in MODES
         if kernel.verdict(engine).outcome not in unasked and is_asked(kernel, engine)
     ]
+    return slow_but_first(
+        asked,
+        lambda kernel, engine: (engine, kernel.verdict(engine).outcome, kernel.topic in TWO_CORES),
+    )
 
 
 @pytest.mark.parametrize("kernel, engine", cases())
@@ -114,12 +113,15 @@ def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixtu
 
 @pytest.mark.parametrize(
     "kernel, engine",
-    [
-        pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
-        for kernel in BROKEN
-        for engine in MODES
-        if is_asked(kernel, engine)
-    ],
+    slow_but_first(
+        [
+            pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
+            for kernel in BROKEN
+            for engine in MODES
+            if is_asked(kernel, engine)
+        ],
+        lambda kernel, engine: (kernel.topic, engine),
+    ),
 )
 def test_repaired(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     assert is_right(kernel, run(kernel, kernel.repaired, engine))
@@ -161,6 +163,7 @@ def children() -> Iterator[dict[tuple[str, Engine], subprocess.Popen[str]]]:
             child.communicate()
 
 
+@pytest.mark.slow
 def test_hanging() -> None:
     """The repaired twin ends, and the broken kernel of the same process does not."""
     assert HANGING

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from pallas_debug_kernels import Operation, Spec, operations
+from tiers import slow_but_first
 
 from pallas_debug.aot import targets
 from pallas_debug.bridge import trace
@@ -52,13 +53,15 @@ def refused(dumps: list[Dump]) -> dict[str, str]:
     }
 
 
-def cases(*, differentiable: bool) -> list[object]:
-    return [
+def cases(*, differentiable: bool) -> list[Any]:
+    """Slow but the first spec of each operation."""
+    found = [
         pytest.param(op, spec, id=f"{op.name}-{spec.name}")
         for op in operations()
         for spec in op.tagged("small", "edge")
         if op.differentiable or not differentiable
     ]
+    return slow_but_first(found, lambda op, spec: op.name)
 
 
 @pytest.mark.parametrize("op, spec", cases(differentiable=False))
@@ -69,6 +72,7 @@ def test_forward(session: Session, op: Operation, spec: Spec) -> None:
     assert set(failures) == set(spec.not_on), failures
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op, spec", cases(differentiable=True))
 def test_backward(session: Session, op: Operation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:

@@ -16,6 +16,8 @@ from pallas_debug_kernels import flash_attention, operation
 from pallas_debug_kernels.ops import flash_attention as ours
 from pallas_debug_kernels.ops.flash_attention import BlockSizes, SegmentIds
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 SHAPE = (1, 2, 256, 64)
 IDS = np.zeros((1, 256), np.int32)
 
@@ -308,6 +310,7 @@ def test_residuals() -> None:
     np.testing.assert_array_equal(gradient, 0.0)
 
 
+@pytest.mark.slow
 def test_gradient_of_the_bias() -> None:
     q, k, v = random_qkv(q_seq=200, kv_seq=300)
     ab = jnp.asarray(np.random.default_rng(1).standard_normal((1, 1, 200, 300), np.float32))
@@ -327,6 +330,7 @@ def test_gradient_of_the_bias() -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-5 * np.abs(expected).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "dtype, tolerance", [("float32", 1e-5), ("bfloat16", 2**-6)], ids=["f32", "bf16"]
 )

@@ -45,6 +45,7 @@ def test_every_public_name_loads_without_pallas_debug() -> None:
     assert loaded == "False vector_add matmul flash_attention matmul"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, folder",
     [

@@ -111,6 +111,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     assert str(failures["test_beyond"]).startswith("Failed: OutOfBoundsRead in kernel `rows`")
 
 
+@pytest.mark.slow
 def test_only_what_is_named_is_checked_and_every_finding_is_counted(
     child: Child, pytester: pytest.Pytester
 ) -> None:
@@ -180,6 +181,7 @@ def test_it(i):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[str]) -> None:
     result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
@@ -221,6 +223,7 @@ def test_an_unknown_check_is_refused_with_the_list(
         assert "Traceback" not in result.stderr.str()
 
 
+@pytest.mark.slow
 def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_tests_is_said(
     child: Child,
 ) -> None:

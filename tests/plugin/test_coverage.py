@@ -53,6 +53,7 @@ def test_b():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_kernels_that_never_launched_are_listed(
     child: Child, pytester: pytest.Pytester, workers: list[str]

@@ -85,6 +85,7 @@ def test_compile(pallas, tmp_path):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_without_an_option(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--tb=short", *workers)
@@ -99,6 +100,7 @@ def test_without_an_option(child: Child, workers: list[str]) -> None:
     assert "expected NanProduced in kernel `log`; found was OutOfBoundsRead in `rows`" in text
 
 
+@pytest.mark.slow
 def test_while_dumping(child: Child, pytester: pytest.Pytester) -> None:
     result = child(
         """
@@ -139,6 +141,7 @@ def test_unknown(pallas_target):
 """
 
 
+@pytest.mark.slow
 def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
     child_files(TARGETS)
     cases = [

@@ -86,6 +86,7 @@ def statements(script: str) -> list[str]:
     return [line.strip() for line in parse(program.lstrip()).text.split("\n")]
 
 
+@pytest.mark.slow
 def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     found = dumped(large, LARGE, "v5e", tmp_path)
     said: list[str] = []
@@ -108,6 +109,7 @@ def test_a_large_kernel_that_jax_refuses(tmp_path: Path) -> None:
     assert run.run(small).is_as(found.failure)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name,target,left",
     [

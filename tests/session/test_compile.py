@@ -126,6 +126,7 @@ def jax_flash(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
     return jax_flash_attention(q, k, v, causal=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "function,shape,names",
     [
@@ -341,6 +342,7 @@ def permuted(x: jax.Array) -> jax.Array:
     )(x)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("target", ["v5e", "v6e", "v4", "v5e:2x4"])
 def test_a_kernel_under_shard_map_is_compiled_for_its_mesh(tmp_path: Path, target: str) -> None:
     mesh = jax.make_mesh((4,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -461,6 +463,7 @@ def copied(x):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["flags", "lines"])
 def test_what_makes_another_compilation_of_the_same_kernel(
     change: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

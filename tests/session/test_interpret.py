@@ -224,6 +224,7 @@ def test_auto_goes_through_vmap_and_grad() -> None:
 # Errors
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["tpu", "tpu,detect_races", "tpu,num_cores=2"])
 def test_after_an_error_the_next_kernel_works(mode: str) -> None:
     decorated = pallas_debug.interpret(mode)(rows)

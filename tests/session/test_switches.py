@@ -168,6 +168,7 @@ def test_all_at_once_and_the_settings_of_jax_are_left_as_they_were(
     assert not jax.config.jax_pallas_poison_buffers
 
 
+@pytest.mark.slow
 def test_each_choice_is_compiled_and_then_kept(tmp_path: Path) -> None:
     def dump(**kwargs: Any) -> tuple[bool, tuple[str, ...]]:
         (dumped,) = pallas_debug.dump(saying, X, to=tmp_path, **kwargs)

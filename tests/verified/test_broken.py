@@ -108,6 +108,7 @@ def test_found_with_its_class_and_line(kernel: BrokenKernel) -> None:
         assert finding.advice, finding
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kernel",
     [k for k in BROKEN if is_wrong_here(k) and (engines(k) == "checks" or k.name in CRASHES)],
@@ -120,6 +121,7 @@ def test_said_once_and_at_its_line_when_others_see_it_too(kernel: BrokenKernel) 
     assert len(verdict.findings) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
 def test_nothing_is_found_in_the_twin(kernel: BrokenKernel) -> None:
     """Before it runs; that it compiles, and runs without a finding, is tested elsewhere."""

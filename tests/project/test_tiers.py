@@ -1,0 +1,92 @@
+"""The suite's own plugin: quarters of slow tests, and what tests cost in CPU time."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import tiers
+
+SLOW = """
+import pytest
+@pytest.mark.slow
+@pytest.mark.parametrize("n", range(10))
+def test_slow(n): pass
+def test_unmarked(): pass
+def test_skipped(): pytest.skip("no such chip")
+"""
+
+
+def ran(pytester: pytest.Pytester, *arguments: str) -> set[str]:
+    done = pytester.runpytest_inprocess("-p", "tiers", "-v", *arguments)
+    return {line.split()[0].split("::")[1] for line in done.outlines if " PASSED" in line}
+
+
+def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=SLOW)
+    everything = ran(pytester)
+    assert len(everything) == 11
+    quarters = [ran(pytester, "--quarter", str(n)) for n in range(tiers.QUARTERS)]
+    assert all("test_unmarked" in quarter for quarter in quarters)
+    slow = [quarter - {"test_unmarked"} for quarter in quarters]
+    assert sorted(map(len, slow)) == [2, 2, 3, 3]
+    assert set.union(*slow) == everything - {"test_unmarked"}
+    assert ran(pytester, "--quarter", "0", "-k", "unmarked") == {"test_unmarked"}
+
+
+def test_all_tests_of_a_sampled_folder_count_as_slow(pytester: pytest.Pytester) -> None:
+    for folder in ("cli", "kernels"):
+        (pytester.mkdir("tests") if folder == "cli" else pytester.path / "tests").joinpath(
+            folder
+        ).mkdir()
+        test = "import pytest\n@pytest.mark.parametrize('n', range(4))\ndef test_NAME(n): pass"
+        pytester.path.joinpath("tests", folder, f"test_{folder}.py").write_text(
+            test.replace("NAME", folder)
+        )
+    found = ran(pytester, "--quarter", "1", "--sampled", "cli")
+    assert found == {"test_cli[1]", *(f"test_kernels[{n}]" for n in range(4))}
+
+
+def test_only_the_first_of_each_key_is_not_slow() -> None:
+    cases = [pytest.param(name, n, id=f"{name}{n}") for name in "ab" for n in range(2)]
+    marked = tiers.slow_but_first(cases, lambda name, n: name if name == "a" else None)
+    assert [(case.id, bool(case.marks)) for case in marked] == [
+        ("a0", False),
+        ("a1", True),
+        ("b0", True),
+        ("b1", True),
+    ]
+
+
+def test_cpu_time_of_a_child_counts_while_it_lives_and_afterwards() -> None:
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("there is no /proc here")
+    code = "import time\nwhile time.process_time() < 0.5: pass\nprint(flush=True); input()"
+    before = tiers.cpu_seconds()
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        alive = tiers.cpu_seconds() - before
+        child.communicate("\n")
+    ended = tiers.cpu_seconds() - before
+    assert 0.4 < alive <= ended + 0.05
+
+
+def test_costs_and_reasons_of_skips_are_repeated(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(tiers.SKIPPED_FILE, str(tmp_path / "skipped"))
+    monkeypatch.setattr(tiers, "MAX_UNMARKED", 0.2)
+    burn = "import time\ndef test_burn():\n    end = time.process_time() + 0.4\n    while time.process_time() < end: pass\n"
+    pytester.makepyfile(test_it=SLOW, test_burn=burn)
+    done = pytester.runpytest_inprocess("-p", "tiers")
+    done.stdout.fnmatch_lines(
+        ["*CPU seconds*", "*in all", "over 0.2 s and not marked slow, or over 20 s:", "*test_burn*"]
+    )
+    assert (tmp_path / "skipped").read_text() == "no such chip (1 tests)\n"

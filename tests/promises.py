@@ -1,0 +1,241 @@
+"""Write `tests/COVERAGE.md`: which test files show each promise of the project.
+
+    python tests/promises.py            write the page
+    python tests/promises.py --check    exit with 1 if the page is stale, with 2 if it was written
+                                        with another jax: some tables of tests depend on it
+
+Nothing is listed by hand. Promises are read off the code: guide pages, classes of faults and kinds
+of findings, targets, commands. Tests are found by what they are parametrised with (broken kernels),
+by the commands in the pages that they run, and by the names in their source.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import os
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+TESTS = ROOT / "tests"
+PAGE = TESTS / "COVERAGE.md"
+RUNS_PAGES = "docs/test_commands.py"
+
+for folder in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin", TESTS):
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))
+
+PARAM = type(pytest.param())
+MAX_FILES = 9
+"""Files named in a cell; of more only the number per folder is given."""
+
+Shown = Mapping[str, set[str]]
+
+
+class Source:
+    """A test file, parsed once."""
+
+    def __init__(self, path: Path) -> None:
+        self.tree = ast.parse(path.read_text())
+        self.names: set[str] = set()
+        strings = []
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Name):
+                self.names.add(node.id)
+            elif isinstance(node, ast.Attribute):
+                self.names.add(node.attr)
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                strings.append(node.value)
+        self.words = set(re.findall(r"[\w-]+", "\n".join(strings)))
+
+
+def main(arguments: list[str]) -> int:
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    text = page()
+    if "--check" not in arguments:
+        PAGE.write_text(text)
+        return 0
+    written = PAGE.read_text() if PAGE.exists() else ""
+    if written == text:
+        return 0
+    if written and jax_release() not in written:
+        sys.stderr.write(f"tests/COVERAGE.md was written with another jax than {jax_release()}\n")
+        return 2
+    sys.stderr.write("tests/COVERAGE.md is stale: run `python tests/promises.py`\n")
+    return 1
+
+
+def jax_release() -> str:
+    return "jax " + ".".join(metadata.version("jax").split(".")[:2])
+
+
+def page() -> str:
+    sources = {
+        str(path.relative_to(TESTS)): Source(path) for path in sorted(TESTS.rglob("test_*.py"))
+    }
+    tables = [
+        ("Pages with commands", pages()),
+        ("Classes of faults", faults(sources)),
+        ("Kinds of findings", kinds(sources)),
+        ("Targets", targets(sources)),
+        ("Commands", commands(sources)),
+    ]
+    lines = [
+        "# What shows what",
+        "",
+        "Written by `python tests/promises.py`, from the code and the tests; a test checks that it "
+        f"is current (with {jax_release()}).",
+        "Files are those of `tests/`.",
+    ]
+    unshown = [f"{title}: `{name}`" for title, shown in tables for name in shown if not shown[name]]
+    lines += ["", "## Promises without a test", ""]
+    lines += [f"- {line}" for line in unshown] or ["None."]
+    for title, shown in tables:
+        lines += ["", f"## {title}", "", "| promise | shown by |", "| --- | --- |"]
+        alike: dict[str, list[str]] = defaultdict(list)
+        for name, files in shown.items():
+            alike[cell(files)].append(f"`{name}`")
+        lines += [f"| {', '.join(names)} | {files} |" for files, names in alike.items()]
+    return "\n".join(lines) + "\n"
+
+
+def cell(files: set[str]) -> str:
+    """The files, by folder (`checks/ test_check, test_sites`), or how many each folder has."""
+    folders = defaultdict(list)
+    for file in sorted(files):
+        folder, _, name = file.rpartition("/")
+        folders[folder].append(name.removesuffix(".py"))
+    if len(files) > MAX_FILES:
+        return ", ".join(f"{folder}/ ({len(names)})" for folder, names in folders.items())
+    return "; ".join(f"{folder}/ {', '.join(names)}" for folder, names in folders.items()) or "–"
+
+
+def pages() -> Shown:
+    """Guides and other pages; those with commands are run."""
+    run = load(ROOT / "docs" / "commands.py").pages()
+    guides = [ROOT / "README.md", ROOT / "docs/quickstart.md", *(ROOT / "docs/guides").glob("*.md")]
+    return {
+        str(path.relative_to(ROOT)): {RUNS_PAGES} if path in run else set()
+        for path in sorted({*guides, *run})
+    }
+
+
+def faults(sources: Mapping[str, Source]) -> Shown:
+    """Classes of faults, by the broken kernels that tests are parametrised with."""
+    from pallas_debug_kernels.broken import BrokenKernel, Fault
+
+    found: dict[str, set[str]] = {str(fault): set() for fault in Fault}
+    for file, source in sources.items():
+        if "BROKEN" not in source.names:
+            continue
+        for value in parameters(load(TESTS / file)):
+            if isinstance(value, BrokenKernel):
+                found[str(value.fault)].add(file)
+    return found
+
+
+def parameters(module: ModuleType) -> Iterator[Any]:
+    """The values of each `parametrize` of a module's tests."""
+    for name, function in vars(module).items():
+        if not name.startswith("test_") or re.search("twin|repaired", name):
+            continue  # the sound twin of a broken kernel shows no fault
+        for mark in getattr(function, "pytestmark", ()):
+            if mark.name == "parametrize":
+                for case in mark.args[1]:
+                    if isinstance(case, PARAM):
+                        yield from case.values
+                    else:
+                        yield from case if isinstance(case, tuple | list) else (case,)
+
+
+def kinds(sources: Mapping[str, Source]) -> Shown:
+    """Kinds of findings that the code names and that are no class of faults; by their names."""
+    from pallas_debug_kernels.broken import Fault
+
+    from pallas_debug.verified import merge
+
+    known = {kind for group in (*merge.SAME, *merge.WORST, merge.REFUSED) for kind in group}
+    for path in (ROOT / "pallas_debug").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "kind":
+                value = node.value
+                if isinstance(value, ast.Constant) and re.match(r"[A-Z]\w+$", str(value.value)):
+                    known.add(str(value.value))
+    known -= {str(fault) for fault in Fault}
+    return {kind: named(sources, kind) for kind in sorted(known)}
+
+
+def targets(sources: Mapping[str, Source]) -> Shown:
+    """Targets, by their names; tests over `BUILTIN` show each of them."""
+    from pallas_debug.aot.targets import BUILTIN
+
+    all_of_them = {file for file, source in sources.items() if "BUILTIN" in source.names}
+    return {target.name: named(sources, target.name) | all_of_them for target in BUILTIN}
+
+
+def commands(sources: Mapping[str, Source]) -> Shown:
+    """Commands, by the pages and the tests that run them."""
+    from pallas_debug.cli.group import COMMANDS
+
+    run = load(ROOT / "docs" / "commands.py")
+    on_pages = "\n".join(path.read_text() for path in run.pages())
+    starts = {file: started(source.tree) for file, source in sources.items()}
+    found: dict[str, set[str]] = {}
+    for name in COMMANDS:
+        found[name] = {file for file, words in starts.items() if name in words}
+        if re.search(rf"^\$ .*pallas-debug {name}\b", on_pages, re.MULTILINE):
+            found[name].add(RUNS_PAGES)
+    return found
+
+
+def started(tree: ast.Module) -> set[str]:
+    """Words that stand first in a call of a fixture `command`, or in a list for `commands`; or
+    second, after the path of the command."""
+    words = set()
+    for node in ast.walk(tree):
+        listed: list[ast.expr] = []
+        if isinstance(node, ast.Call):
+            if isinstance(node.func, ast.Name) and node.func.id in ("command", "run", "tool"):
+                listed = node.args[:1]
+            elif isinstance(node.func, ast.Name) and node.func.id == "commands":
+                listed = [
+                    item.elts[0]
+                    for item in node.args
+                    if isinstance(item, ast.List | ast.Tuple) and item.elts
+                ]
+        elif isinstance(node, ast.List) and len(node.elts) > 1:
+            listed = node.elts[1:2]
+        words |= {str(item.value) for item in listed if isinstance(item, ast.Constant)}
+    return words
+
+
+def named(sources: Mapping[str, Source], word: str) -> set[str]:
+    """Files with a string in which this word stands."""
+    return {file for file, source in sources.items() if word in source.words}
+
+
+def load(path: Path) -> ModuleType:
+    """A module by its path, under a name of its own."""
+    name = f"_promises_{path.relative_to(ROOT).with_suffix('')}".replace("/", "_")
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

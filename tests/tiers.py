@@ -1,0 +1,207 @@
+"""Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
+
+`--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
+everything runs. CPU time includes that of child processes, alive or not: wall time depends on what
+else the machine does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Generator, Hashable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+QUARTERS = 4
+MAX_UNMARKED = 5.0
+"""CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
+
+MAX_TEST = 20.0
+"""CPU seconds that no test should exceed, marked or not."""
+
+BUDGET = {
+    "aot": 30,
+    "analysis": 35,
+    "bridge": 140,
+    "checks": 280,
+    "cli": 165,
+    "docs": 200,
+    "explain": 30,
+    "hooks": 10,
+    "ir": 10,
+    "kernels": 400,
+    "plugin": 45,
+    "project": 15,
+    "report": 5,
+    "reproduce": 35,
+    "session": 120,
+    "store": 15,
+    "torture": 60,
+    "tui": 115,
+    "verified": 70,
+}
+"""CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
+
+SKIPPED_FILE = "TIERS_SKIPPED"
+"""Environment variable: a file for the reasons of skipped tests, which tests/run.py repeats."""
+
+_TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+
+
+def slow_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[Any]:
+    """The `pytest.param`s, all marked slow but the first with each key.
+
+    `key` gets a case's values; None marks the case slow.
+    """
+    seen: set[Hashable] = {None}
+    marked = []
+    for case in cases:
+        found = key(*case.values)
+        marks = [*case.marks, pytest.mark.slow] if found in seen else case.marks
+        marked.append(pytest.param(*case.values, marks=marks, id=case.id))
+        seen.add(found)
+    return marked
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quarter",
+        type=int,
+        choices=range(QUARTERS),
+        help="run one quarter of the tests marked slow (default: all of them)",
+    )
+    parser.addoption(
+        "--sampled",
+        default="",
+        metavar="FOLDERS",
+        help="folders of tests/, joined by commas, whose tests all count as slow",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
+    )
+    config.pluginmanager.register(Costs(config), "costs")
+
+
+@pytest.hookimpl(trylast=True)  # after -k and -m
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect three quarters of the slow tests.
+
+    They are dealt like cards, in order, so that each quarter gets its share of every table.
+    """
+    quarter = config.getoption("quarter")
+    if quarter is None:
+        return
+    names = filter(None, config.getoption("sampled").split(","))
+    sampled = {config.rootpath / "tests" / name for name in names}
+    slow = [
+        item
+        for item in items
+        if item.get_closest_marker("slow") or not sampled.isdisjoint(item.path.parents)
+    ]
+    left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter}
+    if left_out:
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
+
+
+class Costs:
+    """CPU seconds of each test, taken where it runs and added up where the results are printed."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.root = config.rootpath
+        self.last = cpu_seconds()
+        self.tests: Counter[str] = Counter()
+        self.slow: set[str] = set()
+        self.skipped: Counter[str] = Counter()
+
+    def pytest_runtest_logstart(self) -> None:
+        self.last = cpu_seconds()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item
+    ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        now = cpu_seconds()
+        # xdist sends a report's attributes on to the controlling process.
+        report.__dict__["cpu"] = max(0.0, now - self.last)
+        report.__dict__["slow"] = item.get_closest_marker("slow") is not None
+        self.last = now
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        self.tests[report.nodeid] += getattr(report, "cpu", 0.0)
+        if getattr(report, "slow", False):
+            self.slow.add(report.nodeid)
+        if (
+            report.skipped
+            and not hasattr(report, "wasxfail")
+            and isinstance(report.longrepr, tuple)
+        ):
+            self.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        path = os.environ.get(SKIPPED_FILE)
+        if path and not hasattr(session.config, "workerinput"):
+            lines = [f"{reason} ({count} tests)" for reason, count in self.skipped.most_common()]
+            Path(path).write_text("".join(f"{line}\n" for line in lines))
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_terminal_summary(
+        self, terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    ) -> None:
+        if not self.tests:
+            return
+        write = terminalreporter.write_line
+        seconds: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for nodeid, cpu in self.tests.items():
+            folder = "/".join(Path(nodeid.partition("::")[0]).parts[:2])
+            seconds[folder] += cpu
+            counts[folder] += 1
+        terminalreporter.section("CPU seconds")
+        for folder, cpu in seconds.most_common():
+            budget = BUDGET.get(Path(folder).name)
+            of = f" of {budget:4d}" if budget and config.getoption("quarter") is not None else ""
+            over = "  over its budget" if of and budget and cpu > budget else ""
+            write(f"{cpu:7.1f}{of}  {folder} ({counts[folder]} tests){over}")
+        write(f"{seconds.total():7.1f}  in all")
+        unmarked = {
+            nodeid: cpu
+            for nodeid, cpu in self.tests.items()
+            if cpu > (MAX_TEST if nodeid in self.slow else MAX_UNMARKED)
+        }
+        if unmarked:
+            write(f"over {MAX_UNMARKED:g} s and not marked slow, or over {MAX_TEST:g} s:")
+        for nodeid, cpu in sorted(unmarked.items(), key=lambda pair: -pair[1]):
+            write(f"{cpu:7.1f}  {nodeid}")
+
+
+def cpu_seconds() -> float:
+    """CPU seconds of this process and of its descendants so far."""
+    return sum(os.times()[:4]) + sum(map(_with_descendants, _children(os.getpid())))
+
+
+def _with_descendants(pid: int) -> float:
+    """CPU seconds of a living child process: its own, and those of its children."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:  # it has ended, or there is no /proc
+        return 0.0
+    return sum(map(int, fields[11:15])) / _TICK + sum(map(_with_descendants, _children(pid)))
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            found += map(int, (task / "children").read_text().split())
+    except OSError:
+        pass
+    return found
