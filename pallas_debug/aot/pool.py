@@ -124,8 +124,9 @@ class Pool:
             self._children,
             jobs=self.settings.jobs,
             key=lambda: _key(self.settings),
-            start=lambda: _Child(self.settings),
+            start=self._start,
         )
+        self._is_swept = False
 
     def __enter__(self) -> Pool:
         return self
@@ -209,6 +210,13 @@ class Pool:
             else:
                 self._lease.drop(child)
 
+    def _start(self) -> _Child:
+        """A new child; before its first one, a pool deletes what killed runs left."""
+        is_swept, self._is_swept = self._is_swept, True
+        if not is_swept:
+            sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
+        return _Child(self.settings)
+
     def close(self, *, stop: bool = False) -> None:
         """Finish what is under way, or stop it at once. Nothing compiles from then on."""
         if stop:
@@ -239,12 +247,6 @@ def _shared() -> Children[_Child]:
     return Children(keeps_idle=True)
 
 
-@functools.cache
-def _sweep() -> None:
-    """Delete what killed runs left in the temporary directory, once per process."""
-    sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
-
-
 class _Child:
     """One process with libtpu in it, and a folder for what it writes."""
 
@@ -254,7 +256,6 @@ class _Child:
 
     def __init__(self, settings: Settings) -> None:
         self.key = _key(settings)
-        _sweep()
         self._scratch = _scratch(DUMPS)
         self.folder = self._scratch.path
         self.dumps = self.folder / DUMPS

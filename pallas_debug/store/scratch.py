@@ -44,7 +44,7 @@ class Scratch:
     def __init__(self, parent: Path, prefix: str = "") -> None:
         while True:
             self.path = Path(tempfile.mkdtemp(dir=parent, prefix=f"{prefix}{_identity()}-"))
-            self.lock: int | None = None
+            self._locks: list[int] = []
             try:
                 if self._lock():
                     return
@@ -57,9 +57,10 @@ class Scratch:
     def _lock(self) -> bool:
         """False where a sweep took the folder between its creation and its lock."""
         path = self.path / LOCK
-        self.lock = locks.open_lock(path)
+        lock = locks.open_lock(path)
+        self._locks.append(lock)
         try:
-            if locks.try_lock(self.lock) and _is_file(self.lock, path):
+            if locks.try_lock(lock) and _is_file(lock, path):
                 return True
         except locks.LocksUnavailable:
             self._close()
@@ -67,10 +68,16 @@ class Scratch:
         self._close()
         return False
 
+    @property
+    def lock(self) -> int | None:
+        """The lock's file descriptor; None where there are no locks."""
+        return next(iter(self._locks), None)
+
     def _close(self) -> None:
-        if self.lock is not None:
-            os.close(self.lock)
-            self.lock = None
+        with contextlib.suppress(IndexError):
+            # `pop` is atomic: two threads may remove the folder at once, and a descriptor that is
+            # closed twice may be somebody else's by then.
+            os.close(self._locks.pop())
 
     def disown(self) -> None:
         """In a forked process: leave the folder, and its lock, to the process that made it."""

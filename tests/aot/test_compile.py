@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,9 @@ def test_ok(shared: Pool, module: Module, tmp_path: Path) -> None:
     assert set(files) == kept | {"compiler.log"}
     assert store.find_compilation(KERNEL, "v5e", "k") is not None
     target = open_dumps(tmp_path).find("add").target("v5e")
-    assert target.compilation == compilation
+    assert target.compilation is not None
+    assert set(target.compilation.files) == set(files)
+    assert replace(target.compilation, files={}) == compilation
     assert "llo.vadd.f32" in target.text(target.find_pass("finalize-llo"))
 
 
