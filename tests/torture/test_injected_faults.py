@@ -81,10 +81,10 @@ FAULTS = (
     ),
     Fault("pallas_debug.bridge.interpret", "lowering", "adapting a kernel to its interpret mode"),
     Fault("pallas_debug.bridge.hook", "_without_outer_line", "keeping the lines of a kernel"),
-    Fault("pallas_debug.session:Session", "_keep", "keeping kernel", is_kept=False),
-    Fault("pallas_debug.session:Session", "ran", "noting which kernels ran"),
+    Fault("pallas_debug.session.session:Session", "_keep", "keeping kernel", is_kept=False),
+    Fault("pallas_debug.session.session:Session", "ran", "noting which kernels ran"),
     Fault("pallas_debug.aot.pool:Pool", "close", "stopping the compiler processes"),
-    Fault("pallas_debug.session:Session", "wait", "waiting for compilations"),
+    Fault("pallas_debug.session.session:Session", "wait", "waiting for compilations"),
     Fault("pallas_debug.api", "_report", "printing what was dumped"),
 )
 
@@ -217,7 +217,7 @@ def test_parts_that_fail_leave_the_compilation_as_it_is(
     "fault",
     [
         CAPTURE,
-        Fault("pallas_debug.session:Session", "_keep", "keeping kernel `vector_add`"),
+        Fault("pallas_debug.session.session:Session", "_keep", "keeping kernel `vector_add`"),
         Fault("pallas_debug.aot.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
         Fault("pallas_debug.store.writer:Store", "claim", "compiling kernel `vector_add` for v5e"),
     ],

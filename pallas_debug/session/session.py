@@ -1,7 +1,7 @@
-"""One session: modes on, kernels captured, compiled in the background, handed to the plugins.
+"""The session: modes on, kernels captured, compiled in the background, subscribers notified.
 
-Floor 3. `Session` ties the engines together and knows no face. Its plugins (`hooks.py`) are told
-of what happens; the store that keeps it all is one of them.
+Floor 3. `Session` ties the engines together and knows no face. Subscribers (`hooks.py`) are
+notified of what happens; the store, through `keeper.py`, is one of them.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.aot import job, targets
+from pallas_debug.aot import job
 from pallas_debug.aot import switches as switch_names
-from pallas_debug.aot.pool import DEFAULT_TIMEOUT, Pool, Settings, default_jobs
+from pallas_debug.aot.pool import Pool, Settings, default_jobs
 from pallas_debug.bridge import (
     capture,
     chip,
@@ -38,63 +38,15 @@ from pallas_debug.bridge.interpret_params import Mode
 from pallas_debug.checks.observer import RunObserver, Skip
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.hooks import extra_targets, first, hookimpl, notify, plugin_manager
-from pallas_debug.model import (
-    Compilation,
-    Dump,
-    Finding,
-    Kernel,
-    PrintRecord,
-    RunRecord,
-    Target,
-)
+from pallas_debug.hooks import first, notify, plugin_manager
+from pallas_debug.model import Compilation, Dump, Finding, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.session.keeper import StorePlugin
+from pallas_debug.session.options import DEFAULT_CHIP, Options, mode_of, resolve_targets
 from pallas_debug.store.locks import WAIT_MARGIN, Waiting
 from pallas_debug.store.writer import Store
 
-Interpret = Mode | str | None
-"""Who runs kernels, as text or `Mode`. None is `auto` where there is no accelerator, else `off`."""
-
-DEFAULT_HANG = 30.0
-"""Seconds in which a kernel that is waited for must do something."""
-
-DEFAULT_CHIP = "v5e"
-"""What interpreted code is told that asks for its chip, where no target says otherwise."""
-
 _reporting: list[object] = []
 """Who asked last is told of what an interpreter finds: a session within a session keeps its own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Options:
-    """What a session is to do.
-
-    Attributes:
-      dumps: directory to dump into; None to capture alone.
-      targets: names to compile for; empty to compile for none.
-      chip: target whose chip is given to code that asks for one; the first target unless told, and
-        v5e where there is none.
-      interpret: who runs kernels: a mode such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
-        is `auto` where there is no accelerator, else `off`.
-      timeout: seconds for one compilation.
-      jobs: compiler processes at most.
-      epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
-      checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
-      prints: whether what interpreted kernels print is kept, and told to the plugins.
-      switches: what is asked of compilations by name (`aot/switches.py`), such as `log_recorder`.
-      hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
-    """
-
-    dumps: Path | None = None
-    targets: tuple[str, ...] = ()
-    chip: str | None = None
-    interpret: Interpret = None
-    timeout: float = DEFAULT_TIMEOUT
-    jobs: int = 0
-    epoch: object | None = None
-    checks: tuple[str, ...] = ()
-    prints: bool = False
-    switches: tuple[str, ...] = ()
-    hang_after: float = DEFAULT_HANG
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,36 +58,6 @@ class Uncaptured:
 
     def __str__(self) -> str:
         return f"kernel `{self.name}` could not be captured: {self.problem}"
-
-
-class StorePlugin:
-    """Keeps what a session sees in a dump directory."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-
-    @hookimpl
-    def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
-        self.store.put_kernel(kernel, jaxpr=jaxpr, source=source)
-
-    @hookimpl
-    def pallas_debug_claim_compilation(
-        self, kernel: Kernel, target: Target
-    ) -> AbstractContextManager[None]:
-        return self.store.claim(kernel, target.name)
-
-    @hookimpl
-    def pallas_debug_find_compilation(
-        self, kernel: Kernel, target: Target, key: str
-    ) -> Compilation | None:
-        return self.store.find_compilation(kernel, target.name, key)
-
-    @hookimpl
-    def pallas_debug_compilation_finished(
-        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
-    ) -> None:
-        if not compilation.cached:
-            self.store.put_compilation(kernel, compilation, files)
 
 
 class Session:
@@ -165,7 +87,7 @@ class Session:
         say: Callable[[str], None] | None = None,
     ) -> None:
         self.options = options
-        self._mode = _mode(options.interpret)
+        self._mode = mode_of(options.interpret)
         self._say = say
         self._stopping = threading.Event()
         self.store = self._opened_store()
@@ -670,34 +592,3 @@ class Session:
         with self._lock:
             self.skips.append(skip)
         self.report(PallasDebugError(skip.sentence))
-
-
-def _mode(asked: Interpret) -> Mode:
-    if asked is None:
-        platform.leave_out_absent_tpu()
-        return Mode("off" if platform.has_accelerator() else "auto")
-    return Mode.parse(asked)
-
-
-def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
-    """The targets of these names; `tpu` becomes that of this host's device.
-
-    Raises:
-      UnknownTargetError: a name that nobody knows.
-      CannotRunError: `tpu` on a host without one.
-    """
-    if not names:
-        return ()
-    found = targets.resolve_all(names, extra_targets(plugins))
-    return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
-
-
-def _of_this_host() -> Target:
-    kind = platform.device_kind()
-    target = targets.of_device(kind)
-    if target is None:
-        raise CannotRunError(
-            f"the target `tpu` is the TPU of this host, and jax's device here is {kind!r}. "
-            "Name a generation instead, such as v5e."
-        )
-    return target

@@ -1,0 +1,93 @@
+"""What a session is to do: its options, and the targets and the interpret mode that they name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallas_debug.aot import targets
+from pallas_debug.aot.pool import DEFAULT_TIMEOUT
+from pallas_debug.bridge import platform
+from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.errors import CannotRunError
+from pallas_debug.hooks import extra_targets
+from pallas_debug.model import Target
+
+Interpret = Mode | str | None
+"""Who runs kernels, as text or `Mode`. None is `auto` where there is no accelerator, else `off`."""
+
+DEFAULT_HANG = 30.0
+"""Seconds in which a kernel that is waited for must do something."""
+
+DEFAULT_CHIP = "v5e"
+"""What interpreted code is told that asks for its chip, where no target says otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What a session is to do.
+
+    Attributes:
+      dumps: directory to dump into; None to capture alone.
+      targets: names to compile for; empty to compile for none.
+      chip: target whose chip is given to code that asks for one; the first target unless told, and
+        v5e where there is none.
+      interpret: who runs kernels: a mode such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
+        is `auto` where there is no accelerator, else `off`.
+      timeout: seconds for one compilation.
+      jobs: compiler processes at most.
+      epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
+      checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
+      prints: whether what interpreted kernels print is kept, and told to the plugins.
+      switches: what is asked of compilations by name (`aot/switches.py`), such as `log_recorder`.
+      hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
+    """
+
+    dumps: Path | None = None
+    targets: tuple[str, ...] = ()
+    chip: str | None = None
+    interpret: Interpret = None
+    timeout: float = DEFAULT_TIMEOUT
+    jobs: int = 0
+    epoch: object | None = None
+    checks: tuple[str, ...] = ()
+    prints: bool = False
+    switches: tuple[str, ...] = ()
+    hang_after: float = DEFAULT_HANG
+
+
+def mode_of(asked: Interpret) -> Mode:
+    """The interpret mode that was asked for; without one, `auto` where there is no accelerator.
+
+    Raises:
+      UsageError: no such mode.
+    """
+    if asked is None:
+        platform.leave_out_absent_tpu()
+        return Mode("off" if platform.has_accelerator() else "auto")
+    return Mode.parse(asked)
+
+
+def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
+    """The targets of these names; `tpu` becomes that of this host's device.
+
+    Raises:
+      UnknownTargetError: a name that nobody knows.
+      CannotRunError: `tpu` on a host without one.
+    """
+    if not names:
+        return ()
+    found = targets.resolve_all(names, extra_targets(plugins))
+    return tuple(_of_this_host() if t.name == targets.DEVICE.name else t for t in found)
+
+
+def _of_this_host() -> Target:
+    kind = platform.device_kind()
+    target = targets.of_device(kind)
+    if target is None:
+        raise CannotRunError(
+            f"the target `tpu` is the TPU of this host, and jax's device here is {kind!r}. "
+            "Name a generation instead, such as v5e."
+        )
+    return target
