@@ -366,7 +366,7 @@ def test_a_full_disk_is_said_and_what_is_found_still_counts(
     inject: Injected, verify: Callable[..., tuple[int, str]], tmp_path: Path
 ) -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    inject(Fault("pallas_debug.store.writer:Store", "_temporary", ""), full)
+    inject(Fault("pallas_debug.store.disk:Disk", "write", ""), full)
     code, out = verify("added:add", "-e", "static", "-t", "v5e", "--to", "kept", "--json")
     verdict = json.loads(out)
     assert code == 3
