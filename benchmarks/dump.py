@@ -104,6 +104,7 @@ class Nobody:
     def lowered(self, *_): pass
     def ran(self, *_): pass
     def failed(self, *_): pass
+    def report(self, problem): raise problem
 
 start = time.perf_counter()
 with hook.watching(Nobody()), hook.stubbed():

@@ -516,6 +516,9 @@ class Watcher:
     def ran(self, *_: Any) -> None: ...
     def failed(self, *_: Any) -> None: ...
 
+    def report(self, problem: Exception) -> None:
+        raise problem
+
 
 COLLECTIVES = ("right_permute", "all_gather")
 """They map over devices themselves, not under vmap."""
