@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import signal
@@ -21,6 +22,7 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu")
 # The key that dumps are signed with; each process of a run has its own.
 STATE = tempfile.TemporaryDirectory(prefix="pallas-debug-tests-")
 os.environ["XDG_STATE_HOME"] = STATE.name
+atexit.register(STATE.cleanup)  # else its finalizer warns
 
 # A shell that starts the suite in the background makes it ignore SIGINT. The processes that it
 # starts would inherit that, and what ctrl+c does to them could not be tested.
