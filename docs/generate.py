@@ -469,8 +469,10 @@ VARIABLES = {
     "into words as a shell does, and run without one.",
     "EDITOR": "The same, where `VISUAL` is unset.",
     "PAGER": "What `browse` reads a text in at `|`; `less -R` where it is unset.",
-    "XDG_STATE_HOME": "Below it, `pallas-debug/` holds where one was in `browse`, and reports of "
-    "its crashes; `~/.local/state` where it is unset.",
+    "XDG_STATE_HOME": "Below it, `pallas-debug/` holds the position in `browse`, reports of its "
+    "crashes, and the key that dumps are signed with; `~/.local/state` where it is unset.",
+    "PALLAS_DEBUG_TRACEBACK": "Where it is set and not empty, a command that ends in an internal "
+    "error prints the traceback.",
     "XDG_CONFIG_HOME": "Below it, `pallas-debug/browse.toml` holds keys of your own; `~/.config` "
     "where it is unset.",
     "TMUX": "Where it is set, what is copied is handed through tmux, too.",

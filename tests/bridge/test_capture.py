@@ -423,6 +423,6 @@ def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) ->
     text = str(problem)
     assert text.startswith(
         "internal error in pallas-debug while capturing kernel `double_kernel` "
-        "(please report it: RuntimeError at pallas_debug/session.py:"
+        "(please report it: RuntimeError at pallas_debug/session/session.py:"
     )
     assert text.endswith(": a bug of ours). Your program is not at fault.")
