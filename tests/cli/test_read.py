@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import records
 
 import pallas_debug
 from pallas_debug.model import Dump
@@ -228,6 +229,7 @@ def test_a_real_terminal_gets_a_table_and_no_escape_of_a_files(
     shutil.copytree(root, copy)
     mosaic = copy / dump.name / "v5e" / "mosaic.mlir"
     mosaic.write_text("\x1b[2Jevil\n" + "tail\n")
+    records.main([str(copy)])  # a hostile manifest agrees with its files
     tool = Path(sys.executable).with_name("pallas-debug")
     screen = _in_terminal(f"{tool} ls {copy}; {tool} show {copy} mosaic -t v5e; echo do''ne")
     assert "kernel" in screen
