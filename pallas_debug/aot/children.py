@@ -142,7 +142,7 @@ class Lease(Generic[C]):
 
 
 class Children(Generic[C]):
-    """All children of a pool, whoever leases them.
+    """All children of a pool, leased or idle.
 
     There are never more than the largest number that a present lease asks for, except for idle
     ones that an earlier, larger lease has left behind.

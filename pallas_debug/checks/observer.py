@@ -129,7 +129,7 @@ class RunObserver:
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
     ) -> None:
-        """A kernel is not checked, or not all of it; nobody minds where no checks are asked for."""
+        """Note a kernel that is not fully checked; a no-op where no checks are asked for."""
         if not self.checks:
             if is_fault:
                 self._report(InternalError(f"{reason}.", boundary="hook"))

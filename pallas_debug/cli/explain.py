@@ -101,7 +101,7 @@ def _of_file(path: Path) -> _Report:
     from pallas_debug.store.files import open_named
 
     try:
-        # `<(command)` of a shell; any other pipe would be waited for in vain.
+        # `<(command)` of a shell; opening any other pipe would block.
         is_stream = path.is_relative_to("/dev/fd") or path.is_relative_to("/proc/self/fd")
         fd = os.open(path, os.O_RDONLY) if is_stream else open_named(path)
         with os.fdopen(fd, errors="replace") as file:

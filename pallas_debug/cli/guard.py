@@ -1,6 +1,6 @@
 """From exceptions to sentences on standard error and an exit code.
 
-Whatever a dump holds, a command ends in a sentence. An exception that nobody foresaw is our fault:
+Whatever a dump holds, a command ends in a sentence. An unexpected exception is our fault:
 it is called an internal error, and its traceback is printed only if `PALLAS_DEBUG_TRACEBACK` asks
 for it.
 """

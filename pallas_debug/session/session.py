@@ -480,7 +480,7 @@ class Session:
         self.raised.append(str(error))
 
     def report(self, problem: PallasDebugError) -> None:
-        """Keep what went wrong; whoever opened the session shows it."""
+        """Keep a problem until the session's owner reports it."""
         with self._lock:
             if str(problem) not in {str(known) for known in self.problems}:
                 self.problems.append(problem)
@@ -502,7 +502,7 @@ class Session:
 
     @contextlib.contextmanager
     def _claimed(self, captured: capture.Capture, target: Target, key: str) -> Iterator[None]:
-        """Nobody else compiles this kernel meanwhile; not attempted where that cannot be had."""
+        """Hold the claim on this compilation; without it, record that it was not attempted."""
         claim = first(
             self.plugins,
             "pallas_debug_claim_compilation",

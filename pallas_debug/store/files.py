@@ -2,8 +2,8 @@
 
 A path is opened one component at a time, relative to the folder opened before it, and no link is
 followed on the way. A link that stays within the directory is resolved first, and what it resolves
-to is opened in the same way, so that nobody can swap a folder for a link in between. The directory
-that the user named may itself be a link, or lie below one.
+to is opened in the same way, so that a folder cannot be swapped for a link in between. The
+directory that the user named may itself be a link, or lie below one.
 
 Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
 opened, and so is a file above a limit of size.

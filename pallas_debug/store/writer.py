@@ -234,7 +234,7 @@ class Store:
                 if _holds(folder, written):
                     self._disk.flush(folder.parent)
                     return True
-                self._undo(folder, *undo)  # whoever deletes files did so before the rename
+                self._undo(folder, *undo)  # another process deleted files before the rename
         raise DumpDirectoryError(
             f"cannot dump to {self.root}: something deletes files under {_TMP}/ while they are "
             "written. Stop cleaning the directory during a run; no half-written folder was left"
@@ -307,7 +307,7 @@ class Store:
     def _replace_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
         """Replace several files of a kernel such that a kill does not leave a mixture for good.
 
-        They are first published together under `.tmp/`. Whoever finds them there replaces all.
+        They are first published together under `.tmp/`. The next run replaces all of them.
         """
         with self._writing(folder):
             self._complete(folder)

@@ -34,7 +34,7 @@ def quoted(text: str, token: str | None = None) -> str:
     with `::` for a command, spaces before it notwithstanding.
 
     Args:
-      token: ends the quotation; one that nobody can guess unless given.
+      token: ends the quotation; an unguessable one unless given.
     """
     token = token or secrets.token_hex(16)
     return f"::stop-commands::{token}\n{text}\n::{token}::"

@@ -1,6 +1,6 @@
 """The table of a verdict, built from what was asked for and then filled with what was answered.
 
-A cell that nobody answered is `unjudged`: no engine that fails, and no compilation that never
+A cell without an answer is `unjudged`: no engine that fails, and no compilation that never
 starts, can leave a hole in the table. Pure functions; no engine, no jax.
 """
 

@@ -189,7 +189,7 @@ def insert_text(m: Mutant) -> None:
 
 
 def _record(path: Path) -> None:
-    """Have the manifest record a pass as it is, as whoever wrote the dump could."""
+    """Have the manifest record a pass as it is, as the author of a dump could."""
     import hashlib
 
     for folder in path.parents[:2]:
