@@ -287,7 +287,8 @@ def deepen(m: Mutant) -> None:
 def duplicate(m: Mutant) -> None:
     path = m.random.choice([p for p in m.root.rglob("*") if p.is_dir()] or [m.root / "none"])
     name = os.fsdecode(m.random.choice(NAMES))
-    shutil.copytree(path, path.parent / name, symlinks=True)
+    # By hard links: another mutation may have made a file a terabyte of nothing.
+    shutil.copytree(path, path.parent / name, symlinks=True, copy_function=os.link)
     m.note(f"duplicate as {name!r:.50}", path)
 
 

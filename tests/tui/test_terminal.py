@@ -380,9 +380,11 @@ def test_the_source_is_opened_in_the_editor(tmp_path: Path, dumps: Path, recorde
         found = told(terminal, file)
         terminal.wait_for("addf")  # it is drawn again
         assert terminal.quit() == 0
-    flag, line, path = found["words"]
+    flag, *safely, line, end, path = found["words"]
     assert flag == "--a flag"
+    assert safely == ["--cmd", "set nomodeline noexrc"]
     assert line.startswith("+")
+    assert end == "--"
     assert "x_ref[...] + y_ref[...]" in found["content"].splitlines()[int(line[1:]) - 1]
     assert path.endswith("vector_add/kernel.py")
 
