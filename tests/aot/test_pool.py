@@ -20,7 +20,7 @@ import pytest
 from pallas_debug.aot import children
 from pallas_debug.aot.pool import Outcome, Pool, Settings
 from pallas_debug.errors import WorkerError
-from pallas_debug.store import raw
+from pallas_debug.store import locks, raw, scratch
 
 Module = Callable[[str], bytes]
 Wait = Callable[[Callable[[], bool]], None]
@@ -383,6 +383,14 @@ def test_the_parent_is_killed(
     assert list(folder.iterdir()) == []
 
 
+def is_free(folder: Path) -> bool:
+    opened = os.open(folder / scratch.LOCK, os.O_RDWR)
+    try:
+        return locks.try_lock(opened)
+    finally:
+        os.close(opened)
+
+
 def test_what_killed_runs_left_is_swept(
     module: Module, tmp_path: Path, temporary: Path, wait_until: Wait, is_running: IsRunning
 ) -> None:
@@ -405,6 +413,8 @@ def test_what_killed_runs_left_is_swept(
         killed.wait()
         os.kill(pids[0], signal.SIGKILL)
         wait_until(lambda: not is_running(pids[0]))
+        # Its main thread is dead; the others let go of the lock a moment later.
+        wait_until(lambda: all(map(is_free, temporary.glob(f"*-{killed.pid}-*"))))
         owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
         assert owners == {str(killed.pid), str(alive.pid)}
         (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
