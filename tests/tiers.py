@@ -39,7 +39,7 @@ BUDGET = {
     "reproduce": 35,
     "session": 120,
     "store": 15,
-    "torture": 60,
+    "torture": 100,
     "tui": 115,
     "verified": 70,
 }
