@@ -124,7 +124,7 @@ class Lease(Generic[C]):
         self._children.release(self, stop=stop)
 
     def wants_another(self, of_key: list[C]) -> bool:
-        """Whether waiting for one of these children would take longer than starting another.
+        """Return whether waiting for one of these children takes longer than starting another.
 
         A child costs half a second of a core before it compiles anything: worth it only where
         the kernels that wait keep the present children busy for longer.
@@ -252,7 +252,7 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def pids(self) -> list[int]:
-        """Of the children that are alive."""
+        """Process IDs of the children that are alive."""
         with self.changed:
             return [child.pid for child in self._alive if child.usable()]
 

@@ -226,7 +226,7 @@ class Pool:
         self._lease.release(stop=stop)
 
     def pids(self, *, at_work: bool = False) -> list[int]:
-        """Of the children that are alive, or of those alone that compile for this pool."""
+        """Process IDs of the children that are alive, or only of those at work for this pool."""
         if at_work:
             return [child.pid for child in list(self._lease.held) if child.usable()]
         return self._children.pids()

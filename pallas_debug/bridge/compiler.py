@@ -197,7 +197,7 @@ def _mlir_context() -> ir.Context:
 
 
 def _is_set(variable: str, *, default: str) -> bool:
-    """Whether an environment variable is true, in jax's spelling."""
+    """Return whether an environment variable is true, as jax parses it."""
     return os.environ.get(variable, default).lower() in _TRUE
 
 
