@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -28,8 +27,6 @@ from pallas_debug.model import Finding
 
 F32, BF16, INT = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
-LIMIT = 0.3
-"""Seconds for one kernel."""
 
 
 def with_gradient(function: Callable[..., Any], argnums: tuple[int, ...]) -> Callable[..., Any]:
@@ -43,9 +40,7 @@ def found(kernels: list[Capture], not_on: tuple[str, ...] = ()) -> Iterator[Find
     assert kernels
     for captured in kernels:
         targets = [target for target in BUILTIN if target.name not in not_on]
-        start = time.process_time()
         yield from analyze(captured, targets).findings
-        assert time.process_time() - start < LIMIT
 
 
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
