@@ -20,9 +20,9 @@ from jax.experimental import pallas as pl
 from pallas_debug_kernels import operations
 
 from pallas_debug.analysis import analyze
-from pallas_debug.aot.targets import BUILTIN
-from pallas_debug.bridge import hook
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session
 

@@ -26,7 +26,7 @@ import jax.numpy as jnp
 from pallas_debug_kernels import flash_attention, make_splash_attention, matmul
 from pallas_debug_kernels.ops import splash_attention as splash_module
 
-from pallas_debug.bridge import interpret
+from pallas_debug.bridge.interpret import interpret
 from pallas_debug.checks import names
 from pallas_debug.session import Options, Session
 

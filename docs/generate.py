@@ -216,7 +216,7 @@ def _signature(function: Callable[..., object]) -> str:
 
 def dump_format() -> str:
     from pallas_debug import model
-    from pallas_debug.aot import compile as compile_
+    from pallas_debug.compiler import compile as compile_
     from pallas_debug.store import names, origin, reader, schema, scratch, writer
 
     files = reader.STAGE_FILES
@@ -374,7 +374,7 @@ def hooks() -> str:
 
 
 def targets() -> str:
-    from pallas_debug.aot import targets as module
+    from pallas_debug.compiler import targets as module
 
     rows = [
         [
@@ -388,7 +388,7 @@ def targets() -> str:
     ]
     return page(
         "Targets",
-        "pallas_debug/aot/targets.py",
+        "pallas_debug/compiler/targets.py",
         [
             "What `--target`, `--pallas-target` and `targets=` take, joined by commas.",
             table(["target", "topology", "device kind", "cores per device", ""], rows),
@@ -401,7 +401,7 @@ def targets() -> str:
 
 
 def switches() -> str:
-    from pallas_debug.aot import switches as module
+    from pallas_debug.compiler import switches as module
 
     takers = {"compile": "libtpu", "lowering": "jax"}
     rows = [
@@ -410,7 +410,7 @@ def switches() -> str:
     ]
     return page(
         "Switches",
-        "pallas_debug/aot/switches.py",
+        "pallas_debug/compiler/switches.py",
         [
             "What `--switch` and `switches=` take, joined by commas or repeated, and what "
             "`pallas_debug.compile` has an argument for each of. The "
@@ -496,7 +496,7 @@ THEIRS = {
 def environment() -> str:
     from pallas_debug_pytest.options import OPTIONS
 
-    from pallas_debug.aot import pool
+    from pallas_debug.compiler import pool
 
     undescribed = _variables_read() - set(VARIABLES)
     if undescribed:
@@ -528,7 +528,7 @@ def environment() -> str:
             ],
         ),
     ]
-    return page("Environment", "pallas_debug/aot/pool.py and the plugin's options", parts)
+    return page("Environment", "pallas_debug/compiler/pool.py and the plugin's options", parts)
 
 
 def _variables_read() -> set[str]:
@@ -542,7 +542,7 @@ def _variables_read() -> set[str]:
 
 def errors() -> str:
     """The catalogue of explanations."""
-    from pallas_debug.explain import TOPICS
+    from pallas_debug.findings.explain import TOPICS
 
     parts = [
         "What `pallas-debug explain` knows: every way in which a kernel is known to fail, with its "
@@ -564,7 +564,7 @@ def errors() -> str:
                 ["links", ", ".join(f"<{link}>" for link in entry.links)],
             ]
             parts.append(table(["", "about it"], [row for row in rows if row[1]]))
-    return page("Errors", "pallas_debug/explain/catalogue/", parts)
+    return page("Errors", "pallas_debug/findings/explain/catalogue/", parts)
 
 
 def _sentence(text: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pallas_debug.compiled import compile as compile
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
-    from pallas_debug.verified import verify as verify
+    from pallas_debug.verdict import verify as verify
 
 _HOMES = {
     "check": "pallas_debug.checked",
@@ -29,7 +29,7 @@ _HOMES = {
     "interpret": "pallas_debug.api",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
-    "verify": "pallas_debug.verified",
+    "verify": "pallas_debug.verdict",
 }
 
 __all__ = ["__version__", *_HOMES]

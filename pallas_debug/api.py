@@ -16,10 +16,11 @@ from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import report
-from pallas_debug.aot import switches as switch_names
-from pallas_debug.aot.pool import DEFAULT_TIMEOUT
-from pallas_debug.bridge import platform, trace
-from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.bridge import platform
+from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.hooks import hookimpl

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from pallas_debug import report as text
-from pallas_debug.bridge import trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
 from pallas_debug.model import Finding, PrintRecord

@@ -13,10 +13,10 @@ are those of the unchecked kernel. A kernel that it cannot look into is named by
 
 from __future__ import annotations
 
-from pallas_debug.bridge import checkify_rule
-from pallas_debug.bridge.checkify_rule import UncheckedKernel as UncheckedKernel
-from pallas_debug.bridge.checkify_rule import install as install
-from pallas_debug.bridge.checkify_rule import uninstall as uninstall
+from pallas_debug.bridge.instrument import checkify_rule
+from pallas_debug.bridge.instrument.checkify_rule import UncheckedKernel as UncheckedKernel
+from pallas_debug.bridge.instrument.checkify_rule import install as install
+from pallas_debug.bridge.instrument.checkify_rule import uninstall as uninstall
 
 __all__ = ["UncheckedKernel", "install", "uninstall"]
 

@@ -10,8 +10,9 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
-from pallas_debug.aot import switches, targets
-from pallas_debug.bridge import executable, platform, trace, versions
+from pallas_debug.bridge import platform, versions
+from pallas_debug.bridge.lowering import executable, trace
+from pallas_debug.compiler import switches, targets
 from pallas_debug.errors import CannotRunError, UsageError
 
 P = ParamSpec("P")

@@ -200,7 +200,8 @@ def _device() -> Iterator[Check]:
 
 def _interpreters() -> Iterator[Check]:
     """What the installed interpreters cannot run, and what they let pass in silence."""
-    from pallas_debug.bridge import interpret_limits, interpret_params
+    from pallas_debug.bridge.interpret import limits as interpret_limits
+    from pallas_debug.bridge.interpret import params as interpret_params
     from pallas_debug.errors import UsageError
 
     known = {
@@ -230,9 +231,9 @@ def _compiles() -> Iterator[Check]:
     """A kernel for every target, through all the rooms."""
     from pallas_debug_kernels import vector_add
 
-    from pallas_debug.aot import targets
     from pallas_debug.api import dump
-    from pallas_debug.bridge.trace import shape_dtype
+    from pallas_debug.bridge.lowering.trace import shape_dtype
+    from pallas_debug.compiler import targets
     from pallas_debug.store import scratch
     from pallas_debug.store.scratch import PREFIX
 

@@ -107,7 +107,7 @@ def _message(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str | None:
-    """`pallas_debug/bridge/capture.py:66`: the innermost frame of ours."""
+    """`pallas_debug/bridge/capture/capture.py:66`: the innermost frame of ours."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

@@ -122,7 +122,7 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 def explanation(compilation: Compilation, dump: Dump) -> list[str]:
     """What a failure means and what to do, indented; nothing where nobody knows or it says so."""
-    from pallas_debug import explain
+    from pallas_debug.findings import explain
 
     if compilation.failure is None or is_in_our_words(compilation.failure):
         return []
@@ -155,7 +155,7 @@ def finding_text(finding: Finding) -> str:
         lines.append(f"other side: {_quoted(finding.other)}")
     cause, advice = finding.cause, finding.advice
     if not cause and not advice:
-        from pallas_debug import explain
+        from pallas_debug.findings import explain
 
         explained = explain.of_finding(finding)
         if explained is not None:

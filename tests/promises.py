@@ -161,7 +161,7 @@ def kinds(sources: Mapping[str, Source]) -> Shown:
     """Kinds of findings that the code names and that are no class of faults; by their names."""
     from pallas_debug_kernels.broken import Fault
 
-    from pallas_debug.verified import merge
+    from pallas_debug.verdict import merge
 
     known = {kind for group in (*merge.SAME, *merge.WORST, merge.REFUSED) for kind in group}
     for path in (ROOT / "pallas_debug").rglob("*.py"):
@@ -176,7 +176,7 @@ def kinds(sources: Mapping[str, Source]) -> Shown:
 
 def targets(sources: Mapping[str, Source]) -> Shown:
     """Targets, by their names; tests over `BUILTIN` show each of them."""
-    from pallas_debug.aot.targets import BUILTIN
+    from pallas_debug.compiler.targets import BUILTIN
 
     all_of_them = {file for file, source in sources.items() if "BUILTIN" in source.names}
     return {target.name: named(sources, target.name) | all_of_them for target in BUILTIN}

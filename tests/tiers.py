@@ -23,7 +23,7 @@ MAX_TEST = 20.0
 """CPU seconds that no test should exceed, marked or not."""
 
 BUDGET = {
-    "aot": 30,
+    "compiler": 30,
     "analysis": 35,
     "bridge": 140,
     "checks": 280,
@@ -41,7 +41,7 @@ BUDGET = {
     "store": 15,
     "torture": 100,
     "tui": 115,
-    "verified": 70,
+    "verdict": 70,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 

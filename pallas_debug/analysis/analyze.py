@@ -18,7 +18,7 @@ from pallas_debug.analysis import (
     tiling,
     visits,
 )
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.model import Finding, Target
 

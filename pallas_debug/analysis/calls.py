@@ -11,7 +11,7 @@ import functools
 import linecache
 from collections.abc import Iterable
 
-from pallas_debug.bridge import lines
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.model import SourceLine
 
 _CALLEES = {"pallas_call"}

@@ -12,10 +12,10 @@ import linecache
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from pallas_debug import explain
 from pallas_debug.analysis.subject import ENGINE
-from pallas_debug.bridge import lines
+from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.walk import names
+from pallas_debug.findings import explain
 from pallas_debug.model import Finding
 
 KIND = "RemovedName"

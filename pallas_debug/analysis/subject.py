@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from pallas_debug.analysis.calls import CallSite
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices

@@ -18,7 +18,7 @@ from pallas_debug.errors import IncompatibleJaxError
 def _lowering_rules() -> str | None:
     from jax._src.interpreters import mlir
 
-    from pallas_debug.bridge import hook
+    from pallas_debug.bridge.lowering import hook
 
     for name, primitive in hook.PRIMITIVES.items():
         entry = mlir._lowerings.get(primitive)
@@ -64,13 +64,13 @@ def _grid_mapping() -> str | None:
 
 
 def _interpret() -> str | None:
-    from pallas_debug.bridge import interpret
+    from pallas_debug.bridge.interpret import interpret
 
     return interpret.fits()
 
 
 def _tpu_interpret() -> str | None:
-    from pallas_debug.bridge import tpu_interpret
+    from pallas_debug.bridge.interpret import tpu_interpret
 
     return tpu_interpret.fits()
 

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from pallas_debug.bridge import checkify_errors
-from pallas_debug.bridge.observe import Run
-from pallas_debug.bridge.sites import Failure, shape_text, slice_text
+from pallas_debug.bridge.instrument import checkify_errors
+from pallas_debug.bridge.instrument.observe import Run
+from pallas_debug.bridge.instrument.sites import Failure, shape_text, slice_text
 from pallas_debug.model import Finding
 
 ENGINE = "checks"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pallas_debug.bridge import checking
+from pallas_debug.bridge.instrument import checking
 from pallas_debug.errors import UsageError
 
 CHECKS: dict[str, str] = {

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from pallas_debug.bridge.observe import Run
+from pallas_debug.bridge.instrument.observe import Run
 from pallas_debug.checks import findings as words
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.guards import guarded, problem_of
@@ -36,7 +36,9 @@ class Skip:
 
 
 class RunObserver:
-    """Who is told by `bridge/observe.py` and `bridge/tpu_interpret.py` (their `Observer`).
+    """Observer of interpreted kernels: collects their prints and findings.
+
+    Implements `Observer` of `bridge/instrument/observe.py` and `bridge/interpret/tpu_interpret.py`.
 
     Args:
       checks: names; empty for none.

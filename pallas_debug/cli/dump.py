@@ -142,8 +142,8 @@ def _of_program(
     what: str, rest: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[Dump], Path]:
     programs.check_exists(what, module=options["module"])
-    from pallas_debug.aot import switches
     from pallas_debug.api import Notice, say_mode, split_targets
+    from pallas_debug.compiler import switches
     from pallas_debug.session import Options, Session
 
     session = Session(

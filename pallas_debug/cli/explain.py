@@ -18,7 +18,7 @@ from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
-    from pallas_debug.explain import Explained, Occurrence, Scan
+    from pallas_debug.findings.explain import Explained, Occurrence, Scan
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
@@ -72,8 +72,8 @@ class _Report:
 
 
 def _report(what: str) -> _Report:
-    from pallas_debug import explain
-    from pallas_debug.explain import layouts
+    from pallas_debug.findings import explain
+    from pallas_debug.findings.explain import layouts
 
     if what == "-":
         return _of_log(
@@ -127,7 +127,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 
 
 def _of_log(name: str, lines: Iterable[str]) -> _Report:
-    from pallas_debug import explain
+    from pallas_debug.findings import explain
 
     scan = explain.read(lines, _extra())
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
@@ -174,7 +174,7 @@ def _counts(name: str, scan: Scan) -> str:
 
 
 def _unknown(text: str) -> str:
-    from pallas_debug.explain import WHAT_TO_ATTACH
+    from pallas_debug.findings.explain import WHAT_TO_ATTACH
 
     headline = next((line.strip() for line in text.splitlines() if line.strip()), "")
     lines = [f"unknown: {headline[:200]}", "  no entry of the catalogue recognises this"]
@@ -184,7 +184,7 @@ def _unknown(text: str) -> str:
 
 def _of_dumps(directory: Path) -> _Report:
     """Every failed compilation, those of one kernel that fail alike together."""
-    from pallas_debug import explain
+    from pallas_debug.findings import explain
     from pallas_debug.report import plural
     from pallas_debug.store import open_dumps
 
@@ -221,7 +221,7 @@ def _of_dumps(directory: Path) -> _Report:
 
 
 def _list(*, as_json: bool) -> int:
-    from pallas_debug.explain import CATALOGUE
+    from pallas_debug.findings.explain import CATALOGUE
 
     entries: Sequence[Explanation] = (*_extra(), *CATALOGUE)
     if as_json:

@@ -112,7 +112,7 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
     if failure.last_pass:
         lines.append(f"  last pass: {failure.last_pass}")
     lines += ["", failure.message, ""]
-    from pallas_debug import explain
+    from pallas_debug.findings import explain
     from pallas_debug.hooks import explanations, plugin_manager
 
     for explanation in explanations(plugin_manager(), failure.message):

@@ -15,7 +15,7 @@ def command(as_json: bool) -> int:
 
     A full topology name such as v5e:2x4 is a target too.
     """
-    from pallas_debug.aot import targets
+    from pallas_debug.compiler import targets
     from pallas_debug.hooks import extra_targets, plugin_manager
 
     known = targets.known(extra_targets(plugin_manager()))

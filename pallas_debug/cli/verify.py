@@ -15,7 +15,7 @@ from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
-    from pallas_debug.verified import Verdict
+    from pallas_debug.verdict import Verdict
 
 
 @click.command("verify")
@@ -73,7 +73,7 @@ def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
         raise problem_of(error, "engine", f"verifying {what}") from error
     _print(verdict, options)
     if options["sarif"] is not None:
-        from pallas_debug.verified.sarif import sarif
+        from pallas_debug.verdict.sarif import sarif
 
         _write(options["sarif"], output.json_text(sarif(verdict)))
     return exit_code(verdict)
@@ -87,7 +87,7 @@ def exit_code(verdict: Verdict) -> Exit:
 
 
 def _print(verdict: Verdict, options: dict[str, Any]) -> None:
-    from pallas_debug.verified import github
+    from pallas_debug.verdict import github
 
     if options["github"]:
         for line in github.lines(verdict):
@@ -100,8 +100,8 @@ def _print(verdict: Verdict, options: dict[str, Any]) -> None:
 
 
 def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdict:
-    from pallas_debug.verified import Request, verify, verify_program
-    from pallas_debug.verified.suppressions import FILE
+    from pallas_debug.verdict import Request, verify, verify_program
+    from pallas_debug.verdict.suppressions import FILE
 
     suppress = options["suppress"] or (Path(FILE) if Path(FILE).is_file() else None)
     wanted = {

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from pallas_debug.bridge.spell import vocabulary
+from pallas_debug.bridge.unparse import vocabulary
 from pallas_debug.reproduce import flags
 
 MAX_TEXT = 10_000

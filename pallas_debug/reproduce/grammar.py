@@ -2,9 +2,9 @@
 
 A dump's program is read into a tree and written again, form by form, from its parsed values. A form
 that is not one of those below has nothing that writes it, so it never gets into what is run: no
-other import, no builtin, no attribute that `bridge/spell/vocabulary.py` does not list, no name that
-is not bound further up in a scope around it. Comments are lost, but for types of results and names
-of operands, which `lines.py` reads.
+other import, no builtin, no attribute that `bridge/unparse/vocabulary.py` does not list, no name
+that is not bound further up in a scope around it. Comments are lost, but for types of results and
+names of operands, which `lines.py` reads.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tokenize
 import warnings
 from collections.abc import Sequence
 
-from pallas_debug.bridge.spell import vocabulary
+from pallas_debug.bridge.unparse import vocabulary
 from pallas_debug.errors import CannotRunError
 from pallas_debug.reproduce.expressions import (
     Expressions,

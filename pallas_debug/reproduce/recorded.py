@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pallas_debug.aot import targets
-from pallas_debug.aot.switches import SWITCHES
-from pallas_debug.bridge.spell import UNSPELLED
+from pallas_debug.bridge.unparse import UNSPELLED
+from pallas_debug.compiler import targets
+from pallas_debug.compiler.switches import SWITCHES
 from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Compilation, Failure, Kernel, Target

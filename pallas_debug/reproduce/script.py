@@ -6,7 +6,7 @@ import base64
 import textwrap
 import zlib
 
-from pallas_debug.aot import switches
+from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import flags, grammar, vet

@@ -11,8 +11,8 @@ import re
 import time
 from collections.abc import Callable, Iterable
 
-from pallas_debug.aot import switches
-from pallas_debug.aot.pool import Outcome, Pool, Settings
+from pallas_debug.compiler import switches
+from pallas_debug.compiler.pool import Outcome, Pool, Settings
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import grammar

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pallas_debug.aot import switches
+from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError
 from pallas_debug.reproduce import flags, grammar
 from pallas_debug.reproduce.expressions import Refused, printable

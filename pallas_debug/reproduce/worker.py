@@ -24,8 +24,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(nothing, 1)  # what a kernel prints while it is traced is no reply
-    from pallas_debug.bridge import lower
-    from pallas_debug.bridge.spell import scripts
+    from pallas_debug.bridge.lowering import lower
+    from pallas_debug.bridge.unparse import scripts
 
     sys.stdin.close()
     while (script := read(requests)) is not None:

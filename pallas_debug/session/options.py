@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.aot import targets
-from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform
-from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.compiler import targets
+from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import CannotRunError
 from pallas_debug.hooks import extra_targets
 from pallas_debug.model import Target
@@ -40,7 +40,7 @@ class Options:
       epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
       checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
       prints: whether what interpreted kernels print is kept, and told to the plugins.
-      switches: what is asked of compilations by name (`aot/switches.py`), such as `log_recorder`.
+      switches: options of compilations by name (`compiler/switches.py`), such as `log_recorder`.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
     """
 

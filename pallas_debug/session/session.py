@@ -19,23 +19,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.aot import job
-from pallas_debug.aot import switches as switch_names
-from pallas_debug.aot.pool import Pool, Settings, default_jobs
-from pallas_debug.bridge import (
-    capture,
-    chip,
-    hook,
-    interpret,
-    launched,
-    observe,
-    platform,
-    selftest,
-    spell,
-    tpu_interpret,
-)
-from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.bridge import chip, platform, selftest
+from pallas_debug.bridge import unparse as spell
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.instrument import observe
+from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
+from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.checks.observer import RunObserver, Skip
+from pallas_debug.compiler import job
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.pool import Pool, Settings, default_jobs
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import first, notify, plugin_manager

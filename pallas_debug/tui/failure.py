@@ -78,7 +78,7 @@ def explanation(failure: Failure, kernel: Kernel | None) -> list[str]:
     Plugins of other distributions are asked first, which may take a while; one that cannot be
     loaded knows nothing.
     """
-    from pallas_debug import explain
+    from pallas_debug.findings import explain
     from pallas_debug.hooks import explanations, plugin_manager
 
     try:

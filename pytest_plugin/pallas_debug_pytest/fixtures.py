@@ -18,7 +18,7 @@ import pytest
 
 from pallas_debug import api
 from pallas_debug import report as text
-from pallas_debug.aot.pool import DEFAULT_TIMEOUT
+from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import UnknownTargetError
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target

@@ -16,8 +16,8 @@ from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump
-from pallas_debug.verified import Engine, Outcome, Verdict, table
-from pallas_debug.verified import text as verdicts
+from pallas_debug.verdict import Engine, Outcome, Verdict, table
+from pallas_debug.verdict import text as verdicts
 from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
 from pallas_debug_pytest.settings import Settings
 from pallas_debug_pytest.unjudged import Unjudged

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from pallas_debug.aot import targets
+from pallas_debug.compiler import targets
 from pallas_debug.errors import UnknownTargetError
 from pallas_debug.hooks import extra_targets, plugin_manager
 from pallas_debug.model import Target

@@ -92,7 +92,7 @@ def _mode(value: str) -> None:
     if value in MODES:
         return
     # Only jax knows what parameters there are, and it is not imported for a mode by itself.
-    from pallas_debug.bridge.interpret_params import Mode
+    from pallas_debug.bridge.interpret.params import Mode
     from pallas_debug.errors import UsageError
 
     try:

@@ -20,7 +20,7 @@ from importlib import metadata
 
 from packaging.requirements import InvalidRequirement, Requirement
 
-from pallas_debug.aot import targets
+from pallas_debug.compiler import targets
 from pallas_debug.model import Target
 
 _CHIPS = tuple(target.name for target in targets.BUILTIN)

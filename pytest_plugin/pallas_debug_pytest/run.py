@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pallas_debug.aot import targets
+from pallas_debug.compiler import targets
 from pallas_debug.errors import UnknownTargetError
 from pallas_debug.guards import problem_of
 from pallas_debug.hooks import extra_targets, plugin_manager

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallas_debug.report import plural
-from pallas_debug.verified.table import visible
+from pallas_debug.verdict.table import visible
 
 EXIT = pytest.ExitCode.INTERNAL_ERROR
 """Exit status of a run without failures in which a judgement is missing: 3, as of the command."""

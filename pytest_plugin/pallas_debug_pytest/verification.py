@@ -12,9 +12,9 @@ from dataclasses import asdict
 
 from pallas_debug.model import Finding, Kernel
 from pallas_debug.session import Session
-from pallas_debug.verified import engines, merge, table
-from pallas_debug.verified.engines import Seen
-from pallas_debug.verified.result import Outcome
+from pallas_debug.verdict import engines, merge, table
+from pallas_debug.verdict.engines import Seen
+from pallas_debug.verdict.result import Outcome
 from pallas_debug_pytest.listener import VERIFIED
 
 

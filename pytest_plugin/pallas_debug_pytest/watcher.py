@@ -20,14 +20,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pallas_debug import report as text
-from pallas_debug.aot.pool import DEFAULT_TIMEOUT
 from pallas_debug.bridge import platform
+from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Kernel, PrintRecord
 from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
-from pallas_debug.verified.merge import family
+from pallas_debug.verdict.merge import family
 from pallas_debug_pytest import REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks

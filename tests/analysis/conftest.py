@@ -8,8 +8,8 @@ from typing import Any
 import jax
 import pytest
 
-from pallas_debug.bridge import hook
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.session import Options, Session
 
 Captures = Callable[..., list[Capture]]

@@ -11,9 +11,9 @@ import pytest
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 
 from pallas_debug.analysis import Analysis, analyze
-from pallas_debug.aot.targets import BUILTIN
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.versions import installed
+from pallas_debug.compiler.targets import BUILTIN
 
 LIBTPU = tuple(map(int, re.findall(r"\d+", installed()["libtpu"])[:3]))
 

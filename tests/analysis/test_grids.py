@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.analysis import Analysis, analyze
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 
 F32 = jnp.float32

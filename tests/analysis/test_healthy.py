@@ -21,8 +21,8 @@ from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_ma
 from pallas_debug_kernels import Operation, operation, operations
 
 from pallas_debug.analysis import analyze
-from pallas_debug.aot.targets import BUILTIN
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.model import Finding
 
 F32, BF16, INT = jnp.float32, jnp.bfloat16, jnp.int32

@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.analysis import Analysis, analyze
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
 
 F32, BF16 = jnp.float32, jnp.bfloat16
 S = jax.ShapeDtypeStruct

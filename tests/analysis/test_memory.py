@@ -13,8 +13,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, Engine, Outcome
 
 from pallas_debug.analysis import MemoryPart, analyze
-from pallas_debug.aot.targets import BUILTIN, resolve
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.compiler.targets import BUILTIN, resolve
 from pallas_debug.model import Target
 
 F32 = jnp.float32

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pallas_debug.bridge import arrays
+from pallas_debug.bridge.jaxprs import arrays
 
 
 def test_only_what_is_abstract_is_made_up() -> None:

@@ -411,7 +411,7 @@ def test_other_shapes_make_another_kernel() -> None:
 
 
 def test_a_crash_of_ours_is_not_the_programs(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pallas_debug.bridge import capture
+    from pallas_debug.bridge.capture import capture
 
     def crash(*_: Any) -> None:
         raise RuntimeError("a bug of ours")

@@ -17,7 +17,7 @@ from jax._src import compiler as jax_compiler
 from jax._src.interpreters import mlir
 from jaxlib import xla_client
 
-from pallas_debug.bridge import compiler
+from pallas_debug.bridge import libtpu as compiler
 
 Run = Callable[..., CompletedProcess[str]]
 

@@ -15,8 +15,10 @@ from jax._src.pallas import pallas_call
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice, AbstractMesh
 
-from pallas_debug.aot import targets
-from pallas_debug.bridge import chip, interpret, lower, platform, selftest
+from pallas_debug.bridge import chip, platform, selftest
+from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.lowering import lower
+from pallas_debug.compiler import targets
 from pallas_debug.errors import IncompatibleJaxError
 from pallas_debug.session import Options, Session
 

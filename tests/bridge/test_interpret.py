@@ -21,8 +21,11 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from pallas_debug_kernels import Operation, operations
 
-from pallas_debug.bridge import hook, interpret, interpret_limits, interpret_params
-from pallas_debug.bridge.interpret_params import KINDS, Mode
+from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.interpret import limits as interpret_limits
+from pallas_debug.bridge.interpret import params as interpret_params
+from pallas_debug.bridge.interpret.params import KINDS, Mode
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import UsageError
 
 X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)

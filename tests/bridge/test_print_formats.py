@@ -14,8 +14,9 @@ import pytest
 from jax._src.interpreters import mlir
 from jax.experimental import pallas as pl
 
-from pallas_debug.aot.pool import Pool, Settings
-from pallas_debug.bridge import print_formats, versions
+from pallas_debug.bridge import versions
+from pallas_debug.bridge.instrument import print_formats
+from pallas_debug.compiler.pool import Pool, Settings
 
 LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
 JAX = tuple(int(part) for part in versions.installed()["jax"].split(".")[:2])

@@ -7,7 +7,7 @@ import pytest
 from jax.experimental import pallas as pl
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 
-from pallas_debug.bridge import raised
+from pallas_debug.bridge.lowering import raised
 
 TRACED = [k for k in BROKEN if k.verdict(Engine.TRACE).outcome is Outcome.RAISES]
 

@@ -10,7 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
 from tiers import slow_but_first
 
-from pallas_debug.bridge import tpu_interpret
+from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.model import Finding
 from pallas_debug.report import finding_text
 

@@ -32,7 +32,9 @@ from pallas_debug_kernels.ops.pipelined import (
     pipelined_matmul,
 )
 
-from pallas_debug.bridge import capture, selftest, tpu_interpret
+from pallas_debug.bridge import selftest
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
 from pallas_debug.report import finding_text

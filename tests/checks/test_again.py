@@ -15,9 +15,9 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug.bridge import again
-from pallas_debug.bridge.recording import CERTAIN, PERHAPS, READ
-from pallas_debug.bridge.sites import Failure, Site
+from pallas_debug.bridge.instrument import again
+from pallas_debug.bridge.instrument.recording import CERTAIN, PERHAPS, READ
+from pallas_debug.bridge.instrument.sites import Failure, Site
 from pallas_debug.checked import Report
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)

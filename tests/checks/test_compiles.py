@@ -15,8 +15,9 @@ from pallas_debug_kernels import Operation, Spec, operations
 from tiers import slow_but_first
 
 import pallas_debug.checkify as ours
-from pallas_debug.aot import targets
-from pallas_debug.bridge import checkify_errors, checking, trace
+from pallas_debug.bridge.instrument import checkify_errors, checking
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.compiler import targets
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pallas_debug.bridge import rewrite
-from pallas_debug.bridge.nan_flow import KEEPS_NAN, NanFlow, is_clean_constant
+from pallas_debug.bridge.instrument.nan_flow import KEEPS_NAN, NanFlow, is_clean_constant
+from pallas_debug.bridge.jaxprs import rewrite
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from jax._src.pallas import pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import rewrite
+from pallas_debug.bridge.jaxprs import rewrite
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pallas_debug.bridge.sites import MAX_LOOPS, Layout, Site
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, Layout, Site
 
 
 def site(

@@ -252,7 +252,7 @@ def _children(pid: int) -> list[str]:
     found = subprocess.run(["ps", "-o", "pid=,args=", "--ppid", str(pid)], capture_output=True,
                            text=True, check=False, env={**os.environ})  # fmt: skip
     lines = found.stdout.splitlines()
-    return [line.split()[0] for line in lines if "pallas_debug.aot.worker" in line]
+    return [line.split()[0] for line in lines if "pallas_debug.compiler.worker" in line]
 
 
 PRINTING = """

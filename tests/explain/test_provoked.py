@@ -20,9 +20,9 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, broken
 
 import pallas_debug
-from pallas_debug import explain
-from pallas_debug.bridge import trace
-from pallas_debug.explain import fit, memory
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.findings import explain
+from pallas_debug.findings.explain import fit, memory
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.session import Options, Session
 

@@ -6,7 +6,7 @@ import jax
 import pytest
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, Verdict
 
-from pallas_debug.bridge import trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.model import Compilation, Failure
 from pallas_debug.session import Options, Session
 

@@ -11,8 +11,8 @@ import pytest
 from pallas_debug_kernels import Operation, Spec, operations
 from tiers import slow_but_first
 
-from pallas_debug.aot import targets
-from pallas_debug.bridge import trace
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.compiler import targets
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 

@@ -10,7 +10,7 @@ from importlib import metadata
 import pytest
 from pallas_debug_pytest import marks, options, requirements
 
-from pallas_debug.aot.targets import BUILTIN, resolve
+from pallas_debug.compiler.targets import BUILTIN, resolve
 from pallas_debug.model import Target
 from pallas_debug.store import open_dumps
 

@@ -96,7 +96,7 @@ def test_under_xdist_each_kernel_is_compiled_once(pytester: pytest.Pytester) -> 
         """,
         conftest="""
         import os, pathlib
-        from pallas_debug.aot import pool
+        from pallas_debug.compiler import pool
         original = pool.Pool.compile
         def compile(self, *args, **kwargs):
             path = pathlib.Path("compiled.txt")

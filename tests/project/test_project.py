@@ -63,7 +63,10 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
         ("import pallas_debug", {"jax", "numpy", "click", "rich", "pluggy", "msgspec", "textual"}),
         ("import pallas_debug.store", {"jax", "numpy", "click", "textual"}),
         ("import pallas_debug.hooks", {"jax", "numpy", "textual"}),
-        ("import pallas_debug.aot.pool, pallas_debug.aot.targets", {"jax", "numpy", "textual"}),
+        (
+            "import pallas_debug.compiler.pool, pallas_debug.compiler.targets",
+            {"jax", "numpy", "textual"},
+        ),
         ("import pallas_debug.cli.group", {"jax", "numpy", "rich", "msgspec", "textual"}),
         ("import pallas_debug_kernels", {"jax", "numpy", "pallas_debug"}),
         ("import pallas_debug_pytest", {"jax", "numpy", "pallas_debug", "click", "pluggy_"}),

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from pallas_debug.aot import targets
+from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.reproduce.lowering import LOST, Lowerer

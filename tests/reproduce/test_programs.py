@@ -20,10 +20,11 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import Operation, operations
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 
-from pallas_debug.aot import targets
-from pallas_debug.bridge import lower, spell, trace
-from pallas_debug.bridge.capture import Capture
-from pallas_debug.bridge.spell import scripts
+from pallas_debug.bridge import unparse as spell
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import lower, trace
+from pallas_debug.bridge.unparse import scripts
+from pallas_debug.compiler import targets
 from pallas_debug.ir.normal import normal_lines
 from pallas_debug.reproduce import grammar
 from pallas_debug.reproduce.recorded import Recorded

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import broken
 
-from pallas_debug.bridge import trace
+from pallas_debug.bridge.lowering import trace
 from pallas_debug.errors import CannotRunError
 from pallas_debug.reproduce import recorded, run
 from pallas_debug.reproduce.changes import KINDS

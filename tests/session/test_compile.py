@@ -26,8 +26,8 @@ from jax.sharding import PartitionSpec as P
 from pallas_debug_kernels import flash_attention, vector_add
 
 import pallas_debug
-from pallas_debug.aot import targets
 from pallas_debug.bridge import versions
+from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
 from pallas_debug.model import Compilation, Dump, Kernel, Target
 from pallas_debug.session import Options, Session
@@ -499,7 +499,7 @@ def test_without_libtpu_kernels_are_captured_and_the_lack_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """libtpu's absence is a stand-in: it is installed here."""
-    from pallas_debug.aot import pool
+    from pallas_debug.compiler import pool
 
     monkeypatch.setattr(pool.importlib.util, "find_spec", lambda _: None)
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)  # jax sets it where it finds libtpu

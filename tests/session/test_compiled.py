@@ -14,8 +14,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug import compiled
-from pallas_debug.aot import switches
 from pallas_debug.bridge import platform, versions
+from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError
 
 X = jax.ShapeDtypeStruct((8, 128), jnp.float32)

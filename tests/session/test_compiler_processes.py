@@ -13,8 +13,8 @@ import pytest
 from pallas_debug_kernels import vector_add
 
 import pallas_debug
-from pallas_debug.aot import pool
-from pallas_debug.aot.children import Children
+from pallas_debug.compiler import pool
+from pallas_debug.compiler.children import Children
 
 VECTOR = jax.ShapeDtypeStruct((1024,), jnp.float32)
 

@@ -18,7 +18,7 @@ from pallas_debug_kernels import flash_attention, vector_add
 import pallas_debug
 from pallas_debug import api, doctor
 from pallas_debug.bridge import platform
-from pallas_debug.bridge.interpret_params import Mode
+from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UnknownTargetError, UsageError
 from pallas_debug.session import Options, Session
 

@@ -15,8 +15,8 @@ from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
 from pallas_debug import report
-from pallas_debug.aot import switches
 from pallas_debug.bridge import versions
+from pallas_debug.compiler import switches
 from pallas_debug.errors import UsageError
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import Dump, Finding

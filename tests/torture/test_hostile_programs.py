@@ -21,7 +21,7 @@ from typing import Any
 
 import pytest
 
-from pallas_debug.aot import targets
+from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, DumpFormatError, PallasDebugError
 from pallas_debug.model import Compilation, Failure, Kernel
 from pallas_debug.reproduce import flags, grammar, recorded, run, script, shrink, vet
@@ -744,7 +744,7 @@ def test_the_question(dumps: Dumps, tmp_path: Path) -> None:
 
 def test_reserved_names_are_those_of_the_templates() -> None:
     """A kernel or operand never takes a name that the script around it reads."""
-    from pallas_debug.bridge.spell import vocabulary
+    from pallas_debug.bridge.unparse import vocabulary
 
     used = set()
     for template in TEMPLATES.values():

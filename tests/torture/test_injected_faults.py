@@ -27,7 +27,7 @@ from pallas_debug.cli.group import cli
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
 from pallas_debug.session import Options, Session
 from pallas_debug.store import open_dumps
-from pallas_debug.verified import Verdict
+from pallas_debug.verdict import Verdict
 
 X = np.arange(1024, dtype=np.float32)
 VECTOR = jax.ShapeDtypeStruct((1024,), jnp.float32)
@@ -63,15 +63,17 @@ class Fault:
 
 
 CAPTURE = Fault(
-    "pallas_debug.bridge.capture", "capture", "capturing kernel `vector_add`", is_kept=False
+    "pallas_debug.bridge.capture.capture", "capture", "capturing kernel `vector_add`", is_kept=False
 )
 FAULTS = (
     CAPTURE,
-    Fault("pallas_debug.bridge.capture", "_text", "printing the jaxpr of kernel `vector_add`"),
-    Fault("pallas_debug.bridge.capture", "_source", "finding the first line of kernel"),
-    Fault("pallas_debug.bridge.capture", "_file_text", "reading the source of kernel"),
-    Fault("pallas_debug.bridge.capture", "_callers", "finding the callers of kernel"),
-    Fault("pallas_debug.bridge.spell", "program_of", "writing kernel `vector_add` as a program"),
+    Fault(
+        "pallas_debug.bridge.capture.capture", "_text", "printing the jaxpr of kernel `vector_add`"
+    ),
+    Fault("pallas_debug.bridge.capture.capture", "_source", "finding the first line of kernel"),
+    Fault("pallas_debug.bridge.capture.capture", "_file_text", "reading the source of kernel"),
+    Fault("pallas_debug.bridge.capture.capture", "_callers", "finding the callers of kernel"),
+    Fault("pallas_debug.bridge.unparse", "program_of", "writing kernel `vector_add` as a program"),
     Fault("pallas_debug.store.writer:Store", "put_program", "writing kernel `vector_add`"),
     Fault(
         "pallas_debug.store.writer:Store",
@@ -79,11 +81,17 @@ FAULTS = (
         "handling the event `kernel captured`",
         is_kept=False,
     ),
-    Fault("pallas_debug.bridge.interpret", "lowering", "adapting a kernel to its interpret mode"),
-    Fault("pallas_debug.bridge.hook", "_without_outer_line", "keeping the lines of a kernel"),
+    Fault(
+        "pallas_debug.bridge.interpret.interpret",
+        "lowering",
+        "adapting a kernel to its interpret mode",
+    ),
+    Fault(
+        "pallas_debug.bridge.lowering.hook", "_without_outer_line", "keeping the lines of a kernel"
+    ),
     Fault("pallas_debug.session.session:Session", "_keep", "keeping kernel", is_kept=False),
     Fault("pallas_debug.session.session:Session", "ran", "noting which kernels ran"),
-    Fault("pallas_debug.aot.pool:Pool", "close", "stopping the compiler processes"),
+    Fault("pallas_debug.compiler.pool:Pool", "close", "stopping the compiler processes"),
     Fault("pallas_debug.session.session:Session", "wait", "waiting for compilations"),
     Fault("pallas_debug.api", "_report", "printing what was dumped"),
 )
@@ -165,7 +173,7 @@ def test_a_decorated_function_keeps_its_result(
 def test_a_function_runs_without_a_session_that_cannot_be_started(
     inject: Injected, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fault = Fault("pallas_debug.bridge.hook", "_install", "starting a session")
+    fault = Fault("pallas_debug.bridge.lowering.hook", "_install", "starting a session")
     inject(fault, RuntimeError("a bug"))
     decorated = pallas_debug.debug(targets="", interpret="hlo", to=tmp_path)(lambda x: x + 1)
     np.testing.assert_array_equal(decorated(X), X + 1)
@@ -185,7 +193,7 @@ def test_what_the_kernel_did_is_still_raised(tmp_path: Path) -> None:
 def test_what_stops_the_program_passes(
     stop: type[BaseException], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pallas_debug.bridge import capture
+    from pallas_debug.bridge.capture import capture
 
     def interrupt(*_: Any) -> Any:
         raise stop
@@ -218,7 +226,7 @@ def test_parts_that_fail_leave_the_compilation_as_it_is(
     [
         CAPTURE,
         Fault("pallas_debug.session.session:Session", "_keep", "keeping kernel `vector_add`"),
-        Fault("pallas_debug.aot.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
+        Fault("pallas_debug.compiler.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
         Fault("pallas_debug.store.writer:Store", "claim", "compiling kernel `vector_add` for v5e"),
     ],
     ids=str,
@@ -238,10 +246,14 @@ def test_a_dump_that_lacks_a_compilation_raises(
 # Verdicts.
 
 JUDGED = {
-    "static": Fault("pallas_debug.verified.engines", "analyze", "asking `static` about"),
-    "checks": Fault("pallas_debug.bridge.instrument", "instrument", "putting checks into it"),
-    "races": Fault("pallas_debug.verified.engines", "raced", "asking `races` about `vector_add`"),
-    "compile": Fault("pallas_debug.aot.job:Jobs", "key", "compiling kernel `vector_add` for v5e"),
+    "static": Fault("pallas_debug.verdict.engines", "analyze", "asking `static` about"),
+    "checks": Fault(
+        "pallas_debug.bridge.instrument.instrument", "instrument", "putting checks into it"
+    ),
+    "races": Fault("pallas_debug.verdict.engines", "raced", "asking `races` about `vector_add`"),
+    "compile": Fault(
+        "pallas_debug.compiler.job:Jobs", "key", "compiling kernel `vector_add` for v5e"
+    ),
 }
 
 
@@ -291,9 +303,9 @@ def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None
 def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pallas_debug.verified import engines
+    from pallas_debug.verdict import engines
 
-    fault = Fault("pallas_debug.bridge.arrays", "first_difference", "asking `races` about")
+    fault = Fault("pallas_debug.bridge.jaxprs.arrays", "first_difference", "asking `races` about")
     inject = Injected(monkeypatch)
     inject(fault, RuntimeError("a bug"))
     verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines="checks,races")
@@ -379,7 +391,7 @@ def test_a_full_disk_is_said_and_what_is_found_still_counts(
 def test_a_bug_in_the_command_is_no_finding(
     inject: Injected, verify: Callable[..., tuple[int, str]]
 ) -> None:
-    inject(Fault("pallas_debug.verified.run", "_ask", "verifying added:add"), KeyError("gone"))
+    inject(Fault("pallas_debug.verdict.run", "_ask", "verifying added:add"), KeyError("gone"))
     with pytest.raises(InternalError, match="internal error in pallas-debug while verifying added"):
         verify("added:add", "-e", "static", "-t", "v5e")
 
@@ -424,7 +436,7 @@ def pytest_configure(config):
             1,
         ),
         (
-            "from pallas_debug.aot import job\n    job.Jobs.key = fail",
+            "from pallas_debug.compiler import job\n    job.Jobs.key = fail",
             ["--pallas-dump", "--pallas-target=v5e,v6e"],
             2,
         ),

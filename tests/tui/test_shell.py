@@ -150,7 +150,7 @@ def test_what_is_loaded_aside_is_what_takes_long() -> None:
     code = (
         "import sys\n"
         "from pallas_debug.tui import later\n"
-        "long = {'numpy', 'pallas_debug.explain'}\n"
+        "long = {'numpy', 'pallas_debug.findings.explain'}\n"
         "assert not long & set(sys.modules)\n"
         "later.load()\n"
         "assert long <= set(sys.modules)"

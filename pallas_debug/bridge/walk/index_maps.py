@@ -13,8 +13,8 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from pallas_debug.bridge import lines, rewrite
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.walk.events import Event, Walked
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value
 from pallas_debug.bridge.walk.walker import Walker

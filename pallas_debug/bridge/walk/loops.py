@@ -13,7 +13,7 @@ from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 
-from pallas_debug.bridge import rewrite
+from pallas_debug.bridge.jaxprs import rewrite
 from pallas_debug.bridge.walk import numbers
 from pallas_debug.bridge.walk.events import Buffer
 from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Place, Value

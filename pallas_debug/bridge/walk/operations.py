@@ -18,8 +18,8 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
-from pallas_debug.bridge import lines, rewrite
-from pallas_debug.bridge.capture import Capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 

@@ -19,7 +19,10 @@ import numpy as np
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import loops
 
-from pallas_debug.bridge import arrays, capture, chip, hook, rewrite
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from jax._src import core as jax_core
 
-from pallas_debug.bridge import lines, rewrite
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.walk import flow, loops, numbers, refs
 from pallas_debug.bridge.walk.events import Buffer, Event, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Place, Value

@@ -1,0 +1,299 @@
+"""Describes a kernel that the hook saw: `model.Kernel`, its jaxpr and source as text.
+
+All that is read off jax's parameters of a Pallas primitive is read here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import linecache
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import PurePath
+from typing import Any, TypeVar
+
+import jax
+
+from pallas_debug.bridge import chip, versions
+from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
+from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
+
+_T = TypeVar("_T")
+
+_ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
+_FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
+_DEFINITION = re.compile(r"^\s*def (\w+)", re.MULTILINE)
+_DECORATORS = 10
+_ALIGNED_COMMENT = re.compile(r" {2,}# (?=\S+:\d+)")
+_LINE_COMMENT = re.compile(r"  # \S+:\d+.*$", re.MULTILINE)
+_EMPTY_COMMENT = re.compile(r" +# *$", re.MULTILINE)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Capture:
+    """A kernel as the hook saw it: what it is, and what it takes to lower it again.
+
+    Attributes:
+      jaxpr: with the source line of every equation.
+      source: text of the file in which the kernel function stands; None where it has none.
+      params: of the primitive, as jax gave them.
+      avals: of the operands, one device's share of them.
+      mesh: jax's mesh where the kernel was lowered within `shard_map`.
+      enable_x64: jax's setting in the thread that lowered the kernel.
+      calls: files and lines of the caller's that were on the way to the kernel's call.
+      problems: parts that could not be described; they are left out.
+    """
+
+    kernel: Kernel
+    jaxpr: str
+    source: str | None
+    params: Mapping[str, Any]
+    avals: tuple[Any, ...]
+    mesh: Any | None
+    enable_x64: bool
+    calls: frozenset[tuple[str, int]] = frozenset()
+    problems: tuple[PallasDebugError, ...] = ()
+
+
+def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
+    """Describe the kernel of one equation.
+
+    Args:
+      primitive: its name, one of `hook.PRIMITIVES`.
+      context: jax's lowering context.
+      params: of the equation.
+    """
+    problems: list[PallasDebugError] = []
+
+    def part(what: str, describe: Callable[[], _T], default: _T) -> _T:
+        with guarded("capture", f"{what} of kernel `{name}`", problems.append):
+            return describe()
+        return default
+
+    jaxprs = _jaxprs(params)
+    name = params.get("name") or jaxprs[0].debug_info.func_name
+    mesh = getattr(context.module_context.axis_context, "mesh", None)
+    mesh = None if mesh is None or mesh.empty else mesh
+    source = part("finding the first line", lambda: _source(jaxprs[0].debug_info), None)
+    jaxpr = part("printing the jaxpr", lambda: _text(jaxprs), "") or _unprinted(jaxprs)
+    kernel = Kernel(
+        name=name,
+        digest="",
+        primitive=primitive,
+        source=source,
+        grid=_grid(params),
+        grid_names=_grid_names(params),
+        dimension_semantics=_dimension_semantics(params),
+        operands=_operands(params, jaxprs[0], context.avals_in),
+        aliases=_aliases(params),
+        compiler_params=_compiler_params(params.get("compiler_params")),
+        cost_estimate=_cost_estimate(params.get("cost_estimate")),
+        metadata={str(k): str(v) for k, v in dict(params.get("metadata") or {}).items()},
+        mesh={} if mesh is None else {str(k): int(v) for k, v in dict(mesh.shape).items()},
+        chip=chip.was_asked(),
+        versions=versions.installed(),
+    )
+    return Capture(
+        kernel=replace(kernel, digest=_digest(kernel, _LINE_COMMENT.sub("", jaxpr))),
+        jaxpr=jaxpr,
+        source=part("reading the source", lambda: _file_text(source), None),
+        params=params,
+        avals=tuple(context.avals_in),
+        mesh=mesh,
+        enable_x64=bool(jax.config.jax_enable_x64),
+        calls=part("finding the callers", _callers, frozenset()),
+        problems=tuple(problems),
+    )
+
+
+def _text(jaxprs: Sequence[Any]) -> str:
+    return "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+
+
+def _unprinted(jaxprs: Sequence[Any]) -> str:
+    """In place of jaxprs that cannot be printed: still another text for every kernel."""
+    return f"# this jaxpr could not be printed ({', '.join(str(id(j)) for j in jaxprs)})\n"
+
+
+def _file_text(source: SourceLine | None) -> str | None:
+    return "".join(linecache.getlines(source.file)) or None if source else None
+
+
+def _callers() -> frozenset[tuple[str, int]]:
+    return frozenset((frame.file, frame.start) for frame in lines.calling())
+
+
+def _jaxprs(params: Mapping[str, Any]) -> Sequence[Any]:
+    return [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
+
+
+def _digest(kernel: Kernel, jaxpr: str) -> str:
+    """Over what the kernel is, not where its lines are, who lowered it, nor for which chip.
+
+    The file's name and the function tell apart kernels that compute the same in two places.
+    """
+    identity = asdict(replace(kernel, source=None, chip=None, versions={}))
+    where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
+    content = json.dumps([identity, where, jaxpr], sort_keys=True, default=str)
+    return hashlib.sha256(content.encode(errors="replace")).hexdigest()
+
+
+def _source(debug_info: Any) -> SourceLine | None:
+    match = _FUNCTION_SOURCE.fullmatch(debug_info.func_src_info or "")
+    if match is None:
+        return None
+    file, line = match["file"], int(match["line"])
+    # jax puts the kernel's `name=` where the function's name was; the source still has it, at the
+    # line itself or below its decorators.
+    below = "".join(linecache.getline(file, line + i) for i in range(_DECORATORS))
+    defined = _DEFINITION.search(below)
+    return SourceLine(
+        file=file,
+        line=line,
+        function=defined[1] if defined else match["function"],
+        text=linecache.getline(file, line).strip() or None,
+    )
+
+
+def _grid(params: Mapping[str, Any]) -> tuple[int | None, ...]:
+    if "grid_mapping" in params:
+        return tuple(d if isinstance(d, int) else None for d in params["grid_mapping"].grid)
+    return tuple(int(size) for mesh in params["meshes"] for size in dict(mesh.shape).values())
+
+
+def _grid_names(params: Mapping[str, Any]) -> tuple[str, ...]:
+    if "grid_mapping" in params:
+        return tuple(str(name) for name in params["grid_mapping"].grid_names or ())
+    return tuple(str(name) for mesh in params["meshes"] for name in dict(mesh.shape))
+
+
+def _dimension_semantics(params: Mapping[str, Any]) -> tuple[str, ...]:
+    semantics = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
+    return tuple(getattr(s, "value", str(s)) for s in semantics)
+
+
+def _operands(
+    params: Mapping[str, Any], jaxpr: Any, avals_in: Sequence[Any]
+) -> tuple[Operand, ...]:
+    kernel_avals = [v.aval for v in jaxpr.invars]
+    names = list(jaxpr.debug_info.arg_names or ())
+    names += [f"args[{i}]" for i in range(len(names), len(kernel_avals))]
+    if "grid_mapping" not in params:
+        outputs = len(params["out_avals"])
+        inputs = len(avals_in)
+        kinds: list[OperandKind] = []
+        kinds += ["input"] * inputs
+        kinds += ["output"] * outputs
+        kinds += ["scratch"] * (len(kernel_avals) - len(kinds))
+        return tuple(
+            _plain_operand(name, kind, aval)
+            for name, kind, aval in zip(names, kinds, kernel_avals, strict=False)
+        )
+    grid_mapping = params["grid_mapping"]
+    dynamic = grid_mapping.num_dynamic_grid_bounds
+    prefetch = grid_mapping.num_index_operands
+    blocks = grid_mapping.block_mappings
+    operands = [
+        _plain_operand(f"grid[{i}]", "dynamic_grid", aval)
+        for i, aval in enumerate(avals_in[:dynamic])
+    ]
+    operands += [
+        _plain_operand(name, "scalar_prefetch", aval)
+        for name, aval in zip(names[:prefetch], kernel_avals[:prefetch], strict=True)
+    ]
+    for i, block in enumerate(blocks):
+        kind: OperandKind = "input" if i < grid_mapping.num_inputs else "output"
+        operands.append(_blocked_operand(names[prefetch + i], kind, block))
+    first_scratch = prefetch + len(blocks)
+    operands += [
+        _plain_operand(name, "scratch", aval)
+        for name, aval in zip(names[first_scratch:], kernel_avals[first_scratch:], strict=False)
+    ]
+    return tuple(operands)
+
+
+def _plain_operand(name: str, kind: OperandKind, aval: Any) -> Operand:
+    return Operand(
+        name=name,
+        kind=kind,
+        shape=_shape(aval),
+        dtype=str(getattr(aval, "dtype", aval)),
+        memory_space=_memory_space(aval),
+    )
+
+
+def _blocked_operand(name: str, kind: OperandKind, block: Any) -> Operand:
+    return Operand(
+        name=name,
+        kind=kind,
+        shape=_shape(block.array_aval),
+        dtype=str(block.array_aval.dtype),
+        memory_space=_memory_space(block.transformed_block_aval),
+        block_shape=tuple(_block_size(dim) for dim in block.block_shape),
+        index_map=_scrub(block.index_map_jaxpr.pretty_print(use_color=False)),
+        pipeline=None if block.pipeline_mode is None else _scrub(str(block.pipeline_mode)),
+    )
+
+
+def _shape(aval: Any) -> tuple[int, ...]:
+    return tuple(d if isinstance(d, int) else -1 for d in getattr(aval, "shape", ()))
+
+
+def _memory_space(aval: Any) -> str:
+    space = getattr(aval, "memory_space", None)
+    if space is None or "Device" in str(space):
+        return "default"
+    return str(getattr(space, "value", space)).lower()
+
+
+def _block_size(dim: Any) -> int | None:
+    """Of `Blocked(128)`, `Element(8)`, `BoundedSlice(4)`, a plain int; None for `Squeezed()`."""
+    if dim is None or type(dim).__name__ == "Squeezed":
+        return None
+    size = getattr(dim, "block_size", dim)
+    return int(size) if isinstance(size, int) else None
+
+
+def _aliases(params: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
+    aliases = params.get("input_output_aliases") or ()
+    pairs = aliases.items() if isinstance(aliases, Mapping) else aliases
+    return tuple((int(i), int(o)) for i, o in pairs)
+
+
+def _compiler_params(compiler_params: Any) -> dict[str, str]:
+    """Every parameter that was set, as text; those at their default are left out."""
+    if compiler_params is None:
+        return {}
+    default = type(compiler_params)()
+    fields = getattr(compiler_params, "__dataclass_fields__", {})
+    values = {name: getattr(compiler_params, name) for name in fields}
+    return {
+        name: _scrub(str(value))
+        for name, value in values.items()
+        if value != getattr(default, name, None)
+    }
+
+
+def _cost_estimate(estimate: Any) -> CostEstimate | None:
+    if estimate is None:
+        return None
+    return CostEstimate(
+        flops=int(estimate.flops),
+        transcendentals=int(estimate.transcendentals),
+        bytes_accessed=int(estimate.bytes_accessed),
+    )
+
+
+def _with_lines(jaxpr: Any) -> str:
+    """The jaxpr with the line of every equation; jax pads these comments to a common column."""
+    text = jaxpr.pretty_print(source_info=True, use_color=False)
+    return _EMPTY_COMMENT.sub("", _ALIGNED_COMMENT.sub("  # ", _scrub(text)))
+
+
+def _scrub(text: str) -> str:
+    """Without memory addresses: the same kernel has the same text in every process."""
+    return _ADDRESS.sub("0x…", text)

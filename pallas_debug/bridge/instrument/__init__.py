@@ -1,0 +1,1 @@
+"""Kernels with checks and prints inserted, and observers of what these report."""

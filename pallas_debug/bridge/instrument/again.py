@@ -1,0 +1,150 @@
+"""Runs a kernel a second time, with code in it that writes down what failed and where.
+
+That code takes XLA longer to compile than the kernel itself, and is rarely needed. In HLO
+interpret mode a kernel is a function of its operands: it first runs with a tripwire
+(`recording.Tripwire`), and what is here is compiled when that was touched.
+
+The second run is called from within the first, by its callback, which holds a thread of jax's
+runtime. It has a client of the CPU to itself, or it might wait for that very thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import checkify, compiler, config, effects
+from jax._src import core as jax_core
+from jax._src.lib import xla_client
+from jax._src.sharding_impls import SingleDeviceSharding
+
+from pallas_debug.bridge.instrument import instrument
+from pallas_debug.bridge.instrument.recording import CERTAIN
+from pallas_debug.bridge.instrument.sites import Failure, Layout
+from pallas_debug.bridge.interpret import interpret
+
+_OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
+"""What a kernel does to its own refs, and the checks that are taken out of it."""
+
+
+_OF_NAN = ("nan", "uninitialized")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What the second run found.
+
+    Attributes:
+      failures: in the order in which they first happened.
+      is_same: whether it computed the same outputs as the first, bit by bit.
+    """
+
+    failures: Sequence[Failure]
+    is_same: bool
+
+    def misses(self, tripped: int) -> bool:
+        """Whether it did not see what the first run's tripwire says.
+
+        The two programs are compiled apart, and may round differently.
+        """
+        if tripped & CERTAIN and not any(f.site.check not in _OF_NAN for f in self.failures):
+            return True
+        return not self.failures and not self.is_same
+
+
+class Again:
+    """A kernel with all its checks, to be run on operands of a run that was.
+
+    Args:
+      params: of the `pallas_call`, as it is without checks.
+      checks: names from `checking.CHECKS`.
+      ours: entered while this is lowered, so that nobody takes it for the user's.
+    """
+
+    def __init__(
+        self,
+        primitive: jax_core.Primitive,
+        params: dict[str, Any],
+        checks: Sequence[str],
+        ours: Callable[[], contextlib.AbstractContextManager[None]],
+    ) -> None:
+        self._primitive = primitive
+        self._params = params
+        self._checks = tuple(checks)
+        self._ours = ours
+        self._x64 = config.enable_x64.value
+        self._compiled: tuple[Layout, Any] | None = None
+
+    def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> Seen:
+        """Run it on `args`, which gave `results` the first time."""
+        with _lock:
+            if self._compiled is None:
+                self._compiled = self._compile(args)
+        layout, executable = self._compiled
+        *second, rows = _execute(executable, args)
+        return Seen(
+            failures=layout.read(rows),
+            is_same=all(
+                np.asarray(a).tobytes() == b.tobytes() for a, b in zip(results, second, strict=True)
+            ),
+        )
+
+    def _compile(self, args: Sequence[np.ndarray]) -> tuple[Layout, Any]:
+        avals = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in args]
+        with jax.enable_x64(self._x64), interpret.suspended(), self._ours():
+            made = instrument.instrument(self._params, self._checks)
+            assert made is not None
+            assert made.layout is not None
+            function = functools.partial(made.bind, self._primitive)
+            traced = jax.jit(lambda *xs: function(xs), keep_unused=True).trace(*avals)
+            module = traced.lower(lowering_platforms=("cpu",)).compiler_ir()
+        options = compiler.get_compile_options(
+            num_replicas=1, num_partitions=1, device_assignment=np.zeros((1, 1), int)
+        )
+        devices = xla_client.DeviceList((_device(),))
+        return made.layout, _client().compile_and_load(module, devices, options)
+
+
+def can_be_run_again(params: dict[str, Any]) -> bool:
+    """Whether a kernel is a function of its operands: one in HLO interpret mode without prints."""
+    if params.get("interpret") is not True or "grid_mapping" not in params:
+        return False
+    return all(isinstance(effect, _OWN_EFFECTS) for effect in params["jaxpr"].effects)
+
+
+def is_on_one_cpu(context: Any) -> bool:
+    """Whether what is being lowered runs on a single CPU, where its operands are at hand."""
+    module = context.module_context
+    devices = getattr(module.axis_context, "num_devices", None)  # None under `shard_map`
+    return tuple(module.platforms) == ("cpu",) and devices == 1
+
+
+_lock = threading.Lock()
+"""One compiles at a time: callbacks of several programs may ask at once."""
+
+
+@functools.cache
+def _client() -> Any:
+    return xla_client.make_cpu_client(asynchronous=False)
+
+
+def _device() -> Any:
+    return _client().local_devices()[0]
+
+
+def _execute(executable: Any, args: Sequence[np.ndarray]) -> list[np.ndarray]:
+    sharding = SingleDeviceSharding(_device())
+    given = [
+        xla_client.batched_device_put(
+            jax_core.ShapedArray(x.shape, x.dtype), sharding, [x], [_device()]
+        )
+        for x in map(np.asarray, args)
+    ]
+    results = executable.execute_sharded(given).disassemble_into_single_device_arrays()
+    return [np.asarray(copies[0]) for copies in results]

@@ -1,0 +1,127 @@
+"""Lets jax's `checkify` see into kernels again.
+
+Up to jax 0.10.0 `checkify` had a rule for `pallas_call`; since 0.10.1 it takes a kernel for
+something that cannot fail. The rule here calls the instrumented kernel (`instrument.py`), and
+makes of its first failure what jax would have raised. An error from before the kernel is kept.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import checkify
+from jax._src.pallas import mpmd, pallas_call
+
+from pallas_debug.bridge.instrument import checkify_errors, instrument
+from pallas_debug.bridge.instrument.observe import kernel_name
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, Layout, failure_values
+
+_TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
+"""From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
+
+
+class UncheckedKernel(UserWarning):
+    """A kernel that `checkify` was asked to look into, and could not."""
+
+
+def install() -> None:
+    """From now on `checkify.checkify` looks into kernels."""
+    checkify.error_checks[pallas_call.pallas_call_p] = _with_context if _TAKES_CONTEXT else _rule
+    checkify.error_checks[mpmd.mpmd_map_p] = _mesh_with_context if _TAKES_CONTEXT else _mesh_rule
+
+
+def uninstall() -> None:
+    """As jax has it: no error in a kernel is seen."""
+    checkify.error_checks.pop(pallas_call.pallas_call_p, None)
+    checkify.error_checks.pop(mpmd.mpmd_map_p, None)
+
+
+def _rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
+    return _checked(None, error, enabled, args, params)
+
+
+def _with_context(
+    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
+) -> tuple[Any, Sequence[Any]]:
+    return _checked(context, error, enabled, args, params)
+
+
+def _mesh_rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
+    _unchecked(params, "it is a kernel over a mesh (`pl.kernel`)")
+    return error, mpmd.mpmd_map_p.bind(*args, **params)
+
+
+def _mesh_with_context(
+    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
+) -> tuple[Any, Sequence[Any]]:
+    return _mesh_rule(error, enabled, *args, **params)
+
+
+def _checked(
+    context: Any, error: Any, enabled: Any, args: Sequence[Any], params: dict[str, Any]
+) -> tuple[Any, Sequence[Any]]:
+    checks = checkify_errors.checks_for(enabled)
+    try:
+        made = instrument.instrument(params, checks) if checks else None
+    except instrument.CannotInstrument as reason:
+        _unchecked(params, str(reason))
+        made = None
+    if made is None or made.layout is None:
+        return error, pallas_call.pallas_call_p.bind(*args, **params)
+    for inner in made.not_entered:
+        _unchecked(params, f"what is inside its `{inner}` is not checked")
+    *outputs, rows = made.bind(pallas_call.pallas_call_p, args)
+    return _with_first(context, error, made.layout, rows), outputs
+
+
+def _unchecked(params: Mapping[str, Any], reason: str) -> None:
+    warnings.warn(
+        f"checkify does not see into kernel `{kernel_name(params)}`: {reason}. "
+        "That it reports no error there means nothing.",
+        UncheckedKernel,
+        stacklevel=3,
+    )
+
+
+def _with_first(context: Any, error: Any, layout: Layout, rows: Any) -> Any:
+    """`error`, or the first failure of a kernel in grid order."""
+    if not layout.sites:
+        return error
+    rows = jax.lax.reshape(rows, (layout.slices, layout.words))
+    used = rows[:, : len(layout.sites) * layout.record]
+    records = jnp.reshape(used, (layout.slices, len(layout.sites), layout.record))
+    failed = records[:, :, 0] > 0
+    number = jnp.argmax(jnp.any(failed, axis=1))
+    record, failed = records[number], failed[number]
+    first = jnp.lexsort([*reversed(_keys(layout, record)), ~failed])[0]
+    for i, site in enumerate(layout.sites):
+        is_it = failed[i] & (first == i)
+        new = checkify_errors.error_of(site, failure_values(site, layout, record[i]))
+        error = (
+            checkify.assert_func(context, error, is_it, new)
+            if _TAKES_CONTEXT
+            else checkify.assert_func(error, is_it, new)
+        )
+    return error
+
+
+def _keys(layout: Layout, record: Any) -> list[Any]:
+    """What sorts first failures by time: the grid point, then where in the program, loop by loop.
+
+    The traced counterpart of `Layout.read`'s order.
+    """
+    rank = layout.grid_rank
+    keys = [record[:, 1 + d] for d in range(rank)]
+    for depth in range(MAX_LOOPS):
+        begins = [
+            site.loops[depth] if depth < len(site.loops) else site.step for site in layout.sites
+        ]
+        inside = np.array([depth < len(site.loops) for site in layout.sites])
+        keys += [jnp.array(begins), jnp.where(inside, record[:, 1 + rank + depth], 0)]
+    return [*keys, jnp.arange(len(layout.sites))]

@@ -1,0 +1,533 @@
+"""The checks: for each equation of a kernel, whether it can go wrong, and how to tell.
+
+`Checker` visits a kernel that is replayed (`rewrite.py`). Where an equation can fail it computes
+whether it did, and leaves it to the recorder (`recording.py`) to write that down.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import checkify
+from jax._src import core as jax_core
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.state import indexing
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge.instrument import conditions, nan_flow
+from pallas_debug.bridge.instrument.recording import Pending, Recorder, Region, Tripwire, any_of
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
+from pallas_debug.bridge.jaxprs import lines, rewrite
+
+CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
+"""Every check there is, by its name."""
+
+DEFAULT = ("user", "nan", "index", "div", "hint", "uninitialized")
+"""What is checked unless told. A float divided by zero is often meant, and so is an infinity."""
+
+_MAKES_NAN = {
+    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
+    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
+    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
+    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
+}
+"""Primitives that can make a NaN of operands that are none."""
+
+_MAKES_INFINITY = {
+    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
+    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
+    *("sinh", "tan", "convert_element_type"),
+}
+"""Primitives that can make an infinity of operands that are finite."""
+
+_ARITHMETIC = _MAKES_NAN | _MAKES_INFINITY
+
+_CHECKED = {
+    checkify.check_p,
+    pallas_primitives.multiple_of_p,
+    lax.div_p,
+    lax.rem_p,
+    lax.dynamic_slice_p,
+    lax.gather_p,
+}
+
+_ACCESSES = {
+    state_primitives.get_p: ("read", 1),
+    state_primitives.swap_p: ("write", 2),
+    state_primitives.addupdate_p: ("write", 2),
+    pallas_primitives.load_p: ("read", None),
+    pallas_primitives.swap_p: ("write", None),
+}
+"""What an access does, and with which input its index begins."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operand:
+    """What is known of a ref: its name, and what it is to the kernel."""
+
+    name: str
+    kind: str
+
+
+def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
+    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in _ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
+            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
+        elif eqn.primitive.name in _ARITHMETIC or eqn.primitive in _CHECKED:
+            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
+        elif eqn.primitive is lax.while_p:
+            # Once in the loop, and once behind it.
+            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if rewrite.is_jaxpr(inner):
+                    total += capacity(rewrite.opened(inner)[0], checks)
+    return total
+
+
+def _is_index(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))
+
+
+class Checker(rewrite.Visitor):
+    """Visits a kernel's equations, and writes what fails into the words of a ref.
+
+    Args:
+      checks: names from `CHECKS`.
+      names: what the kernel's refs are called, by the `id` of their tracers.
+      recorder: writes down what failed.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[str],
+        operands: dict[int, Operand],
+        recorder: Recorder | Tripwire | None,
+    ) -> None:
+        self._checks = frozenset(checks)
+        self._operands = operands
+        self._recorder = recorder
+        self._kept_alive: list[Any] = []
+        self._regions: list[Region] = []  # those that are being visited, the innermost last
+        self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
+        self._reads: dict[int, int] = {}  # what was read of an input, and the number of its site
+        self._place = rewrite.Place()
+        self.sites: list[Site] = []
+        self.not_entered: list[str] = []
+        self.left_out = 0
+
+    # What `rewrite.replay` calls.
+
+    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+        self._place = place
+        primitive = eqn.primitive
+        if primitive is checkify.check_p:
+            return self._user_check(eqn, inputs)
+        if primitive in _ACCESSES:
+            self._access(eqn, inputs)
+        elif primitive is tpu_primitives.dma_start_p:
+            self._copy(eqn, inputs)
+        elif primitive is pallas_primitives.multiple_of_p:
+            self._hint(eqn, inputs[0])
+        elif primitive in (lax.div_p, lax.rem_p):
+            self._division(eqn, inputs)
+        elif primitive is lax.dynamic_slice_p:
+            self._dynamic_slice(eqn, inputs)
+        elif primitive is lax.gather_p:
+            self._gather(eqn, inputs)
+        return None
+
+    def after(
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.Place
+    ) -> None:
+        self._place = place
+        if eqn.primitive in _ACCESSES:
+            self._first_read(eqn, inputs, outputs)
+            return
+        if eqn.primitive is lax.select_n_p:
+            self._selected(inputs[1:])
+        if nan_flow.is_clean_constant(eqn):
+            self._clean[id(outputs[0])] = outputs[0]
+        if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
+            self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
+        if eqn.primitive.name in _MAKES_INFINITY and "inf" in self._checks:
+            self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
+        if self._trips and len(outputs) == 1:
+            self._regions[-1].flow.follow(eqn, inputs, outputs)
+
+    def entering(self, place: rewrite.Place) -> None:
+        self._regions.append(Region())
+
+    def leaving(self, place: rewrite.Place) -> None:
+        region = self._regions.pop()
+        if region.pending and self._recorder is not None:
+            self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        for ref, name in zip(refs, names, strict=True):
+            self._operands[id(ref)] = Operand(name=name, kind="scratch")
+            self._kept_alive.append(ref)
+
+    def wants(self, jaxpr: Any) -> bool:
+        return capacity(jaxpr, tuple(self._checks)) > 0
+
+    @property
+    def _trips(self) -> bool:
+        """Whether it is enough to know that there is a NaN."""
+        return isinstance(self._recorder, Tripwire)
+
+    def unknown(self, eqn: Any) -> None:
+        self.not_entered.append(eqn.primitive.name)
+
+    # The checks.
+
+    def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
+        """That the block of each operand begins within its array, at the grid point at hand.
+
+        The last block of an array may reach past its end: what is read there is padding.
+        """
+        if "index" not in self._checks:
+            return
+        self.entering(self._place)
+        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # whose blocks are jax's own
+        operands = list(self._operands.values())[mapping.num_index_operands :]
+        for operand, block in zip(operands, mapping.block_mappings, strict=False):
+            inner, consts = rewrite.opened(block.index_map_jaxpr)
+            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
+            shape = tuple(conditions.block_size(b) for b in block.block_shape)
+            for dim, (index, entry, bound) in enumerate(
+                zip(indices, block.block_shape, block.array_aval.shape, strict=False)
+            ):
+                size = conditions.block_size(entry)
+                is_element = type(entry).__name__ == "Element"
+                number = bound - 1 if is_element or size is None else (bound - 1) // size
+                if self._stays(index, number, inner, dim, mapping):
+                    continue
+                self._add(
+                    Site(
+                        check="index",
+                        operation="block",
+                        source=lines.of_function(block.index_map_jaxpr.debug_info),
+                        operand=operand.name,
+                        values=(("index", "int32"),),
+                        details={
+                            "dim": dim,
+                            "size": size,
+                            "bound": bound,
+                            "blocks": number + 1,
+                            "element": is_element,
+                            "kind": operand.kind,
+                            "block": shape,
+                            "shape": tuple(block.array_aval.shape),
+                            "dtype": str(block.array_aval.dtype),
+                        },
+                    ),
+                    (index < 0) | (index > number),
+                    values=functools.partial(list, [index]),
+                )
+        self.leaving(self._place)
+
+    def _stays(self, index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
+        """Whether a block index is known to stay within the array without running anything."""
+        if not isinstance(index, jax_core.Tracer):
+            return 0 <= int(index) <= last
+        out = inner.outvars[dim]
+        for size, variable in zip(mapping.grid, inner.invars, strict=False):
+            if out is variable and isinstance(size, int):
+                return size - 1 <= last
+        return False
+
+    def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any] | None:
+        if not self._checks:
+            return None
+        if "user" not in self._checks:
+            self.left_out += 1  # as `checkify` does with what it is not asked for
+            return []
+        error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
+        is_one = len(error._metadata) == 1  # `check_error` may hold several
+        for effect, failed in error._pred.items():
+            payload = error._payload[effect]
+            scalars = [x for x in payload if jnp.shape(x) == ()][:MAX_VALUES]
+            self._add(
+                Site(
+                    check="user",
+                    operation="check",
+                    source=lines.source_at(eqn, self._place),
+                    values=tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars)),
+                    details={
+                        "payload": tuple(
+                            (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
+                        )
+                    },
+                    error=next(iter(error._metadata.values())) if is_one else None,
+                ),
+                failed,
+                values=functools.partial(list, scalars),
+            )
+        return []
+
+    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        what, first = _ACCESSES[eqn.primitive]
+        if first is None:
+            ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+        else:
+            ref = inputs[0]
+            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+        self._indices(eqn, ref, transforms, what)
+
+    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
+        for ref, what in ((source, "read"), (destination, "write")):
+            if conditions.is_transformed(ref):
+                self._indices(eqn, ref.ref, ref.transforms, what)
+
+    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
+        known = self._operands.get(id(ref))
+        aval = jax_core.typeof(ref)
+        view = ""
+        for transform in transforms or ():
+            if not isinstance(transform, indexing.NDIndexer):
+                continue
+            outer, view = view, f"{view}.at[{', '.join(conditions.dims(transform))}]"
+            for dim, (index, bound) in enumerate(
+                zip(transform.indices, transform.shape, strict=True)
+            ):
+                is_slice = isinstance(index, indexing.Slice)
+                start = index.start if is_slice else index
+                if not isinstance(start, jax_core.Tracer) or not isinstance(bound, int):
+                    continue
+                size = index.size if is_slice else 1
+                stride = index.stride if is_slice else 1
+                if not isinstance(size, int) or not isinstance(stride, int):
+                    continue
+                last = bound - 1 - (size - 1) * stride
+                self._add(
+                    Site(
+                        check="index",
+                        operation=what,
+                        source=lines.source_at(eqn, self._place),
+                        operand=known.name if known else None,
+                        values=(("index", "int32"),),
+                        details={
+                            "dim": dim,
+                            "size": size if is_slice else None,
+                            "bound": bound,
+                            "dims": conditions.dims(transform),
+                            "view": outer,
+                            "stride": stride,
+                            "shape": tuple(transform.shape),
+                            "dtype": str(aval.dtype),
+                            "space": conditions.space(aval),
+                        },
+                    ),
+                    conditions.is_outside(start, last),
+                    values=functools.partial(conditions.first_outside, start, last),
+                )
+
+    def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        operand, *starts = inputs
+        sizes = eqn.params["slice_sizes"]
+        for dim, (start, size) in enumerate(zip(starts[: operand.ndim], sizes, strict=True)):
+            self._slice(eqn, operand, dim, start, size)
+
+    def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        """Index arrays of an array. Who clips them has thought of their bounds."""
+        operand, indices = inputs
+        # A core gathers by few patterns, which more operations on the indices would break.
+        is_interpreted = self._recorder is not None and self._recorder.vectors
+        if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
+            return
+        sizes = eqn.params["slice_sizes"]
+        for column, dim in enumerate(eqn.params["dimension_numbers"].start_index_map):
+            self._slice(eqn, operand, dim, indices[..., column], sizes[dim])
+
+    def _slice(self, eqn: Any, operand: Any, dim: int, start: Any, size: int) -> None:
+        """A slice of an array rather than a ref."""
+        if "index" not in self._checks or not isinstance(start, jax_core.Tracer):
+            return
+        last = operand.shape[dim] - size
+        self._add(
+            Site(
+                check="index",
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=(("index", "int32"),),
+                details={
+                    "dim": dim,
+                    "size": size,
+                    "bound": operand.shape[dim],
+                    "dims": ("…",) * operand.ndim,
+                    "shape": tuple(operand.shape),
+                    "dtype": str(operand.dtype),
+                    "space": None,
+                },
+            ),
+            conditions.is_outside(start, last),
+            values=functools.partial(conditions.first_outside, start, last),
+        )
+
+    def _hint(self, eqn: Any, value: Any) -> None:
+        if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
+            return
+        # Several numbers are claimed of the one value, as its least common multiple.
+        divisor = math.lcm(*map(int, np.atleast_1d(eqn.params["values"])))
+        failed = lax.rem(value, lax.full_like(value, divisor)) != 0
+        self._add(
+            Site(
+                check="hint",
+                operation="multiple_of",
+                source=lines.source_at(eqn, self._place),
+                values=(("value", "int32"),),
+                details={"divisor": divisor},
+            ),
+            failed,
+            values=lambda: [conditions.one_where(failed, value)],
+        )
+
+    def _division(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        left, right = inputs
+        is_float = bool(jnp.issubdtype(jnp.result_type(right), jnp.inexact))
+        if ("float_div" if is_float else "div") not in self._checks:
+            return
+        if not isinstance(right, jax_core.Tracer):
+            return  # a constant; jax itself folds one that is zero
+        kept = jnp.shape(left) == ()
+        self._add(
+            Site(
+                check="div",
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=(("dividend", conditions.kept_dtype(left)),) if kept else (),
+                details={"shape": shape_text(str(right.dtype), right.shape), "float": is_float},
+            ),
+            conditions.wide(right) == 0,
+            values=lambda: [left] if kept else [],
+        )
+
+    def _born(
+        self,
+        check: str,
+        is_bad: Callable[[Any], Any],
+        eqn: Any,
+        inputs: Sequence[Any],
+        output: Any,
+    ) -> None:
+        """A NaN or an infinity that came of operands that held neither."""
+        if not conditions.is_float(output) or conditions.has_bad_constant(is_bad, inputs):
+            return
+        arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and conditions.is_float(x)]
+        scalars = [
+            (f"{i}", x)
+            for i, x in enumerate(inputs)
+            if jnp.shape(x) == () and conditions.is_float(x) and not jnp.shape(output)
+        ]
+
+        elementwise = all(jnp.shape(x) in (jnp.shape(output), ()) for x in arrays)
+        may_trip = self._trips and check == "nan"
+        born = None if may_trip else is_bad(output)
+        if elementwise and not may_trip:
+            for x in arrays:
+                born = born & ~is_bad(x)
+
+        def confirmed() -> Any:
+            return functools.reduce(lambda clean, x: clean & ~any_of(is_bad(x)), arrays, True)
+
+        self._add(
+            Site(
+                check=check,
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=tuple((name, conditions.kept_dtype(x)) for name, x in scalars[:MAX_VALUES]),
+                details={
+                    "shape": shape_text(str(output.dtype), output.shape),
+                    "operands": tuple(
+                        shape_text(str(jnp.result_type(x)), jnp.shape(x)) for x in inputs
+                    ),
+                },
+            ),
+            born,
+            confirmed=None if elementwise else confirmed,
+            values=lambda: [x for _, x in scalars[:MAX_VALUES]],
+            nan_in=output if may_trip else None,
+        )
+
+    def _first_read(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
+        """NaN is what interpreters put where nothing was written: who reads it, who keeps it."""
+        known = self._operands.get(id(inputs[0]))
+        if "uninitialized" not in self._checks or known is None or known.kind == "scalar_prefetch":
+            return
+        is_read = _ACCESSES[eqn.primitive][0] == "read"
+        value = outputs[0] if is_read else inputs[1]
+        if not conditions.is_float(value):
+            return
+        is_clean = id(value) in self._clean
+        if is_read and known.kind == "input":
+            self._reads[id(value)] = len(self.sites)
+            self._kept_alive.append(value)
+        aval = jax_core.typeof(inputs[0])
+        self._add(
+            Site(
+                check="uninitialized",
+                operation=known.kind if is_read else "store",
+                source=lines.source_at(eqn, self._place),
+                operand=known.name,
+                details={
+                    "shape": tuple(aval.shape),
+                    "dtype": str(aval.dtype),
+                    "space": conditions.space(aval),
+                },
+            ),
+            None if self._trips or is_clean else conditions.is_nan(value),
+            nan_in=value,
+            is_read=is_read,
+        )
+
+    def _selected(self, cases: Sequence[Any]) -> None:
+        """What was read is chosen from, as who masks padding does."""
+        for case in cases:
+            number = self._reads.get(id(case))
+            if number is not None:
+                site = self.sites[number]
+                self.sites[number] = replace(site, details={**site.details, "masked": True})
+
+    def _add(
+        self,
+        site: Site,
+        failed: Any,
+        *,
+        confirmed: Callable[[], Any] | None = None,
+        values: Callable[[], Sequence[Any]] = lambda: (),
+        nan_in: Any = None,
+        is_read: bool = False,
+    ) -> None:
+        number = len(self.sites)
+        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
+        self.sites.append(replace(site, step=self._place.step, loops=loops))
+        if id(nan_in) in self._clean:
+            return  # it stays a site: that of a store, by which an output is known as written
+        self._regions[-1].pending.append(
+            Pending(
+                site=number,
+                failed=failed,
+                confirmed=confirmed,
+                values=values,
+                nan_in=nan_in,
+                is_read=is_read,
+            )
+        )

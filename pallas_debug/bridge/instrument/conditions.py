@@ -1,0 +1,119 @@
+"""What the checks compute of values, and what they say of refs and indices.
+
+Conditions are computed by operations that every core has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax._src.state import indexing
+
+from pallas_debug.bridge.instrument.sites import slice_text
+
+
+def is_nan(value: Any) -> Any:
+    """Where an array of floats holds a NaN."""
+    value = wide(value)
+    return value != value
+
+
+def wide(value: Any) -> Any:
+    """Narrow numbers as those of 32 bits: not every core compares them."""
+    dtype = jnp.result_type(value)
+    if dtype.itemsize < 4:
+        return value.astype("float32" if jnp.issubdtype(dtype, jnp.floating) else "int32")
+    return value
+
+
+def is_transformed(value: Any) -> bool:
+    """Whether it is a view of a ref."""
+    return hasattr(value, "ref") and hasattr(value, "transforms")
+
+
+def is_float(value: Any) -> bool:
+    """Whether it holds floats, of any width."""
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
+
+
+def has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
+    """Whether what is looked for stands in the program's text."""
+    constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and is_float(x))
+    with jax.ensure_compile_time_eval():
+        return any(bool(jnp.any(is_bad(jnp.asarray(x)))) for x in constants)
+
+
+def is_infinite(value: Any) -> Any:
+    """Where an array of floats holds an infinity of either sign."""
+    return lax.abs(wide(value)) == np.float32(np.inf)
+
+
+def one_where(failed: Any, value: Any) -> Any:
+    """The largest value that failed."""
+    if jnp.ndim(value) == 0:
+        return value
+    lowest = jnp.float32(-jnp.inf)
+    return jnp.max(jnp.where(failed, value.astype("float32"), lowest)).astype("int32")
+
+
+def is_outside(start: Any, last: int) -> Any:
+    """Whether an index is below 0 or beyond the last; in its own dtype, however narrow."""
+    dtype = jnp.result_type(start)
+    if jnp.issubdtype(dtype, jnp.floating):  # which only an interpreter takes
+        return (start < 0) | (start > last)
+    limits = jnp.iinfo(dtype)
+    above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
+    return above if limits.min == 0 else (start < np.array(0, dtype)) | above
+
+
+def first_outside(start: Any, last: int) -> list[Any]:
+    """The index itself; of an array the largest if that is too large, else the smallest."""
+    if jnp.ndim(start) == 0:
+        return [start]
+    numbers = start.astype("float32")
+    above = jnp.max(numbers)
+    return [jnp.where(above > last, above, jnp.min(numbers)).astype("int32")]
+
+
+def kept_dtype(value: Any) -> str:
+    """As what a scalar is read back from its word."""
+    dtype = jnp.result_type(value)
+    if dtype == jnp.bool_:
+        return "bool"
+    if jnp.issubdtype(dtype, jnp.floating):
+        return "float32"
+    return "uint32" if dtype == jnp.uint32 else "int32"
+
+
+def block_size(entry: Any) -> int | None:
+    """Of one dimension; None where it is squeezed away."""
+    if entry is None or type(entry).__name__ == "Squeezed":
+        return None
+    return int(getattr(entry, "block_size", entry))
+
+
+def dims(transform: Any) -> tuple[str, ...]:
+    """Each index of an access as text; what is known only at run time as dots."""
+    texts = []
+    for index in transform.indices:
+        is_slice = isinstance(index, indexing.Slice)
+        start, size = (index.start, index.size) if is_slice else (index, 1)
+        if isinstance(start, jax_core.Tracer) or jnp.ndim(start):
+            texts.append("…")
+        else:
+            texts.append(
+                slice_text(int(start), size, index.stride) if is_slice else f"{int(start)}"
+            )
+    return tuple(texts)
+
+
+def space(aval: Any) -> str:
+    space = getattr(aval, "memory_space", None)
+    name = str(getattr(space, "value", space or "default")).lower()
+    return "vmem" if name == "default" else name  # where Pallas puts a block unless told

@@ -1,0 +1,325 @@
+"""A kernel with checks in it: the same `pallas_call` with one more output, that says what failed.
+
+The output is plain data in scalar memory, so the checks run wherever kernels run: in HLO and TPU
+interpret mode, and compiled for a TPU, without a callback.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.instrument import checking, conditions, printing
+from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
+from pallas_debug.bridge.instrument.sites import Layout
+from pallas_debug.bridge.jaxprs import rewrite
+
+MAX_BYTES = 256 << 20
+"""Of the output that says what failed."""
+
+BYTES_PER_SITE = 64
+
+
+@dataclass(frozen=True, kw_only=True)
+class Instrumented:
+    """A kernel with checks or prints in it.
+
+    Attributes:
+      params: of the primitive; where there are checks its last output is
+        `int32[layout.slices, 1, layout.words]`, or `int32[layout.slices, 1, 1]` where it trips.
+      layout: None where there are no checks in it.
+      trips: whether it says no more than that something may have failed (`recording.Tripwire`).
+      not_entered: primitives that hold code which was not checked.
+    """
+
+    params: dict[str, Any]
+    layout: Layout | None
+    trips: bool = False
+    not_entered: tuple[str, ...]
+
+    def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
+        """Call the kernel; the last output is that of the checks, where there are any."""
+        outputs = list(primitive.bind(*args, **self.params))
+        bounds = args[: self.params["grid_mapping"].num_dynamic_grid_bounds]
+        if self.layout is None or not bounds:
+            return outputs
+        # A grid without points writes nothing, and leaves what was there.
+        is_run = functools.reduce(lambda a, b: a & b, [bound > 0 for bound in bounds])
+        return [*outputs[:-1], jnp.where(is_run, outputs[-1], np.int32(0))]
+
+
+class CannotInstrument(Exception):
+    """A kernel that no checks can be put into; the message is the reason."""
+
+
+def instrument(
+    params: dict[str, Any],
+    checks: Sequence[str],
+    printed: printing.Printed | None = None,
+    *,
+    trips: bool = False,
+) -> Instrumented | None:
+    """Put checks into a kernel, and have its prints say where they come from.
+
+    None where there is nothing of either in it.
+
+    Args:
+      params: of a `pallas_call` equation.
+      checks: names from `checking.CHECKS`.
+      printed: is given what the kernel prints; its prints are left alone where there is none.
+      trips: whether it is enough to know that something may have failed; in HLO interpret mode.
+
+    Raises:
+      CannotInstrument: the kernel is of a kind that this cannot rewrite.
+    """
+    if "grid_mapping" not in params:
+        raise CannotInstrument(
+            "it is a kernel over a mesh (`pl.kernel`, `core_map`), which these checks do not know"
+        )
+    mapping = params["grid_mapping"]
+    if 0 in [size for size in mapping.grid if isinstance(size, int)]:
+        return None  # it runs nowhere
+    capacity = checking.capacity(params["jaxpr"], checks) if checks else 0
+    capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
+    made = _Rewriting(params, tuple(checks), printed, trips=trips)
+    if capacity == 0:
+        jaxpr = made.with_prints() if printed else None
+        if not made.changed:
+            return None
+        return Instrumented(params={**params, "jaxpr": jaxpr}, layout=None, not_entered=())
+    prefix = _prefix(params, capacity)
+    room = _layout(mapping, prefix, capacity)
+    block = _block_mapping(mapping, (room.slices, 1, 1 if trips else room.words), prefix)
+    jaxpr = made.with_checks(room, block, prefix)
+    if len(made.sites) > capacity:
+        raise CannotInstrument(f"{len(made.sites)} checks were found in it where {capacity} fit")
+    if not made.sites and not made.changed:
+        return None
+    return Instrumented(
+        params={
+            **params,
+            "jaxpr": jaxpr,
+            "out_avals": (*params["out_avals"], block.array_aval),
+            "grid_mapping": mapping.replace(
+                block_mappings=(*mapping.block_mappings, block),
+                num_outputs=mapping.num_outputs + 1,
+            ),
+        },
+        layout=replace(room, sites=made.sites),
+        trips=trips,
+        not_entered=made.not_entered,
+    )
+
+
+def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """What the kernel calls its inputs, and its outputs without that of the checks."""
+    mapping = params["grid_mapping"]
+    names = _names(params["jaxpr"])[mapping.num_index_operands :]
+    outputs = names[mapping.num_inputs : mapping.num_inputs + mapping.num_outputs]
+    return names[: mapping.num_inputs], outputs[:-1]
+
+
+def uncovered(params: dict[str, Any]) -> frozenset[str]:
+    """Outputs of which no grid point writes the last blocks: the grid is too small for them.
+
+    Known only where an index map passes a program id on as it is.
+    """
+    mapping = params["grid_mapping"]
+    found = []
+    blocks = mapping.block_mappings[mapping.num_inputs :]
+    for name, block in zip(array_names(params)[1], blocks, strict=False):
+        inner, _ = rewrite.opened(block.index_map_jaxpr)
+        for out, entry, bound in zip(
+            inner.outvars, block.block_shape, block.array_aval.shape, strict=False
+        ):
+            size = conditions.block_size(entry) or 1
+            sizes = dict(zip(inner.invars, mapping.grid, strict=False))
+            steps = sizes.get(out) if not hasattr(out, "val") else None
+            if isinstance(steps, int) and steps * size < bound:
+                found.append(name)
+    return frozenset(found)
+
+
+class _Rewriting:
+    """One kernel that is traced again with something added; says afterwards what that was."""
+
+    def __init__(
+        self,
+        params: dict[str, Any],
+        checks: tuple[str, ...],
+        printed: printing.Printed | None,
+        *,
+        trips: bool,
+    ) -> None:
+        self._jaxpr = params["jaxpr"]
+        self._mapping = params["grid_mapping"]
+        self._checks = checks
+        self._printed = printed
+        self._trips = trips
+        self._name = str(params.get("name") or self._jaxpr.debug_info.func_name)
+        self._vectors = bool(params.get("interpret"))
+        self.sites: tuple[Any, ...] = ()
+        self.changed = False
+        self.not_entered: tuple[str, ...] = ()
+
+    def with_prints(self) -> Any:
+        avals = [v.aval for v in self._jaxpr.invars]
+        return self._traced(avals, self._jaxpr.debug_info, lambda refs, point: (refs, None))
+
+    def with_checks(self, layout: Layout, block: Any, prefix: int) -> Any:
+        """The kernel's jaxpr with one more ref behind its outputs, and the checks in it."""
+        position = self._mapping.num_index_operands + len(self._mapping.block_mappings)
+        avals, names = [v.aval for v in self._jaxpr.invars], _names(self._jaxpr)
+        avals.insert(position, block.ref_aval)
+        names.insert(position, "checks_ref")
+        sequential = max(prefix - len(self._mapping.vmapped_dims), 0)
+
+        def split(refs: list[Any], point: Sequence[Any]) -> tuple[list[Any], Recorder | Tripwire]:
+            words = refs.pop(position)
+            recorder = (
+                Tripwire(words)
+                if self._trips
+                else Recorder(words, layout, point, vectors=self._vectors)
+            )
+            _at_first(recorder.clear, point[sequential:])
+            return refs, recorder
+
+        debug_info = self._jaxpr.debug_info._replace(arg_names=tuple(names))
+        return self._traced(avals, debug_info, split)
+
+    def _traced(
+        self,
+        avals: Sequence[Any],
+        debug_info: Any,
+        split: Callable[[list[Any], Sequence[Any]], tuple[list[Any], Recorder | Tripwire | None]],
+    ) -> Any:
+        mapping = self._mapping
+
+        def body(*all_refs: Any) -> list[Any]:
+            point = _grid_point(mapping)
+            refs, recorder = split(list(all_refs), point)
+            operands = _operands(self._jaxpr, mapping, refs)
+            checker = checking.Checker(self._checks if recorder else (), operands, recorder)
+            printer = printing.Printer(self._name, point, self._printed) if self._printed else None
+            checker.blocks(mapping, point, refs[mapping.slice_index_ops])
+            visitor = rewrite.Several(printer, checker) if printer else checker
+            rewrite.replay(self._jaxpr, refs, visitor)
+            self.sites = tuple(checker.sites)
+            self.changed = bool(checker.left_out or (printer and printer.count))
+            self.not_entered = tuple(dict.fromkeys(checker.not_entered))
+            return []
+
+        with mapping.trace_env():
+            traced, consts = rewrite.trace(body, avals, debug_info)
+        if consts:
+            raise CannotInstrument("its checks would have to capture constants")
+        return traced
+
+
+def _layout(mapping: Any, prefix: int, capacity: int) -> Layout:
+    return Layout(
+        capacity=capacity,
+        grid_rank=len(mapping.grid) - len(mapping.vmapped_dims),
+        batch=tuple(mapping.grid[d] for d in mapping.vmapped_dims),
+        slices=math.prod(mapping.grid[:prefix]),
+    )
+
+
+def _prefix(params: dict[str, Any], num_sites: int) -> int:
+    """How many leading grid dimensions have rows of their own.
+
+    All up to the last parallel one: cores may share those, and must not share a row; and all that
+    `vmap` added, whose index a kernel cannot read.
+    """
+    mapping = params["grid_mapping"]
+    semantics = _semantics(params)
+    batch = len(mapping.vmapped_dims)
+    is_parallel = [s == "parallel" for s in semantics]
+    # The semantics are those of the kernel's author: the batch's dimensions stand in front.
+    missing = len(mapping.grid) - len(is_parallel)
+    is_parallel = [False] * missing + is_parallel if semantics else [False] * len(mapping.grid)
+    wanted = max([batch, *(i + 1 for i, parallel in enumerate(is_parallel) if parallel)])
+    sizes = mapping.grid[:wanted]
+    if any(not isinstance(size, int) for size in sizes):
+        raise CannotInstrument(
+            "a parallel dimension of its grid has a size that is known only at run time"
+        )
+    slices = math.prod(sizes)
+    if slices * num_sites * BYTES_PER_SITE > MAX_BYTES:
+        raise CannotInstrument(
+            f"its grid has {slices} parallel slices, too many to keep {num_sites} checks "
+            "for each; try it on fewer"
+        )
+    return wanted
+
+
+def _semantics(params: dict[str, Any]) -> tuple[str, ...]:
+    given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
+    return tuple(str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given)
+
+
+def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> Any:
+    """One row of words for each slice of the grid, of all rows' shape."""
+
+    def index_map(*args: Any) -> tuple[Any, ...]:
+        row: Any = np.int32(0)
+        for size, index in zip(mapping.grid[:prefix], args[:prefix], strict=True):
+            row = row * np.int32(size) + index
+        return row, np.int32(0), np.int32(0)
+
+    spec = pl.BlockSpec((1, 1, shape[2]), index_map, memory_space=pltpu.SMEM)
+    return spec.to_block_mapping(
+        "outputs[checks]",
+        jax_core.ShapedArray(shape, jnp.dtype("int32")),
+        index_map_avals=mapping.index_map_avals,
+        index_map_tree=mapping.index_map_tree,
+        grid=mapping.grid,
+        vmapped_dims=mapping.vmapped_dims,
+    )
+
+
+def _grid_point(mapping: Any) -> list[Any]:
+    """The program ids. Within a loop or branch HLO interpret mode has no rule for them."""
+    return [pl.program_id(d) for d in range(len(mapping.grid) - len(mapping.vmapped_dims))]
+
+
+def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
+    """Do something at the first step of each slice of the grid."""
+    if not sequential:
+        action()
+        return
+    first = sequential[0] == 0
+    for index in sequential[1:]:
+        first = first & (index == 0)
+
+    def taken() -> tuple[()]:
+        action()
+        return ()
+
+    lax.cond(first, taken, lambda: ())
+
+
+def _names(jaxpr: Any) -> list[str]:
+    """What the kernel function calls its refs, or jax's `args[0]` where it does not say."""
+    names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
+    return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
+
+
+def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, checking.Operand]:
+    kinds = ["scalar_prefetch"] * mapping.num_index_operands
+    kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
+    kinds += ["scratch"] * (len(refs) - len(kinds))
+    return {
+        id(ref): checking.Operand(name=name, kind=kind)
+        for ref, name, kind in zip(refs, _names(jaxpr), kinds, strict=False)
+    }

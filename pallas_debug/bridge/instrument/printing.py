@@ -1,0 +1,83 @@
+"""Prints of a kernel that say where they come from, in the interpret modes."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import debugging
+from jax.experimental import io_callback
+
+from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.model import PrintRecord
+
+Printed = Callable[[PrintRecord], None]
+
+
+class Printer(rewrite.Visitor):
+    """Visits a kernel, and has each `debug_print` yield a record."""
+
+    def __init__(self, kernel: str, grid_point: Sequence[Any], printed: Printed) -> None:
+        self._kernel = kernel
+        self._grid_point = list(grid_point)
+        self._printed = printed
+        self._done: Any = np.int32(0)
+        self._outer: list[Any] = []
+        self.count = 0
+
+    def entering(self, place: rewrite.Place) -> None:
+        self._outer.append(self._done)
+
+    def leaving(self, place: rewrite.Place) -> None:
+        self._done = self._outer.pop()
+
+    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+        if eqn.primitive is not debugging.debug_print_p:
+            return None
+        self.count += 1
+        params = eqn.params
+        source = lines.source_at(eqn, place)
+        rank, depth = len(self._grid_point), len(place.loops)
+
+        def record(_: Any, *values: Any) -> np.int32:
+            numbers = [int(v) for v in values[: rank + depth]]
+            given = [np.asarray(v) for v in values[rank + depth :]]
+            text = _text(params, given)
+            self._printed(
+                PrintRecord(
+                    kernel=self._kernel,
+                    text=text,
+                    source=source,
+                    grid_point=tuple(numbers[:rank]),
+                    loop=tuple(numbers[rank:]),
+                    values=tuple(np.array2string(v, threshold=_MANY) for v in given),
+                )
+            )
+            return np.int32(0)
+
+        loops = [loop.iteration for loop in place.loops]
+        # Each print waits for the one before it: XLA runs what does not depend as it likes.
+        self._done = io_callback(
+            record, _DONE, self._done, *self._grid_point, *loops, *inputs, ordered=False
+        )
+        return []
+
+
+_DONE = jax.ShapeDtypeStruct((), "int32")
+
+_MANY = 64
+"""Elements of an array beyond which a record keeps its edges alone."""
+
+
+def _text(params: Any, given: Sequence[np.ndarray]) -> str:
+    """As jax would have printed it."""
+    args, kwargs = debugging.merge_callback_args(params["in_tree"], given, params["static_args"])
+    options = {k: v for k, v in dict(params["np_printoptions"]).items() if k != "legacy"}
+    with np.printoptions(**options):
+        if params["has_placeholders"]:
+            with contextlib.suppress(IndexError, KeyError, ValueError):
+                return str(params["fmt"].format(*args, **kwargs))
+        return " ".join([params["fmt"], *(str(a) for a in (*args, *kwargs.values()))])

@@ -1,0 +1,289 @@
+"""Writes down what failed: at the end of each loop body, branch or scope, in one branch.
+
+What can fail is computed where it stands, as a scalar or as a mask over an array. Masks of one
+shape are joined before they are reduced, so that what never fails costs one reduction per shape,
+and everything else happens only where something failed.
+
+Code that writes down everything takes XLA long to compile. Where a kernel can be run a second time
+a `Tripwire` says no more than that something may have failed.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from pallas_debug.bridge.instrument import conditions
+from pallas_debug.bridge.instrument.nan_flow import NanFlow
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Layout
+
+
+def _nothing() -> Sequence[Any]:
+    return ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pending:
+    """A site whose check was computed and not yet written down.
+
+    Attributes:
+      failed: a bool, or a mask of any shape; it may be set too often. None for a tripwire, which
+        looks into `nan_in` itself.
+      confirmed: looks again, as a scalar bool; None where `failed` is to be believed.
+      values: scalars to keep.
+      nan_in: the array that holds a NaN where this failed; None for what is not about NaN.
+      is_read: whether the NaN was only read so far.
+    """
+
+    site: int
+    failed: Any
+    confirmed: Callable[[], Any] | None = None
+    values: Callable[[], Sequence[Any]] = field(default=_nothing)
+    nan_in: Any = None
+    is_read: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """The kernel, a loop body, a branch or a scope, without those inside it."""
+
+    pending: list[Pending] = field(default_factory=list)
+    flow: NanFlow = field(default_factory=NanFlow)
+
+
+class Recorder:
+    """Keeps failures in the words of a ref.
+
+    Args:
+      words: the ref, `int32[1, 1, layout.words]`.
+      grid_point: the program ids.
+      vectors: whether the ref takes vectors, as in the interpret modes; scalar memory of a real
+        core takes scalars alone.
+    """
+
+    def __init__(
+        self, words: Any, layout: Layout, grid_point: Sequence[Any], *, vectors: bool
+    ) -> None:
+        self._words = words
+        self._layout = layout
+        self._grid_point = list(grid_point)
+        self.vectors = vectors
+
+    def clear(self) -> None:
+        """Nothing failed so far."""
+        if self.vectors:
+            self._words[...] = lax.full(self._words.shape, 0, "int32")
+            return
+
+        def clear_one(site: Any, _: Any) -> None:
+            self._words[0, 0, self._layout.base(site)] = np.int32(0)
+
+        lax.fori_loop(np.int32(0), np.int32(self._layout.capacity), clear_one, None)
+
+    def write(self, region: Region, loops: Sequence[Any]) -> None:
+        """Write down what failed in a region."""
+        pending = region.pending
+        flags, any_failed = (_packed if self.vectors else _joined)(pending)
+
+        def record() -> tuple[()]:
+            failed = [
+                flag() if p.confirmed is None else flag() & p.confirmed()
+                for p, flag in zip(pending, flags, strict=True)
+            ]
+            place = [*self._grid_point, *_padded(loops[-MAX_LOOPS:], MAX_LOOPS)]
+            if self.vectors:
+                for run in _runs(pending):
+                    self._write_rows(pending[run], failed[run], place)
+            else:
+                for one, is_set in zip(pending, failed, strict=True):
+                    self._write_one(one, is_set, place)
+            return ()
+
+        lax.cond(any_failed, record, lambda: ())
+
+    def _write_rows(
+        self, pending: Sequence[Pending], failed: Sequence[Any], place: Sequence[Any]
+    ) -> None:
+        """Sites that are numbered without a gap, all at once, a row each."""
+        width, count = self._layout.record, len(pending)
+        start = self._layout.base(pending[0].site)
+        at = slice(start, start + count * width)
+        old = lax.reshape(self._words[0, 0, at], (count, width))
+        values = self._values(pending)
+        is_set = _row([f.astype("int32") for f in failed])
+        fresh = [
+            lax.broadcast_in_dim(lax.full((), 1, "int32"), (count, 1), ()),
+            lax.broadcast_in_dim(_row(place), (count, len(place)), (1,)),
+            values,
+        ]
+        is_first = (old[:, 0] == 0) & (is_set != 0)
+        again = lax.pad(
+            lax.reshape(is_set, (count, 1)), np.int32(0), ((0, 0, 0), (0, width - 1, 0))
+        )
+        rows = lax.select(
+            lax.broadcast_in_dim(is_first, (count, width), (0,)),
+            lax.concatenate(fresh, 1),
+            old + again,
+        )
+        self._words[0, 0, at] = lax.reshape(rows, (count * width,))
+
+    def _values(self, pending: Sequence[Pending]) -> Any:
+        """What is kept of each, a row each; runs of nothing are constants, not many scalars."""
+        rows = []
+        for p in pending:
+            kept = [word(v) for v in p.values()]
+            empty = lax.full((1, MAX_VALUES - len(kept)), 0, "int32")
+            rows.append(
+                lax.concatenate([lax.reshape(_row(kept), (1, len(kept))), empty], 1)
+                if 0 < len(kept) < MAX_VALUES
+                else _row(kept).reshape(1, MAX_VALUES)
+                if kept
+                else empty
+            )
+        return lax.concatenate(rows, 0)
+
+    def _write_one(self, one: Pending, failed: Any, place: Sequence[Any]) -> None:
+        base = self._layout.base(one.site)
+        count = self._words[0, 0, base]
+        self._words[0, 0, base] = count + failed.astype("int32")
+
+        def first() -> tuple[()]:
+            for i, value in enumerate([*place, *(word(v) for v in one.values())]):
+                self._words[0, 0, base + 1 + i] = value
+            return ()
+
+        lax.cond(failed & (count == 0), first, lambda: ())
+
+
+CERTAIN, PERHAPS, READ = 1, 2, 4
+"""What a tripwire says: something failed; perhaps it did, as there is a NaN; there is one in what
+was read, and it shows in nothing that was computed of it or written."""
+
+
+class Tripwire:
+    """Keeps in one word, `int32[1, 1, 1]`, whether anything may have failed."""
+
+    vectors = True
+
+    def __init__(self, word: Any) -> None:
+        self._word = word
+
+    def clear(self) -> None:
+        """Nothing failed so far."""
+        self._word[...] = lax.full(self._word.shape, 0, "int32")
+
+    def write(self, region: Region, loops: Sequence[Any]) -> None:
+        """Add what may have failed in a region."""
+        kinds: dict[int, int] = {}
+        for p in region.pending:
+            kinds[id(p.nan_in)] = kinds.get(id(p.nan_in), 0) | (READ if p.is_read else PERHAPS)
+        arrays = [p.nan_in for p in region.pending if p.nan_in is not None]
+        failed = [
+            (PERHAPS if p.confirmed else CERTAIN, p.failed)
+            for p in region.pending
+            if p.nan_in is None
+        ]
+        for array in region.flow.ends(arrays):
+            kind = READ if kinds[id(array)] == READ else PERHAPS
+            failed.append((kind, conditions.is_nan(array)))
+        by_shape: dict[tuple[int, ...], list[Any]] = {}
+        for kind, mask in failed:
+            shape = np.shape(mask)
+            by_shape.setdefault(shape, []).append(lax.select(mask, *_full(shape, kind)))
+        found = _or([_any_bits(_or(masks)) for masks in by_shape.values()])
+        self._word[0, 0, 0] = self._word[0, 0, 0] | found
+
+
+def any_of(condition: Any) -> Any:
+    """Whether any entry is set."""
+    if np.ndim(condition) == 1:
+        # One per row, as a reduction leaves them, v4 reduces as a column of floats alone.
+        column = lax.broadcast_in_dim(condition.astype("float32"), (*condition.shape, 1), (0,))
+        return jnp.max(column) > 0
+    axes = tuple(range(np.ndim(condition)))
+    return lax.reduce(condition, np.bool_(False), lax.bitwise_or, axes) if axes else condition
+
+
+def word(value: Any) -> Any:
+    """A scalar as int32: floats bit by bit."""
+    if jnp.issubdtype(jnp.result_type(value), jnp.floating):
+        return lax.bitcast_convert_type(jnp.asarray(value, "float32"), "int32")
+    return value.astype("int32") if hasattr(value, "astype") else np.int32(value)
+
+
+def _joined(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
+    """A flag for each, computed when it is asked for, and whether any is set."""
+    by_shape: dict[tuple[int, ...], Any] = {}
+    for p in pending:
+        shape = np.shape(p.failed)
+        by_shape[shape] = by_shape[shape] | p.failed if shape in by_shape else p.failed
+    flags: list[Callable[[], Any]] = [functools.partial(any_of, p.failed) for p in pending]
+    return flags, _or([any_of(mask) for mask in by_shape.values()])
+
+
+def _packed(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
+    """The same with the masks of one shape as bits of one array, so that it is reduced once."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, p in enumerate(pending):
+        shape = np.shape(p.failed)
+        number = sum(len(g) for key, g in groups.items() if key[0] == shape)
+        groups.setdefault((shape, number // _BITS), []).append(i)
+    flags: list[Callable[[], Any]] = [lambda: None] * len(pending)
+    reduced = []
+    for members in groups.values():
+        bits = _or(
+            [
+                lax.select(pending[i].failed, *_full(np.shape(pending[i].failed), 1 << bit))
+                for bit, i in enumerate(members)
+            ]
+        )
+        bits = _any_bits(bits)
+        reduced.append(bits)
+        for bit, i in enumerate(members):
+            flags[i] = functools.partial(_bit, bits, bit)
+    return flags, _or(reduced) != 0
+
+
+_BITS = 31
+
+
+def _full(shape: tuple[int, ...], word: int) -> tuple[Any, Any]:
+    return lax.full(shape, word, "int32"), lax.full(shape, 0, "int32")
+
+
+def _any_bits(bits: Any) -> Any:
+    # At once: each further step is one more loop for XLA to compile.
+    axes = tuple(range(np.ndim(bits)))
+    return lax.reduce(bits, np.int32(0), lax.bitwise_or, axes) if axes else bits
+
+
+def _bit(bits: Any, bit: int) -> Any:
+    return (bits & np.int32(1 << bit)) != 0
+
+
+def _runs(pending: Sequence[Pending]) -> list[slice]:
+    """Where sites follow each other: what stands in an inner region has numbers in between."""
+    starts = [i for i, p in enumerate(pending) if i == 0 or p.site != pending[i - 1].site + 1]
+    return [slice(a, b) for a, b in itertools.pairwise([*starts, len(pending)])]
+
+
+def _or(values: Sequence[Any]) -> Any:
+    joined = values[0]
+    for value in values[1:]:
+        joined = joined | value
+    return joined
+
+
+def _row(scalars: Sequence[Any]) -> Any:
+    return lax.concatenate([jnp.asarray(x, "int32").reshape(1) for x in scalars], 0)
+
+
+def _padded(values: Sequence[Any], length: int) -> list[Any]:
+    return [*values, *([np.int32(0)] * (length - len(values)))]

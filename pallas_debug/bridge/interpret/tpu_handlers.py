@@ -1,0 +1,391 @@
+"""What happens at each callback of jax's TPU interpret mode, around jax's own function.
+
+One handler for each of the interpreter's functions, in the order in which a kernel calls them, and
+what stands in place of jax's look for races. They keep the state of `tpu_run.py`, and what they
+find is told in the words of `tpu_findings.py`.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax._src.pallas.mosaic.interpret import vector_clock
+
+from pallas_debug.bridge.interpret import launched
+from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
+from pallas_debug.bridge.interpret.tpu_run import (
+    MARK,
+    Copy,
+    Run,
+    Site,
+    current_place,
+    current_run,
+    here,
+    point,
+    range_of,
+    running,
+    stop,
+    tell,
+)
+from pallas_debug.errors import KernelFault
+from pallas_debug.model import Finding
+
+Call = Callable[[], Any]
+Arguments = Mapping[str, Any]
+Handler = Callable[[Run, Site, Place, Call, Arguments], Any]
+
+
+def initialize(site: Site, call: Call, arguments: Arguments) -> Any:
+    """The first device of a run makes the memory, and with it our side of it."""
+    device = int(arguments["device_id"])
+    stale = current_run()
+    if stale is not None and device in stale.devices:
+        # Whoever was here before ended without cleaning up.
+        interpreter.reset_tpu_interpret_mode_state()
+    result = call()
+    memory = interpreter._get_shared_memory()
+    with interpreter._shared_memory_init_lock:
+        run = getattr(memory, MARK, None) or Run(memory=memory, kernel=site.kernel)
+        setattr(memory, MARK, run)
+        run.devices.add(device)
+    return result
+
+
+def allocate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    token, identity = call()
+    assert site.allocation is not None
+    for core in _cores(run, arguments):
+        run.buffers[place.thread[0], core, int(identity)] = site.allocation
+    return token, identity
+
+
+def deallocate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    token = call()
+    run.buffers.pop((*place.thread, int(arguments["buffer_id"])), None)
+    return token
+
+
+def allocate_semaphores(
+    run: Run, site: Site, place: Place, call: Call, arguments: Arguments
+) -> Any:
+    token, identities = call()
+    assert site.allocation is not None
+    for index, identity in np.ndenumerate(np.asarray(identities)):
+        for core in _cores(run, arguments):
+            at = int(identity), run.core(place.thread[0], core)
+            run.semaphores[at] = (site.allocation, index)
+    return token, identities
+
+
+def _cores(run: Run, arguments: Arguments) -> range:
+    """Without a core, every core of the device allocates the same."""
+    core = arguments.get("local_core_id")
+    if core is None:
+        return range(run.memory.num_cores_per_device)
+    return range(int(core), int(core) + 1)
+
+
+def meet(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    """All devices start together; when one has failed already, the others fail for its reason."""
+    try:
+        return call()
+    except threading.BrokenBarrierError:
+        run.memory.check_failed()
+        raise
+
+
+def read(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    return _access(run, site, place, call, arguments, writes=False)
+
+
+def write(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    return _access(run, site, place, call, arguments, writes=True)
+
+
+def _access(
+    run: Run, site: Site, place: Place, call: Call, arguments: Arguments, *, writes: bool
+) -> Any:
+    operand = arguments.get("input_name") or arguments.get("output_name")
+    index_map = site.kernel.maps.get(operand) if operand else None
+    if index_map is not None:
+        place = replace(
+            place,
+            source=index_map.source or place.source,
+            grid_point=point(arguments["grid_loop_idx"]),
+        )
+    with running(place):
+        try:
+            return call()
+        except KernelFault:
+            raise
+        except Exception as error:
+            touch = _touch(run, place, arguments, writes)
+            if touch is not None and index_map is not None and not touch.buffer.holds(touch.range):
+                block = point(arguments["block_indices"]) or ()
+                touch = replace(touch, buffer=index_map.array)
+                found = words.block_out_of_bounds(
+                    touch, block, index_map.block_shape, from_table=index_map.from_table
+                )
+            else:
+                found = _explain(touch, place, error)
+            raise stop(found) from error
+
+
+def _touch(run: Run, place: Place, arguments: Arguments, writes: bool) -> Touch | None:
+    range_ = range_of(arguments["transforms"])
+    device, core = place.thread
+    buffer = run.buffer(device, core, int(arguments["buffer_id"]))
+    if buffer is None or range_ is None:
+        return None
+    return Touch(place=place, buffer=buffer, range=range_, writes=writes)
+
+
+def _explain(touch: Touch | None, place: Place, error: Exception) -> Finding:
+    if touch is not None and not touch.buffer.holds(touch.range):
+        return words.out_of_bounds(touch)
+    return words.not_interpreted(place, f"{type(error).__name__}: {error}")
+
+
+def start_copy(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    device, core = place.thread
+    to_device = arguments.get("dst_device_id")
+    to_device = device if to_device is None else int(to_device)
+    to_core = arguments.get("dst_local_core_id")
+    to_core = core if to_core is None else int(to_core)
+    source = run.buffer(device, core, int(arguments["src_id"]))
+    destination = run.buffer(to_device, to_core, int(arguments["dst_id"]))
+    place = replace(
+        place, copy=(source.name if source else "?", destination.name if destination else "?")
+    )
+    size = _size(source, arguments["src_transforms"])
+    arriving = Copy(place, size)
+    leaving = Copy(place, size)
+    run.start(int(arguments["dst_sem_id"]), run.core(to_device, to_core), arriving)
+    if arguments.get("src_sem_id") is not None:
+        run.start(int(arguments["src_sem_id"]), run.core(device, core), leaving)
+    before, here.copy = here.copy, arriving
+    try:
+        with running(place):
+            return call()
+    finally:
+        here.copy = before
+        leaving.dma = arriving.dma
+
+
+def _size(buffer: Buffer | None, transforms: Any) -> int:
+    """Bytes that the copy moves; 0 where it is not known, and the copy is not followed."""
+    range_ = range_of(transforms)
+    if buffer is None or range_ is None:
+        return 0
+    return buffer.num_elements(range_) * np.dtype(buffer.dtype).itemsize
+
+
+def adopt(dma: Any) -> Any:
+    """The DMA object that jax makes within `start_copy` carries our side of it."""
+    if here.copy is not None:
+        here.copy.dma = dma
+        setattr(dma, MARK, here.copy.place)
+    return dma
+
+
+def execute(dma: Any, call: Call, *, writes: bool) -> None:
+    """A half of a DMA: it runs in whatever thread waits, but for the line that started it."""
+    place: Place | None = getattr(dma, MARK, None)
+    run = current_run()
+    if place is None or run is None:
+        call()
+        return
+    with running(place):
+        try:
+            call()
+        except KernelFault:
+            raise
+        except Exception as error:
+            raise stop(_explain(_copy_touch(run, dma, place, writes), place, error)) from error
+
+
+def _copy_touch(run: Run, dma: Any, place: Place, writes: bool) -> Touch | None:
+    side = "dst" if writes else "src"
+    device, core, identity, transforms = (
+        getattr(dma, f"{side}_{part}")
+        for part in ("device_id", "local_core_id", "buffer_id", "transforms")
+    )
+    range_, buffer = range_of(transforms), run.buffer(device, core, identity)
+    if buffer is None or range_ is None:
+        return None
+    return Touch(place=place, buffer=buffer, range=range_, writes=writes)
+
+
+def wait_copy(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    return _wait(run, replace(place, copy=("", "")), call, arguments, int(arguments["size"]))
+
+
+def wait(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    return _wait(run, place, call, arguments, int(arguments["value"]))
+
+
+def _wait(run: Run, place: Place, call: Call, arguments: Arguments, size: int) -> Any:
+    with running(place):
+        token = call()
+    at = int(arguments["sem_id"]), run.core(*place.thread)
+    run.awaited(*at, size)
+    run.waits[at] = place
+    return token
+
+
+def signal(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    device, core = (arguments.get(f"target_{part}") for part in ("device_id", "local_core_id"))
+    device = place.thread[0] if device is None else int(device)
+    at = int(arguments["sem_id"]), run.core(device, 0 if core is None else int(core))
+    run.signals[at] = place
+    with running(place):
+        return call()
+
+
+def check_revisit(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    at = place.grid_point or point(arguments["loop_idx"]) or ()
+    blocks = arguments["output_blocks"]
+    ranges = [None if block is None else range_of(block) for block in blocks]
+    try:
+        result = call()
+    except Exception as error:
+        found = _revisited(run, site, replace(place, grid_point=at), ranges)
+        if found is None:
+            found = words.not_interpreted(place, f"{type(error).__name__}: {error}")
+        raise stop(found) from error
+    for output, range_ in enumerate(ranges):
+        if range_ is not None:
+            block = (place.thread, output, words.key(range_))
+            run.visits[block] = (run.visits.get(block, (at, at))[0], at)
+            run.last_block[place.thread, output] = block
+    return result
+
+
+def _revisited(run: Run, site: Site, place: Place, ranges: list[Range | None]) -> Finding | None:
+    for output, range_ in enumerate(ranges):
+        block = (place.thread, output, range_ and words.key(range_))
+        is_new = run.last_block.get((place.thread, output)) != block
+        if range_ is not None and is_new and block in run.visits:
+            index_map = site.kernel.maps[site.kernel.outputs[output]]
+            place = replace(place, source=index_map.source or place.source)
+            touch = Touch(place=place, buffer=index_map.array, range=range_, writes=True)
+            return words.output_revisited(touch, *run.visits[block])
+    return None
+
+
+def validate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+    """In place of jax's own: it prints the first semaphore, and knows nothing of copies."""
+    memory = run.memory
+    with memory.lock:
+        semaphores = [*memory.sem.items(), *memory.fixed_id_sem.items()]
+    for identity, semaphore in semaphores:
+        for core in memory.get_global_core_ids(place.thread[0]):
+            _validate(run, place, int(identity), int(core), int(semaphore.count_by_core[core]))
+    launched.notify(site.kernel.tokens)  # the last callback of a kernel: it ran to its end
+    return arguments["token"]
+
+
+def _validate(run: Run, place: Place, identity: int, core: int, count: int) -> None:
+    at, name = (identity, core), run.semaphore(identity, core)
+    pending = [copy for copy in run.copies.get(at, ()) if count or _is_pending(copy.dma)]
+    for copy in pending:
+        tell(words.copy_not_awaited(copy.place, name))
+    if count and not pending:
+        last_signal, last_wait = run.signals.get(at), run.waits.get(at)
+        tell(words.semaphore_not_zero(place, name, count, signal=last_signal, wait=last_wait))
+
+
+def _is_pending(dma: Any) -> bool:
+    return dma is not None and dma.state is not interpreter.DmaState.COMPLETED
+
+
+HANDLERS: dict[str, Handler] = {
+    "_allocate_buffer": allocate,
+    "_deallocate_buffer": deallocate,
+    "_allocate_semaphores": allocate_semaphores,
+    "_barrier": meet,
+    "get": read,
+    "store": write,
+    "swap": write,
+    "dma_start": start_copy,
+    "dma_wait": wait_copy,
+    "semaphore_signal": signal,
+    "semaphore_wait": wait,
+    "_check_for_revisiting": check_revisit,
+    "_validate": validate,
+}
+
+
+# Races.
+
+
+def check_race(state: Any, arguments: Arguments, *, writes: bool) -> None:
+    """In place of jax's own, which knows neither operands nor grid points and may only print."""
+    run, place = current_run(), current_place()
+    assert run is not None
+    assert place is not None
+    where = arguments["buffer_key"]
+    _, identity, device, core = where
+    buffer = run.buffer(device, core, identity)
+    if buffer is None:
+        return
+    touch = Touch(place=place, buffer=buffer, range=arguments["rnge"], writes=writes)
+    clock = arguments["clock"]
+    with run.lock:
+        history = run.touches.setdefault(where, {})
+        before = list(history.values())
+        # Of the same accesses by the same line the last is enough; so a loop does not fill memory.
+        who = "copy" if place.copy else place.thread
+        line = place.source and (place.source.file, place.source.line)
+        history[who, writes, words.key(touch.range), line] = (touch, clock)
+    for earlier, then in before:
+        if (writes or earlier.writes) and _races(touch, clock, earlier, then):
+            # Where jax goes on after a race, the next iteration has it again, the other way round.
+            pair = buffer.name, frozenset({touch.place.source, earlier.place.source})
+            if pair in run.races:
+                return
+            run.races.add(pair)
+            _race(
+                state, touch, earlier, was_filled=_was_filled(touch, clock, earlier, then, before)
+            )
+            return
+
+
+def _races(touch: Touch, clock: Any, earlier: Touch, then: Any) -> bool:
+    return not _ordered(clock, then) and words.overlap(
+        touch.range, earlier.range, touch.buffer.shape
+    )
+
+
+def _ordered(clock: Any, other: Any) -> bool:
+    # jax 0.12 made a class of what was an array.
+    if hasattr(clock, "ordered"):
+        return bool(clock.ordered(other))
+    return bool(vector_clock.ordered(clock, other))
+
+
+def _was_filled(touch: Touch, clock: Any, earlier: Touch, then: Any, before: list[Any]) -> bool:
+    """Whether a write came before the read of a race, in order."""
+    reader, at = (earlier, then) if touch.writes else (touch, clock)
+    return not reader.writes and any(
+        other.writes
+        and other is not earlier
+        and _ordered(when, at)
+        and words.overlap(other.range, reader.range, reader.buffer.shape)
+        for other, when in before
+    )
+
+
+def _race(state: Any, touch: Touch, earlier: Touch, *, was_filled: bool) -> None:
+    with state.lock:
+        state.races_found = True
+    fault = stop(words.data_race(touch, earlier, was_filled=was_filled))
+    # Before 0.12 jax went on after a race.
+    if getattr(state, "on_race", "warn") == "raise":
+        raise fault

@@ -1,0 +1,555 @@
+"""What jax's TPU interpret mode finds, as findings in the user's terms.
+
+jax's interpreter turns a kernel into a program of host callbacks. While `reporting` is open, that
+is watched in two places. Where a kernel is traced, each callback is given what jax knows then and
+forgets: the kernel, the line, the operand, the grid point, the loops. Where it runs, the handlers
+of `tpu_handlers.py` stand between jax's program and jax's functions.
+
+The interpreter does the work all the same; without `reporting` nothing here is in its way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax._src import dispatch, source_info_util
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory
+
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.interpret import interpret, launched, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
+from pallas_debug.bridge.interpret.tpu_run import Allocation, IndexMap, Site, TracedKernel
+from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.errors import KernelFault
+from pallas_debug.model import Finding, Operand, SourceLine
+
+HANG_AFTER = 30.0
+"""Seconds without any progress after which a wait is said to last for ever."""
+
+_epoch = jax.make_user_context(None)
+_lock = threading.RLock()
+_restore = contextlib.ExitStack()
+
+
+@contextlib.contextmanager
+def reporting(
+    report: Callable[[Finding], None], *, hang_after: float | None = HANG_AFTER
+) -> Iterator[None]:
+    """What TPU interpret mode finds meanwhile, in any thread, is reported.
+
+    A fault that jax raises for ends the program with a `KernelFault`, whose text is that of the
+    finding and is part of jax's error. What jax prints (races before 0.12, semaphores) is reported
+    and not printed. Programs that were jitted before are traced again.
+
+    Args:
+      report: called once for each kind of fault, kernel, line and operand, in the thread in which
+        XLA runs the callback.
+      hang_after: seconds without progress of any thread after which a wait is a `Deadlock`; None
+        to wait for ever. A kernel whose threads compute for longer between two accesses than this
+        needs a larger number. Where all cores wait for each other it is seen at once.
+    """
+    reporter = tpu_run.Reporter(report, hang_after)
+    with _lock:
+        if not tpu_run.reporters:
+            _install()
+        tpu_run.reporters = (*tpu_run.reporters, reporter)
+    before, stops = _epoch.get_global(), tpu_run.stops
+    _epoch.set_global("reporting")
+    try:
+        yield
+        _settle(stops)
+    except BaseException as error:
+        interpret.reset(wait=isinstance(error, Exception))
+        raise
+    finally:
+        _epoch.set_global(before)
+        with _lock:
+            tpu_run.reporters = tuple(r for r in tpu_run.reporters if r is not reporter)
+            if not tpu_run.reporters:
+                _restore.close()
+
+
+def _settle(stops: int) -> None:
+    """Wait for what this thread dispatched: jax goes on before a program is over.
+
+    Args:
+      stops: programs that were ended up to a moment ago. If there are more by now, what comes up
+        was told as a finding, and is raised where the program's results are used.
+    """
+    try:
+        interpret.settle()
+    except Exception:
+        if tpu_run.stops == stops:
+            raise
+
+
+def _install() -> None:
+    memory = shared_memory.SharedMemory
+    races = race_detection_state.RaceDetectionState
+    _replace(interpreter, "callback", _Callbacks(interpreter.callback))
+    _replace(interpreter, "interpret_pallas_call", _traced_kernel)
+    _replace(interpreter, "_interpret_jaxpr", _traced_jaxpr)
+    _replace(interpreter, "DMA", _adopting(interpreter.DMA))
+    for name, writes in (("execute_read", False), ("execute_write", True)):
+        _replace(_DMA, name, _executing(getattr(_DMA, name), writes))
+    for name, writes in (("check_read", False), ("check_write", True)):
+        _replace(races, name, _checking(getattr(races, name), writes))
+    _replace(shared_memory.Semaphore, "wait", _waiting(shared_memory.Semaphore.wait))
+    _replace(memory, "check_failed", _failing(memory.check_failed))
+    logger = logging.getLogger("jax._src.callback")
+    logger.addFilter(_is_news)
+    _restore.callback(logger.removeFilter, _is_news)
+    tokens = dispatch.RuntimeTokenSet
+    _replace(tokens, "get_token_input", _settling(tokens.get_token_input))
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Jax logs each exception of a callback with its own stack; ours is a finding already."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KernelFault))
+
+
+def _replace(owner: Any, name: str, new: Any) -> None:
+    """Until `_restore` is closed; an inherited method is taken away again, not written down."""
+    if name in vars(owner):
+        _restore.callback(setattr, owner, name, vars(owner)[name])
+    else:
+        _restore.callback(delattr, owner, name)
+    setattr(owner, name, new)
+
+
+# Tracing.
+
+
+@dataclass(eq=False)
+class _Trace:
+    """A kernel that is being traced by the interpreter.
+
+    Attributes:
+      known: values that stand for buffers and semaphores, by identity; held so that no other
+        value gets the same one.
+      grid_point, loop: traced values, at the point that the trace has reached.
+      body_point: of the kernel's body that was traced last.
+    """
+
+    kernel: TracedKernel
+    jaxpr: Any
+    operands: tuple[Operand, ...]
+    index_maps: dict[int, str]
+    num_axes: int
+    known: dict[int, tuple[Any, Allocation]] = field(default_factory=dict)
+    grid_point: Any = None
+    loop: tuple[Any, ...] = ()
+    body_point: Any = None
+
+
+class _Tracing(threading.local):
+    trace: _Trace | None = None
+
+
+_tracing = _Tracing()
+_traced_kernel_by_jax = interpreter.interpret_pallas_call
+_traced_jaxpr_by_jax = interpreter._interpret_jaxpr
+_DMA = interpreter.DMA
+
+
+def _traced_kernel(*args: Any, **params: Any) -> Any:
+    """In place of `interpret_pallas_call`."""
+    try:
+        trace = _describe(params, args)
+    except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
+        warnings.warn(
+            f"pallas-debug cannot follow kernel {params.get('name')} in TPU interpret mode "
+            f"({type(error).__name__}: {error}); its faults come in jax's words. "
+            "Please report this.",
+            stacklevel=2,
+        )
+        return _traced_kernel_by_jax(*args, **params)
+    before, _tracing.trace = _tracing.trace, trace
+    try:
+        return _traced_kernel_by_jax(*args, **params)
+    except Exception as error:
+        _report_refusal(trace, error)
+        raise
+    finally:
+        _tracing.trace = before
+
+
+def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
+    jaxpr, grid_mapping = params["jaxpr"], params["grid_mapping"]
+    operands = tuple(
+        operand
+        for operand in capture._operands(params, jaxpr, [jax.typeof(arg) for arg in args])
+        if operand.kind != "dynamic_grid"
+    )
+    blocked = [operand for operand in operands if operand.kind in ("input", "output")]
+    blocks = dict(zip([o.name for o in blocked], grid_mapping.block_mappings, strict=True))
+    kernel = TracedKernel(
+        name=params.get("name") or jaxpr.debug_info.func_name,
+        source=_line(source_info_util.current().traceback) or lines.of_function(jaxpr.debug_info),
+        maps={o.name: _index_map(o, blocks[o.name].index_map_jaxpr) for o in blocked},
+        outputs=tuple(o.name for o in blocked if o.kind == "output"),
+        tokens=launched.current(),
+    )
+    return _Trace(
+        kernel=kernel,
+        jaxpr=jaxpr,
+        operands=operands,
+        index_maps={id(_open(b.index_map_jaxpr)): name for name, b in blocks.items()},
+        num_axes=len(grid_mapping.grid),
+    )
+
+
+def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
+    source = lines.of_function(jaxpr.debug_info)
+    if source is not None and not source_info_util.is_user_filename(source.file):
+        source = None  # the map that jax makes where there is no block specification
+    array = Buffer(
+        name=operand.name,
+        shape=operand.shape,
+        dtype=operand.dtype,
+        space="HBM",
+        kind=operand.kind,
+    )
+    return IndexMap(
+        source=source,
+        array=array,
+        block_shape=operand.block_shape or (),
+        from_table=any("get" in eqn.primitive.name for eqn in _open(jaxpr).eqns),
+    )
+
+
+def _open(jaxpr: Any) -> Any:
+    """jax 0.12 made one class of closed and open jaxprs."""
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _line(traceback: Any) -> SourceLine | None:
+    """The innermost line outside of jax."""
+    frame = source_info_util.user_frame(traceback)
+    if frame is None:
+        return None
+    return lines.line_of(frame.file_name, frame.start_line, frame.function_name)
+
+
+def _traced_jaxpr(jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
+    """In place of `_interpret_jaxpr`, which jax calls for the kernel and all that is within."""
+    trace = _tracing.trace
+    if trace is None:
+        return _traced_jaxpr_by_jax(jaxpr, *args, ctx=ctx, token=token)
+    before = trace.grid_point, trace.loop
+    _enter(trace, jaxpr, args, ctx)
+    _report_checks(trace, jaxpr)
+    try:
+        return _traced_jaxpr_by_jax(jaxpr, *args, ctx=ctx, token=token)
+    finally:
+        trace.grid_point, trace.loop = before
+
+
+def _enter(trace: _Trace, jaxpr: Any, args: tuple[Any, ...], ctx: Any) -> None:
+    if jaxpr is trace.jaxpr:
+        trace.grid_point = trace.body_point = ctx.grid_point
+        for operand, arg in zip(trace.operands, args, strict=False):
+            _name(trace, arg, operand.name, operand.kind, anew=True)
+        return
+    if id(jaxpr) in trace.index_maps:
+        first = len(jaxpr.constvars)
+        trace.grid_point, trace.loop = args[first : first + trace.num_axes], ()
+        return
+    names = jaxpr.debug_info.arg_names or ()
+    for name, arg in zip(reversed(names), reversed(args), strict=False):
+        _name(trace, arg, name, "scratch", anew=False)
+    counter = _loop_counter(jaxpr, args)
+    if counter is not None:
+        trace.loop = (*trace.loop, counter)
+
+
+def _name(trace: _Trace, value: Any, name: str, kind: str, *, anew: bool) -> None:
+    _, allocation = trace.known.get(id(value), (None, None))
+    if allocation is not None and name and (anew or not allocation.is_named):
+        allocation.name, allocation.kind, allocation.is_named = name, kind, True
+
+
+def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
+    """The counter of a loop's body, None for other jaxprs: what comes out first is it plus one."""
+    if not jaxpr.outvars or not jaxpr.invars:
+        return None
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "add" and eqn.outvars[0] is jaxpr.outvars[0]:
+            variable, step = eqn.invars
+            is_one = getattr(step, "val", None) is not None and step.aval.shape == ()
+            if is_one and int(step.val) == 1 and variable in jaxpr.invars:
+                return args[len(args) - len(jaxpr.invars) + jaxpr.invars.index(variable)]
+    return None
+
+
+def _report_refusal(trace: _Trace, error: Exception) -> None:
+    """The interpreter does not know how to run the kernel, and says so while it traces it.
+
+    Raises:
+      KernelFault: for what is wrong on any TPU as well.
+    """
+    source, operand = trace.kernel.source, None
+    traceback = error.__traceback__
+    while traceback is not None:
+        if traceback.tb_frame.f_code is _traced_jaxpr_by_jax.__code__:
+            values = traceback.tb_frame.f_locals
+            eqn = values.get("eqn")
+            source = (eqn and _line(eqn.source_info.traceback)) or source
+            operand = _operand(trace, values["jaxpr"], eqn) or operand
+        traceback = traceback.tb_next
+    place = Place(kernel=trace.kernel.name, source=source)
+    message = str(error).partition("\n")[0]
+    if "cannot be referenced directly" in message:
+        raise tpu_run.stop(words.direct_access(place, operand)) from error
+    tpu_run.tell(words.not_interpreted(place, f"{type(error).__name__}: {message}"))
+
+
+def _operand(trace: _Trace, jaxpr: Any, eqn: Any) -> Operand | None:
+    """What the equation is about first, if it is an operand of the kernel."""
+    if jaxpr is not trace.jaxpr or eqn is None or not eqn.invars:
+        return None
+    known = (o for v, o in zip(jaxpr.invars, trace.operands, strict=False) if v is eqn.invars[0])
+    return next(known, None)
+
+
+def _report_checks(trace: _Trace, jaxpr: Any) -> None:
+    """jax refuses these where it lowers the interpreted program, and names no line."""
+    for eqn in jaxpr.eqns:
+        if eqn.primitive.name == "check" and not eqn.params.get("debug"):
+            place = Place(kernel=trace.kernel.name, source=_line(eqn.source_info.traceback))
+            tpu_run.tell(words.check_refused(place))
+
+
+class _Callbacks:
+    """In place of the module from which the interpreter takes `io_callback`."""
+
+    def __init__(self, module: Any) -> None:
+        self._module = module
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._module, name)
+
+    def io_callback(self, function: Any, result: Any, *args: Any, **options: Any) -> Any:
+        trace = _tracing.trace
+        jax_function, keywords = _parts(function)
+        name = getattr(jax_function, "__name__", "")
+        if trace is None or (name not in tpu_handlers.HANDLERS and name != _INITIALIZE):
+            return self._module.io_callback(function, result, *args, **options)
+        site = _site(trace, name, jax_function, keywords, args)
+        where = trace.grid_point, trace.loop
+        if name == "_check_for_revisiting":
+            # It follows the body that was just traced, within the same loop over the grid.
+            where = trace.body_point, ()
+        callback = _observed(name, site, jax_function, keywords)
+        out = self._module.io_callback(callback, result, *args, where, **options)
+        if site.allocation is not None:
+            trace.known[id(out[1])] = (out[1], site.allocation)
+        return out
+
+
+_INITIALIZE = "_initialize_shared_memory"
+
+
+def _parts(function: Any) -> tuple[Any, Mapping[str, Any]]:
+    if isinstance(function, functools.partial):
+        return function.func, function.keywords
+    return function, {}
+
+
+def _site(
+    trace: _Trace, name: str, function: Any, keywords: Mapping[str, Any], args: tuple[Any, ...]
+) -> Site:
+    parameters = tuple(inspect.signature(function).parameters)
+    arguments = dict(zip(parameters, args, strict=False))
+    info = keywords.get("source_info") or source_info_util.current()
+    operand = keywords.get("input_name") or keywords.get("output_name")
+    if operand:
+        kind = "input" if keywords.get("input_name") else "output"
+        _name(trace, arguments["buffer_id"], operand, kind, anew=True)
+    return Site(
+        kernel=trace.kernel,
+        parameters=parameters,
+        keywords=keywords,
+        source=_line(info.traceback) or trace.kernel.source,
+        allocation=_allocation(name, arguments),
+    )
+
+
+def _allocation(name: str, arguments: Mapping[str, Any]) -> Allocation | None:
+    if name == "_allocate_semaphores":
+        return Allocation(tuple(arguments["shape"]), "semaphore", "semaphore")
+    if name == "_allocate_buffer":
+        value, space = arguments["val"], int(arguments["memory_space"])
+        return Allocation(
+            tuple(value.shape), str(value.dtype), interpreter.TPU_MEMORY_SPACE_NAMES[space]
+        )
+    return None
+
+
+def _observed(
+    name: str, site: Site, function: Any, keywords: Mapping[str, Any]
+) -> Callable[..., Any]:
+    """The callback that jax is given: the handler around jax's function.
+
+    It goes inside of what jax wraps its functions in, so that the fault which jax remembers and
+    shows to other devices is ours.
+    """
+    inner = inspect.unwrap(function)
+
+    @functools.wraps(inner)
+    def observed(*args: Any) -> Any:
+        *args_of_jax, (grid_point, loop) = args
+        call = functools.partial(inner, *args_of_jax, **keywords)
+        arguments = {**dict(zip(site.parameters, args_of_jax, strict=False)), **keywords}
+        if tpu_run.reporters and name == _INITIALIZE:
+            return tpu_handlers.initialize(site, call, arguments)
+        run = tpu_run.current_run()
+        if not tpu_run.reporters or run is None:
+            return call()
+        place = site.place(arguments, grid_point, loop)
+        run.progress()
+        try:
+            return tpu_handlers.HANDLERS[name](run, site, place, call, arguments)
+        finally:
+            run.progress()
+
+    if inner is function:
+        return observed
+    return interpreter.fail_on_exception(observed)  # type: ignore[no-any-return]
+
+
+# Running: the methods of jax's objects that the handlers cannot reach.
+
+
+def _adopting(dma_class: Any) -> Any:
+    def make(*args: Any, **keywords: Any) -> Any:
+        return tpu_handlers.adopt(dma_class(*args, **keywords))
+
+    return make
+
+
+def _executing(method: Any, writes: bool) -> Any:
+    @functools.wraps(method)
+    def execute(dma: Any) -> None:
+        tpu_handlers.execute(dma, functools.partial(method, dma), writes=writes)
+
+    return execute
+
+
+def _checking(method: Any, writes: bool) -> Any:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def check(*args: Any, **keywords: Any) -> Any:
+        # The GPU interpreter of jax looks for races with the same class.
+        if tpu_run.current_run() is None or tpu_run.current_place() is None:
+            return method(*args, **keywords)
+        arguments = signature.bind(*args, **keywords).arguments
+        tpu_handlers.check_race(args[0], arguments, writes=writes)
+        return None
+
+    return check
+
+
+def _waiting(method: Any) -> Any:
+    @functools.wraps(method)
+    def wait(semaphore: Any, value: Any, global_core_id: Any, **keywords: Any) -> Any:
+        with tpu_run.waiting(semaphore, value, global_core_id):
+            return method(semaphore, value, global_core_id, **keywords)
+
+    return wait
+
+
+def _failing(method: Any) -> Any:
+    @functools.wraps(method)
+    def check_failed(memory: Any) -> None:
+        """Asked before every callback, and every now and then by what waits."""
+        failure = getattr(memory, "_failure", None)
+        if isinstance(failure, KernelFault):
+            raise KernelFault(str(failure), failure.finding)
+        method(memory)
+        tpu_run.check_hang()
+
+    return check_failed
+
+
+class _Settled(threading.local):
+    stops: int = 0
+
+
+_settled = _Settled()
+
+
+def _settling(method: Any) -> Any:
+    @functools.wraps(method)
+    def get_token_input(*args: Any, **keywords: Any) -> Any:
+        """Asked before a program starts: it would fail for the one before it that was ended."""
+        if _settled.stops != tpu_run.stops:
+            before, _settled.stops = _settled.stops, tpu_run.stops
+            _settle(before)
+        return method(*args, **keywords)
+
+    return get_token_input
+
+
+# Fitting.
+
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "_initialize_shared_memory": ("token", "device_id", "num_devices"),
+    "_allocate_buffer": ("token", "device_id", "local_core_id", "memory_space", "val"),
+    "_deallocate_buffer": ("token", "device_id", "local_core_id", "memory_space", "buffer_id"),
+    "_allocate_semaphores": ("token", "device_id", "local_core_id", "shape"),
+    "get": ("device_id", "buffer_id", "transforms", "block_indices", "grid_loop_idx", "input_name"),
+    "store": ("device_id", "buffer_id", "transforms", "grid_loop_idx", "output_name"),
+    "swap": ("device_id", "local_core_id", "buffer_id", "transforms", "val"),
+    "dma_start": ("src_local_core_id", "src_id", "src_transforms", "dst_id", "dst_sem_id"),
+    "dma_wait": ("device_id", "local_core_id", "sem_id", "size"),
+    "semaphore_signal": ("sem_id", "inc", "target_device_id", "target_local_core_id"),
+    "semaphore_wait": ("device_id", "local_core_id", "sem_id", "value"),
+    "_check_for_revisiting": ("device_id", "local_core_id", "loop_idx", "output_blocks"),
+    "_barrier": ("token", "device_id"),
+    "_validate": ("token", "device_id"),
+    "_interpret_jaxpr": ("jaxpr", "args", "ctx", "token"),
+    "interpret_pallas_call": ("jaxpr", "grid_mapping", "name"),
+    "fail_on_exception": ("func",),
+    "_get_shared_memory": (),
+    "reset_tpu_interpret_mode_state": (),
+}
+
+
+def fits() -> str | None:
+    """What the installed jax lacks of that which is replaced or read here, in a sentence."""
+    methods = {
+        (_DMA, "execute_read"): (),
+        (_DMA, "execute_write"): (),
+        (race_detection_state.RaceDetectionState, "check_read"): ("clock", "buffer_key", "rnge"),
+        (race_detection_state.RaceDetectionState, "check_write"): ("clock", "buffer_key", "rnge"),
+        (shared_memory.Semaphore, "wait"): ("value", "global_core_id"),
+        (shared_memory.SharedMemory, "check_failed"): (),
+        (shared_memory.SharedMemory, "get_global_core_id"): ("device_id", "local_core_id"),
+        (shared_memory.SharedMemory, "get_global_core_ids"): ("device_id",),
+        (dispatch.RuntimeTokenSet, "get_token_input"): (),
+        (dispatch.RuntimeTokenSet, "block_until_ready"): (),
+        (dispatch.RuntimeTokenSet, "clear"): (),
+    }
+    wanted = {(interpreter, name): parameters for name, parameters in _FUNCTIONS.items()}
+    for (owner, name), parameters in (wanted | methods).items():
+        function = getattr(owner, name, None)
+        where = owner.__name__.rpartition(".")[2]
+        if function is None:
+            return f"{where}.{name} is not where it was"
+        missing = set(parameters) - set(inspect.signature(function).parameters)
+        if missing:
+            return f"{where}.{name} has no parameter {', '.join(sorted(missing))}"
+    return None

@@ -1,0 +1,335 @@
+"""A kernel while jax's TPU interpret mode runs it: who is where, who waits, who is to be told.
+
+The state of a run, which the handlers of `tpu_handlers.py` write, and the look-out for waits that
+never end. Used from jax's host callbacks, in whatever thread XLA runs them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+import jax
+import numpy as np
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax._src.pallas.mosaic.interpret import utils
+
+from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
+from pallas_debug.errors import KernelFault
+from pallas_debug.model import Finding, SourceLine
+from pallas_debug.report import finding_text
+
+MARK = "_pallas_debug"
+"""Attribute of jax's shared memory and DMA objects under which our side of them hangs: it goes
+when they go."""
+
+SURE_AFTER = 0.5
+"""Seconds after which it is looked whether every core waits in vain: then nobody need wait on."""
+
+
+class Reporter:
+    """One open `reporting`: whom to tell, what was told, how long a wait may take."""
+
+    def __init__(self, report: Callable[[Finding], None], hang_after: float | None) -> None:
+        self.hang_after = hang_after
+        self._report = report
+        self._told: set[object] = set()
+        self._lock = threading.Lock()
+
+    def tell(self, finding: Finding) -> None:
+        """Report each fault once, however often and on however many devices it is seen."""
+        line = finding.source and (finding.source.file, finding.source.line)
+        key = (finding.kind, finding.kernel, line, finding.operand)
+        with self._lock:
+            if key in self._told:
+                return
+            self._told.add(key)
+        self._report(finding)
+
+
+reporters: tuple[Reporter, ...] = ()
+"""Those that are open; `tpu_interpret.reporting` sets it."""
+
+
+stops = 0
+"""How many times a program was ended."""
+
+
+def tell(finding: Finding) -> None:
+    for reporter in reporters:
+        reporter.tell(finding)
+
+
+def stop(finding: Finding) -> KernelFault:
+    """Tell, and give what to raise so that the program ends here."""
+    global stops
+    stops += 1
+    tell(finding)
+    return KernelFault(finding_text(finding), finding)
+
+
+@dataclass(eq=False)
+class Allocation:
+    """A buffer or an array of semaphores of a traced kernel; named once the kernel takes it."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    space: str
+    name: str = "a buffer without a name"
+    kind: str = "scratch"
+    is_named: bool = False
+
+    @property
+    def buffer(self) -> Buffer:
+        return Buffer(
+            name=self.name, shape=self.shape, dtype=self.dtype, space=self.space, kind=self.kind
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexMap:
+    """The block specification of an operand.
+
+    Attributes:
+      array: the whole array, before it is padded to blocks.
+      from_table: whether the map reads a scalar prefetch operand.
+    """
+
+    source: SourceLine | None
+    array: Buffer
+    block_shape: tuple[int | None, ...]
+    from_table: bool
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TracedKernel:
+    """What is known of a kernel when it is traced."""
+
+    name: str
+    source: SourceLine | None
+    maps: Mapping[str, IndexMap]
+    outputs: tuple[str, ...]
+    tokens: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Site:
+    """One callback of a traced kernel.
+
+    Attributes:
+      parameters: names of the callback's positional arguments.
+      keywords: those arguments that were known when it was traced.
+      allocation: what the callback allocates, if it does.
+    """
+
+    kernel: TracedKernel
+    parameters: tuple[str, ...]
+    keywords: Mapping[str, Any]
+    source: SourceLine | None
+    allocation: Allocation | None = None
+
+    def place(self, arguments: Mapping[str, Any], grid_point: Any, loop: Any) -> Place:
+        device = int(arguments.get("device_id") or 0)
+        core = arguments.get("local_core_id", arguments.get("src_local_core_id"))
+        return Place(
+            kernel=self.kernel.name,
+            source=self.source,
+            grid_point=point(grid_point),
+            loop=point(loop) or (),
+            thread=(device, 0 if core is None else int(core)),
+        )
+
+
+@dataclass(eq=False)
+class Copy:
+    """A DMA under way, as one of its semaphores counts it."""
+
+    place: Place
+    bytes_left: int
+    dma: Any = None
+
+
+@dataclass(eq=False)
+class Waiter:
+    """A thread in `Semaphore.wait`."""
+
+    place: Place
+    semaphore: Any
+    core: int
+    value: int
+
+    @property
+    def is_stuck(self) -> bool:
+        count = self.semaphore.count_by_core[self.core]
+        return bool(count < self.value) and not self.semaphore.tasks[self.core]
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a kernel, on all of its devices and cores.
+
+    Semaphores are known by their id and the number of the core, buffers by device, core and id.
+    """
+
+    memory: Any
+    kernel: TracedKernel
+    devices: set[int] = field(default_factory=set)
+    buffers: dict[Point, Allocation] = field(default_factory=dict)
+    semaphores: dict[Point, tuple[Allocation, Point]] = field(default_factory=dict)
+    copies: dict[Point, deque[Copy]] = field(default_factory=dict)
+    num_copies: dict[Point, int] = field(default_factory=dict)
+    signals: dict[Point, Place] = field(default_factory=dict)
+    waits: dict[Point, Place] = field(default_factory=dict)
+    waiters: list[Waiter] = field(default_factory=list)
+    touches: dict[Any, dict[object, tuple[Touch, Any]]] = field(default_factory=dict)
+    races: set[object] = field(default_factory=set)
+    visits: dict[object, tuple[Point, Point]] = field(default_factory=dict)
+    last_block: dict[object, object] = field(default_factory=dict)
+    last_progress: float = field(default_factory=time.monotonic)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def progress(self) -> None:
+        self.last_progress = time.monotonic()
+
+    def core(self, device: int, core: int) -> int:
+        return int(self.memory.get_global_core_id(device, core))
+
+    def buffer(self, device: int, core: int, identity: int) -> Buffer | None:
+        allocation = self.buffers.get((device, core, identity))
+        return None if allocation is None else allocation.buffer
+
+    def semaphore(self, identity: int, core: int) -> str:
+        known = self.semaphores.get((identity, core))
+        if known is None:
+            return "the barrier semaphore"
+        allocation, index = known
+        return f"{allocation.name}[{', '.join(map(str, index))}]" if index else allocation.name
+
+    def start(self, semaphore: int, core: int, copy: Copy) -> None:
+        with self.lock:
+            self.copies.setdefault((semaphore, core), deque()).append(copy)
+            self.num_copies[semaphore, core] = self.num_copies.get((semaphore, core), 0) + 1
+
+    def awaited(self, semaphore: int, core: int, size: int) -> None:
+        """The oldest copies are those that a wait is for: jax runs them in another order."""
+        with self.lock:
+            copies = self.copies.get((semaphore, core), deque())
+            while copies and size > 0:
+                taken = min(size, copies[0].bytes_left)
+                copies[0].bytes_left -= taken
+                size -= taken
+                if not copies[0].bytes_left:
+                    copies.popleft()
+
+
+class _Here(threading.local):
+    """What this thread is at, within a callback."""
+
+    place: Place | None = None
+    waiter: Waiter | None = None
+    copy: Copy | None = None
+
+
+here = _Here()
+
+
+def current_run() -> Run | None:
+    return getattr(interpreter._shared_memory, MARK, None)
+
+
+def current_place() -> Place | None:
+    return here.place
+
+
+@contextlib.contextmanager
+def running(place: Place) -> Iterator[None]:
+    """In this thread, what jax does is done for `place`."""
+    before, here.place = here.place, place
+    try:
+        yield
+    finally:
+        here.place = before
+
+
+def point(values: Any) -> Point | None:
+    return None if values is None else tuple(int(v) for v in np.asarray(values).ravel())
+
+
+def range_of(transforms: Any) -> Range | None:
+    """The slice that jax's indexers select; None for what is no slice."""
+    try:
+        range_: Range = utils.to_range(jax.tree.map(int, transforms))
+    except (TypeError, ValueError, AttributeError, AssertionError, NotImplementedError):
+        return None
+    return range_
+
+
+# Hangs.
+
+
+@contextlib.contextmanager
+def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
+    """This thread is in `Semaphore.wait`, and will ask `check_hang` every now and then."""
+    run, place = current_run(), current_place()
+    if run is None or place is None:
+        yield
+        return
+    waiter = Waiter(place, semaphore, int(core), int(value))
+    before, here.waiter = here.waiter, waiter
+    with run.lock:
+        run.waiters.append(waiter)
+    run.progress()
+    try:
+        yield
+    finally:
+        here.waiter = before
+        with run.lock:
+            run.waiters.remove(waiter)
+        run.progress()
+
+
+def check_hang() -> None:
+    """End a wait that nobody will end.
+
+    Raises:
+      KernelFault: no thread of the interpreter did anything for as long as the reporters allow,
+        or every core waits for what none of them can bring.
+    """
+    waiter, run = here.waiter, current_run()
+    limits = [r.hang_after for r in reporters if r.hang_after is not None]
+    if waiter is None or run is None or not limits:
+        return
+    idle = time.monotonic() - run.last_progress
+    limit = min(limits)
+    if idle < min(limit, SURE_AFTER):
+        return
+    with run.lock:
+        waiters = [w for w in run.waiters if w.is_stuck]
+    if waiter in waiters and (idle >= limit or len(waiters) >= run.memory.num_cores):
+        _deadlock(run, waiter, waiters)
+
+
+def _deadlock(run: Run, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
+    findings = {id(w): words.deadlock(_describe(run, w), len(waiters) - 1) for w in waiters}
+    for other in waiters:
+        tell(findings[id(other)])
+    raise stop(findings[id(waiter)])
+
+
+def _describe(run: Run, waiter: Waiter) -> words.Wait:
+    at = int(waiter.semaphore.id), waiter.core
+    return words.Wait(
+        place=replace(waiter.place, copy=None),
+        semaphore=run.semaphore(*at),
+        count=int(waiter.semaphore.count_by_core[waiter.core]),
+        value=waiter.value,
+        signal=run.signals.get(at),
+        copies=run.num_copies.get(at, 0),
+        of_copy=waiter.place.copy is not None,
+    )

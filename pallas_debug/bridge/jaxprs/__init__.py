@@ -1,0 +1,1 @@
+"""Jaxprs: source lines of equations, rewriting, arrays in pytrees."""

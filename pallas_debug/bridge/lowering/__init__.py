@@ -1,0 +1,1 @@
+"""The hook on the primitive's lowering, tracing, and lowering for a target."""

@@ -1,0 +1,341 @@
+"""Sees every kernel that jax lowers, in its final form, and every run of a program that holds one.
+
+The lowering rules of the Pallas primitives are replaced, for as long as somebody watches, by rules
+that first report the equation and then call jax's own. A lowering rule sees the kernel after vmap
+and grad, whatever name it was imported by, and changes nothing.
+
+A function that was jitted before the watch began would never be lowered again. The watch therefore
+sets a context that is part of the key of jax's caches (`jax.make_user_context`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, cast
+
+import jax
+import jax.numpy as jnp
+from jax._src import core as jax_core
+from jax._src import pjit, source_info_util
+from jax._src.interpreters import mlir
+from jax._src.pallas import mpmd, pallas_call
+
+from pallas_debug.bridge.instrument import observe
+from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded
+
+PRIMITIVES: dict[str, jax_core.Primitive] = {
+    "pallas_call": pallas_call.pallas_call_p,
+    "mpmd_map": mpmd.mpmd_map_p,
+}
+"""What lowers to a kernel. `core_map` is discharged to one of these before it is lowered."""
+
+
+class Watcher(Protocol):
+    """Subscriber to lowerings and runs, called within jax in the thread that lowers or runs.
+
+    It should not raise. What it raises all the same is handed to its `report`, and the program goes
+    on.
+    """
+
+    def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
+        """A kernel is being lowered; returns whatever `ran` is to be given when it runs."""
+
+    def ran(self, tokens: tuple[object, ...]) -> None:
+        """A program was run that holds the kernels of these tokens."""
+
+    def failed(self, error: Exception) -> None:
+        """A program with kernels in it raised this, and its caller is about to hear of it."""
+
+    def report(self, problem: PallasDebugError) -> None:
+        """Something of ours went wrong in the hook."""
+
+
+_epoch = jax.make_user_context(None)
+_epochs = itertools.count(1)
+_lock = threading.RLock()
+_watchers: tuple[Watcher, ...] = ()
+_local = threading.local()
+
+
+@contextlib.contextmanager
+def watching(
+    watcher: Watcher,
+    *,
+    epoch: object | None = None,
+    runs: bool = False,
+) -> Iterator[None]:
+    """Tell `watcher` of every kernel that any thread lowers meanwhile.
+
+    Args:
+      watcher: who is told.
+      epoch: programs that were jitted under an equal epoch are not traced again; a new one
+        unless given.
+      runs: whether the watcher is also told of every run of a program with kernels in it. Such
+        programs then go through jax's Python dispatch, some 50 microseconds a call.
+    """
+    global _watchers
+    with _lock:
+        if not _watchers:
+            _install()
+        _watchers = (*_watchers, watcher)
+        if runs:
+            _watch_runs()
+    before = _epoch.get_global()
+    _epoch.set_global(epoch if epoch is not None else _new_epoch())
+    try:
+        yield
+    finally:
+        _epoch.set_global(before)
+        with _lock:
+            _watchers = tuple(w for w in _watchers if w is not watcher)
+            if runs:
+                _unwatch_runs()
+            if not _watchers:
+                _uninstall()
+
+
+def _new_epoch() -> object:
+    return ("pallas-debug", next(_epochs))
+
+
+@contextlib.contextmanager
+def epoch(value: object) -> Iterator[None]:
+    """In every thread, only what was jitted under an equal epoch is taken from jax's caches."""
+    before = _epoch.get_global()
+    _epoch.set_global(value)
+    try:
+        yield
+    finally:
+        _epoch.set_global(before)
+
+
+def traced_anew() -> contextlib.AbstractContextManager[object]:
+    """In this thread, nothing that was jitted before is taken from jax's caches."""
+    return cast(contextlib.AbstractContextManager[object], _epoch(_new_epoch()))
+
+
+@contextlib.contextmanager
+def unwatched() -> Iterator[None]:
+    """In this thread, lowering is nobody's business: it is our own."""
+    before, _local.unwatched = getattr(_local, "unwatched", False), True
+    try:
+        with interpret.suspended():
+            yield
+    finally:
+        _local.unwatched = before
+
+
+@contextlib.contextmanager
+def stubbed() -> Iterator[None]:
+    """In this thread, a kernel is reported but not lowered: zeros stand for its outputs.
+
+    For programs that are traced to see their kernels and never run: what jax cannot lower in one
+    kernel would hide those that come after it.
+    """
+    before, _local.stubbed = getattr(_local, "stubbed", False), True
+    try:
+        yield
+    finally:
+        _local.stubbed = before
+
+
+def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
+    """Tell every watcher that a kernel is being lowered; the innermost one's token for it."""
+    if getattr(_local, "unwatched", False):
+        return None
+    innermost = None
+    for watcher in _watchers:
+        token = None
+        with guarded("hook", "looking at a kernel that jax lowers", watcher.report):
+            token = watcher.lowered(primitive, context, params)
+        if token is None:
+            continue
+        innermost = token
+        collected: list[object] | None = getattr(_local, "collected", None)
+        if collected is not None:
+            collected.append(token)
+        else:  # lowered ahead of time, or by a transformation: there is no run to wait for
+            _notify_ran(watcher, (token,))
+    return innermost
+
+
+def _report(problem: PallasDebugError) -> None:
+    for watcher in _watchers:
+        watcher.report(problem)
+
+
+_original_rules: dict[str, Any] = {}
+_original_trace: Callable[..., Any] | None = None
+
+
+def _install() -> None:
+    global _original_trace
+    for name, primitive in PRIMITIVES.items():
+        entry = mlir._lowerings[primitive]
+        _original_rules[name] = entry
+        mlir._lowerings[primitive] = dataclasses.replace(entry, rule=_reporting(name, entry.rule))
+    _original_trace = pallas_call._trace_kernel_to_jaxpr
+    pallas_call._trace_kernel_to_jaxpr = _with_own_lines(_original_trace)
+
+
+def _uninstall() -> None:
+    for name, entry in _original_rules.items():
+        mlir._lowerings[PRIMITIVES[name]] = entry
+    _original_rules.clear()
+    pallas_call._trace_kernel_to_jaxpr = _original_trace
+
+
+def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(rule)
+    def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
+        token = None
+        if not observe.is_lowering():  # else it was announced before its checks were put in
+            token = _announce(name, context, params)
+        if getattr(_local, "stubbed", False):
+            return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
+        if getattr(_local, "unwatched", False):
+            return rule(context, *nodes, **params)
+        with launched.lowering(token):
+            return observe.lowered(
+                PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
+            )
+
+    return report_and_lower
+
+
+def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
+    """The lowering rule with what its interpreter can take; jax's own if that goes wrong."""
+    with guarded("hook", "adapting a kernel to its interpret mode", _report):
+        return interpret.lowering(rule, params)
+    return functools.partial(rule, **params)
+
+
+def _zeros(avals: Any) -> Callable[..., Any]:
+    def zeros(*_: Any) -> Any:
+        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+
+    return zeros
+
+
+@contextlib.contextmanager
+def _without_outer_line() -> Iterator[None]:
+    context = source_info_util._source_info_context
+    before = context.context
+    context.context = source_info_util.SourceInfo(None, before.name_stack)
+    try:
+        yield
+    finally:
+        context.context = before
+
+
+def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
+    """Let a kernel's equations carry the lines of the kernel.
+
+    When a function with a custom derivative is traced for its gradient, jax replays it under the
+    traceback of the outer call and gives that one line to every equation inside.
+    """
+
+    @functools.wraps(trace)
+    def trace_kernel(*args: Any, **kwargs: Any) -> Any:
+        with contextlib.ExitStack() as stack:
+            with guarded("hook", "keeping the lines of a kernel that jax traces", _report):
+                stack.enter_context(_without_outer_line())
+            return trace(*args, **kwargs)
+
+    return trace_kernel
+
+
+_run_watches = 0
+_original_call: Callable[..., Any] | None = None
+_original_fastpath: Callable[..., Any] | None = None
+_kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKeyDictionary()
+
+
+def _watch_runs() -> None:
+    """Follow the runs of compiled programs: which were lowered with kernels in them.
+
+    jax's dispatch in C++ forgets Python once it knows a program. A program with kernels is never
+    made known to it, so each of its calls passes through here.
+    """
+    global _run_watches, _original_call, _original_fastpath
+    _run_watches += 1
+    if _run_watches > 1:
+        return
+    _original_call = pjit._pjit_call_impl_python
+    _original_fastpath = pjit._get_fastpath_data
+    pjit._pjit_call_impl_python = _following(_original_call)
+    pjit._get_fastpath_data = _refusing(_original_fastpath)
+
+
+def _unwatch_runs() -> None:
+    global _run_watches
+    _run_watches -= 1
+    if _run_watches == 0:
+        pjit._pjit_call_impl_python = _original_call
+        pjit._get_fastpath_data = _original_fastpath
+
+
+def _following(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def call_and_tell(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True  # by pytest: it is not the user's
+        before = getattr(_local, "collected", None)
+        collected: list[object] = []
+        _local.collected = collected
+        executable = None
+        try:
+            result = call(*args, **kwargs)
+            with guarded("hook", "noting which program ran", _report):
+                executable = result[1]
+            if observe.is_active() and (collected or _has_kernels(executable)):
+                # So that what its checks say comes before it returns.
+                jax.block_until_ready(result[0])
+        except Exception as error:
+            for watcher in _watchers:
+                with guarded("hook", "noting an exception of the program", watcher.report):
+                    watcher.failed(error)
+            raise
+        finally:
+            _local.collected = before
+            if collected:  # even of a program that failed: its kernels were lowered for it
+                _tell_ran(tuple(collected))
+        with guarded("hook", "noting which kernels a program holds", _report):
+            if executable is not None and collected:
+                _kernels_of[executable] = tuple(collected)
+            elif executable is not None and executable in _kernels_of:
+                _tell_ran(_kernels_of[executable])
+        return result
+
+    return call_and_tell
+
+
+def _has_kernels(executable: Any) -> bool:
+    return executable is not None and executable in _kernels_of
+
+
+def _refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(fastpath)
+    def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:
+        if _has_kernels(executable):
+            return None
+        return fastpath(executable, *args, **kwargs)
+
+    return fastpath_unless_kernels
+
+
+def _tell_ran(tokens: tuple[object, ...]) -> None:
+    for watcher in _watchers:
+        _notify_ran(watcher, tokens)
+
+
+def _notify_ran(watcher: Watcher, tokens: tuple[object, ...]) -> None:
+    with guarded("hook", "noting which kernels ran", watcher.report):
+        watcher.ran(tokens)

@@ -1,0 +1,234 @@
+"""Lowers a captured kernel for a TPU target, in this process and without libtpu."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import linecache
+import math
+import re
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax._src import config, source_info_util
+from jax._src.interpreters import mlir
+from jax.experimental import mosaic
+from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.errors import CannotRunError
+from pallas_debug.model import Failure, SourceLine, Target
+
+_CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
+"""How jax names the kernel in an error about no equation: `in pallas_call k at FILE:LINE`."""
+
+_LONGEST_NAME = 100
+"""libtpu names its dumps for the kernel, spells every byte that is not ASCII with three, and dies
+of a file name that is too long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A kernel as a module for a TPU.
+
+    Attributes:
+      module: StableHLO bytecode, what the compiler is given.
+      stablehlo: the same as text, with locations.
+      mosaic: the kernel's own module as text, with locations, before any pass.
+      num_devices: that the module is partitioned for.
+    """
+
+    module: bytes
+    stablehlo: str
+    mosaic: str
+    num_devices: int
+    seconds: float
+
+
+class LoweringFailed(Exception):
+    """jax refused to lower the kernel."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.headline)
+        self.failure = failure
+
+
+def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) -> Lowered:
+    """Lower a kernel for a target.
+
+    Args:
+      settings: names of jax's settings that are to be true meanwhile.
+
+    Raises:
+      LoweringFailed: jax refuses; its failure has the message and the Python line.
+    """
+    start = time.perf_counter()
+    sink: list[str] = []
+    try:
+        with (
+            hook.unwatched(),
+            chip.answering(target),
+            jax.enable_x64(captured.enable_x64),
+            with_settings(settings),
+            collecting_mosaic(sink),
+        ):
+            traced = _traced(captured, target)
+            module = traced.lower(lowering_platforms=("tpu",)).compiler_ir("stablehlo")
+            stablehlo = module.operation.get_asm(enable_debug_info=True)
+            bytecode = mlir.module_to_bytecode(module)
+    except Exception as error:
+        raise LoweringFailed(failure_of(error)) from error
+    return Lowered(
+        module=bytecode,
+        stablehlo=stablehlo,
+        mosaic="\n".join(sink),
+        num_devices=1 if captured.mesh is None else math.prod(captured.mesh.shape.values()),
+        seconds=time.perf_counter() - start,
+    )
+
+
+@contextlib.contextmanager
+def with_settings(names: Iterable[str]) -> Iterator[None]:
+    """In this thread, these settings of jax's are true.
+
+    Raises:
+      CannotRunError: the installed jax has no such setting.
+    """
+    with contextlib.ExitStack() as stack:
+        for name in names:
+            setting = getattr(config, name, None)
+            if setting is None:
+                raise CannotRunError(f"jax {jax.__version__} has no setting {name}")
+            stack.enter_context(setting(True))
+        yield
+
+
+def _traced(captured: Capture, target: Target) -> Any:
+    """The kernel alone as a traced program, under its mesh where it has one."""
+    primitive = hook.PRIMITIVES[captured.kernel.primitive]
+    params = {**captured.params, "interpret": False}
+    params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
+    name = captured.kernel.name
+    if len(name) > _LONGEST_NAME or not name.isascii():
+        params |= _with_name(params, name.encode("ascii", "replace").decode()[:_LONGEST_NAME])
+
+    def kernel(*args: Any) -> Any:
+        return primitive.bind(*args, **params)
+
+    if captured.mesh is None:
+        return jax.jit(kernel).trace(
+            *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in captured.avals)
+        )
+    # A kernel that talks to its neighbours has no meaning outside its mesh. Its operands are one
+    # device's share; every array here is as many of them, side by side along the first dimension.
+    old = captured.mesh
+    mesh = AbstractMesh(
+        tuple(old.shape.values()),
+        tuple(old.shape.keys()),
+        axis_types=old.axis_types,
+        abstract_device=AbstractDevice(
+            device_kind=target.device_kind, num_cores=target.num_cores, platform="tpu"
+        ),
+    )
+    whole = PartitionSpec(tuple(mesh.axis_names))
+    devices = math.prod(old.shape.values())
+    in_specs = tuple(whole if a.shape else PartitionSpec() for a in captured.avals)
+    out_specs = tuple(whole if a.shape else PartitionSpec() for a in params["out_avals"])
+    args = [
+        jax.ShapeDtypeStruct(
+            (a.shape[0] * devices, *a.shape[1:]) if a.shape else (),
+            a.dtype,
+            sharding=NamedSharding(mesh, spec),
+        )
+        for a, spec in zip(captured.avals, in_specs, strict=True)
+    ]
+    sharded = jax.shard_map(
+        lambda *a: tuple(kernel(*a)),
+        mesh=mesh,
+        in_specs=in_specs,
+        out_specs=out_specs,
+        check_vma=False,
+    )
+    return jax.jit(sharded).trace(*args)
+
+
+def _with_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
+    def renamed(jaxpr: Any) -> Any:
+        return jaxpr.replace(debug_info=jaxpr.debug_info.replace_func_name(name))
+
+    if "jaxpr" in params:
+        return {"name": name, "jaxpr": renamed(params["jaxpr"])}
+    return {"name": name, "jaxprs": type(params["jaxprs"])(map(renamed, params["jaxprs"]))}
+
+
+_local = threading.local()
+_patch_lock = threading.Lock()
+_original: Any = None
+
+
+@contextlib.contextmanager
+def collecting_mosaic(sink: list[str]) -> Iterator[None]:
+    """Put the text of every Mosaic module that this thread lowers into `sink`.
+
+    The module that goes into the custom call is serialised, and from jax 0.12 on its locations
+    are kept apart from it; here it is still whole.
+    """
+    global _original
+    with _patch_lock:
+        if _original is None:
+            _original = mosaic.lower_module_to_custom_call
+            functools.update_wrapper(_lower_and_collect, _original)  # it looks like jax's own
+            mosaic.lower_module_to_custom_call = _lower_and_collect
+    before, _local.sink = getattr(_local, "sink", None), sink
+    try:
+        yield
+    finally:
+        _local.sink = before
+
+
+def _lower_and_collect(*args: Any, **kwargs: Any) -> Any:
+    sink: list[str] | None = getattr(_local, "sink", None)
+    if sink is not None:
+        sink.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
+    return _original(*args, **kwargs)
+
+
+def failure_of(error: BaseException) -> Failure:
+    """What jax raised as it lowered, with the line of the equation that it was at."""
+    return Failure(
+        stage="lowering",
+        type=type(error).__name__,
+        message=str(error),
+        source=_line(error),
+    )
+
+
+def _line(error: BaseException) -> SourceLine | None:
+    """The Python line of the equation that jax could not lower.
+
+    jax does not always put it into the message, but the equation stands in the frames that the
+    exception came through: the innermost one is the culprit.
+    """
+    frame = None
+    traceback = error.__traceback__
+    while traceback is not None:
+        info = getattr(traceback.tb_frame.f_locals.get("eqn"), "source_info", None)
+        if info is not None:
+            frames = source_info_util.user_frames(info.traceback)
+            frame = next((f for f in frames if f.file_name != __file__), None) or frame
+        traceback = traceback.tb_next
+    if frame is not None:
+        return _source_line(frame.file_name, frame.start_line, frame.function_name)
+    named = _CALL_AT.search(str(error))
+    return _source_line(named["file"], int(named["line"]), None) if named else None
+
+
+def _source_line(file: str, line: int, function: str | None) -> SourceLine:
+    text = linecache.getline(file, line).strip() or None
+    return SourceLine(file=file, line=line, function=function, text=text)

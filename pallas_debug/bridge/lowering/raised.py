@@ -1,0 +1,148 @@
+"""An exception that jax or the user's code raised, as a `Failure` with the user's line."""
+
+from __future__ import annotations
+
+import contextlib
+import dis
+import inspect
+import linecache
+import logging
+import re
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import source_info_util
+from jax.experimental import pallas as pl
+
+from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.lowering import lower
+from pallas_debug.model import Failure, SourceLine
+
+_OF_THE_FUNCTION = re.compile(
+    r"at (?P<file>\S+):(?P<line>\d+) (?P<what>captures constants|should return None)"
+)
+"""How jax names the kernel's function where something in it is wrong."""
+
+
+def failure(error: BaseException) -> Failure:
+    """What was raised while a function was traced, lowered or run.
+
+    The line is that of the equation which jax was at where it was at one, else the innermost line
+    that is neither jax's nor ours. More is known of what was raised within `with_all_frames`.
+    """
+    found = lower.failure_of(error)
+    line = _misused(error, found.message) or found.source or _innermost(error)
+    return Failure(stage="lowering", type=found.type, message=found.message, source=line)
+
+
+@contextlib.contextmanager
+def with_all_frames() -> Iterator[None]:
+    """jax takes its own frames out of what it raises; not so meanwhile: they know what it was at.
+
+    The setting is one of the process.
+    """
+    before = jax.config.jax_traceback_filtering
+    jax.config.update("jax_traceback_filtering", "off")
+    try:
+        yield
+    finally:
+        jax.config.update("jax_traceback_filtering", before)
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """jax logs each exception of a callback with its whole stack; not so meanwhile."""
+    logger = logging.getLogger("jax._src.callback")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
+
+
+def _misused(error: BaseException, message: str) -> SourceLine | None:
+    """The line that is at fault where jax names the whole call, or the whole function.
+
+    For a block or index map that does not fit, that of the `BlockSpec` that jax was at; for a
+    captured constant its first use; for a kernel that returns something, the return.
+    """
+    named = _OF_THE_FUNCTION.search(message)
+    spec, function = None, None
+    traceback = error.__traceback__
+    while traceback is not None:
+        is_jax = not source_info_util.is_user_filename(traceback.tb_frame.f_code.co_filename)
+        for value in list(traceback.tb_frame.f_locals.values()):
+            if is_jax and isinstance(value, pl.BlockSpec):
+                spec = value
+            elif named and isinstance(value, types.FunctionType) and _stands_at(value, named):
+                function = value
+        traceback = traceback.tb_next
+    if function is not None and named is not None:
+        is_capture = named["what"] == "captures constants"
+        at = _use_of_a_constant(function) if is_capture else _return(function)
+        return None if at is None else _source_line(function.__code__, at)
+    index_map = inspect.unwrap(spec.index_map) if spec is not None and spec.index_map else None
+    if isinstance(index_map, types.FunctionType) and not named:
+        return _source_line(index_map.__code__, index_map.__code__.co_firstlineno)
+    return None
+
+
+def _stands_at(function: types.FunctionType, named: re.Match[str]) -> bool:
+    code = function.__code__
+    return (code.co_filename, code.co_firstlineno) == (named["file"], int(named["line"]))
+
+
+def _use_of_a_constant(function: types.FunctionType) -> int | None:
+    arrays = (jax.Array, np.ndarray)
+    cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+    free = {name for name, cell in cells if isinstance(_content(cell), arrays)}
+    free |= {n for n, v in function.__globals__.items() if isinstance(v, arrays)}
+    return next((line for line, i in _instructions(function) if i.argval in free), None)
+
+
+def _content(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty: the function was defined before its value
+        return None
+
+
+def _return(function: types.FunctionType) -> int | None:
+    before = None
+    for line, instruction in _instructions(function):
+        is_none = before is not None and (before.opname, before.argval) == ("LOAD_CONST", None)
+        if instruction.opname == "RETURN_VALUE" and not is_none:
+            return line
+        before = instruction
+    return None
+
+
+def _instructions(function: types.FunctionType) -> Iterator[tuple[int, dis.Instruction]]:
+    line = function.__code__.co_firstlineno
+    for instruction in dis.get_instructions(function):
+        if instruction.positions is not None and instruction.positions.lineno is not None:
+            line = instruction.positions.lineno
+        yield line, instruction
+
+
+def _source_line(code: types.CodeType, line: int) -> SourceLine:
+    text = linecache.getline(code.co_filename, line).strip() or None
+    return SourceLine(file=code.co_filename, line=line, function=code.co_name, text=text)
+
+
+def _innermost(error: BaseException) -> SourceLine | None:
+    found, traceback = None, error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        file = code.co_filename
+        if source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<")):
+            found = (file, traceback.tb_lineno, code.co_name)
+        traceback = traceback.tb_next
+    if found is None:
+        return None
+    file, line, function = found
+    text = linecache.getline(file, line).strip() or None
+    return SourceLine(file=file, line=line, function=function, text=text)

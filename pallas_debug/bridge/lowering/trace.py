@@ -1,0 +1,89 @@
+"""Traces a function with abstract arguments, for the kernels in it; nothing is run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar, cast
+
+import jax
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Target
+
+_R = TypeVar("_R")
+
+
+def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
+    """An abstract array.
+
+    Raises:
+      UsageError: jax knows no such dtype.
+    """
+    try:
+        return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype))
+    except TypeError as error:
+        raise UsageError(
+            f"unknown dtype {dtype!r}; "
+            "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn"
+        ) from error
+
+
+def lower_for_kernels(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    target: Target,
+) -> bool:
+    """Trace and lower `function` for a TPU, so that the hook sees its kernels.
+
+    Arrays and `ShapeDtypeStruct`s among the arguments are traced, whatever else is passed as it
+    is: `dump(f, x, block=128)` needs no static arguments.
+
+    Returns:
+      Whether the code asked for its chip meanwhile, so that for another chip it may trace to
+      other kernels.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def call(*arrays: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, arrays, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    avals = [_abstract(leaves[i]) for i in traced]
+    with chip.answering(target), hook.stubbed(), hook.traced_anew():
+        chip.forget()
+        jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
+        return chip.was_asked() is not None
+
+
+def is_traced(args: Any) -> bool:
+    """Whether any argument is a tracer: the call stands within jit, vmap, grad or the like."""
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
+
+
+def block_until_ready(result: _R) -> _R:
+    """`result`, once all its arrays are computed."""
+    return cast(_R, jax.block_until_ready(result))
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(
+        leaf.shape,
+        leaf.dtype,
+        sharding=getattr(leaf, "sharding", None) if _is_sharded(leaf) else None,
+    )
+
+
+def _is_sharded(leaf: Any) -> bool:
+    sharding = getattr(leaf, "sharding", None)
+    return sharding is not None and len(sharding.device_set) > 1

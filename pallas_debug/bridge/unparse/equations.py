@@ -1,0 +1,395 @@
+"""Equations as lines: operators, functions of `lax`, and primitives bound by their name."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax._src import debugging
+
+from pallas_debug.bridge import internals
+from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
+from pallas_debug.bridge.unparse.page import Block
+
+
+def write(
+    block: Block, jaxpr: Any, consts: Sequence[str], args: Sequence[str]
+) -> tuple[Block, list[str]]:
+    """The lines of a jaxpr, at the block's depth.
+
+    Args:
+      consts, args: what its variables are called.
+
+    Returns:
+      A block that knows its variables, and its outputs.
+    """
+    names = [*zip(jaxpr.constvars, consts, strict=True), *zip(jaxpr.invars, args, strict=True)]
+    inner = block.beside(names, _live(jaxpr))
+    choices, checked = _choices(jaxpr), _checked(jaxpr)
+    for eqn in jaxpr.eqns:
+        made = eqn.outvars[0] if eqn.outvars else None
+        if made in choices:
+            inner.call_choice(made, inner.read(choices[made]))
+        elif made not in checked:
+            _equation(inner, eqn)
+        elif checked[made] is not None:
+            inner.call(made, inner.read(checked[made]))
+    return inner, [inner.read(atom) for atom in jaxpr.outvars]
+
+
+def _live(jaxpr: Any) -> set[Any]:
+    """The variables that an equation reads, or that are returned."""
+    read = [atom for eqn in jaxpr.eqns for atom in eqn.invars] + list(jaxpr.outvars)
+    return {atom for atom in read if not isinstance(atom, jax_core.Literal)}
+
+
+def _checked(jaxpr: Any) -> dict[Any, Any]:
+    """What a check makes of its condition, before it looks at it.
+
+    Returns:
+      Variables that it alone reads: for the bool that says whether it failed the condition itself,
+      which is not negated again; None for what is not wanted at all.
+    """
+    makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
+    of_checks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "check"]
+    found: dict[Any, Any] = {}
+    for check in of_checks:
+        for atom in check.invars:
+            chain = []
+            eqn = makers.get(_variable(atom))
+            while eqn is not None and eqn.primitive.name in _OF_A_CHECK:
+                chain.append(atom)
+                atom = next((a for a in eqn.invars if not isinstance(a, jax_core.Literal)), None)
+                eqn = makers.get(_variable(atom))
+            found.update(dict.fromkeys(chain))
+            if chain and chain[0].aval.dtype == np.bool_:
+                found[chain[0]] = atom
+    return found
+
+
+_OF_A_CHECK = ("not", "or", "select_n")
+
+
+def _choices(jaxpr: Any) -> dict[Any, Any]:
+    """Numbers that are made for no more than to choose a branch, and what each is made of.
+
+    They are bools as numbers, and numbers that are kept between the first branch and the last;
+    `lax.cond` and `lax.switch` do so again.
+    """
+    made = {}
+    branches = {}
+    for eqn in jaxpr.eqns:
+        if eqn.primitive is lax.convert_element_type_p and eqn.invars[0].aval.dtype == np.bool_:
+            made[eqn.outvars[0]], branches[eqn.outvars[0]] = eqn.invars[0], 2
+        elif eqn.primitive is lax.clamp_p and isinstance(eqn.invars[2], jax_core.Literal):
+            made[eqn.outvars[0]] = eqn.invars[1]
+            branches[eqn.outvars[0]] = int(np.max(eqn.invars[2].val)) + 1
+    for eqn in jaxpr.eqns:
+        is_choice = eqn.primitive.name == "cond"
+        if is_choice and branches.get(_variable(eqn.invars[0])) != len(eqn.params["branches"]):
+            made.pop(_variable(eqn.invars[0]), None)
+        for atom in eqn.invars[is_choice:]:
+            made.pop(_variable(atom), None)
+    for atom in jaxpr.outvars:
+        made.pop(_variable(atom), None)
+    return {var: atom for var, atom in made.items() if not var.aval.shape}
+
+
+def _variable(atom: Any) -> Any:
+    """None for a literal, which has no hash."""
+    return None if isinstance(atom, jax_core.Literal) else atom
+
+
+def _equation(block: Block, eqn: Any) -> None:
+    inline = rewrite.inlined(eqn)
+    if inline is not None:
+        jaxpr, consts = inline
+        args = [block.read(atom) for atom in eqn.invars]
+        _, outputs = write(block, jaxpr, [values.constant(c) for c in consts], args)
+        for var, text in zip(eqn.outvars, outputs, strict=True):
+            block.call(var, text)
+        return
+    name = eqn.primitive.name
+    if _changes_nothing(eqn):
+        block.call(eqn.outvars[0], block.read(eqn.invars[0]))
+        return
+    region = regions.WRITERS.get(name)
+    if region is not None:
+        region(block, eqn, write)
+    elif name in _LINES and not _is_another(eqn):
+        _LINES[name](block, eqn)
+    elif eqn.primitive.multiple_results and len(eqn.outvars) == 1:
+        block.assign_first(eqn.outvars, _expression(block, eqn))
+    else:
+        block.assign(eqn.outvars, _expression(block, eqn))
+
+
+def _changes_nothing(eqn: Any) -> bool:
+    """Whether a conversion is to the dtype that its operand has: it made a weak type strong."""
+    is_conversion = eqn.primitive is lax.convert_element_type_p
+    return is_conversion and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+
+
+def _is_another(eqn: Any) -> bool:
+    """Whether a primitive of `lax` bears the name of one of Pallas's, which is meant here."""
+    return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
+
+
+def _expression(block: Block, eqn: Any) -> str:
+    name = eqn.primitive.name
+    if name in _OPERATORS and _is_plain(eqn):
+        return _operator(block, eqn)
+    args = [block.read(atom) for atom in eqn.invars]
+    is_lax = _is_another(eqn)
+    if is_lax and name in _FUNCTIONS:
+        return _FUNCTIONS[name](args, eqn.params)
+    if name in _OF_PALLAS and not is_lax:
+        return _OF_PALLAS[name](block, eqn)
+    if is_lax and name in vocabulary.ELEMENTWISE and not _given(eqn.params):
+        return f"lax.{name}({', '.join(args)})"
+    return _bound(block, eqn, args)
+
+
+def _given(params: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in params.items() if value is not None}
+
+
+def _bound(block: Block, eqn: Any, args: list[str]) -> str:
+    """By the primitive itself: what it is given is then what it was."""
+    held = (v if isinstance(v, (tuple, list)) else (v,) for v in eqn.params.values())
+    if any(rewrite.is_jaxpr(value) for several in held for value in several):
+        raise values.CannotSpell(f"{eqn.primitive.name}, which holds a function of its own")
+    name = f"{eqn.primitive.name}_p"
+    if getattr(lax, name, None) is eqn.primitive:
+        primitive = f"lax.{name}"
+    else:
+        module, attribute = _home(eqn.primitive)
+        primitive = f"{module}.{attribute}"
+        block.page.imports.add(module)
+    if primitive not in vocabulary.PRIMITIVES:
+        raise values.CannotSpell(f"{eqn.primitive.name}, a primitive that no program binds")
+    try:
+        given = values.keywords(eqn.params.items())
+    except values.CannotSpell as error:
+        raise values.CannotSpell(f"{eqn.primitive.name}, which is given {error}") from error
+    return f"{primitive}.bind({', '.join([*args, *filter(None, [given])])})"
+
+
+def _home(primitive: Any) -> tuple[str, str]:
+    """The module of jax's that defines a primitive, and what it is called there."""
+    known = _homes(len(sys.modules))
+    if id(primitive) not in known:
+        raise values.CannotSpell(f"the primitive {primitive.name}, which is not one of jax's")
+    return known[id(primitive)]
+
+
+@functools.lru_cache(maxsize=1)
+def _homes(modules: int) -> dict[int, tuple[str, str]]:
+    """All of jax's primitives; made anew when `modules`, their number, has changed."""
+    found: dict[int, tuple[str, str]] = {}
+    for name, module in sorted(sys.modules.items()):
+        if name.startswith(internals.PREFIX):
+            for attribute, value in list(vars(module).items()):
+                if isinstance(value, jax_core.Primitive):
+                    found.setdefault(id(value), (name, attribute))
+    return found
+
+
+_OPERATORS = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "lt": "<",
+    "le": "<=",
+    "gt": ">",
+    "ge": ">=",
+    "eq": "==",
+    "ne": "!=",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "neg": "-",
+    "not": "~",
+}
+
+
+def _is_plain(eqn: Any) -> bool:
+    """Whether Python's operator on jax's arrays gives this equation, and no other."""
+    kinds = {atom.aval.dtype for atom in eqn.invars}
+    if len(kinds) != 1 or _given(eqn.params):
+        return False
+    if all(isinstance(atom, jax_core.Literal) for atom in eqn.invars):
+        return False
+    kind = kinds.pop()
+    if eqn.primitive.name in ("add", "sub", "mul", "neg"):
+        return bool(kind != np.bool_)
+    is_float: bool = jax.numpy.issubdtype(kind, jax.numpy.floating)
+    return is_float or eqn.primitive.name != "div"
+
+
+def _operator(block: Block, eqn: Any) -> str:
+    sign = _OPERATORS[eqn.primitive.name]
+    args = [block.read(atom) for atom in eqn.invars]
+    if all(text.startswith("np.") for text in args):  # numpy would compute it here and now
+        return f"lax.{eqn.primitive.name}_p.bind({', '.join(args)})"
+    args = [block.read(atom, plain=True) for atom in eqn.invars]
+    if len(args) == 1:
+        return f"{sign}{args[0]}"
+    return f"{args[0]} {sign} {args[1]}"
+
+
+_Params = dict[str, Any]
+
+
+def _broadcast(args: list[str], params: _Params) -> str:
+    shape = values.parameter(tuple(params["shape"]))
+    dimensions = values.parameter(tuple(params["broadcast_dimensions"]))
+    return f"lax.broadcast_in_dim({args[0]}, {shape}, {dimensions})"
+
+
+def _iota(args: list[str], params: _Params) -> str:
+    shape = values.parameter(tuple(params["shape"]))
+    return f"lax.broadcasted_iota({values.dtype(params['dtype'])}, {shape}, {params['dimension']})"
+
+
+def _dot(args: list[str], params: _Params) -> str:
+    options = {n: params[n] for n in ("precision", "preferred_element_type")}
+    given = values.keywords(_given(options).items())
+    dimensions = values.parameter(params["dimension_numbers"])
+    return f"lax.dot_general({', '.join([*args, dimensions, *filter(None, [given])])})"
+
+
+def _slice(args: list[str], params: _Params) -> str:
+    bounds = [params["start_indices"], params["limit_indices"]]
+    bounds += [params["strides"]] if params["strides"] else []
+    return f"lax.slice({args[0]}, {', '.join(values.parameter(tuple(b)) for b in bounds)})"
+
+
+def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
+    """A function that takes these parameters behind its operand."""
+
+    def spell(args: list[str], params: _Params) -> str:
+        return f"{function}({', '.join([*args, *(values.parameter(params[n]) for n in names)])})"
+
+    return spell
+
+
+def _with_axis(function: str) -> Callable[[list[str], _Params], str]:
+    def spell(args: list[str], params: _Params) -> str:
+        return f"{function}({args[0]}, {values.keywords(params.items())})"
+
+    return spell
+
+
+def _concatenate(args: list[str], params: _Params) -> str:
+    return f"lax.concatenate([{', '.join(args)}], {params['dimension']})"
+
+
+_FUNCTIONS: dict[str, Callable[[list[str], _Params], str]] = {
+    "broadcast_in_dim": _broadcast,
+    "concatenate": _concatenate,
+    "convert_element_type": _with("lax.convert_element_type", "new_dtype"),
+    "bitcast_convert_type": _with("lax.bitcast_convert_type", "new_dtype"),
+    "dot_general": _dot,
+    "integer_pow": _with("lax.integer_pow", "y"),
+    "iota": _iota,
+    "reshape": _with("lax.reshape", "new_sizes"),
+    "rev": _with("lax.rev", "dimensions"),
+    "slice": _slice,
+    "squeeze": _with("lax.squeeze", "dimensions"),
+    "transpose": _with("lax.transpose", "permutation"),
+    "reduce_sum": _with("lax.reduce_sum", "axes"),
+    "reduce_max": _with("lax.reduce_max", "axes"),
+    "reduce_min": _with("lax.reduce_min", "axes"),
+    "reduce_prod": _with("lax.reduce_prod", "axes"),
+    "reduce_and": _with("lax.reduce_and", "axes"),
+    "reduce_or": _with("lax.reduce_or", "axes"),
+    "cumsum": _with_axis("lax.cumsum"),
+    "cummax": _with_axis("lax.cummax"),
+    "cummin": _with_axis("lax.cummin"),
+    "cumprod": _with_axis("lax.cumprod"),
+    "tile": _with("lax.tile", "reps"),
+    "axis_index": _with("lax.axis_index", "axis_name"),
+}
+
+
+def _program_id(block: Block, eqn: Any) -> str:
+    axis = block.page.grid_axes[eqn.params["axis"]]
+    return f"pl.{eqn.primitive.name}({axis})"
+
+
+def _multiple_of(block: Block, eqn: Any) -> str:
+    of = tuple(eqn.params["values"])
+    text = values.parameter(of[0] if len(of) == 1 else of)
+    return f"pl.multiple_of({block.read(eqn.invars[0])}, {text})"
+
+
+def _roll(block: Block, eqn: Any) -> str:
+    array, shift = eqn.invars
+    given = values.keywords(_given(eqn.params).items())
+    return f"pltpu.roll({block.read(array)}, {block.index(shift)}, {given})"
+
+
+_OF_PALLAS: dict[str, Callable[[Block, Any], str]] = {
+    "program_id": _program_id,
+    "num_programs": _program_id,
+    "multiple_of": _multiple_of,
+    "roll": _roll,
+    "get_barrier_semaphore": lambda block, eqn: "pltpu.get_barrier_semaphore()",
+    "prng_random_bits": lambda block, eqn: (
+        f"pltpu.prng_random_bits({values.parameter(eqn.params['shape'])})"
+    ),
+}
+
+
+def _prng_seed(block: Block, eqn: Any) -> None:
+    block.line(f"pltpu.prng_seed({', '.join(block.index(atom) for atom in eqn.invars)})")
+
+
+def _debug_print(block: Block, eqn: Any) -> None:
+    params = eqn.params
+    args, kwargs = debugging.merge_callback_args(
+        params["in_tree"], eqn.invars, params["static_args"]
+    )
+    if kwargs:
+        raise values.CannotSpell("a print with arguments by name")
+    texts = [values.parameter(params["fmt"]), *map(block.read, args)]
+    block.line(f"pl.debug_print({', '.join(texts)})")
+
+
+def _check(block: Block, eqn: Any) -> None:
+    """A check whose condition `_checked` found."""
+    error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
+    check = "pl.debug_check"
+    if not eqn.params["debug"]:
+        block.page.imports.add(vocabulary.CHECKIFY)
+        check = f"{vocabulary.CHECKIFY}.check"
+    for effect, condition in error._pred.items():
+        said = next(iter(error._metadata.values()))
+        failure = jax.tree.unflatten(said, error._payload[effect])
+        text = str(getattr(failure, "fmt_string", ""))
+        block.line(f"{check}({block.read(condition)}, {text!r})")
+
+
+_LINES: dict[str, Callable[[Block, Any], None]] = {
+    "get": refs.get,
+    "swap": refs.swap,
+    "addupdate": refs.addupdate,
+    "dma_start": refs.dma_start,
+    "dma_wait": refs.dma_wait,
+    "semaphore_signal": refs.semaphore_signal,
+    "semaphore_wait": refs.semaphore_wait,
+    "semaphore_read": refs.semaphore_read,
+    "prng_seed": _prng_seed,
+    "debug_print": _debug_print,
+    "check": _check,
+    "delay": lambda block, eqn: block.line(f"pl.delay({block.read(eqn.invars[0])})"),
+}

@@ -1,0 +1,145 @@
+"""The lines of a program, and the names in them."""
+
+from __future__ import annotations
+
+import itertools
+import keyword
+import re
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.unparse import values, vocabulary
+
+_VALUE = re.compile(r"v\d+")
+
+
+class Page:
+    """A program that is being written.
+
+    Attributes:
+      lines: so far.
+      imports: modules that it needs beside the usual ones.
+      grid_axes: the grid dimension that each axis of `program_id` stands for.
+    """
+
+    def __init__(self, *, enable_x64: bool, grid_axes: Sequence[int]) -> None:
+        self.lines: list[str] = []
+        self.imports: set[str] = set()
+        self.enable_x64 = enable_x64
+        self.grid_axes = tuple(grid_axes)
+        self._taken = set(vocabulary.RESERVED)
+        self._values = itertools.count(1)
+
+    def name(self, wanted: str) -> str:
+        """A name like `wanted` that nothing else bears."""
+        name = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "it"
+        if name[0].isdigit() or keyword.iskeyword(name) or _VALUE.fullmatch(name):
+            name = f"{name}_" if keyword.iskeyword(name) else f"k_{name}"
+        numbered = (f"{name}_{number}" for number in itertools.count(2))
+        found = next(n for n in itertools.chain([name], numbered) if n not in self._taken)
+        self._taken.add(found)
+        return found
+
+    def value(self) -> str:
+        """A name for a result."""
+        return f"v{next(self._values)}"
+
+
+class Block:
+    """A jaxpr that is being written, at some depth of the page, and what its variables are called.
+
+    Args:
+      known: names, or whole expressions, by variable.
+      live: the variables that somebody reads.
+    """
+
+    def __init__(
+        self,
+        page: Page,
+        depth: int,
+        known: Iterable[tuple[Any, str]] = (),
+        live: Collection[Any] = frozenset(),
+    ) -> None:
+        self.page = page
+        self.depth = depth
+        self._known: dict[Any, str] = dict(known)
+        self._live = live
+        self._choices: dict[Any, str] = {}
+
+    def line(self, text: str, comment: str = "") -> None:
+        indent = "    " * self.depth
+        self.page.lines.append(f"{indent}{text}  # {comment}" if comment else f"{indent}{text}")
+
+    def deeper(self) -> Block:
+        """For the body of a function that is defined here; it knows nothing yet."""
+        return Block(self.page, self.depth + 1)
+
+    def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Block:
+        """For another jaxpr at the same depth."""
+        return Block(self.page, self.depth, known, live)
+
+    def is_dropped(self, var: Any) -> bool:
+        """Whether nobody reads a result."""
+        return var not in self._live
+
+    def call(self, var: Any, name: str) -> None:
+        """From here on a variable is called so."""
+        self._known[var] = name
+
+    def call_choice(self, var: Any, name: str) -> None:
+        """A variable is the number of a branch that `name` chooses."""
+        self._choices[var] = name
+
+    def read(self, atom: Any, *, plain: bool = False) -> str:
+        """A variable's name, or a literal with its dtype; without it where `plain`."""
+        if isinstance(atom, jax_core.Literal):
+            return values.number(atom.val) if plain else values.constant(typed(atom))
+        return self._known[atom]
+
+    def index(self, atom: Any) -> str:
+        """An operand that is an integer, as one writes it in an index."""
+        return self.read(atom, plain=not self.page.enable_x64)
+
+    def choice(self, atom: Any, *, of_two: bool) -> str:
+        """A branch's number, as a bool where there are `of_two`."""
+        if isinstance(atom, jax_core.Literal):
+            return repr(bool(atom.val) if of_two else int(atom.val))
+        if atom in self._choices:
+            return self._choices[atom]
+        return f"{self.read(atom)} != 0" if of_two else self.read(atom)
+
+    def assign(self, outvars: Sequence[Any], text: str) -> None:
+        """A line that names an expression's results."""
+        if all(map(self.is_dropped, outvars)):
+            self.line(text)
+            return
+        names = [self.bind(var) for var in outvars]
+        self.line(f"{', '.join(names)} = {text}", types(outvars))
+
+    def assign_first(self, outvars: Sequence[Any], text: str) -> None:
+        """As `assign`, for an expression that is a list of one."""
+        if self.is_dropped(outvars[0]):
+            self.line(text)
+        else:
+            self.line(f"({self.bind(outvars[0])},) = {text}", types(outvars))
+
+    def bind(self, var: Any) -> str:
+        """A new name for a result; `_` where nobody reads it."""
+        if self.is_dropped(var):
+            return "_"
+        name = self.page.value()
+        self.call(var, name)
+        return name
+
+
+def typed(literal: Any) -> Any:
+    """A literal's value with its own dtype, which may be Python's scalar otherwise."""
+    return np.asarray(literal.val, literal.aval.dtype)
+
+
+def types(variables: Sequence[Any]) -> str:
+    """`f32[8,128], i32[]`"""
+    return ", ".join(v.aval.str_short(short_dtypes=True) for v in variables)

@@ -1,0 +1,240 @@
+"""A captured kernel as a program: its function, its blocks, its call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+from jax._src import core as jax_core
+from jax._src.state import indexing
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.rewrite import opened
+from pallas_debug.bridge.unparse import equations, values
+from pallas_debug.bridge.unparse.page import Block, Page
+from pallas_debug.bridge.unparse.values import CannotSpell
+
+_HEAD = """\
+# The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs jax alone.
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+"""
+
+
+def spelled(captured: Capture) -> str:
+    """The kernel as a module that needs jax alone.
+
+    It defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the sizes of the mesh
+    by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
+
+    Raises:
+      CannotSpell: something of it has no text; the message says what.
+    """
+    params = captured.params
+    if captured.kernel.primitive != "pallas_call" or params.get("mesh") is not None:
+        raise CannotSpell("meshes, as pl.kernel makes it, and no grid as pl.pallas_call")
+    grid_mapping = params["grid_mapping"]
+    vmapped = tuple(grid_mapping.vmapped_dims)
+    page = Page(
+        enable_x64=captured.enable_x64,
+        grid_axes=[i for i in range(len(grid_mapping.grid)) if i not in vmapped],
+    )
+    jaxpr, consts = opened(params["jaxpr"])
+    operands = _operand_names(page, jaxpr)
+    body = Block(page, 1)
+    function = page.name(captured.kernel.name)
+    page.lines.append(f"def {function}({', '.join(operands)}):")
+    equations.write(body, jaxpr, [values.constant(c) for c in consts], operands)
+    if len(page.lines) == 1:
+        body.line("pass")
+    kernel, page.lines = page.lines, []
+    prefetched = operands[: grid_mapping.num_index_operands]
+    blocked = operands[len(prefetched) :]
+    specs = [
+        _block_spec(page, block, name, prefetched)
+        for block, name in zip(grid_mapping.block_mappings, blocked, strict=False)
+    ]
+    index_maps, page.lines = page.lines[:-2], []
+    call = _call(captured, function, operands, specs)
+    names = _argument_names(grid_mapping, operands)
+    arguments = [
+        "ARGUMENTS = [",
+        *(
+            f"    {values.array_type(aval)},  # {name}"
+            for aval, name in zip(captured.avals, names, strict=False)
+        ),
+        "]",
+        f"AXES = {dict(captured.mesh.shape) if captured.mesh is not None else {}!r}",
+        f"ENABLE_X64 = {captured.enable_x64}",
+    ]
+    imports = "".join(f"import {name}\n" for name in sorted(page.imports))
+    parts = [arguments, kernel, *([index_maps] if index_maps else []), call]
+    head = _HEAD.format(name=repr(captured.kernel.name))
+    return head + imports + "\n" + "\n\n\n".join("\n".join(part) for part in parts) + "\n"
+
+
+def _operand_names(page: Page, jaxpr: Any) -> list[str]:
+    wanted = [str(name) for name in jaxpr.debug_info.arg_names or ()][: len(jaxpr.invars)]
+    wanted += [f"operand_{i}" for i in range(len(wanted), len(jaxpr.invars))]
+    return [page.name(name) for name in wanted]
+
+
+def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]:
+    for i in range(grid_mapping.num_dynamic_grid_bounds):
+        yield f"grid dimension {i}"
+    yield from operands[: grid_mapping.num_index_operands + grid_mapping.num_inputs]
+
+
+def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
+    """A block; its index map goes onto the page where it does not fit on a line."""
+    if getattr(block, "transforms", ()):
+        raise CannotSpell(f"the block of {operand}, which is seen through a transform")
+    space = getattr(block.transformed_block_aval, "memory_space", None)
+    options = []
+    if not values.is_default(space):
+        options.append(f"memory_space={values.memory_space(space)}")
+    if block.pipeline_mode is not None:
+        options.append(f"pipeline_mode={values.parameter(block.pipeline_mode)}")
+    if _is_whole(page, block):
+        return f"pl.BlockSpec({', '.join(options)})"
+    index_map = _index_map(page, block, operand, prefetched)
+    return f"pl.BlockSpec({', '.join([_block_shape(block), index_map, *options])})"
+
+
+def _is_whole(page: Page, block: Any) -> bool:
+    """Whether the block is the array, at every grid point, as it is where no block is given."""
+    sizes = [getattr(d, "block_size", None) for d in block.block_shape]
+    jaxpr, _ = opened(block.index_map_jaxpr)
+    return (
+        not page.enable_x64
+        and all(type(d).__name__ == "Blocked" for d in block.block_shape)
+        and sizes == list(block.array_aval.shape)
+        and not jaxpr.eqns
+        and all(isinstance(v, jax_core.Literal) and v.val == 0 for v in jaxpr.outvars)
+    )
+
+
+def _block_shape(block: Any) -> str:
+    texts = []
+    for dimension in block.block_shape:
+        kind = type(dimension).__name__
+        if kind == "Squeezed" or dimension is None:
+            texts.append("None")
+        elif kind == "Blocked":
+            texts.append(str(dimension.block_size))
+        else:
+            texts.append(values.parameter(dimension))
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def _index_map(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
+    jaxpr, consts = opened(block.index_map_jaxpr)
+    tree = block.index_map_out_tree
+    grid = len(jaxpr.invars) - len(prefetched)
+    names = [*(f"i{n}" for n in range(grid)), *prefetched]
+    at = len(page.lines)
+    inner, _ = equations.write(Block(page, 1), jaxpr, [values.constant(c) for c in consts], names)
+    indices = jax.tree.unflatten(tree, [inner.index(atom) for atom in jaxpr.outvars])
+    indices = indices if isinstance(indices, (tuple, list)) else (indices,)
+    texts = [_block_index(index) for index in indices]
+    returned = f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+    if len(page.lines) == at:
+        return f"lambda {', '.join(names)}: {returned}" if names else f"lambda: {returned}"
+    name = page.name(f"{operand}_block")
+    page.lines.insert(at, f"def {name}({', '.join(names)}):")
+    page.lines += [f"    return {returned}", "", ""]
+    return name
+
+
+def _block_index(index: Any) -> str:
+    if isinstance(index, indexing.Slice):
+        return f"pl.ds({index.start}, {index.size})"
+    return str(index)
+
+
+def _call(
+    captured: Capture, function: str, operands: Sequence[str], specs: Sequence[str]
+) -> list[str]:
+    params, grid_mapping = captured.params, captured.params["grid_mapping"]
+    prefetch, inputs = grid_mapping.num_index_operands, grid_mapping.num_inputs
+    dynamic = grid_mapping.num_dynamic_grid_bounds
+    first_scratch = prefetch + len(specs)
+    jaxpr, _ = opened(params["jaxpr"])
+    scratch = [values.buffer(v.aval) for v in jaxpr.invars[first_scratch:]]
+    blocked = operands[prefetch:]
+
+    def listed(name: str, items: Sequence[str], names: Sequence[str]) -> list[str]:
+        lines = (f"    {item},  # {n}" for item, n in zip(items, names, strict=True))
+        return [f"{name}=[", *lines, "],"] if items else [f"{name}=[],"]
+
+    spec = [
+        f"num_scalar_prefetch={prefetch},",
+        f"grid={_grid(grid_mapping)},",
+        *listed("in_specs", specs[:inputs], blocked[:inputs]),
+        *listed("out_specs", specs[inputs:], blocked[inputs : len(specs)]),
+        *listed("scratch_shapes", scratch, operands[first_scratch:]),
+    ]
+    outputs = [values.array_type(aval) for aval in params["out_avals"]]
+    options = [f"{name}={text}," for name, text in _options(captured).items()]
+    lines = [
+        "return pl.pallas_call(",
+        f"    {function},",
+        "    grid_spec=pltpu.PrefetchScalarGridSpec(",
+        *(f"        {line}" for line in spec),
+        "    ),",
+        *(f"    {line}" for line in listed("out_shape", outputs, blocked[inputs : len(specs)])),
+        *(f"    {option}" for option in options),
+        f")({f'*args[{dynamic}:]' if dynamic else '*args'})",
+    ]
+    return ["def call(*args):", *(f"    {line}" for line in lines)]
+
+
+def _grid(grid_mapping: Any) -> str:
+    dynamic = 0
+    texts = []
+    for size in grid_mapping.grid:
+        if isinstance(size, int):
+            texts.append(str(size))
+        else:
+            texts.append(f"args[{dynamic}]")
+            dynamic += 1
+    if grid_mapping.grid_names:
+        pairs = zip(grid_mapping.grid_names, texts, strict=True)
+        texts = [f"({values.parameter(name)}, {size})" for name, size in pairs]
+    return f"({', '.join(texts)}{',' if len(texts) == 1 else ''})"
+
+
+def _options(captured: Capture) -> dict[str, str]:
+    """What else a `pallas_call` is given, where it was."""
+    params = captured.params
+    found = {"name": repr(params["name"])} if params.get("name") else {}
+    aliases = params.get("input_output_aliases") or ()
+    pairs = dict(aliases.items() if isinstance(aliases, Mapping) else aliases)
+    if pairs:
+        found["input_output_aliases"] = values.parameter(pairs)
+    compiler_params = params.get("compiler_params")
+    if compiler_params is not None:
+        found["compiler_params"] = values.parameter(_semantics_of_all(compiler_params, params))
+    for name in ("cost_estimate", "metadata"):
+        if params.get(name):
+            found[name] = values.parameter(params[name])
+    return found
+
+
+def _semantics_of_all(compiler_params: Any, params: Mapping[str, Any]) -> Any:
+    """With the semantics of the grid dimensions that `vmap` added, which jax adds by itself."""
+    grid_mapping = params["grid_mapping"]
+    semantics = getattr(compiler_params, "dimension_semantics", None)
+    vmapped = grid_mapping.vmapped_dims
+    if not vmapped or not dataclasses.is_dataclass(compiler_params):
+        return compiler_params
+    own = iter(semantics or ("arbitrary",) * (len(grid_mapping.grid) - len(vmapped)))
+    both = ["parallel" if i in vmapped else next(own) for i in range(len(grid_mapping.grid))]
+    given: Any = compiler_params
+    return dataclasses.replace(given, dimension_semantics=tuple(both))

@@ -1,0 +1,182 @@
+"""Refs: what is read and written, through which indices; DMAs and semaphores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.state import indexing
+from jax._src.state import types as state_types
+
+from pallas_debug.bridge.unparse import values
+from pallas_debug.bridge.unparse.page import Block
+
+_AS_ARGUMENT = "({},)"
+
+_OF_THE_SENDER = ("insert_dummy_device", "is_wait_send")
+"""Parameters of a wait for what is read, to jax 0.11 and from then on."""
+
+
+def get(block: Block, eqn: Any) -> None:
+    ref, *leaves = eqn.invars
+    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
+    block.assign(eqn.outvars, _access(block, ref, transforms))
+
+
+def swap(block: Block, eqn: Any) -> None:
+    ref, value, *leaves = eqn.invars
+    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
+    new = block.read(value)
+    if all(map(block.is_dropped, eqn.outvars)):
+        block.line(f"{_access(block, ref, transforms)} = {new}")
+        return
+    base, index = _base_and_index(block, ref, transforms, _AS_ARGUMENT)
+    block.assign(eqn.outvars, f"jax.ref.swap({base}, {index}, {new})")
+
+
+def addupdate(block: Block, eqn: Any) -> None:
+    ref, value, *leaves = eqn.invars
+    transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
+    base, index = _base_and_index(block, ref, transforms, _AS_ARGUMENT)
+    block.line(f"jax.ref.addupdate({base}, {index}, {block.read(value)})")
+
+
+def dma_start(block: Block, eqn: Any) -> None:
+    source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
+    copy = _copy(block, eqn, source, destination, arrived, sent, device)
+    options = {name: eqn.params[name] for name in ("priority", "add") if eqn.params.get(name)}
+    block.line(f"{copy}.start({values.keywords(options.items())})")
+
+
+def dma_wait(block: Block, eqn: Any) -> None:
+    source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
+    if sent is None:
+        block.line(f"{_copy(block, eqn, source, destination, arrived, None, None)}.wait()")
+    elif any(eqn.params.get(name) for name in _OF_THE_SENDER):  # the two sides are swapped
+        copy = _copy(block, eqn, destination, source, sent, arrived, device)
+        block.line(f"{copy}.wait_send()")
+    else:
+        copy = _copy(block, eqn, source, destination, arrived, sent, device)
+        block.line(f"{copy}.wait_recv()")
+
+
+def semaphore_signal(block: Block, eqn: Any) -> None:
+    ref, transforms, by, device, core = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    text = f"pl.semaphore_signal({_view(block, ref, transforms)}, {block.read(by, plain=True)}"
+    if device is not None:
+        text += f", device_id={_device(block, device)}{_device_type(eqn)}"
+    if core is not None:
+        text += f", core_index={block.index(core)}"
+    block.line(f"{text})")
+
+
+def semaphore_wait(block: Block, eqn: Any) -> None:
+    ref, transforms, by, decrement = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    option = block.read(decrement, plain=True)
+    text = f"{_view(block, ref, transforms)}, {block.read(by, plain=True)}"
+    block.line(f"pl.semaphore_wait({text}{'' if option == 'True' else f', decrement={option}'})")
+
+
+def semaphore_read(block: Block, eqn: Any) -> None:
+    ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
+    block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, ref, transforms)})")
+
+
+def _copy(
+    block: Block, eqn: Any, source: Any, destination: Any, arrived: Any, sent: Any, device: Any
+) -> str:
+    ends = f"{_whole(block, source)}, {_whole(block, destination)}"
+    if sent is None and device is None:
+        return f"pltpu.make_async_copy({ends}, {_whole(block, arrived)})"
+    if sent is None or device is None:
+        raise values.CannotSpell("a copy with a device or a semaphore for its source, not both")
+    text = f"{ends}, {_whole(block, sent)}, {_whole(block, arrived)}"
+    return (
+        f"pltpu.make_async_remote_copy({text}, "
+        f"device_id={_device(block, device)}{_device_type(eqn)})"
+    )
+
+
+def _device(block: Block, device: Any) -> str:
+    if device is None:
+        return "None"
+    if isinstance(device, dict):
+        items = (f"{values.parameter(k)}: {_device(block, v)}" for k, v in device.items())
+        return "{" + ", ".join(items) + "}"
+    if isinstance(device, (tuple, list)):
+        return "(" + "".join(f"{_device(block, d)}, " for d in device) + ")"
+    return block.read(device)
+
+
+def _device_type(eqn: Any) -> str:
+    kind = eqn.params.get("device_id_type")
+    usual = pallas_primitives.DeviceIdType.MESH
+    return "" if kind is None or kind is usual else f", device_id_type=pl.DeviceIdType.{kind.name}"
+
+
+def _whole(block: Block, ref: Any) -> str:
+    """A ref or a view of one."""
+    if isinstance(ref, state_types.TransformedRef):
+        return _view(block, ref.ref, ref.transforms)
+    return block.read(ref)
+
+
+def _view(block: Block, ref: Any, transforms: Sequence[Any]) -> str:
+    text = block.read(ref)
+    for transform in transforms:
+        text += _transform(block, transform)
+    return text
+
+
+def _access(block: Block, ref: Any, transforms: Sequence[Any]) -> str:
+    base, index = _base_and_index(block, ref, transforms)
+    return f"{base}[{index}]"
+
+
+def _base_and_index(
+    block: Block, ref: Any, transforms: Sequence[Any], index: str = "{}"
+) -> tuple[str, str]:
+    """A ref or view, and what of it is read or written.
+
+    Args:
+      index: how several indices are put.
+    """
+    if transforms and isinstance(transforms[-1], indexing.NDIndexer):
+        indices = _indices(block, transforms[-1], colon=index == "{}")
+        return _view(block, ref, transforms[:-1]), index.format(indices)
+    return _view(block, ref, transforms), "..."
+
+
+def _transform(block: Block, transform: Any) -> str:
+    if isinstance(transform, indexing.NDIndexer):
+        return f".at[{_indices(block, transform)}]"
+    kind = type(transform).__name__
+    if kind in ("BitcastTransform", "RefBitcaster"):
+        return f".bitcast({values.dtype(transform.dtype)})"
+    if kind in ("ReshapeTransform", "RefReshaper"):
+        return f".reshape({values.parameter(tuple(transform.shape))})"
+    if kind in ("TransposeTransform", "RefTransposer"):
+        return f".transpose({values.parameter(tuple(transform.permutation))})"
+    raise values.CannotSpell(f"a ref seen through a {kind}")
+
+
+def _indices(block: Block, indexer: Any, *, colon: bool = True) -> str:
+    """
+    Args:
+      colon: whether they stand in brackets, where a slice is written with one.
+    """
+    sizes = zip(indexer.indices, indexer.shape, strict=True)
+    return ", ".join(_one_index(block, index, size, colon) for index, size in sizes)
+
+
+def _one_index(block: Block, index: Any, size: Any, colon: bool) -> str:
+    if not isinstance(index, indexing.Slice):
+        return str(index) if isinstance(index, int) else block.index(index)
+    start, length, stride = index.start, index.size, index.stride
+    if colon and isinstance(start, int) and isinstance(length, int) and stride == 1:
+        return ":" if (start, length) == (0, size) else f"{start}:{start + length}"
+    texts = [str(x) if isinstance(x, int) else block.index(x) for x in (start, length)]
+    stride_text = "" if stride == 1 else f", {stride}"
+    return f"pl.ds({', '.join(texts)}{stride_text})"

@@ -1,0 +1,52 @@
+"""Lowers a script that defines a kernel, in this process and without libtpu.
+
+It executes the script. Scripts with a dump's program are lowered in a confined process alone, by
+`reproduce/worker.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from typing import Any
+
+from jax._src.interpreters import mlir
+
+from pallas_debug.bridge.lowering import hook, lower
+
+
+def lowered(script: str) -> bytes:
+    """The StableHLO bytecode that the function `lowered` of a script stands for.
+
+    Args:
+      script: text of a module that was looked through before: it is run.
+
+    Raises:
+      LoweringFailed: anything at all was raised.
+    """
+    bytecode: bytes = mlir.module_to_bytecode(_run(script).compiler_ir("stablehlo"))
+    return bytecode
+
+
+def mosaic(script: str) -> str:
+    """The text of the kernel's own module, before any pass; as `lowered` otherwise."""
+    found: list[str] = []
+    with lower.collecting_mosaic(found):
+        _run(script)
+    return "\n".join(found)
+
+
+def _run(script: str) -> Any:
+    namespace: dict[str, Any] = {"__name__": "reproduced"}
+    # jax logs an error for a copy that is described and never begun, as a smaller kernel may.
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with hook.unwatched(), contextlib.redirect_stdout(io.StringIO()):
+            exec(compile(script, "reproduce.py", "exec"), namespace)
+            return namespace["lowered"]()
+    except Exception as error:
+        raise lower.LoweringFailed(lower.failure_of(error)) from error
+    finally:
+        logging.disable(before)

@@ -1,0 +1,180 @@
+"""Numbers, dtypes, memory spaces and parameters, as one writes them in a program."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import math
+import types
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import dtypes
+from jax._src.pallas import core as pallas_core
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.unparse import vocabulary
+
+_PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
+"""The modules that a program imports, by the names it gives them."""
+
+_MOST_ELEMENTS = 64
+"""Of an array that is written out."""
+
+
+class CannotSpell(Exception):
+    """There is no program text for something of the kernel's; the message says for what."""
+
+
+def number(value: Any) -> str:
+    """A scalar as Python writes it: its dtype comes from what it meets."""
+    plain = np.asarray(value).item()
+    if isinstance(plain, float) and not math.isfinite(plain):
+        return "jnp.nan" if math.isnan(plain) else ("jnp.inf" if plain > 0 else "-jnp.inf")
+    return repr(plain)
+
+
+def constant(value: Any) -> str:
+    """A number or small array with its dtype.
+
+    Raises:
+      CannotSpell: it is too large to be written out, or no array of numbers.
+    """
+    array = np.asarray(value)
+    name = array.dtype.name
+    if array.shape:
+        if array.size > _MOST_ELEMENTS:
+            raise CannotSpell(f"a constant of shape {array.shape}")
+        return f"np.array({parameter(array.tolist())}, {dtype(array.dtype)})"
+    if name == "bool":
+        return f"np.bool_({number(array)})"
+    if hasattr(np, name):
+        return f"np.{name}({number(array)})"
+    return f"np.array({number(array)}, {dtype(array.dtype)})"
+
+
+def dtype(value: Any) -> str:
+    """A dtype: `jnp.float32`.
+
+    Raises:
+      CannotSpell: it is not one of numbers.
+    """
+    if dtypes.issubdtype(value, dtypes.extended):
+        raise CannotSpell(f"values of dtype {value}")
+    name = jnp.dtype(value).name
+    return "jnp.bool_" if name == "bool" else f"jnp.{name}"
+
+
+def is_default(memory_space: Any) -> bool:
+    """Whether the choice of a memory space was left to Pallas."""
+    return memory_space is None or any(n in str(memory_space) for n in ("Device", "default"))
+
+
+def memory_space(value: Any) -> str:
+    """A memory space: `pltpu.VMEM`.
+
+    Raises:
+      CannotSpell: it is none that a program can name.
+    """
+    for module in ("pltpu", "pl"):
+        for name in ("VMEM", "SMEM", "HBM", "ANY", "SEMAPHORE", "CMEM", "VMEM_SHARED", "HOST"):
+            if vars(_PUBLIC[module]).get(name) is value:
+                return f"{module}.{name}"
+    raise CannotSpell(f"the memory space {value}")
+
+
+def buffer(aval: Any) -> str:
+    """The type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`.
+
+    Raises:
+      CannotSpell: there is no such type in a program.
+    """
+    kinds = {
+        pallas_core.Semaphore: "REGULAR",
+        pallas_core.BarrierSemaphore: "BARRIER",
+        type(pltpu.SemaphoreType.DMA.dtype): "DMA",
+    }
+    kind = kinds.get(type(aval.dtype))
+    if kind is not None:
+        return f"pltpu.SemaphoreType.{kind}({parameter(tuple(aval.shape))})"
+    space = memory_space(aval.memory_space)
+    return f"{space}({parameter(tuple(aval.shape))}, {dtype(aval.dtype)})"
+
+
+def array_type(aval: Any) -> str:
+    """The type of an argument or result: `jax.ShapeDtypeStruct((8, 128), jnp.float32)`."""
+    shape = parameter(tuple(aval.shape))
+    space = getattr(aval, "memory_space", None)
+    if not is_default(space):
+        return f"{memory_space(space)}({shape}, {dtype(aval.dtype)})"
+    return f"jax.ShapeDtypeStruct({shape}, {dtype(aval.dtype)})"
+
+
+def parameter(value: Any) -> str:
+    """A parameter of a primitive or of a kernel.
+
+    Raises:
+      CannotSpell: it is an object that no program can name.
+    """
+    if value is None or isinstance(value, (bool, str, bytes)):
+        return repr(value)
+    if isinstance(value, (int, float, np.number, np.bool_)):
+        return number(value)
+    if isinstance(value, enum.Enum):
+        return f"{_class_name(type(value))}.{value.name}"
+    if isinstance(value, (np.dtype, type)):
+        return dtype(value)
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{parameter(k)}: {parameter(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return record(value, {name: getattr(value, name) for name in value._fields})
+    if isinstance(value, (tuple, list)):
+        items = ", ".join(map(parameter, value))
+        if isinstance(value, list):
+            return f"[{items}]"
+        return f"({items},)" if len(value) == 1 else f"({items})"
+    if isinstance(value, (np.ndarray, jax.Array)):
+        return constant(value)
+    if dataclasses.is_dataclass(value):
+        return record(value, _set_fields(value))
+    raise CannotSpell(f"a {type(value).__name__}")
+
+
+def record(value: Any, fields: Mapping[str, Any]) -> str:
+    """An object of one of jax's public classes, by its fields."""
+    return f"{_class_name(type(value))}({keywords(fields.items())})"
+
+
+def keywords(pairs: Iterable[tuple[str, Any]]) -> str:
+    """`axis=1, reverse=False`"""
+    return ", ".join(f"{name}={parameter(value)}" for name, value in pairs)
+
+
+def _set_fields(value: Any) -> dict[str, Any]:
+    """The fields of a dataclass that are not at their default."""
+    fields = dataclasses.fields(value)
+    try:
+        plain = type(value)()
+    except TypeError:  # some have no default
+        plain = None
+    found = {}
+    for field in fields:
+        at = getattr(value, field.name)
+        default = field.default if plain is None else getattr(plain, field.name)
+        if field.init and at != default:
+            found[field.name] = at
+    return found
+
+
+def _class_name(kind: type) -> str:
+    for name, module in _PUBLIC.items():
+        if vars(module).get(kind.__name__) is kind:
+            path = f"{name}.{kind.__name__}"
+            if path in vocabulary.RECORDS or path in vocabulary.ENUMS:
+                return path
+    raise CannotSpell(f"a {kind.__name__}")

@@ -1,0 +1,200 @@
+"""One kernel for one target: from a lowered module to a `Compilation` and its files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal
+
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.pool import Outcome
+from pallas_debug.ir.locations import first_source_line, source_lines
+from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
+from pallas_debug.store import raw
+
+PASSES = "passes"
+LOG = "compiler.log"
+
+_FATAL = re.compile(r"F\d{4} ")
+"""A line of libtpu's log that is its last: level and date."""
+
+_OF_A_PRINT = re.compile(r"Signedness cannot be inferred|\bbitwidth\b")
+"""What libtpu says as it refuses a print, or dies of it."""
+
+Files = dict[str, bytes | Path]
+
+
+def finished(
+    kernel: Kernel,
+    target: Target,
+    outcome: Outcome,
+    *,
+    key: str,
+    num_devices: int,
+    flags: tuple[str, ...],
+    versions: Mapping[str, str],
+    lowering_seconds: float,
+    timeout: float,
+    switches: tuple[str, ...] = (),
+    notes: tuple[str, ...] = (),
+    prints: Sequence[Finding] = (),
+) -> tuple[Compilation, Files]:
+    """What the worker's outcome amounts to, and the files to keep of it.
+
+    Args:
+      switches: options by name with which it was compiled.
+      notes: sentences to keep with an executable.
+      prints: what is known to be wrong with the kernel's prints.
+    """
+    compiles = raw.compiles(outcome.dumps)
+    raw_passes = compiles[-1].passes if compiles else ()
+    passes: list[Pass] = []
+    files: Files = {LOG: outcome.log}
+    for raw_pass, described in zip(
+        raw_passes, raw.describe(raw_passes, keep_unchanged=False), strict=True
+    ):
+        if described.file is not None:
+            name = f"{PASSES}/{described.number:02d}-{described.name}.mlir"
+            files[name] = raw_pass.path
+            described = replace(described, file=name)
+        passes.append(described)
+    failure = _failure(kernel, outcome, passes, files, timeout)
+    if failure is not None:
+        failure = explained(failure, prints, versions)
+    reply = outcome.reply
+    compilation = Compilation(
+        kernel=kernel.name,
+        target=target.name,
+        status="failed" if failure else "ok",
+        key=key,
+        passes=tuple(passes),
+        failure=failure,
+        memory=reply.memory if reply else None,
+        flags=flags,
+        switches=switches,
+        notes=() if failure else notes,
+        seconds=round(reply.seconds, 6) if reply else None,
+        lowering_seconds=round(lowering_seconds, 6),
+        device_kind=(reply.device_kind if reply else None) or target.device_kind,
+        num_devices=num_devices,
+        versions={**versions, **({"build": reply.build} if reply and reply.build else {})},
+    )
+    return compilation, files
+
+
+def refused(
+    kernel: Kernel,
+    target: Target,
+    failure: Failure,
+    *,
+    key: str,
+    versions: Mapping[str, str],
+    switches: tuple[str, ...] = (),
+) -> Compilation:
+    """A kernel that never reached the compiler."""
+    return Compilation(
+        kernel=kernel.name,
+        target=target.name,
+        status="failed",
+        key=key,
+        failure=failure,
+        device_kind=target.device_kind,
+        versions=versions,
+        switches=switches,
+    )
+
+
+def explained(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
+    """The failure in our words first, where a switch or a print of the kernel's is its cause.
+
+    Args:
+      prints: what is known to be wrong with the kernel's prints.
+    """
+    if failure.stage in ("timeout", "setup"):
+        return failure
+    blamed = next((f for f in prints if _is_cause(f, failure)), None)
+    if blamed is None:
+        return switch_names.explained(failure, versions)
+    words = [
+        f"a TPU cannot do this print: {blamed.message}",
+        f"cause: {blamed.cause}",
+        f"try: {blamed.advice}",
+        "",
+        f"{failure.type}: {failure.message}",
+    ]
+    return replace(
+        failure,
+        type=blamed.kind,
+        message="\n".join(words),
+        source=blamed.source or failure.source,
+    )
+
+
+def _is_cause(finding: Finding, failure: Failure) -> bool:
+    """A failure that names another line, or that no print leads to, is about something else."""
+    if failure.stage != "lowering" and not _OF_A_PRINT.search(failure.message):
+        return False
+    if failure.source is None or finding.source is None:
+        return True
+    named, printed = failure.source, finding.source
+    return (named.file, named.line) == (printed.file, printed.line)
+
+
+def _failure(
+    kernel: Kernel, outcome: Outcome, passes: list[Pass], files: Files, timeout: float
+) -> Failure | None:
+    reply = outcome.reply
+    last = passes[-1].name if passes else None
+    if reply is None:
+        stage: Literal["timeout", "crash"] = "timeout" if outcome.ended == "timeout" else "crash"
+        log = outcome.log.decode(errors="replace")
+        if stage == "timeout":
+            message = (
+                f"the compiler did not finish {kernel.name} within {timeout:g} s and was stopped; "
+                f"the last pass it wrote is {last or 'none'}. Give it longer with --timeout "
+                "(--pallas-timeout in pytest), or make the kernel smaller."
+            )
+        else:
+            words = _last_words(log)
+            message = (
+                f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
+                f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
+            )
+            if outcome.ended == "SIGKILL":  # we send it for a timeout alone
+                message += "\nMost likely the system stopped it for want of memory: try --jobs 1."
+        return Failure(
+            stage=stage,
+            type=outcome.ended or "unknown",
+            message=message,
+            last_pass=last,
+            source=first_source_line(log),
+        )
+    if reply.error is None:
+        return None
+    source = first_source_line(reply.error) or _failed_operation(passes, files)
+    return Failure(
+        stage="compile",
+        type=reply.error_type or "unknown",
+        message=reply.error,
+        last_pass=last,
+        source=source,
+    )
+
+
+def _last_words(log: str) -> str:
+    """The line of a failed internal check, or the last line that says something."""
+    lines = [line.strip() for line in log.splitlines() if line.strip()]
+    checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
+    return (checks or lines or [""])[-1]
+
+
+def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
+    """None of the message's words name a line: where the failed pass holds one line alone, it."""
+    failed = next((p for p in passes if p.failed and p.file), None)
+    path = files.get(failed.file) if failed and failed.file else None
+    if not isinstance(path, Path):
+        return None
+    named = {(s.file, s.line): s for s in source_lines(path.read_text(errors="replace"))}
+    return next(iter(named.values())) if len(named) == 1 else None

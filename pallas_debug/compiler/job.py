@@ -1,0 +1,141 @@
+"""One kernel for one target, from the capture to its compilation and files.
+
+Lowers in this process, has a child of the pool compile, and says what came of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+
+from pallas_debug.bridge import versions
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.instrument import print_formats
+from pallas_debug.bridge.lowering import lower
+from pallas_debug.compiler import compile as compile_
+from pallas_debug.compiler import switches, targets
+from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
+from pallas_debug.errors import CannotRunError
+from pallas_debug.model import Compilation, Failure, Finding, SourceLine, Target
+
+
+class Jobs:
+    """Compiles kernels as one session wants it.
+
+    Args:
+      pool: the compiler's processes.
+      wanted: names of switches, as `switches.parse` gives them.
+    """
+
+    def __init__(self, pool: Pool, wanted: tuple[str, ...] = ()) -> None:
+        self._pool = pool
+        self._switches = wanted
+        self._flags = tuple(user_flags())
+
+    def key(self, captured: Capture, target: Target) -> str:
+        """Under which compiling again would give the same: lines, versions and flags included."""
+        content = json.dumps(
+            [
+                captured.kernel.digest,
+                _place(captured.kernel.source),
+                captured.jaxpr,
+                captured.enable_x64,
+                target.topology,
+                versions.installed(),
+                self._flags,
+                MOSAIC_FLAGS,
+                self._switches,
+            ]
+        )
+        return hashlib.sha256(content.encode(errors="replace")).hexdigest()
+
+    @contextlib.contextmanager
+    def compile(
+        self, captured: Capture, target: Target, key: str
+    ) -> Iterator[tuple[Compilation, compile_.Files]]:
+        """The compilation and its files, which are there until the block is left.
+
+        Raises:
+          CannotRunError: nothing can be compiled here.
+        """
+        self._pool.warm()
+        try:
+            settings = switches.lowering_settings(self._switches)
+            lowered = lower.lower(captured, target, settings=settings)
+        except lower.LoweringFailed as error:
+            log = error.failure.message.encode(errors="replace") + b"\n"
+            prints = unprintable(captured)
+            failure = compile_.explained(error.failure, prints, versions.installed())
+            yield self.refused(captured, target, key, failure), {compile_.LOG: log}
+            return
+        with self._compiled(captured, target, key, lowered) as result:
+            yield result
+
+    def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
+        """A kernel that never reached the compiler."""
+        return compile_.refused(
+            captured.kernel,
+            target,
+            failure,
+            key=key,
+            versions=versions.installed(),
+            switches=self._switches,
+        )
+
+    def unavailable(
+        self, captured: Capture, target: Target, key: str, error: CannotRunError
+    ) -> Compilation:
+        """A kernel for which there was no compiler."""
+        failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
+        return self.refused(captured, target, key, failure)
+
+    @contextlib.contextmanager
+    def _compiled(
+        self, captured: Capture, target: Target, key: str, lowered: lower.Lowered
+    ) -> Iterator[tuple[Compilation, compile_.Files]]:
+        with self._pool.compile(
+            lowered.module,
+            topology=targets.for_devices(target, lowered.num_devices),
+            num_devices=lowered.num_devices,
+            options=switches.compile_options(self._switches),
+        ) as outcome:
+            compilation, files = compile_.finished(
+                captured.kernel,
+                target,
+                outcome,
+                key=key,
+                num_devices=lowered.num_devices,
+                flags=(*self._flags, *MOSAIC_FLAGS),
+                versions=versions.installed(),
+                lowering_seconds=lowered.seconds,
+                timeout=self._pool.settings.timeout,
+                switches=self._switches,
+                notes=self._notes(captured),
+                prints=unprintable(captured),
+            )
+            files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
+            files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
+            yield compilation, files
+
+    def _notes(self, captured: Capture) -> tuple[str, ...]:
+        """What to know of the kernel's prints though it compiled."""
+        if not print_formats.count(captured.params):
+            return ()
+        wrong = [
+            f"its print {finding.source or ''} comes out wrong on a TPU: {finding.message}"
+            for finding in unprintable(captured)
+        ]
+        is_recorded = switches.is_recorded(self._switches, self._flags)
+        return (*wrong, *(() if is_recorded else (switches.NOT_RECORDED,)))
+
+
+def unprintable(captured: Capture) -> tuple[Finding, ...]:
+    """The prints of a kernel that a TPU cannot do."""
+    return print_formats.findings(captured.kernel.name, captured.params)
+
+
+def _place(source: SourceLine | None) -> str:
+    return "" if source is None else str(replace(source, text=None))

@@ -1,0 +1,411 @@
+"""A pool of compiler processes.
+
+Requests are taken in turn by a few threads, each with a child of its own that has libtpu loaded
+and lives for many kernels. A child that aborts, hangs or is killed costs the kernel at hand its
+result and is replaced for the next. Sessions of one process share its children (`children.py`).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import importlib.util
+import os
+import platform
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from pallas_debug.compiler.children import STOPPED, Children, Lease
+from pallas_debug.compiler.protocol import DUMPS, Reply, Request, read_reply, write_request
+from pallas_debug.errors import LibtpuError, WorkerError
+from pallas_debug.store.scratch import PREFIX, Scratch, sweep
+
+DEFAULT_TIMEOUT = 120.0
+"""Seconds that one compilation may take."""
+
+MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
+"""Flags beside the dump directory that every child gets: locations on every operation."""
+
+_DUMP_TO = "xla_mosaic_dump_to"
+
+_LINGER = 10.0
+"""Seconds that a child may take to die: an abort first prints where it was."""
+
+_QUIET = {
+    "JAX_PLATFORMS": "cpu",
+    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu waits for a metadata server
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compile-only processes may run side by side
+    "TPU_LOG_DIR": "disabled",
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What came of one request, before anybody made sense of it.
+
+    Attributes:
+      reply: the worker's; None where it died or was stopped.
+      ended: `timeout`, or what ended the process (`SIGABRT`, `exit code 1`); None with a reply.
+      log: all that the compiler printed.
+      dumps: the files it wrote; they are deleted when the request's work is done.
+    """
+
+    reply: Reply | None
+    ended: str | None
+    log: bytes
+    dumps: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """How children are started.
+
+    Attributes:
+      jobs: how many there are at most; each holds some 400 MB once it has compiled.
+      timeout: seconds for one compilation.
+      flags: for libtpu, beside ours; they are read once per process.
+    """
+
+    jobs: int = 2
+    timeout: float = DEFAULT_TIMEOUT
+    flags: tuple[str, ...] = ()
+
+
+def default_jobs() -> int:
+    """A child per core, four at most."""
+    return max(1, min(4, os.cpu_count() or 1))
+
+
+def check_machine() -> None:
+    """Say early, and in one sentence, why nothing can be compiled here.
+
+    Raises:
+      LibtpuError: the machine is not x86-64 Linux, or libtpu is not installed.
+    """
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "AMD64"):
+        raise LibtpuError(
+            f"libtpu runs on x86-64 Linux only and this is {platform.machine()} {sys.platform}. "
+            "Kernels are still captured; compile them on a Linux machine, or in a container."
+        )
+    library = os.environ.get("TPU_LIBRARY_PATH")
+    if importlib.util.find_spec("libtpu") is None and not (library and Path(library).exists()):
+        raise LibtpuError(
+            "libtpu is not installed, so nothing can be compiled for a TPU. "
+            "Install it with: pip install 'pallas-debug[tpu]'"
+        )
+
+
+class Pool:
+    """Compiler processes, started as they are needed.
+
+    Use as a context manager: on leaving, what is under way is finished; after an exception
+    (ctrl+c among them) it is stopped instead.
+
+    Args:
+      shared: use the children of this process, which stay for the next pool; else children of its
+        own, which end with it.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, shared: bool = False) -> None:
+        self.settings = settings or Settings(jobs=default_jobs())
+        self._executor = _executor(self.settings.jobs)
+        self._process = os.getpid()
+        self._children = _shared() if shared else Children[_Child](keeps_idle=False)
+        self._lease = Lease(
+            self._children,
+            jobs=self.settings.jobs,
+            key=lambda: _key(self.settings),
+            start=self._start,
+        )
+        self._is_swept = False
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.close(stop=kind is not None)
+
+    def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
+        """Run `work` in a thread of the pool; within it, `compile` has a child at hand."""
+        if self._process != os.getpid():  # forked: the threads have stayed behind
+            self._executor, self._process = _executor(self.settings.jobs), os.getpid()
+        self._lease.add_pending(1)
+
+        def counted() -> object:
+            try:
+                return work()
+            finally:
+                self._lease.add_pending(-1)
+
+        return self._executor.submit(counted)
+
+    @contextlib.contextmanager
+    def compile(
+        self,
+        module: bytes,
+        *,
+        topology: str | None,
+        num_devices: int = 1,
+        options: Mapping[str, str] | None = None,
+    ) -> Iterator[Outcome]:
+        """Have a child compile a module, in the calling thread's time.
+
+        The outcome's dump files are there until the block is left.
+
+        Raises:
+          WorkerError: no child could be started, or it answered with nonsense.
+          LibtpuError: libtpu cannot be had here.
+        """
+        check_machine()
+        with contextlib.ExitStack() as stack:
+            scratch = _scratch()
+            stack.callback(scratch.remove)
+            yield self._compile(module, topology, num_devices, dict(options or {}), scratch.path)
+
+    def warm(self) -> None:
+        """Start a child that will be needed soon, if there is none, while others do their work."""
+        check_machine()
+        self._lease.warm()
+
+    def _compile(
+        self,
+        module: bytes,
+        topology: str | None,
+        num_devices: int,
+        options: Mapping[str, str],
+        folder: Path,
+    ) -> Outcome:
+        """Have a child compile, and take what it wrote to `folder`."""
+        child = self._lease.take()
+        log = child.folder / "compiler.log"
+        request = Request(
+            module=module,
+            topology=topology,
+            num_devices=num_devices,
+            options=options,
+            log=str(log),
+        )
+        alive = False
+        try:
+            reply, ended = child.ask(request, self.settings.timeout)
+            alive = reply is not None
+            if self._lease.stopped and not alive:  # the kernel is not to blame
+                raise WorkerError(STOPPED)
+            text = log.read_bytes() if log.exists() else b""
+            dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
+            return Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
+        finally:
+            if alive:
+                child.clear()
+                self._lease.give_back(child)
+            else:
+                self._lease.drop(child)
+
+    def _start(self) -> _Child:
+        """A new child; before its first one, a pool deletes what killed runs left."""
+        is_swept, self._is_swept = self._is_swept, True
+        if not is_swept:
+            sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
+        return _Child(self.settings)
+
+    def close(self, *, stop: bool = False) -> None:
+        """Finish what is under way, or stop it at once. Nothing compiles from then on."""
+        if stop:
+            self._executor.shutdown(wait=False, cancel_futures=True)
+            self._lease.release(stop=True)
+        self._executor.shutdown(wait=True)
+        self._lease.release(stop=stop)
+
+    def pids(self, *, at_work: bool = False) -> list[int]:
+        """Process IDs of the children that are alive, or only of those at work for this pool."""
+        if at_work:
+            return [child.pid for child in list(self._lease.held) if child.usable()]
+        return self._children.pids()
+
+
+def _executor(jobs: int) -> concurrent.futures.ThreadPoolExecutor:
+    return concurrent.futures.ThreadPoolExecutor(
+        # One more than there are children: a kernel is lowered, and another one's files are
+        # read, while every child compiles.
+        max_workers=jobs + 1,
+        thread_name_prefix="pallas-debug-compile",
+    )
+
+
+@functools.cache
+def _shared() -> Children[_Child]:
+    """The children of this process."""
+    return Children(keeps_idle=True)
+
+
+class _Child:
+    """One process with libtpu in it, and a folder for what it writes."""
+
+    taken = 0.0
+    idle_since = 0.0
+    served = 0
+
+    def __init__(self, settings: Settings) -> None:
+        self.key = _key(settings)
+        self._scratch = _scratch(DUMPS)
+        self.folder = self._scratch.path
+        self.dumps = self.folder / DUMPS
+        self._startup = self.folder / "startup.log"
+        environment = _environment(settings)
+        environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, disabled or not
+        try:
+            with self._startup.open("wb") as log:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "pallas_debug.compiler.worker", str(self.folder)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    env=environment,
+                    start_new_session=True,  # ctrl+c is for the parent to answer
+                    # It holds the folder's lock as well: it may outlive us for a moment.
+                    pass_fds=() if self._scratch.lock is None else (self._scratch.lock,),
+                )
+        except OSError as error:
+            self._scratch.remove()
+            raise WorkerError(f"the compiler's process could not be started: {error}") from error
+
+    def ask(self, request: Request, timeout: float) -> tuple[Reply | None, str | None]:
+        """The reply, or what ended the process instead."""
+        overdue = threading.Event()
+
+        def stop() -> None:
+            overdue.set()
+            self.stop()
+
+        timer = threading.Timer(timeout, stop)
+        timer.daemon = True
+        timer.start()
+        try:
+            with contextlib.suppress(BrokenPipeError):
+                write_request(cast(BinaryIO, self.process.stdin), request)
+            reply = read_reply(cast(BinaryIO, self.process.stdout))
+        except ValueError:  # the pool was closed meanwhile, and the pipes with it
+            reply = None
+        finally:
+            timer.cancel()
+        if reply is not None and not overdue.is_set():
+            return reply, None
+        code = self._wait()
+        if overdue.is_set():
+            return None, "timeout"
+        return None, signal.Signals(-code).name if code < 0 else f"exit code {code}"
+
+    def startup_log(self) -> bytes:
+        return self._startup.read_bytes() if self._startup.exists() else b""
+
+    def clear(self) -> None:
+        """Forget the request that was answered."""
+        for path in [*self.dumps.iterdir(), self.folder / "compiler.log"]:
+            path.unlink(missing_ok=True)
+
+    def kill(self) -> None:
+        """End the process and delete its folder."""
+        self.stop()
+        self._wait()
+        for pipe in (self.process.stdin, self.process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        self._scratch.remove()
+
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def usable(self) -> bool:
+        return self.alive() and self.dumps.is_dir()
+
+    def disown(self) -> None:
+        """In a forked process: the child must see the pipe close when its parent ends."""
+        for pipe in (self.process.stdin, self.process.stdout):
+            # Not the buffer: a thread that is not here may hold its lock, with half a request in.
+            cast(Any, pipe).raw.close()
+        self._scratch.disown()
+        self.process.returncode = 0  # there is nothing to wait for in this process
+
+    def stop(self) -> None:
+        """End the process; who waits for its answer is told."""
+        if self.alive():
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def _wait(self) -> int:
+        """The exit code of a process that closed its pipes; one that lingers is killed."""
+        try:
+            return self.process.wait(timeout=_LINGER)
+        except subprocess.TimeoutExpired:
+            self.stop()
+            return self.process.wait()
+
+
+def _environment(settings: Settings) -> dict[str, str]:
+    """Environment variables of a child, but for what differs between children."""
+    environment = dict(os.environ) | _QUIET
+    environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
+    environment["LIBTPU_INIT_ARGS"] = " ".join(
+        [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
+    )
+    ours = str(Path(__file__).parents[2])
+    environment["PYTHONPATH"] = os.pathsep.join(
+        [ours, *filter(None, [os.environ.get("PYTHONPATH")])]
+    )
+    return environment
+
+
+def _key(settings: Settings) -> Hashable:
+    """All that a child depends on and reads when it starts."""
+    environment = _environment(settings)
+    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # each child has its own; of no concern to it
+        environment.pop(name, None)
+    directory = None
+    if user_flags() or settings.flags:  # which may name files relative to this
+        with contextlib.suppress(FileNotFoundError):  # it was deleted
+            directory = Path.cwd()
+    return sys.executable, directory, frozenset(environment.items())
+
+
+def _scratch(*folders: str) -> Scratch:
+    """A new folder for what a compilation writes, with these in it."""
+    try:
+        scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
+        for folder in folders:
+            (scratch.path / folder).mkdir()
+    except OSError as error:
+        raise WorkerError(
+            f"the compiler's process has nowhere to write: {error}. "
+            "Set TMPDIR to a directory that is writable and has space."
+        ) from error
+    return scratch
+
+
+def user_flags() -> list[str]:
+    """The flags for libtpu that the user's environment holds; a dump directory is ours to set.
+
+    libtpu takes `--flag=value`, `--flag value` and one dash, splits at white space and knows no
+    quotes.
+    """
+    flags: list[str] = []
+    words = iter(os.environ.get("LIBTPU_INIT_ARGS", "").split())
+    for word in words:
+        if word.lstrip("-") == _DUMP_TO:
+            next(words, None)
+        elif word.lstrip("-").partition("=")[0] != _DUMP_TO:
+            flags.append(word)
+    return flags

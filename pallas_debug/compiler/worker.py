@@ -1,0 +1,108 @@
+"""Compiler process: `python -m pallas_debug.compiler.worker` reads requests on standard input.
+
+The pipes to the parent are moved out of the way first, so that whatever libtpu prints on standard
+output or error goes into the log of the request at hand. It ends when its parent does: a thread
+reads the requests, and leaves at the end of the stream even while a compilation hangs. The folder
+named on its command line, where its files go, it then takes with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from pallas_debug.compiler.protocol import DUMPS, Reply, Request, read_request, write_reply
+from pallas_debug.compiler.targets import BUILTIN
+
+
+def main() -> None:
+    requests_in = os.fdopen(os.dup(0), "rb")
+    replies_out = os.fdopen(os.dup(1), "wb")
+    nothing = os.open(os.devnull, os.O_RDWR)
+    os.dup2(nothing, 0)
+    os.dup2(2, 1)
+    # By number and not by name: libtpu splits its flags at white space and knows no quotes.
+    dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
+    os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
+    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    threading.Thread(target=_read, args=(requests_in, requests), daemon=True).start()
+    _load()
+    while True:
+        request = requests.get()
+        with _logged(request.log):
+            reply = _serve(request)
+        write_reply(replies_out, reply)
+
+
+def _read(pipe: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+    try:
+        while (request := read_request(pipe)) is not None:
+            requests.put(request)
+    finally:  # the parent has gone, or wants no more
+        try:
+            from pallas_debug.store import scratch
+
+            scratch.delete(Path(sys.argv[1]))
+        finally:
+            os._exit(0)
+
+
+def _load() -> None:
+    """Load libtpu while the parent lowers the first kernel; what it says goes to the start's log.
+
+    What is wrong with it, the first request will be told.
+    """
+    with contextlib.suppress(Exception):
+        from pallas_debug.bridge import libtpu as compiler
+
+        compiler.describe(BUILTIN[0].topology)
+
+
+def _serve(request: Request) -> Reply:
+    from pallas_debug.bridge import libtpu as compiler
+
+    start = time.perf_counter()
+    try:
+        compiled = compiler.compile_module(
+            request.module,
+            topology=request.topology,
+            num_devices=request.num_devices,
+            options=request.options,
+        )
+    except Exception as error:  # noqa: BLE001 - whatever the compiler raises is the result
+        return Reply(
+            seconds=time.perf_counter() - start,
+            error=str(error) or type(error).__name__,
+            error_type=type(error).__name__,
+        )
+    return Reply(
+        seconds=time.perf_counter() - start,
+        device_kind=compiled.device_kind,
+        build=compiled.build,
+        memory=compiled.memory,
+    )
+
+
+@contextlib.contextmanager
+def _logged(path: str) -> Iterator[None]:
+    """Standard output and error go to `path` meanwhile."""
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)
+    yield
+    sys.stdout.flush()
+    sys.stderr.flush()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+"""Checks, prints and interpret modes that do not take what they are given."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import JAX, entry
+
+ENTRIES = (
+    entry(
+        "check-not-supported",
+        "Non-debug checks are not supported by the Mosaic backend",
+        "Cannot abstractly evaluate a checkify.check which was not functionalized",
+        title="checkify.check in a kernel",
+        cause="since jax 0.10.1 checkify does not look into kernels, and reports no error of them",
+        advice="write pl.debug_check, and call through pallas_debug.check or "
+        "pallas_debug.checkify, which see it",
+        versions="jax 0.10.1 and later",
+        kinds=("UnsupportedCheck", "CheckNotSupported"),
+    ),
+    entry(
+        "print-arguments",
+        "All inputs to debug_print must be all scalars or a single vector",
+        "Only one vector input to debug_print is supported",
+        "For vector input, the format string must end with {}",
+        "All arguments must be 32-bit integers when using placeholders",
+        "All arguments must be 32-bit integers or floats when using",
+        "Ordered debug_print is not supported on Pallas",
+        "Only positional arguments are supported by debug_print on Pallas",
+        title="a print that a TPU cannot do",
+        cause="on a TPU the log recorder formats what is printed: scalars with {}, or one array "
+        "behind a text that ends in {}",
+        advice="print each array in a pl.debug_print of its own; leave ordered and keywords out; "
+        "under pallas_debug.interpret any print works",
+        versions="floats with {} since jax 0.12",
+        kinds=("PrintNotSupported",),
+        links=(JAX + "25192",),
+    ),
+    entry(
+        "only-interpret",
+        "Only interpret mode is supported on CPU backend",
+        "Cannot lower pallas_call on platform:",
+        title="a TPU kernel is called where there is no TPU",
+        cause="a CPU runs kernels in interpret mode alone",
+        advice="run under pallas_debug.interpret or pltpu.force_tpu_interpret_mode(), in pytest "
+        "with --pallas-interpret; or compile it here with `pallas-debug dump`",
+        links=(JAX + "20908",),
+    ),
+    entry(
+        "interpreter-random",
+        "MLIR translation rule for primitive 'prng_",
+        title="HLO interpret mode has no random numbers of the TPU's",
+        cause="pltpu.prng_seed and prng_random_bits exist on TPUs and in TPU interpret mode",
+        advice="use TPU interpret mode (pltpu.InterpretParams()), or pass random numbers in",
+    ),
+    entry(
+        "interpreter-limits",
+        "run_scoped_p with collective axes is not supported",
+        "Non-decrementing wait is not supported",
+        title="TPU interpret mode cannot run this",
+        cause="the interpreter does not model it; that says nothing about a TPU",
+        advice="run this kernel in HLO interpret mode or on a TPU, and the rest of it here",
+        kinds=("InterpretError",),
+    ),
+)

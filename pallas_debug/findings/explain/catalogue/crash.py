@@ -1,0 +1,81 @@
+"""The compiler's process dies."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import JAX, entry
+
+ENTRIES = (
+    entry(
+        "mask-to-column",
+        "layout.h:…Check failed: rem == 0",
+        title="the compiler dies of a row of booleans that becomes a column",
+        cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 refuses it with "
+        "`unsupported shape cast`, 0.0.50 aborts",
+        advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
+        "float32 into a column and compare then",
+        versions="libtpu 0.0.50",
+        kinds=("CompilerAbort",),
+        links=(JAX + "37370",),
+    ),
+    entry(
+        "dump-report-abort",
+        "jellyfish/tool_data/vmem_report_header.tmpl",
+        title="libtpu aborts after it has written its dumps",
+        cause="it looks for a template of a report that is not in the wheel; the bundles are there",
+        advice="read the dumps that were written, or use a newer libtpu",
+        versions="libtpu 0.0.40 and about it, on a TPU host, with --xla_jf_dump_to; without a TPU "
+        "0.0.40 and 0.0.42 write them and go on",
+    ),
+    entry(
+        "profile-abort",
+        "Static LLO profiling of … failed:",
+        title="libtpu aborts as it estimates the cycles of a kernel",
+        cause="--xla_jf_dump_static_llo_profile_to has no cost for an instruction of this kernel",
+        advice="leave that flag out: the kernel itself compiles",
+        versions="libtpu 0.0.42 and 0.0.50",
+    ),
+    entry(
+        "compiler-segfault",
+        "RAW: Raising signal 11",
+        "RAW: Raising signal 4",
+        "died of SIGSEGV",
+        "died of SIGILL",
+        kind="CompilerAbort",
+        title="the compiler's process died of a bad memory access or instruction",
+        cause="a fault of libtpu's, which a kernel that it should have refused brings about: a "
+        "float as an index is one, an empty operand in SMEM another",
+        advice="look at the operations of the line last named; make the kernel smaller until it "
+        "compiles; then report it",
+        ambiguous=True,
+        general=True,
+    ),
+    entry(
+        "compiler-check",
+        "Check failed:",
+        "*** Check failure stack trace: ***",
+        kind="CompilerAbort",
+        title="a check inside the compiler failed and ended its process",
+        cause="a fault of libtpu's: a kernel that it should have compiled or refused",
+        advice="the last pass that left a dump says how far it came; make the kernel smaller until "
+        "it compiles; then report it. A dead process may hold the TPU: end it",
+        links=(JAX + "39366",),
+        ambiguous=True,
+        general=True,
+    ),
+    entry(
+        "compiler-killed",
+        "the system stopped it for want of memory",
+        kind="CompilerAbort",
+        title="the system stopped the compiler, mostly for want of memory",
+        cause="a process that has compiled a kernel holds 400 MB, large kernels more",
+        advice="compile with fewer processes: --jobs 1",
+    ),
+    entry(
+        "compiler-timeout",
+        "and was stopped; the last pass it wrote is",
+        title="the compiler took longer than it was given",
+        cause="an unrolled loop or a very large block makes a program of many instructions",
+        advice="give it longer with --timeout; or use a lax.fori_loop instead of a Python loop, "
+        "and smaller blocks",
+    ),
+)

@@ -1,0 +1,46 @@
+"""What is left to say where no other entry fits."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import entry
+
+STATUSES = (
+    ("E0000", "Cancelled"),
+    ("E0001", "Unknown"),
+    ("E0002", "InvalidArgument"),
+    ("E0003", "DeadlineExceeded"),
+    ("E0004", "NotFound"),
+    ("E0005", "AlreadyExists"),
+    ("E0006", "PermissionDenied"),
+    ("E0007", "ResourceExhausted"),
+    ("E0008", "FailedPrecondition"),
+    ("E0009", "Aborted"),
+    ("E0010", "OutOfRange"),
+    ("E0011", "Unimplemented"),
+    ("E0012", "Internal"),
+    ("E0013", "Unavailable"),
+    ("E0014", "DataLoss"),
+    ("E0015", "Unauthenticated"),
+)
+"""Codes of XLA's that say no more than the status which they stand for."""
+
+ENTRIES = (
+    entry(
+        "verification-error",
+        "Pallas encountered an internal verification error",
+        kind="InvalidOperation",
+        title="jax wrote an operation that is not valid",
+        cause="the message asks for a bug report, but mostly a kernel has mixed up scalars and "
+        "vectors, dtypes or shapes; the operation it names is the one that came of the line",
+        advice="look at the types behind `but got`, and cast or reshape so that they fit",
+        general=True,
+    ),
+    entry(
+        "xla-status",
+        *(f"{code}: {name}" for code, name in STATUSES),
+        title="an error of XLA's that has no code of its own",
+        cause="these codes say no more than the status: an argument, a resource, something inside",
+        advice="the words behind the code say what it is",
+        general=True,
+    ),
+)

@@ -1,0 +1,143 @@
+"""Calls of Pallas that cannot be right, which jax says while it traces, on every machine."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import JAX, PALLAS, entry
+
+ENTRIES = (
+    entry(
+        "captured-constant",
+        "The kernel function in the pallas_call … captures constants",
+        "must not capture constants",
+        title="a kernel or index map uses an array that is not among its operands",
+        cause="an array from outside, or one that jnp made of a literal, was closed over",
+        advice="pass the array as an operand (for index maps as scalar prefetch), or make it in "
+        "the kernel with jnp.full or broadcasted_iota; use Python numbers for scalars",
+        kinds=("CapturedConstant",),
+        links=(JAX + "21557",),
+    ),
+    entry(
+        "store-dtype",
+        "Invalid dtype for `swap`",
+        "Invalid dtype for `addupdate`",
+        title="a value of another dtype is stored",
+        cause="a store does not cast: products and means of bfloat16 are often float32",
+        advice="store value.astype(ref.dtype)",
+        kinds=("StoreDtype",),
+    ),
+    entry(
+        "store-shape",
+        "Invalid shape for `swap`",
+        "Invalid shape for `addupdate`",
+        title="a value of another shape is stored",
+        cause="a store does not broadcast: a reduction drops the dimension that the block has",
+        advice="keep it with keepdims=True, or broadcast the value to ref.shape",
+        kinds=("StoreShape",),
+    ),
+    entry(
+        "kernel-returns-value",
+        "should return None. It returns a PyTree",
+        title="the kernel function returns a value",
+        cause="a kernel writes its results to its output references",
+        advice="assign to the reference, out_ref[...] = value, and return nothing",
+        kinds=("KernelReturnsValue",),
+    ),
+    entry(
+        "index-map-arity",
+        "Index map function…must return…values to match",
+        title="an index map gives too few or too many block indices",
+        cause="it returns one index for every dimension of the block",
+        advice="return as many values as the block shape has, in its order",
+        kinds=("IndexMapArity",),
+        links=(PALLAS + "grid_blockspec.html",),
+    ),
+    entry(
+        "index-map-arguments",
+        "<lambda>() takes … positional argument",
+        kind="IndexMapArity",
+        title="an index map takes too few or too many arguments",
+        cause="it is called with one index for every dimension of the grid, and then the scalar "
+        "prefetch operands",
+        advice="give it one parameter for each, or *_ for those that it does not use",
+        links=(PALLAS + "grid_blockspec.html",),
+        ambiguous=True,
+    ),
+    entry(
+        "index-map-type",
+        "must return integer scalars. Output[",
+        title="an index map returns what is no integer",
+        cause="a block index came of a division with / or is an array",
+        advice="divide with //; index a scalar prefetch operand down to one number",
+    ),
+    entry(
+        "block-rank",
+        "must have the same number of dimensions as the array shape",
+        title="a block has more or fewer dimensions than its array",
+        cause="there is one entry in the block shape for every dimension, None for those that the "
+        "kernel shall not see",
+        advice="add None for each dimension of which a grid point takes one index",
+        kinds=("BlockRank",),
+        links=(PALLAS + "grid_blockspec.html",),
+    ),
+    entry(
+        "program-id-without-grid",
+        "is out of bounds for grid (",
+        title="pl.program_id asks for an axis that the grid does not have",
+        cause="the grid has fewer dimensions, or there is none",
+        advice="pass grid=…, count axes from 0, or use 0 where there is one step",
+    ),
+    entry(
+        "dimension-semantics-length",
+        "Length of grid does not match length of dimension semantics",
+        title="dimension_semantics has another length than the grid",
+        cause="there is one word for every dimension of the grid",
+        advice='give as many of "parallel" and "arbitrary" as the grid has dimensions',
+    ),
+    entry(
+        "alias-range",
+        "input_output_aliases contains the mapping",
+        "In/out memory space conflict for alias",
+        title="input_output_aliases names operands that cannot share a buffer",
+        cause="the positions count all inputs, scalar prefetch too, from 0; both sides have the "
+        "same shape, dtype and memory space",
+        advice="count the operands again, and compare their shapes and dtypes",
+        links=(JAX + "24023",),
+    ),
+    entry(
+        "reverse-mode",
+        "JVP with aliasing not supported",
+        "pallas_call with a mesh does not support JVP",
+        "Linearization failed to produce known values for all output primals",
+        title="a kernel is differentiated",
+        cause="jax differentiates few kernels by itself: none with aliases or scalar prefetch, and "
+        "none in reverse; some raise a bare AssertionError",
+        advice="wrap the call in jax.custom_vjp and write the backward kernel",
+        links=(JAX + "37267", JAX + "22197"),
+    ),
+    entry(
+        "automatic-partitioning",
+        "Mosaic kernels cannot be automatically partitioned",
+        "pallas_call requires all mesh axes to be Manual",
+        "Cannot use communication in pallas_call without shard_map",
+        title="a kernel runs on several devices without shard_map",
+        cause="XLA shards what it understands, and it does not look into kernels",
+        advice="call it within jax.shard_map over all axes of the mesh, with the specs of its "
+        "operands",
+    ),
+    entry(
+        "varying-axes",
+        "When `check_vma=True` on `jax.shard_map`",
+        title="shard_map does not know how the kernel's outputs vary over the mesh",
+        cause="jax cannot see from a kernel which mesh axes its outputs depend on",
+        advice="say so in out_shape (jax.ShapeDtypeStruct(…, manual_axis_type=…)), or pass "
+        "check_vma=False to shard_map",
+        versions="jax 0.10 and later; vma= before",
+    ),
+    entry(
+        "compiler-params-type",
+        "vmem_limit_bytes must be an int",
+        title="vmem_limit_bytes is not an integer",
+        cause="a computed limit is a float or a numpy value",
+        advice="pass int(limit)",
+    ),
+)

@@ -1,0 +1,138 @@
+"""Blocks, slices and copies that do not fit the tiles of the TPU's memory."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import JAX, PALLAS, entry
+
+ENTRIES = (
+    entry(
+        "block-shape",
+        "requires that the last two dimensions of your block shape are divisible by 8 and 128",
+        title="a block's last two dimensions do not fit the 8 x 128 tile",
+        cause="memory is laid out in tiles of 8 rows and 128 lanes, and a block may not cut a tile "
+        "unless it takes the whole dimension",
+        advice="make the last dimension of the block a multiple of 128 and the one before a "
+        "multiple of 8, or take the dimension whole; for one row of many, add a dimension: "
+        "(n, 1, d) with blocks (1, 1, d), or None for the leading one",
+        kinds=("BlockShapeTiling",),
+        links=(PALLAS + "grid_blockspec.html", JAX + "25379"),
+    ),
+    entry(
+        "block-shape-1d",
+        "requires that rank 1 block shapes",
+        kind="BlockShapeTiling",
+        title="a block of a vector does not fit the tile of a vector",
+        cause="vectors are laid out in tiles of 1024 elements, and smaller blocks are allowed only "
+        "as powers of two from 128 up",
+        advice="reshape the vector to (n // 128, 128) and block that; or use a block of 1024 "
+        "elements, or the whole vector",
+        links=(PALLAS + "grid_blockspec.html", JAX + "25379"),
+    ),
+    entry(
+        "window-tiling",
+        "is not divisible by tiling evenly nor matches the full shape",
+        code="E2002",
+        name="CompileTimeMosaicMisalignedBlockAndTiling",
+        kind="BlockShapeTiling",
+        title="a block cuts the tile of its dtype",
+        cause="narrow dtypes have taller tiles: 16 rows for 16 bits, 32 rows for 8 bits. jax "
+        "checks for 8 rows alone",
+        advice="give blocks of bfloat16 a multiple of 16 rows and blocks of int8 and float8 a "
+        "multiple of 32, or take the dimension whole",
+        versions="libtpu 0.0.42 says so of int8 and float8 blocks of 8 rows, 0.0.50 compiles them",
+    ),
+    entry(
+        "unproven-alignment",
+        "cannot statically prove that index in dimension",
+        code="E2003",
+        name="CompileTimeMosaicUnprovenMemoryAccessAlignment",
+        title="a load or store starts at an index of which nobody knows that it is aligned",
+        cause="the start along a tiled dimension is computed at run time, and the compiler takes "
+        "what it cannot prove for misaligned",
+        advice="where it is aligned, say so with pl.multiple_of(index, n); where it is not, load "
+        "the aligned tile and shift it with pltpu.roll. A false pl.multiple_of reads the wrong "
+        "tile and nothing says so: run it under pallas-debug's checks",
+        kinds=("UnprovenAlignment",),
+        links=(JAX + "36770",),
+    ),
+    entry(
+        "dma-alignment",
+        "The contiguous inner slice in the DMA transfer must be divisible by",
+        "Source and target leading tiles have different trailing dimensions",
+        "Slice sizes along tiled dimensions must be aligned to tiles",
+        "Slice shape along dimension…must be aligned to tiling",
+        "The last dim size is not 128 in original base memref",
+        title="a copy takes a part of a tile",
+        cause="a DMA moves whole tiles: along the last dimension 128 lanes, along the one before 8 "
+        "rows (16 for 16 bits, 32 for 8)",
+        advice="copy the aligned slice around the one that is wanted and cut it in VMEM; or pad "
+        "the array so that the slice is whole tiles",
+        versions="worded anew in libtpu 0.0.50",
+        kinds=("UnalignedDma",),
+        links=(JAX + "29520",),
+    ),
+    entry(
+        "matmul-shape",
+        "Matmul operand…must have a shape divisible by",
+        "unsupported operand shapes or layouts",
+        title="the operands of a matrix product are too small or cut a tile",
+        cause="old compilers multiply whole tiles alone",
+        advice="contract over at least 128 elements, with a multiple of 8 rows (16 for bfloat16); "
+        "pad with zeros",
+        versions="libtpu of 2023 and 2024: 0.0.2 says so, 0.0.6 pads",
+        links=(JAX + "18388", JAX + "24486"),
+    ),
+    entry(
+        "scalar-block",
+        "lowering currently supports only blocks of rank >= 1",
+        kind="BlockShapeTiling",
+        title="an operand is a scalar and has no block",
+        cause="a scalar has no dimension to lay out in VMEM",
+        advice="reshape it to (1, 1), or put it into SMEM with "
+        "pl.BlockSpec(memory_space=pltpu.SMEM) as a vector of one",
+    ),
+    entry(
+        "any-window",
+        "supports in memory space ANY only blocks having the same block shape",
+        "in HBM but does not have trivial BlockSpec",
+        title="an operand that stays in HBM has a block",
+        cause="a reference with memory_space=pl.ANY is the whole array: Pallas copies nothing for "
+        "it",
+        advice="leave block_shape and index_map out and copy slices with pltpu.make_async_copy; or "
+        "leave memory_space out and let Pallas bring the blocks",
+    ),
+    entry(
+        "window-without-grid",
+        "Non-trivial windowing is not supported for grid-free pallas_call",
+        title="a kernel without a grid has a block",
+        cause="without a grid there is one step, in which every operand is there as a whole",
+        advice="pass grid=(1,), or leave the block shape out",
+    ),
+    entry(
+        "buffer-count",
+        "Only single (1) and double (2) buffering are supported",
+        title="more than two buffers are asked for",
+        cause="the pipeline around a kernel has one or two buffers for a block",
+        advice="use pl.Buffered(1) or leave pipeline_mode out; for deeper pipelines write "
+        "pltpu.emit_pipeline or the copies yourself",
+    ),
+    entry(
+        "zero-size",
+        "vector types must have positive constant sizes but got",
+        title="an operand has no elements",
+        cause="one of its dimensions is 0, and a TPU has no empty vector",
+        advice="do not call the kernel where a size is 0: return jnp.zeros(shape) there",
+        kinds=("ZeroSizeOperand",),
+        ambiguous=True,
+    ),
+    entry(
+        "boundary-layout",
+        "Failed to verify layout for Mosaic kernel operand",
+        "XLA layout does not match MLIR layout",
+        title="XLA lays an operand out otherwise than the kernel expects",
+        cause="mostly an operand of size 0, today one in SMEM; or jax and libtpu that do not "
+        "belong together",
+        advice="do not pass empty arrays; install the libtpu that this jax pins "
+        "(pip install 'jax[tpu]')",
+    ),
+)

@@ -1,0 +1,79 @@
+"""Wrong values, which no compiler speaks of: these are found by checks and interpreters."""
+
+from __future__ import annotations
+
+from pallas_debug.findings.explain.catalogue.record import JAX, PALLAS, entry
+
+ENTRIES = (
+    entry(
+        "uninitialized",
+        title="memory is read that was never written",
+        cause="scratch and outputs hold what was there before until they are written",
+        advice="write it at the first step: @pl.when(pl.program_id(axis) == 0)",
+        kinds=("UninitializedRead", "UninitializedScratch"),
+    ),
+    entry(
+        "output-not-written",
+        title="a part of an output is never written",
+        cause="the store stands under a condition, or the grid has too few steps",
+        advice="write every block at every grid point; count steps with pl.cdiv",
+        kinds=("OutputNotWritten", "UninitializedOutput"),
+    ),
+    entry(
+        "padding",
+        title="the padding of a ragged last block gets into a result",
+        cause="where a block reaches past the array, what lies beyond is not zero but anything",
+        advice="select with jnp.where(broadcasted_iota < n, x, 0) before a sum or a product, on "
+        "both sides of it",
+        kinds=("PaddingRead", "RaggedPadding"),
+        links=(PALLAS + "grid_blockspec.html", JAX + "22370"),
+    ),
+    entry(
+        "false-hint",
+        title="pl.multiple_of says what is not so",
+        cause="the compiler believes the hint and reads the tile that it would be",
+        advice="correct the number, or load the aligned tile and shift it with pltpu.roll",
+        kinds=("FalseHint", "FalseMultipleOf"),
+    ),
+    entry(
+        "nan",
+        title="an operation makes a NaN of operands that held none",
+        cause="0/0, inf - inf, inf * 0, the logarithm of a negative number; in attention mostly a "
+        "row that is masked as a whole",
+        advice="guard the divisor, subtract the maximum before exp, mask with a large finite "
+        "number instead of -inf",
+        kinds=("NanProduced", "NanFromMaskedRow", "NanFromOverflow", "NanFromLogOfZero"),
+    ),
+    entry(
+        "infinity",
+        title="an operation makes an infinity of finite operands",
+        cause="the result is larger than its dtype can hold, or a divisor is 0",
+        advice="subtract the maximum before exp, scale the operands, or use a wider dtype",
+        kinds=("InfinityProduced",),
+    ),
+    entry(
+        "division-by-zero",
+        title="integers are divided by zero",
+        cause="no engine raises: the result is -1 or anything",
+        advice="divide by jnp.where(n == 0, 1, n), and select the result",
+        kinds=("DivisionByZero",),
+    ),
+    entry(
+        "check-failed",
+        title="a check of the kernel's own is false",
+        cause="its condition does not hold for the values of the finding",
+        advice="look at the values and the grid point; `pallas-debug dump --switch assertions` "
+        "compiles debug checks into the kernel",
+        kinds=("CheckFailed", "DebugCheckFailed"),
+    ),
+    entry(
+        "engines-disagree",
+        title="two engines give other results",
+        cause="the kernel depends on what none of them promises: the order of its grid points, "
+        "what a buffer holds before it is written, what scratch keeps along a parallel axis, when "
+        "a copy arrives",
+        advice="look for outputs that are left and come back to, for copies that are not waited "
+        "for, and for blocks that reach past their arrays",
+        kinds=("EnginesDisagree",),
+    ),
+)

@@ -1,0 +1,153 @@
+"""A failure in words: its entry of the catalogue, and what its own text adds to that."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.findings.explain import fit, layouts, memory
+from pallas_debug.model import Explanation, Kernel
+
+_KERNEL = re.compile(
+    r"MLIR module name `(?P<module>[^`]+)`"
+    r"|pallas_call (?P<call>[\w.<>]+) (?:at \S+:\d+|captures|should)"
+    r"|in kernel `(?P<kernel>[^`]+)`"
+    r"|while it compiled (?P<compiled>\w+);"
+    r"|allocating on stack for %(?P<stack>[\w-]+?)(?:\.\d+)? ="
+    r"|callsite\(\"(?:[\w.<>]+\.)?(?P<site>\w+)\"\("
+    r"|XLA label: (?P<label>[\w-]+?)(?:\.\d+)? = custom-call"
+)
+_GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
+"""What a compilation calls a kernel that it has no name for."""
+
+_LAYOUT_ENTRIES = ("relayout", "operation-layout", "shape-cast", "sublane-gather", "gather")
+_RESHAPE = re.compile(
+    r'"tpu\.reshape"\([^)]*\) : \((?P<old>vector<[^>]*>)\) -> (?P<new>vector<[^>]*>)'
+)
+_PRIMITIVE = re.compile(r"Pallas TPU lowering(?: for \S+)?: (?P<name>\w+)")
+_INSTEAD = {
+    "cumsum": "multiply by a triangular matrix of ones: x @ jnp.triu(jnp.ones((n, n)))",
+    "cumprod": "exponentiate a cumulative sum of logarithms, or loop over the rows",
+    "dynamic_slice": "index the reference: ref[pl.ds(start, size), :]",
+    "dynamic_update_slice": "store to the reference: ref[pl.ds(start, size), :] = value",
+    "sort": "sort before the call; for the few largest use jnp.max and a mask, in a loop",
+    "scatter": "multiply by a one-hot matrix, or store row by row with ref[pl.ds(i, 1), :]",
+    "cos": "use the sine and cosine of the operand computed before the call",
+}
+_MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of (?P<multiple>\d+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Explained:
+    """What a message means.
+
+    Attributes:
+      details: lines on this very message: an allocation table, layouts, blocks that would fit.
+      kernel: the name that the message gives, if any.
+    """
+
+    entry: Explanation
+    details: tuple[str, ...] = ()
+    kernel: str | None = None
+
+    @property
+    def headline(self) -> str:
+        """`scoped-vmem-overflow (E1001): the kernel needs more VMEM than …`."""
+        return headline(self.entry)
+
+    @property
+    def cause(self) -> str:
+        return self.entry.cause
+
+    @property
+    def advice(self) -> str:
+        return self.entry.advice
+
+    @property
+    def kind(self) -> str:
+        """Of the finding that a failure of this entry amounts to; empty where it has no name."""
+        return self.entry.kind
+
+    def brief(self) -> list[str]:
+        """Two or three lines for below a failure; `details` are left for `pallas-debug explain`."""
+        lines = [f"{title(self.entry)}: {self.entry.cause}"]
+        if self.details:
+            lines.append(self.details[-1])
+        return [*lines, f"try: {self.entry.advice}"]
+
+    def text(self) -> str:
+        """All of it, as a person reads it."""
+        return "\n".join([self.headline, *(f"  {line}" for line in body(self))])
+
+
+def title(entry: Explanation) -> str:
+    """`scoped-vmem-overflow (E1001)`."""
+    return f"{entry.id} ({entry.code})" if entry.code else entry.id
+
+
+def headline(entry: Explanation) -> str:
+    """The entry in one line."""
+    return f"{title(entry)}: {entry.title}" if entry.title else title(entry)
+
+
+def body(explained: Explained) -> list[str]:
+    """What stands below the headline."""
+    entry = explained.entry
+    lines = [f"cause: {entry.cause}", *explained.details, f"try: {entry.advice}"]
+    if entry.versions:
+        lines.append(f"versions: {entry.versions}")
+    if entry.targets:
+        lines.append(f"targets: {', '.join(entry.targets)}")
+    return lines + [f"see: {link}" for link in entry.links]
+
+
+def explained(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explained:
+    """An entry with what the text itself says."""
+    return Explained(
+        entry=entry,
+        details=tuple(_details(entry.id, text, kernel)),
+        kernel=kernel.name if kernel else kernel_name(text),
+    )
+
+
+def kernel_name(text: str) -> str | None:
+    """The kernel that a message names."""
+    for match in _KERNEL.finditer(text):
+        name = next(value for value in match.groups() if value)
+        if name not in _GENERIC:
+            return name
+    return None
+
+
+def _details(id: str, text: str, kernel: Kernel | None) -> list[str]:
+    if id in ("scoped-vmem-overflow", "vmem-capacity", "smem-overflow"):
+        return _memory(text, kernel)
+    if id == "unproven-alignment":
+        match = _MULTIPLE.search(text)
+        if match is not None:
+            dimension, multiple = match["dimension"], match["multiple"]
+            return [f"here: dimension {dimension}, pl.multiple_of(start, {multiple})"]
+    if id == "unimplemented-primitive":
+        match = _PRIMITIVE.search(text)
+        name = match["name"] if match else ""
+        return [f"for {name}: {_INSTEAD[name]}"] if name in _INSTEAD else []
+    if id in _LAYOUT_ENTRIES:
+        reshape = _RESHAPE.search(text)
+        if reshape is not None:
+            return [f"the reshape: from {reshape['old']} to {reshape['new']}"]
+        return list(layouts.describe(text))
+    return []
+
+
+def _memory(text: str, kernel: Kernel | None) -> list[str]:
+    overflow = memory.overflow(text, kernel)
+    if overflow is None:
+        return []
+    used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
+    lines = [f"wanted: {used} of {overflow.space.upper()}, of which there is {limit}"]
+    if overflow.is_estimate:
+        lines.append("by its blocks the kernel takes at least:")
+    lines += [f"  {allocation}" for allocation in overflow.allocations]
+    if kernel is not None and overflow.space == "vmem":
+        lines += [f"would fit: {s}" for s in fit.suggestions(kernel, overflow)]
+    return lines

@@ -1,0 +1,157 @@
+"""Faults of single releases of jax and libtpu that a kernel may meet without a word.
+
+Each is bound to the versions that have it and to what a kernel must hold to meet it. That a kernel
+matches says that it may be hit, and not that it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from pallas_debug.findings.explain.catalogue.record import JAX
+from pallas_debug.model import Kernel
+
+Matcher = Callable[[Kernel, str], bool]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownIssue:
+    """A fault of some releases.
+
+    Attributes:
+      package: whose versions count: `jax` or `libtpu`.
+      since, before: the first version that has it, and the first that has it no more; None where
+        it is not known.
+      targets: of the compiler; empty for all. Faults of an interpreter have none.
+      engine: `tpu`, `tpu interpret`, `hlo interpret`: who is wrong.
+      matches: whether a kernel, with its jaxpr, holds what the fault takes.
+    """
+
+    id: str
+    title: str
+    advice: str
+    package: str
+    engine: str
+    matches: Matcher
+    since: str | None = None
+    before: str | None = None
+    targets: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+
+    def concerns(self, versions: Mapping[str, str], targets: Iterable[str]) -> bool:
+        """Whether the versions have it; a version that is not known is taken to have it not."""
+        version = versions.get(self.package)
+        if version is None:
+            return False
+        at = numbers(version)
+        return (
+            (self.since is None or at >= numbers(self.since))
+            and (self.before is None or at < numbers(self.before))
+            and (not self.targets or any(t.partition(":")[0] in self.targets for t in targets))
+        )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """`0.12.0.1` as numbers that compare."""
+    return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:4])
+
+
+def has(jaxpr: str, primitive: str) -> bool:
+    """Whether a jaxpr's text applies a primitive."""
+    return re.search(rf"(?:^\s*|= ){primitive}\b", jaxpr, re.MULTILINE) is not None
+
+
+_REFERENCE = re.compile(r"\b(?P<letter>[a-z]+):Ref<")
+
+
+def references(kernel: Kernel, jaxpr: str) -> dict[str, str]:
+    """The letters by which the jaxpr calls the operands, by the operands' names."""
+    letters = _REFERENCE.findall(jaxpr.partition(". let")[0])
+    return {o.name: letter for o, letter in zip(kernel.operands, letters, strict=False)}
+
+
+def _copies_beside_an_unused_input(kernel: Kernel, jaxpr: str) -> bool:
+    letters, code = references(kernel, jaxpr), jaxpr.partition(". let")[2]
+    inputs = [letters[o.name] for o in kernel.of_kind("input") if o.name in letters]
+    unused = any(re.search(rf"\b{letter}\[", code) is None for letter in inputs)
+    return unused and has(jaxpr, "dma_start")
+
+
+def _writes_prefetch_beside_a_single_buffer(kernel: Kernel, jaxpr: str) -> bool:
+    letters = references(kernel, jaxpr)
+    prefetched = [letters[o.name] for o in kernel.of_kind("scalar_prefetch") if o.name in letters]
+    is_single = any("buffer_count=1" in (o.pipeline or "") for o in kernel.operands)
+    return is_single and any(
+        re.search(rf"^\s*{letter}\[[^\]]*\] <- ", jaxpr, re.MULTILINE) for letter in prefetched
+    )
+
+
+def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
+    """A one-dimensional mask that gets a last dimension of 1."""
+    return re.search(r"bool\[\d+,1\] = (?:broadcast_in_dim|reshape)\b", jaxpr) is not None
+
+
+KNOWN_ISSUES = (
+    KnownIssue(
+        id="dma-zeros-with-unused-operand",
+        title="a copy may bring zeros where the kernel has an operand that it never uses",
+        advice="leave the unused operand out, or use another libtpu",
+        package="libtpu",
+        engine="tpu",
+        since="0.0.43",
+        before="0.0.46",
+        matches=_copies_beside_an_unused_input,
+        links=(JAX + "39744",),
+    ),
+    KnownIssue(
+        id="boolean-column-abort",
+        title="the compiler may die of a one-dimensional mask that becomes a column",
+        advice="build the mask in two dimensions with jax.lax.broadcasted_iota",
+        package="libtpu",
+        engine="tpu",
+        since="0.0.50",
+        matches=_has_column_of_booleans,
+        links=(JAX + "37370",),
+    ),
+    KnownIssue(
+        id="prefetch-written",
+        title="interpret mode reads scalar prefetch late where the kernel writes to it",
+        advice="keep scalar prefetch read-only, and write to an SMEM scratch",
+        package="jax",
+        engine="tpu interpret",
+        matches=_writes_prefetch_beside_a_single_buffer,
+        links=(JAX + "39179",),
+    ),
+    KnownIssue(
+        id="debug-check-ignored",
+        title="pl.debug_check does nothing in both interpret modes of jax",
+        advice="call the kernel through pallas_debug.check, or with --pallas-check in pytest",
+        package="jax",
+        engine="tpu interpret",
+        since="0.10.1",
+        matches=lambda kernel, jaxpr: has(jaxpr, "check"),
+        links=(
+            "https://github.com/jax-ml/jax/blob/main/jax/experimental/pallas/g3doc/debugging.md",
+        ),
+    ),
+)
+
+
+def known_issues(
+    kernel: Kernel, jaxpr_text: str, versions: Mapping[str, str], targets: Iterable[str] = ()
+) -> tuple[KnownIssue, ...]:
+    """The faults of these releases that a kernel may meet.
+
+    Args:
+      jaxpr_text: of the kernel, as `jaxpr.txt` in a dump has it.
+      versions: of `jax` and `libtpu`, as `Kernel.versions` and `Compilation.versions` hold them.
+      targets: that it is compiled for.
+    """
+    targets = tuple(targets)
+    return tuple(
+        issue
+        for issue in KNOWN_ISSUES
+        if issue.concerns(versions, targets) and issue.matches(kernel, jaxpr_text)
+    )

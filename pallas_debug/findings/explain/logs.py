@@ -1,0 +1,298 @@
+"""Reads a log of any size for errors of kernels: what, how often, at which lines, of which kernel.
+
+The log is read in pieces of a few megabytes. Each piece is searched for the marks of the catalogue,
+which costs little, and only around a mark are lines looked at: a message runs on over several, and
+those of several processes may alternate. What is kept is one record for each distinct error.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from pallas_debug.findings.explain import recognise
+from pallas_debug.findings.explain.catalogue import CATALOGUE
+from pallas_debug.findings.explain.explained import Explained, explained, kernel_name
+from pallas_debug.model import Explanation
+
+PIECE = 1 << 22
+"""Characters of the log that are held at a time, but for what is carried over."""
+BEFORE = 200
+"""Lines that are looked back for a word which says that an error is about a kernel."""
+AFTER = 240
+"""Lines, of all processes, within which a message of one of them is over."""
+LONGEST = 120
+"""Lines of one message; a table of allocations has some seventy."""
+MAX_LINE = 1 << 14
+"""Characters of a line that are looked at."""
+MAX_MESSAGE = 1 << 17
+"""Characters of a message that are looked at, all its lines together."""
+MAX_PLACES = 10
+MAX_DISTINCT = 1000
+
+_PREFIX = re.compile(
+    r"(?P<worker>\[(?:gw|rank|worker|host|proc\w*)?[ :=-]?\d+\]|\([^()]*\bpid=\d+[^()]*\)"
+    r"|[\w.-]+[ \t]+\|)[ \t:]?(?:\[ *\d+%\] )?"
+)
+"""What launchers write before each line: pytest-xdist, mpirun, ray, docker compose."""
+_DECORATION = re.compile(r"(?:E {2,}|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\] )")
+"""Before a message: pytest's margin, or the head of a line of libtpu's log."""
+_START = re.compile(
+    r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Warning)\b(?::|$)"
+    r"|(?:INTERNAL|INVALID_ARGUMENT|RESOURCE_EXHAUSTED|UNIMPLEMENTED|NOT_FOUND|ABORTED): "
+    r"|Traceback \(most recent call last\)|RACE DETECTED|Semaphore \d+ has|(?:FAILED|ERROR) \S+::"
+)
+_ERROR = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
+_OURS = re.compile(r"Mosaic failed to compile|MosaicError|Pallas|pallas|LoweringException|libtpu")
+"""What an error that no entry recognises must have for it to be about a kernel."""
+_SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+::")
+_CHAIN = ("The above exception was the direct cause", "jax.io_callback failed")
+"""What stands between two tellings of one error."""
+_ERROR_MARKS = ("Error: ", "Exception: ", "Mosaic failed to compile")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occurrence:
+    """An error of a log, told once.
+
+    Attributes:
+      explained: None where no entry recognises it.
+      text: of the first time, at most `LONGEST` lines.
+      lines: numbers of the first lines at which it stands, counted from 1.
+      workers: what the lines of the processes that say it begin with; empty for a plain log.
+    """
+
+    explained: Explained | None
+    text: str
+    kernel: str | None = None
+    count: int = 1
+    lines: tuple[int, ...] = ()
+    workers: tuple[str, ...] = ()
+
+    @property
+    def headline(self) -> str:
+        """The first line of the message."""
+        return next((line.strip() for line in self.text.splitlines() if line.strip()), "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan:
+    """What a log holds.
+
+    Attributes:
+      others: errors that are not about kernels, and are left alone.
+      dropped: errors beyond the first `MAX_DISTINCT` that differ.
+    """
+
+    lines: int
+    occurrences: tuple[Occurrence, ...] = ()
+    others: int = 0
+    dropped: int = 0
+
+
+def scan(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Iterator[Occurrence]:
+    """The errors of kernels in a log, each once, in the order of their first lines.
+
+    Args:
+      lines: of the log, with or without the newlines.
+      extra: entries besides those of the catalogue.
+    """
+    yield from read(lines, extra).occurrences
+
+
+def read(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Scan:
+    """All that `scan` finds, and what it leaves alone."""
+    reader = _Reader(catalogue=(*extra, *CATALOGUE))
+    held: list[str] = []
+    size = 0
+    for line in lines:
+        line = line[:MAX_LINE]
+        held.append(line if line.endswith("\n") else line + "\n")
+        size += len(line)
+        if size >= PIECE:
+            reader.piece(held, last=False)
+            held, size = [], 0
+    reader.piece(held, last=True)
+    return reader.result()
+
+
+@dataclass
+class _Worker:
+    """What is known of one process's part of the log.
+
+    Attributes:
+      last: the error that was told last, and where its message ends.
+      is_echo: whether what comes next may be the same error told again.
+    """
+
+    last: tuple[object, ...] | None = None
+    is_echo: bool = False
+
+
+@dataclass
+class _Reader:
+    """The log up to here; `held` are the lines that the next piece still needs."""
+
+    catalogue: tuple[Explanation, ...]
+    held: list[str] = field(default_factory=list)
+    first: int = 1  # number of the first held line
+    done: int = 1  # number of the first line that is not looked at yet
+    workers: dict[str, _Worker] = field(default_factory=dict)
+    found: dict[tuple[object, ...], Occurrence] = field(default_factory=dict)
+    told: dict[str, int] = field(default_factory=dict)  # message ends of each worker
+    others: int = 0
+    dropped: int = 0
+
+    def piece(self, lines: list[str], *, last: bool) -> None:
+        held = self.held + lines
+        end = self.first + len(held)
+        stop = end if last else max(self.done, end - AFTER)
+        text = "".join(held)
+        ends = list(accumulate(map(len, held)))
+        for index in self._marked(text, ends):
+            if self.done <= self.first + index < stop:
+                self._look(held, index)
+        keep = max(0, stop - self.first - BEFORE)
+        self.held, self.first, self.done = held[keep:], self.first + keep, stop
+
+    def result(self) -> Scan:
+        occurrences = sorted(self.found.values(), key=lambda occurrence: occurrence.lines[0])
+        return Scan(
+            lines=self.done - 1,
+            occurrences=tuple(occurrences),
+            others=self.others,
+            dropped=self.dropped,
+        )
+
+    def _marked(self, text: str, ends: list[int]) -> list[int]:
+        """Indices of the lines that hold a mark.
+
+        To look for a text costs a millisecond for a megabyte, and there are some 200. Most need not
+        be looked for: a word from their middle is not among the words of this piece.
+        """
+        if any(entry.pattern and not entry.marks for entry in self.catalogue):
+            return list(range(len(ends)))
+        words = set(text.split())
+        marks = {mark for entry in self.catalogue for mark in entry.marks}
+        indices: set[int] = set()
+        for mark in marks.union(_CHAIN, _ERROR_MARKS):
+            if not words.issuperset(mark.split()[1:-1]):
+                continue
+            at = text.find(mark)
+            while at >= 0:
+                index = bisect.bisect_right(ends, at)
+                indices.add(index)
+                at = text.find(mark, ends[index])
+        return sorted(indices)
+
+    def _look(self, held: list[str], index: int) -> None:
+        worker, line = _split(held[index])
+        number = self.first + index
+        state = self.workers.setdefault(worker, _Worker())
+        if number < self.told.get(worker, 0):
+            return
+        if any(mark in line for mark in _CHAIN):
+            state.is_echo = True
+            return
+        message, end = _message(held, index, worker)
+        entry = recognise.first(message, self.catalogue, in_context=False)
+        if entry is None and _is_about_kernels(held, index, worker):
+            entry = recognise.first(message, self.catalogue, in_context=True)
+        if entry is not None and not entry.marks and not _matches(entry, line):
+            return  # without marks every line is looked at: this one's turn comes
+        if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
+            return
+        self.told[worker] = self.first + end
+        if entry is None and not _OURS.search(f"{_frames(held, index, worker)}\n{message}"):
+            self.others += 1
+            return
+        if entry is None and "CpuCallback error" in line:
+            return  # jax wraps what its callbacks raise, and says it below
+        self._tell(entry, message, number, worker, state)
+
+    def _tell(
+        self, entry: Explanation | None, message: str, number: int, worker: str, state: _Worker
+    ) -> None:
+        meaning = None if entry is None else explained(entry, message)
+        kernel = meaning.kernel if meaning else kernel_name(message)
+        key: tuple[object, ...] = (entry.id if entry else message.split("\n", 1)[0], kernel)
+        echo = state.is_echo and state.last is not None and state.last[0] == key[0]
+        state.is_echo = False
+        summary = _SUMMARY.match(message) is not None
+        if echo or (summary and any(known[0] == key[0] for known in self.found)):
+            return
+        state.last = key
+        known = self.found.get(key)
+        if known is None:
+            if len(self.found) >= MAX_DISTINCT:
+                self.dropped += 1
+                return
+            known = Occurrence(explained=meaning, text=message, kernel=kernel, count=0)
+        workers = known.workers
+        if worker and worker not in workers and len(workers) < MAX_PLACES:
+            workers = (*workers, worker)
+        self.found[key] = replace(
+            known,
+            count=known.count + 1,
+            lines=(*known.lines, number)[:MAX_PLACES],
+            workers=workers,
+        )
+
+
+def _is_about_kernels(held: list[str], index: int, worker: str) -> bool:
+    before = held[max(0, index - BEFORE) : index + 1]
+    return any(
+        recognise.CONTEXT.search(line) for line in reversed(before) if _split(line)[0] == worker
+    )
+
+
+def _frames(held: list[str], index: int, worker: str) -> str:
+    """The traceback that ends in a line, whole; empty where there is none."""
+    frames: list[str] = []
+    for raw in reversed(held[max(0, index - BEFORE) : index]):
+        whose, line = _split(raw)
+        if whose != worker:
+            continue
+        if line.startswith("Traceback (most recent call last)"):
+            return "\n".join(frames)
+        if not line.startswith((" ", "~")):
+            return ""
+        frames.append(line)
+    return ""
+
+
+def _matches(entry: Explanation, line: str) -> bool:
+    return recognise.compiled(entry.pattern).search(line) is not None
+
+
+def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
+    """The lines of a message without what stands before them, and the index behind the last."""
+    lines = [_split(held[index])[1]]
+    end = index + 1
+    left = MAX_MESSAGE - len(lines[0])
+    for offset, raw in enumerate(held[index + 1 : index + AFTER], index + 1):
+        whose, line = _split(raw)
+        if whose != worker:
+            continue
+        if len(lines) == LONGEST or _START.match(line) or any(mark in line for mark in _CHAIN):
+            break
+        end = offset + 1
+        left -= len(line) + 1
+        if left < 0:
+            break
+        lines.append(line)
+    return "\n".join(lines), end
+
+
+def _split(line: str) -> tuple[str, str]:
+    """What a launcher wrote before a line, and the message's own part of it."""
+    line = line.rstrip("\r\n")
+    prefix = _PREFIX.match(line)
+    worker = ""
+    if prefix is not None:
+        worker, line = prefix["worker"].rstrip("| \t"), line[prefix.end() :]
+    decoration = _DECORATION.match(line)
+    return worker, line[decoration.end() :] if decoration is not None else line

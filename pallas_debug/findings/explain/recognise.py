@@ -1,0 +1,94 @@
+"""Which entry of the catalogue a text is about.
+
+A message is recognised by its error code or by its core, never by what stands before it or by the
+class of the exception: both change from release to release.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from functools import cache
+
+from pallas_debug.errors import UsageError
+from pallas_debug.findings.explain.catalogue import CATALOGUE
+from pallas_debug.findings.explain.catalogue.general import STATUSES
+from pallas_debug.model import Explanation
+
+CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\b")
+"""What makes it plausible that a text which other programs print too is about a kernel."""
+
+_CODE = re.compile(r"E\d{4}")
+
+
+def matches(
+    text: str,
+    catalogue: Iterable[Explanation] = CATALOGUE,
+    *,
+    in_context: bool = False,
+) -> list[Explanation]:
+    """The entries that recognise a text; those that are general only where no other does.
+
+    Args:
+      in_context: the text is known to be about a kernel, whatever it says.
+    """
+    about_kernels = in_context or CONTEXT.search(text) is not None
+    found = [
+        entry
+        for entry in catalogue
+        if entry.pattern
+        and (about_kernels or not entry.ambiguous)
+        and (not entry.marks or any(mark in text for mark in entry.marks))
+        and compiled(entry.pattern).search(text)
+    ]
+    return [entry for entry in found if not entry.general] or found
+
+
+def first(
+    text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
+) -> Explanation | None:
+    """The entry that recognises a text; of several, that whose words come last.
+
+    In a log of chained exceptions the last one is what the user sees.
+    """
+    found = matches(text, catalogue, in_context=in_context)
+    return max(found, key=lambda entry: _last(entry, text), default=None)
+
+
+def _last(entry: Explanation, text: str) -> int:
+    return max((m.start() for m in compiled(entry.pattern).finditer(text)), default=-1)
+
+
+def entry(name: str, catalogue: Sequence[Explanation] = CATALOGUE) -> Explanation:
+    """The entry of an id or of a code of XLA's.
+
+    Raises:
+      UsageError: there is none; the message names those that are spelled alike.
+    """
+    code = name.upper()
+    if code in {status for status, _ in STATUSES}:
+        name = "xla-status"
+    for known in catalogue:
+        if name == known.id or code == known.code:
+            return known
+    if _CODE.fullmatch(code):
+        codes = ", ".join(sorted(e.code for e in catalogue if e.code))
+        raise UsageError(f"unknown code {code}; the known ones are {codes}")
+    import difflib
+
+    near = difflib.get_close_matches(name, [e.id for e in catalogue], n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(near)}? " if near else ""
+    raise UsageError(
+        f"there is no entry {name!r}; {hint}`pallas-debug explain --list` lists all of them"
+    )
+
+
+def of_kind(kind: str, catalogue: Iterable[Explanation] = CATALOGUE) -> Explanation | None:
+    """The entry that explains findings of a kind."""
+    return next((entry for entry in catalogue if kind in entry.kinds), None)
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A recogniser; each is compiled when a text first holds one of its marks."""
+    return re.compile(pattern)

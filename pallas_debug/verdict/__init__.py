@@ -1,0 +1,30 @@
+"""One verdict on a function's kernels: every engine there is, one table, each fault said once.
+
+Floor 3, above the engines' own faces. `run.py` asks the engines in `engines.py`, `merge.py` makes
+one finding of what several saw, and the rest says it: to a person (`text.py`), to code scanning
+(`sarif.py`), to a workflow's log (`github.py`). Only the first two import jax.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from pallas_debug.verdict.result import Engine as Engine
+from pallas_debug.verdict.result import Outcome as Outcome
+from pallas_debug.verdict.result import Status as Status
+from pallas_debug.verdict.result import Verdict as Verdict
+
+if TYPE_CHECKING:
+    from pallas_debug.verdict.run import Request as Request
+    from pallas_debug.verdict.run import verify as verify
+    from pallas_debug.verdict.run import verify_program as verify_program
+
+__all__ = ["Engine", "Outcome", "Request", "Status", "Verdict", "verify", "verify_program"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in ("Request", "verify", "verify_program"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from pallas_debug.verdict import run
+
+    return getattr(run, name)

@@ -1,0 +1,558 @@
+"""The engines, each asked what is wrong with the kernels of a function.
+
+An engine that fails gives no verdict on a kernel. Its outcome is then `unjudged`, with the reason:
+`ok` is for a kernel that the engine has seen to its end.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from pallas_debug import guards
+from pallas_debug.analysis import analyze, names
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.checks import names as checks
+from pallas_debug.errors import PallasDebugError, PluginError
+from pallas_debug.findings import explain
+from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
+from pallas_debug.session import Options, Session
+from pallas_debug.verdict.result import Engine, Outcome, Status
+
+RACES = "tpu,detect_races,num_cores_or_threads=2"
+"""The interpret mode that looks for races."""
+
+_UNKNOWN = {
+    "trace": "mend what the message names: jax refused the call as it traced it",
+    "compile": explain.UNKNOWN_ADVICE,
+}
+"""What to do about an error that the catalogue does not know."""
+
+NO_KERNEL = "no kernel"
+"""Where a finding of a program is of none."""
+
+MOST_CALLS = 8
+"""Of one kernel, each with other scalar prefetch, that the static analysis looks at."""
+
+MAX_POINTS = 4096
+"""Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seen:
+    """What an engine has to say.
+
+    Attributes:
+      result: what the function returned, where the engine ran it.
+      returned: whether it did.
+      problems: bugs of pallas-debug that the engine met and that belong to no outcome.
+      notes: what concerns no kernel alone.
+    """
+
+    outcomes: tuple[Outcome, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    result: Any = None
+    returned: bool = False
+    problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Call:
+    """A function and what it is called with.
+
+    Attributes:
+      args, kwargs: with arrays, abstract or not.
+      values: the same with concrete arrays; made up where they were abstract.
+    """
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    values: tuple[Sequence[Any], Mapping[str, Any]] = field(default=((), {}))
+
+    @property
+    def name(self) -> str:
+        return str(getattr(self.function, "__qualname__", repr(self.function)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """What tracing a function for each target gave.
+
+    Attributes:
+      captures: the kernels, each once.
+      targets: by digest, the targets for which the function calls the kernel.
+      untraced: why a target has no kernels, by name: the trace failed, or called none.
+      failed: the targets of these for which the trace failed.
+    """
+
+    captures: tuple[Capture, ...]
+    targets: Mapping[str, tuple[Target, ...]]
+    untraced: Mapping[str, str]
+    failed: bool
+    seen: Seen
+
+    def none_called(self) -> list[str]:
+        """Sentences on targets for which the function calls no kernel."""
+        return [] if self.failed else list(dict.fromkeys(self.untraced.values()))
+
+    def not_traced(self, kernel: Kernel, targets: Sequence[Target]) -> Seen:
+        """Outcomes of a kernel for the targets for which the trace failed before it got to it."""
+        if not self.failed:
+            return Seen()
+        called = self.targets[kernel.digest]
+        return Seen(
+            outcomes=tuple(
+                not_compiled(kernel, target.name, self.untraced[target.name])
+                for target in targets
+                if target not in called and target.name in self.untraced
+            )
+        )
+
+    def elsewhere(self, targets: Sequence[Target]) -> dict[str, dict[str, str]]:
+        """By digest, the targets for which the function calls other kernels, or none."""
+        if self.failed:
+            return {}
+        return {
+            digest: {
+                target.name: f"for {target.name} the function does not call it"
+                for target in targets
+                if target not in called
+            }
+            for digest, called in self.targets.items()
+        }
+
+
+def traced(call: Call, session: Session) -> Traced:
+    """The kernels that the function lowers, each with the targets that it is lowered for."""
+    found: dict[str, Capture] = {}
+    called: dict[str, tuple[Target, ...]] = {}
+    untraced: dict[str, str] = {}
+    outcome, findings = Outcome(kernel="", engine="trace", status="ok"), tuple[Finding, ...]()
+    start = time.perf_counter()
+    for i, target in enumerate(session.targets):
+        try:
+            with raised.with_all_frames(), session.collecting() as captures:
+                asked = trace.lower_for_kernels(call.function, call.args, call.kwargs, target)
+        except PallasDebugError:
+            raise
+        except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
+            finding = _of_failure(raised.failure(error), call.name, "trace")
+            outcome, findings = replace(outcome, status="found"), (finding,)
+            reason = f"the call could not be traced for {target.name}: see the finding"
+            untraced |= {left.name: reason for left in session.targets[i:]}
+            wanted, asked = (session.targets if i == 0 else (target,)), False
+        else:
+            wanted = (target,) if asked else session.targets
+            if not captures and not session.uncaptured:
+                names = target.name if asked else "any target"
+                untraced |= {t.name: f"for {names} the function calls no kernel" for t in wanted}
+        for captured in captures:
+            digest = captured.kernel.digest
+            found.setdefault(digest, captured)
+            called[digest] = tuple(dict.fromkeys((*called.get(digest, ()), *wanted)))
+        if not asked:
+            break
+    return Traced(
+        captures=tuple(found.values()),
+        targets=called,
+        untraced=untraced,
+        failed=bool(findings),
+        seen=Seen(
+            outcomes=(replace(outcome, seconds=time.perf_counter() - start),), findings=findings
+        ),
+    )
+
+
+def static(
+    captured: Capture, targets: Sequence[Target], given: Sequence[prefetch.Tables] = ()
+) -> Seen:
+    """What can be told of a kernel before anything runs.
+
+    Args:
+      given: the scalar prefetch of each of its calls, as far as it is known; without any it is not.
+    """
+    start = time.perf_counter()
+    calls: Sequence[prefetch.Tables | None] = given or [None]
+    analyses = [analyze(captured, targets, prefetch=tables) for tables in calls[:MOST_CALLS]]
+    notes = [sentence for one in analyses for sentence in one.not_judged]
+    if len(calls) > MOST_CALLS:
+        notes.append(
+            f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
+            f"own: the first {MOST_CALLS} are looked at"
+        )
+    findings = _known(one.findings for one in analyses)
+    outcome = replace(
+        _outcome(captured.kernel, "static", "found" if findings else "ok"),
+        notes=tuple(dict.fromkeys(notes)),
+        seconds=time.perf_counter() - start,
+    )
+    if not findings and not any(one.is_judged for one in analyses):
+        outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
+    return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, findings)))
+
+
+def _known(several: Iterable[Sequence[Finding]]) -> list[Finding]:
+    """What was found in each call of a kernel: the same place in its source once."""
+    kept: dict[tuple[object, ...], Finding] = {}
+    for findings in several:
+        for finding in findings:
+            kept.setdefault((finding.kind, finding.source, finding.operand), finding)
+    return list(kept.values())
+
+
+def names_of(function: Callable[..., Any], name: str) -> Seen:
+    """Names of Pallas that the source of a function has, and the installed jax has not."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return Seen()
+    return _removed(names.look(code.co_filename, name, code.co_firstlineno))
+
+
+def names_in(source: Path) -> Seen:
+    """The same of a whole file."""
+    return _removed(names.look(source, NO_KERNEL))
+
+
+def _removed(findings: Sequence[Finding]) -> Seen:
+    outcome = Outcome(kernel="", engine="static", status="found")
+    return Seen(outcomes=(outcome,) if findings else (), findings=tuple(findings))
+
+
+def prefetched(
+    call: Call, captures: Sequence[tuple[Capture, tuple[Target, ...]]]
+) -> tuple[dict[str, list[prefetch.Tables]], list[str]]:
+    """What the calls of each kernel are given as scalar prefetch, and what went wrong in asking."""
+    found: dict[str, list[prefetch.Tables]] = {}
+    problems: list[str] = []
+    takes = [pair for pair in captures if pair[0].kernel.of_kind("scalar_prefetch")]
+    # For another chip a function may call other kernels.
+    for target in {targets[0].name: targets[0] for _, targets in takes}.values():
+        try:
+            found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
+        except Exception as error:  # noqa: BLE001 - what is known without it is said none the less
+            problems.append(
+                "the scalar prefetch of the kernels could not be computed from the arguments "
+                f"({type(error).__name__}: {raised.failure(error).headline}); what depends on it "
+                "is left to the engines that run them"
+            )
+    return found, problems
+
+
+def _with_words(finding: Finding) -> Finding:
+    """With the catalogue's cause and advice where the engine has none of its own."""
+    if finding.cause and finding.advice:
+        return finding
+    known = explain.of_finding(finding)
+    if known is None:
+        return finding
+    return replace(
+        finding, cause=finding.cause or known.cause, advice=finding.advice or known.advice
+    )
+
+
+def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
+    """What jax's lowering and libtpu said of a kernel for one target."""
+    failure, target = compilation.failure, compilation.target
+    if failure is not None and failure.is_of_the_machine:
+        return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
+    outcome = replace(
+        _outcome(kernel, "compile", "found" if failure else "ok"),
+        target=target,
+        seconds=compilation.seconds,
+    )
+    if failure is None:
+        return Seen(outcomes=(outcome,))
+    finding = _of_failure(failure, kernel.name, "compile", kernel)
+    return Seen(outcomes=(outcome,), findings=(replace(finding, values={"targets": target}),))
+
+
+def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
+    """The outcome of a compilation that could not be attempted, or was cut off."""
+    return replace(_outcome(kernel, "compile", "unjudged", reason), target=target)
+
+
+def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
+    """What became of a kernel for each of these targets, in a session that has ended."""
+    finished = {
+        compilation.target: compilation
+        for dump in session.dumps
+        if dump.kernel.digest == kernel.digest
+        for compilation in dump.compilations
+    }
+    return [
+        compiled(kernel, finished[target])
+        if target in finished
+        else Seen(outcomes=(not_compiled(kernel, target, session.not_compiled(kernel, target)),))
+        for target in targets
+    ]
+
+
+def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
+    """What the checks find while the kernels are interpreted, in HLO interpret mode if it can.
+
+    Where a NaN is made of an infinity, the line that made the infinity is the one at fault: a
+    second run looks for it. Infinities are no fault by themselves, as in masks.
+    """
+    options = Options(
+        checks=checks.DEFAULT, prints=True, interpret="auto", chip=chip, hang_after=hang_after
+    )
+    seen = _ran(call, kernels, options, "checks")
+    made = [finding for finding in seen.findings if finding.kind == "NanProduced"]
+    if not made:
+        return seen
+    overflows = _ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
+    found = [f if f not in made else _with_origin(f, overflows) for f in seen.findings]
+    return replace(seen, findings=tuple(found))
+
+
+def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
+    """The infinity that a NaN came of, first seen at the same grid point; else the NaN itself."""
+    here = [f for f in overflows if f.kernel == nan.kernel and f.grid_point == nan.grid_point]
+    if not here or here[0].source == nan.source:
+        return nan
+    first = here[0]
+    return replace(first, message=f"{first.message}; {nan.message}", other=nan.source)
+
+
+def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
+    """What TPU interpret mode finds: races, copies and semaphores, accesses out of bounds."""
+    kernels = [captured.kernel for captured in captures]
+    for large in kernels:
+        points = math.prod(size or 1 for size in large.grid)
+        if points > MAX_POINTS:
+            reason = (
+                f"the grid of kernel `{large.name}` has {points:,} points, and TPU interpret mode "
+                f"walks them one by one (at most {MAX_POINTS:,} here); give smaller arguments"
+            )
+            return Seen(outcomes=_each(kernels, "races", "unsupported", reason))
+    options = Options(interpret=RACES, chip=chip, hang_after=hang_after)
+    return _ran(call, kernels, options, "races")
+
+
+def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
+    args, kwargs = call.values
+    start = time.perf_counter()
+    result, stopped, returned = None, None, False
+    with raised.quietly(), Session(replace(options, epoch=object()), runs=True) as session:
+        try:
+            result = trace.block_until_ready(call.function(*args, **kwargs))
+            session.settle()
+            returned = True
+        except PallasDebugError as error:
+            stopped = str(error).partition("\n")[0]
+        except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
+            stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
+        finally:
+            session.reset()
+    findings = tuple(map(_with_words, session.observer.findings))
+    seconds = time.perf_counter() - start
+    outcomes = tuple(
+        replace(
+            as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
+            seconds=seconds,
+        )
+        for kernel in kernels
+    )
+    return Seen(
+        outcomes=outcomes,
+        findings=findings,
+        result=result,
+        returned=returned,
+        problems=_problems(session, outcomes),
+    )
+
+
+def as_it_ran(
+    kernel: Kernel,
+    engine: Engine,
+    session: Session,
+    stopped: str | None,
+    *,
+    is_explained: bool,
+) -> Outcome:
+    """The outcome of a kernel after its program was interpreted: `ok` only if it ran to its end.
+
+    Args:
+      stopped: what ended the program, where it did not return.
+      is_explained: whether a finding says why; else any kernel may have been at fault.
+    """
+    if any(finding.kernel == kernel.name for finding in session.observer.findings):
+        return _outcome(kernel, engine, "found")
+    skips = [skip for skip in session.skips if skip.kernel == kernel.name]
+    for skip in skips:
+        if not skip.partly:
+            status: Status = "unjudged" if skip.is_fault else "unsupported"
+            return _outcome(kernel, engine, status, skip.sentence)
+    if kernel.digest not in session.launched:
+        return _outcome(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
+    notes = [skip.sentence for skip in skips]
+    if stopped is not None and not is_explained:
+        return _outcome(kernel, engine, "unjudged", f"the program stopped: {stopped}")
+    if stopped is not None:
+        notes.append(f"whatever it does after the program stopped: {stopped}")
+    return replace(_outcome(kernel, engine, "ok"), notes=tuple(notes))
+
+
+def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
+    for missed in session.uncaptured:
+        if missed.name == kernel.name:
+            return str(missed)
+    if stopped is not None:
+        return f"the program stopped before the kernel had run to its end: {stopped}"
+    if kernel.digest in {known.digest for known in session.kernels}:
+        return "it was lowered and did not run to its end: is it in a branch that was not taken?"
+    return "it did not run: does the function call another kernel off a TPU, or for these values?"
+
+
+def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+    """Bugs and errors of the machine that no outcome has as its reason, and that are ours."""
+    known = {skip.sentence for skip in session.skips}
+    known |= {str(problem) for problem in session.lost.values()}
+    known |= {str(missed.problem) for missed in session.uncaptured}
+    reasons = "\n".join(outcome.reason or "" for outcome in outcomes)
+    return tuple(
+        str(problem)
+        for problem in session.problems
+        if not isinstance(problem, PluginError)
+        and str(problem) not in known
+        and str(problem) not in reasons
+    )
+
+
+def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
+    """What went wrong in a session besides its kernels' outcomes: with us, and with plugins."""
+    plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
+    return _problems(session, ()), plugins
+
+
+def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]) -> Seen:
+    """Kernels that jax lowered and that could not be captured: nothing was judged of them."""
+    outcomes = []
+    for name, reason in {missed.name: str(missed) for missed in session.uncaptured}.items():
+        nothing = Outcome(kernel=name, engine="static", status="unjudged", reason=reason)
+        for engine in asked[1:]:
+            if engine != "compile":
+                outcomes.append(replace(nothing, engine=engine))
+                continue
+            outcomes += [replace(nothing, engine=engine, target=target) for target in targets]
+    return Seen(outcomes=tuple(outcomes))
+
+
+def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]) -> Seen:
+    """What an engine has to say; if it raises, that its kernels were not judged, and why."""
+    raised_here: list[PallasDebugError] = []
+    names = ", ".join(dict.fromkeys(f"`{kernel.name}`" for kernel in kernels)) or "the source"
+    with guards.guarded("engine", f"asking `{engine}` about {names}", raised_here.append):
+        return judge()
+    reason = str(raised_here[0])
+    return Seen(
+        outcomes=_each(kernels, engine, "unjudged", reason), problems=() if kernels else (reason,)
+    )
+
+
+def ran_once(
+    run: Callable[[], BaseException | None], session: Session, asked: Sequence[Engine]
+) -> Seen:
+    """What the checks of a session find in the kernels of a program that runs in it."""
+    error = run()
+    kernels = session.kernels
+    try:
+        session.settle()
+    except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
+        error = error or late
+    session.reset()
+    findings = list(map(_with_words, session.observer.findings))
+    stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
+    outcomes: list[Outcome] = []
+    if "checks" in asked:
+        outcomes += [  # whatever stopped the program is a finding, if only of the program
+            as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
+        ]
+    if "races" in asked:
+        reason = "a program is run once; name a function to have its kernels looked at for races"
+        outcomes += _each(kernels, "races", "unsupported", reason)
+    if error is not None and not findings:
+        findings.append(_of_failure(raised.failure(error), _program_name(error), "trace"))
+        outcomes.append(Outcome(kernel="", engine="trace", status="found"))
+    return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
+
+
+def _program_name(error: BaseException) -> str:
+    return "the program" if isinstance(error, SystemExit) else NO_KERNEL
+
+
+def _each(
+    kernels: Sequence[Kernel], engine: Engine, status: Status, reason: str
+) -> tuple[Outcome, ...]:
+    return tuple(_outcome(kernel, engine, status, reason) for kernel in kernels)
+
+
+def _outcome(kernel: Kernel, engine: Engine, status: Status, reason: str | None = None) -> Outcome:
+    return Outcome(
+        kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
+    )
+
+
+def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any) -> list[Finding]:
+    """Whether two interpreters gave other results, where neither found anything."""
+    where = arrays.first_difference(first, second)
+    if where is None:
+        return []
+    kernel = kernels[0]
+    return [
+        Finding(
+            kind="EnginesDisagree",
+            kernel=kernel.name if len(kernels) == 1 else call.name,
+            message=(
+                "HLO interpret mode and TPU interpret mode give other results: "
+                f"{where.path}{list(where.index)} is {where.first} and {where.second}"
+            ),
+            source=kernel.source if len(kernels) == 1 else None,
+            cause="the kernel depends on what no engine promises: the order of its grid points, "
+            "what a buffer holds before it is written, or when a copy arrives",
+            advice="look for outputs that are read or left and come back to, and copies that are "
+            "not waited for",
+            engine="checks, races",
+        )
+    ]
+
+
+def _of_failure(failure: Failure, name: str, engine: str, kernel: Kernel | None = None) -> Finding:
+    known = explain.of_failure(failure, kernel)
+    default = {"trace": "TraceError", "lowering": "LoweringError", "crash": "CompilerAbort"}
+    kind = default.get(engine) or default.get(failure.stage, "CompileError")
+    details = known.details if known else ()
+    return Finding(
+        kind=known.kind if known and known.kind else kind,
+        kernel=name,
+        message="\n".join([failure.headline, *details]),
+        source=failure.source,
+        cause=known.cause if known else None,
+        advice=known.advice if known else _UNKNOWN[engine],
+        engine=engine,
+    )
+
+
+def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:
+    """Sentences on faults of the installed releases that this kernel may meet."""
+    found = explain.known_issues(
+        captured.kernel, captured.jaxpr, captured.kernel.versions, [t.name for t in targets]
+    )
+    return [
+        f"known issue {issue.id} of the installed {issue.package}, in {issue.engine}, may concern "
+        f"kernel `{captured.kernel.name}`: {issue.title}; {issue.advice}"
+        for issue in found
+    ]

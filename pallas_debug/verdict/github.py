@@ -1,0 +1,64 @@
+"""Findings as a GitHub workflow's log takes them: one line each, shown beside the code."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+from pallas_debug.model import Finding
+from pallas_debug.verdict.paths import below
+from pallas_debug.verdict.result import Verdict
+from pallas_debug.verdict.table import labels
+
+
+def lines(verdict: Verdict) -> list[str]:
+    """`::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`, one for each finding.
+
+    A judgement that was asked for and not made is an error, too; the limit of an engine a notice.
+    """
+    found = [_annotation(finding) for finding in verdict.findings]
+    names = labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
+    for outcome in verdict.gaps:
+        level = "error" if outcome.status == "unjudged" else "notice"
+        name = names.get((outcome.kernel, outcome.digest), outcome.kernel)
+        title = f"not judged: {name} {outcome.column}"
+        found.append(_command(level, {"title": title}, outcome.reason or outcome.status))
+    found += [_command("error", {"title": "not done"}, problem) for problem in verdict.problems]
+    return found
+
+
+def quoted(text: str, token: str | None = None) -> str:
+    """Text between lines that keep the runner from reading commands in it.
+
+    Names and messages come from the code that is verified. The runner takes any line that begins
+    with `::` for a command, spaces before it notwithstanding.
+
+    Args:
+      token: ends the quotation; an unguessable one unless given.
+    """
+    token = token or secrets.token_hex(16)
+    return f"::stop-commands::{token}\n{text}\n::{token}::"
+
+
+def _annotation(finding: Finding) -> str:
+    properties = {"title": f"{finding.kind} in {finding.kernel}"}
+    if finding.source is not None:
+        line = {"file": below(finding.source.file), "line": str(finding.source.line)}
+        properties = line | properties
+    words = [finding.message]
+    words += [f"cause: {finding.cause}"] if finding.cause else []
+    words += [f"try: {finding.advice}"] if finding.advice else []
+    return _command("error", properties, "\n".join(words))
+
+
+def _command(name: str, properties: Mapping[str, str], text: str) -> str:
+    given = ",".join(f"{key}={_property(value)}" for key, value in properties.items())
+    return f"::{name} {given}::{_data(text)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,351 @@
+"""Asks every engine in turn, each only as far as the one before it makes sense."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pallas_debug.api import split_targets
+from pallas_debug.bridge import platform, versions
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.checks import names as checks
+from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Target
+from pallas_debug.session import Options, Session, resolve_targets
+from pallas_debug.verdict import engines as ask
+from pallas_debug.verdict import merge, suppressions, table
+from pallas_debug.verdict.engines import Call, Seen, Traced
+from pallas_debug.verdict.result import ENGINES, Engine, Verdict
+from pallas_debug.verdict.table import Asked, Subject
+
+HANG = 5.0
+"""Seconds without progress after which an interpreted kernel is said to wait for ever."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What is asked of a verification, as `verify` takes it."""
+
+    targets: str | Iterable[str] = "all"
+    engines: str | Iterable[str] | None = None
+    suppress: str | Path | None = None
+    to: str | Path | None = None
+    timeout: float = DEFAULT_TIMEOUT
+    jobs: int = 0
+    hang_after: float = HANG
+
+    @property
+    def by_name(self) -> bool:
+        """Whether engines were named; each of them then has to judge every kernel."""
+        return self.engines is not None
+
+    @functools.cached_property
+    def asked(self) -> tuple[Engine, ...]:
+        """The engines, in their order.
+
+        Raises:
+          UsageError: there is no such engine.
+        """
+        if self.engines is None:
+            return ENGINES
+        given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
+        wanted = {name.strip() for name in given if name.strip()}
+        unknown = sorted(wanted - set(ENGINES))
+        if unknown or not wanted:
+            known = ", ".join(ENGINES[1:])
+            raise UsageError(f"no engine {', '.join(unknown) or 'was named'}; there are {known}")
+        return tuple(name for name in ENGINES if name in wanted | {"trace"})
+
+    @functools.cached_property
+    def chips(self) -> tuple[str, ...]:
+        """Names of the targets."""
+        return split_targets(self.targets)
+
+    @functools.cached_property
+    def left_out(self) -> tuple[suppressions.Suppression, ...]:
+        """What does not count.
+
+        Raises:
+          UsageError: that is no file of suppressions.
+        """
+        return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()
+
+    def options(self, **more: Any) -> Options:
+        """Of the session in which the kernels are compiled."""
+        given = {
+            "dumps": None if self.to is None else Path(self.to),
+            "targets": self.chips,
+            "timeout": self.timeout,
+            "jobs": self.jobs,
+        }
+        return Options(**{**given, **more})
+
+
+def verify(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    targets: str | Iterable[str] = "all",
+    engines: str | Iterable[str] | None = None,
+    suppress: str | Path | None = None,
+    to: str | Path | None = None,
+    timeout: float = DEFAULT_TIMEOUT,
+    jobs: int = 0,
+    hang_after: float = HANG,
+    tick: Callable[[Session], None] | None = None,
+    **kwargs: Any,
+) -> Verdict:
+    """Whether the kernels that a function calls work, on which chips, and if not, why.
+
+        verdict = pallas_debug.verify(attention, q, k, v, targets="v5e,v6e")
+        print(verdict)
+        verdict.throw()
+
+    The static analysis, jax's lowering and libtpu for each target, the checks and the race
+    detector are asked; compilations go on in other processes while the kernels are interpreted.
+
+    Args:
+      function: that calls kernels, jitted or not; it is traced, and run twice.
+      *args: arrays, or `jax.ShapeDtypeStruct`s, for which values are made up: normal numbers, and
+        zeros for integers and bools. Anything else is passed as it is.
+      targets: names, as a list or joined by commas; `all` for every generation.
+      engines: who is asked: of `static`, `compile`, `checks` and `races`. All of them unless told;
+        an engine that is named and cannot judge a kernel counts as work that was not done.
+      suppress: a file of findings that do not count, with reasons.
+      to: a dump directory, where the compilations are to be kept.
+      timeout: seconds for one compilation.
+      jobs: compiler processes at most; 0 is one per core, four at most.
+      hang_after: seconds without progress after which an interpreted kernel is stopped.
+      tick: called some ten times a second while compilations are waited for.
+      **kwargs: for the function, like `args`.
+
+    Returns:
+      A verdict with an outcome for each kernel, engine and target. It is `ok` only if every one of
+      them was judged and nothing was found; `unjudged` has the others, with their reasons.
+
+    Raises:
+      UsageError: an engine that there is not, a file of suppressions that is none, a function that
+        calls no kernel.
+      UnknownTargetError: a target that nobody knows.
+    """
+    request = Request(
+        targets=targets,
+        engines=engines,
+        suppress=suppress,
+        to=to,
+        timeout=timeout,
+        jobs=jobs,
+        hang_after=hang_after,
+    )
+    asked, left_out = request.asked, request.left_out
+    platform.leave_out_absent_tpu()
+    made_args, made_kwargs, made_up = arrays.concrete(args, kwargs)
+    call = Call(function=function, args=args, kwargs=kwargs, values=(made_args, made_kwargs))
+    with Session(request.options(interpret="off")) as session:
+        found, seen = _ask(call, session, asked, hang_after, tick)
+    judging = _Judging(request, session, found.captures, left_out)
+    judging.elsewhere = found.elsewhere(session.targets)
+    if found.captures or session.uncaptured:
+        judging.problems += [f"{why}: nothing was judged" for why in found.none_called()]
+    if "compile" in asked:
+        for captured in found.captures:
+            wanted = [t.name for t in found.targets[captured.kernel.digest]]
+            seen += ask.compilations(session, captured.kernel, wanted)
+            seen.append(found.not_traced(captured.kernel, session.targets))
+    if made_up and {"checks", "races"} & set(asked):
+        judging.notes.append(
+            "integer and bool arguments without values were taken as zeros: what depends on them "
+            "is judged for these alone"
+        )
+    return judging.verdict(call.name, seen)
+
+
+def verify_program(
+    run: Callable[[], BaseException | None],
+    name: str,
+    request: Request,
+    source: Path | None = None,
+) -> Verdict:
+    """The same of the kernels that a program lowers while it runs, once.
+
+    Args:
+      run: runs it, and returns what ended it where that was no success.
+      name: what it is called.
+      source: its file, where there is one.
+
+    Raises:
+      UsageError: as `verify`.
+    """
+    asked, left_out = request.asked, request.left_out
+    options = request.options(
+        targets=request.chips if "compile" in asked else (),
+        checks=checks.DEFAULT if "checks" in asked else (),
+        prints=True,
+        interpret="auto",
+        hang_after=request.hang_after,
+    )
+    with Session(options, runs=True) as session:
+        seen = [ask.ran_once(run, session, asked)]
+    if "static" in asked and source is not None:
+        seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
+    captures = session.captures
+    if not captures and not session.uncaptured and not any(one.findings for one in seen):
+        raise UsageError(
+            f"{name} called no Pallas kernel: nothing to verify. Does it take another path off a "
+            "TPU, or only define its kernels?"
+        )
+    wanted = session.targets or resolve_targets(request.chips, session.plugins)
+    if "static" in asked:
+        seen += [_static(captured, wanted, ()) for captured in captures]
+    if "compile" in asked:
+        for captured in captures:
+            seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
+    judging = _Judging(request, session, captures, left_out)
+    judging.wanted = wanted
+    return judging.verdict(name, seen)
+
+
+class _Judging:
+    """What a verification comes to, as it is put together."""
+
+    def __init__(
+        self,
+        request: Request,
+        session: Session,
+        captures: Sequence[Capture],
+        left_out: Sequence[suppressions.Suppression],
+    ) -> None:
+        self._request = request
+        self._session = session
+        self._captures = captures
+        self._left_out = left_out
+        self.wanted: Sequence[Target] = session.targets
+        self.elsewhere: Mapping[str, Mapping[str, str]] = {}
+        ours, plugins = ask.problems(session)
+        self.problems = list(ours)
+        self.notes = list(plugins)
+
+    def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
+        """The verdict: a cell for all that was asked for, whatever was answered."""
+        asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
+        seen = [*seen, ask.uncaptured(self._session, asked, targets)]
+        lost = [Subject(name=missed.name) for missed in self._session.uncaptured]
+        kernels = [Subject(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
+        outcomes = table.fill(
+            Asked(
+                kernels=tuple(dict.fromkeys((*kernels, *lost))),
+                engines=asked,
+                targets=targets,
+                elsewhere=self.elsewhere,
+                by_name=self._request.by_name,
+            ),
+            (outcome for one in seen for outcome in one.outcomes),
+        )
+        findings = merge.merged(
+            (finding for one in seen for finding in one.findings),
+            [captured.kernel.source for captured in self._captures],
+        )
+        kept, suppressed, idle = suppressions.apply(findings, self._left_out)
+        known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
+        problems = [*self.problems, *(problem for one in seen for problem in one.problems)]
+        return Verdict(
+            name=name,
+            kernels=tuple(table.labels((k.name, k.digest) for k in (*kernels, *lost)).values()),
+            outcomes=outcomes,
+            findings=kept,
+            suppressed=suppressed,
+            problems=tuple(dict.fromkeys(problems)),
+            notes=(
+                *dict.fromkeys([*(n for one in seen for n in one.notes), *self.notes, *known]),
+                *idle,
+            ),
+            versions=dict(versions.installed()),
+        )
+
+
+def _ask(
+    call: Call,
+    session: Session,
+    asked: Sequence[Engine],
+    hang_after: float,
+    tick: Callable[[Session], None] | None,
+) -> tuple[Traced, list[Seen]]:
+    if "compile" in asked:
+        session.start_compiler()
+    found = ask.traced(call, session)
+    seen = [found.seen]
+    if "static" in asked:
+        seen.append(ask.guarded("static", (), lambda: ask.names_of(call.function, call.name)))
+    captures = found.captures
+    if not captures and not session.uncaptured and not any(one.findings for one in seen):
+        raise UsageError(
+            f"{call.name} calls no Pallas kernel with these arguments: nothing to verify. "
+            "Does it take another path for them, or off a TPU?"
+        )
+    if not captures:
+        return found, seen
+    wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
+    if "compile" in asked:
+        for captured, targets in wanted:
+            session.request([captured], targets)
+    if "static" in asked:
+        tables, notes = ask.prefetched(call, wanted)
+        seen.append(Seen(notes=tuple(notes)))
+        seen += [
+            _static(captured, targets, tables.get(captured.kernel.digest, ()))
+            for captured, targets in wanted
+        ]
+    with session.compiling_for(()):  # what is lowered to be interpreted is not compiled as well
+        for target, kernels in _by_chip(wanted, session.targets):
+            seen += _interpreted(call, kernels, asked, target, hang_after)
+    session.wait(None if tick is None else lambda: tick(session))
+    return found, seen
+
+
+def _static(
+    captured: Capture, targets: Sequence[Target], tables: Sequence[prefetch.Tables]
+) -> Seen:
+    return ask.guarded("static", [captured.kernel], lambda: ask.static(captured, targets, tables))
+
+
+def _by_chip(
+    wanted: Sequence[tuple[Capture, tuple[Target, ...]]], targets: Sequence[Target]
+) -> Iterator[tuple[Target, list[Capture]]]:
+    """The chips to run the function as for, so that it calls each kernel: most often one."""
+    left = list(wanted)
+    for target in targets:
+        called = [captured for captured, chips in left if target in chips]
+        left = [pair for pair in left if target not in pair[1]]
+        if called:
+            yield target, called
+
+
+def _interpreted(
+    call: Call,
+    captures: Sequence[Capture],
+    asked: Sequence[Engine],
+    target: Target,
+    hang_after: float,
+) -> list[Seen]:
+    """The function run by interpreters, and whether they agree where neither found anything."""
+    kernels = [captured.kernel for captured in captures]
+    chip = target.name
+    judges: dict[Engine, Callable[[], Seen]] = {
+        "checks": lambda: ask.checked(call, kernels, chip, hang_after),
+        "races": lambda: ask.raced(call, captures, chip, hang_after),
+    }
+    seen = [ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked]
+    if len(seen) == 2 and not any(s.findings for s in seen) and all(s.returned for s in seen):
+        first, second = (s.result for s in seen)
+
+        def compare() -> Seen:
+            return Seen(findings=tuple(ask.disagreement(call, kernels, first, second)))
+
+        seen.append(ask.guarded("races", kernels, compare))
+    return seen

@@ -1,0 +1,116 @@
+"""Findings that do not count, each with the reason that somebody gave.
+
+A file of TOML, `pallas-debug.toml` beside the project unless another is named:
+
+    [[suppress]]
+    kind = "PaddingRead"
+    kernel = "ragged_*"        # and line = "rows.py:12", operand = "x_ref", where they matter
+    reason = "the caller cuts the padding off"
+
+What is left out matches everything; `kind` and `reason` are required.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import tomllib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Finding
+from pallas_debug.verdict.merge import family
+from pallas_debug.verdict.result import Suppressed
+
+FILE = "pallas-debug.toml"
+
+_KEYS = ("kind", "kernel", "line", "operand", "reason")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Suppression:
+    """What is not to count, and why; `kernel` may hold `*`, `line` is `file.py:12` or `file.py`."""
+
+    kind: str
+    reason: str
+    kernel: str | None = None
+    line: str | None = None
+    operand: str | None = None
+
+    def fits(self, finding: Finding) -> bool:
+        """Whether it speaks of this finding."""
+        return (
+            self.kind in family(finding.kind)
+            and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel, self.kernel))
+            and (self.operand is None or self.operand == finding.operand)
+            and (self.line is None or self.line in _lines(finding))
+        )
+
+    def __str__(self) -> str:
+        given = [(key, getattr(self, key)) for key in _KEYS[:-1]]
+        return ", ".join(f"{key} {value}" for key, value in given if value is not None)
+
+
+def _lines(finding: Finding) -> tuple[str, ...]:
+    if finding.source is None:
+        return ()
+    path, line = PurePath(finding.source.file), finding.source.line
+    tails = ["/".join(path.parts[-n:]) for n in range(1, len(path.parts) + 1)]
+    return tuple(spelled for tail in tails for spelled in (tail, f"{tail}:{line}"))
+
+
+def read(path: Path) -> tuple[Suppression, ...]:
+    """The suppressions of a file.
+
+    Raises:
+      UsageError: it cannot be read, is no TOML, or holds what is no suppression; says where.
+    """
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is no TOML: {error}") from error
+    entries = found.get("suppress", [])
+    if not isinstance(entries, list):
+        raise UsageError(f"{path}: `suppress` is a list of tables: write [[suppress]]")
+    return tuple(_suppression(path, i, entry) for i, entry in enumerate(entries, 1))
+
+
+def _suppression(path: Path, number: int, entry: object) -> Suppression:
+    where = f"{path}, [[suppress]] number {number}"
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where}: is no table")
+    unknown = sorted(set(entry) - set(_KEYS))
+    if unknown:
+        raise UsageError(
+            f"{where}: unknown {', '.join(unknown)}; a suppression has {', '.join(_KEYS)}"
+        )
+    wrong = sorted(key for key, value in entry.items() if not isinstance(value, str))
+    if wrong:
+        raise UsageError(f"{where}: {', '.join(wrong)} must be text")
+    missing = [key for key in ("kind", "reason") if not entry.get(key, "").strip()]
+    if missing:
+        raise UsageError(f"{where}: has no {' and no '.join(missing)}")
+    return Suppression(**entry)
+
+
+def apply(
+    findings: Sequence[Finding], suppressions: Iterable[Suppression]
+) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...], tuple[str, ...]]:
+    """Findings that count, those that do not, and a sentence for each suppression without use."""
+    kept, left_out = [], []
+    known = list(suppressions)
+    used: set[Suppression] = set()
+    for finding in findings:
+        fitting = next((s for s in known if s.fits(finding)), None)
+        if fitting is None:
+            kept.append(finding)
+        else:
+            used.add(fitting)
+            left_out.append(Suppressed(finding=finding, reason=fitting.reason))
+    idle = tuple(
+        f"the suppression of {s} fits no finding; take it out" for s in known if s not in used
+    )
+    return tuple(kept), tuple(left_out), idle

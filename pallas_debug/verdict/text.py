@@ -1,0 +1,161 @@
+"""A verdict as a person reads it: the table, the findings, what was not judged, the last word."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from pallas_debug import report
+from pallas_debug.model import Finding
+from pallas_debug.verdict.result import ENGINES, Outcome, Status, Verdict
+from pallas_debug.verdict.table import judgements, labels, visible, worst
+
+SIGNS: dict[Status, str] = {
+    "ok": "ok",
+    "found": "FOUND",
+    "skipped": "n/a",
+    "unsupported": "?",
+    "unjudged": "?",
+}
+"""How a cell shows its status; an engine that ran and left something unjudged has a star."""
+
+MAX_REASON = 160
+"""Maximum length of a reason in the last line; the lines above it have the whole."""
+
+
+def verdict_text(verdict: Verdict) -> str:
+    """Everything that there is to say."""
+    parts = [table(verdict)]
+    parts += [finding_text(finding) for finding in verdict.findings]
+    parts += ["\n".join(lines) for lines in (_suppressed(verdict), not_judged(verdict)) if lines]
+    return "\n\n".join([*filter(None, parts), last_word(verdict)])
+
+
+def table(verdict: Verdict) -> str:
+    """A row for each kernel, a column for each engine; for compilations one for each target."""
+    outcomes = [o for o in verdict.outcomes if o.kernel]
+    columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
+    if not columns:
+        return ""
+    rows = [["kernel", *(name for _, name in columns)]]
+    for kernel, label in _labels(verdict).items():
+        answers: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in outcomes:
+            if (outcome.kernel, outcome.digest) == kernel:
+                answers.setdefault(_column(outcome), []).append(outcome)
+        cells = {column: _cell(worst(several)) for column, several in answers.items()}
+        rows.append([label, *(cells.get(column, SIGNS["unjudged"]) for column in columns)])
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(
+        "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in rows
+    )
+
+
+def _labels(verdict: Verdict) -> dict[tuple[str, str], str]:
+    return labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
+
+
+def _column(outcome: Outcome) -> tuple[str, str]:
+    return outcome.engine, outcome.column
+
+
+def _cell(outcome: Outcome) -> str:
+    return SIGNS[outcome.status] + ("*" if outcome.notes and outcome.status == "ok" else "")
+
+
+def finding_text(finding: Finding) -> str:
+    """The finding, and who saw it."""
+    engines = ", ".join(_seen_by(finding))
+    finding = replace(finding, kernel=visible(finding.kernel))
+    return report.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
+
+
+def _seen_by(finding: Finding) -> list[str]:
+    names = [name for name in (finding.engine or "").split(", ") if name]
+    targets = finding.values.get("targets")
+    return [f"compile for {targets}" if n == "compile" and targets else n for n in names]
+
+
+def _suppressed(verdict: Verdict) -> list[str]:
+    return [
+        f"not counted: {s.finding.kind} in kernel `{visible(s.finding.kernel)}`: {s.reason}"
+        for s in verdict.suppressed
+    ]
+
+
+def not_judged(verdict: Verdict) -> list[str]:
+    """What was not looked at, each reason once with all that it holds for; then the notes."""
+    names = _labels(verdict)
+    reasons: dict[tuple[str, str], list[str]] = {}
+    for outcome in verdict.outcomes:
+        said = [("not judged", note) for note in outcome.notes]
+        if outcome in verdict.gaps:
+            said.insert(0, ("not judged", outcome.reason or outcome.status))
+        elif outcome.status == "skipped":
+            said.insert(0, ("not called", outcome.reason or outcome.status))
+        where = f"{names.get((outcome.kernel, outcome.digest), '')} {outcome.column}".strip()
+        for key in said:
+            reasons.setdefault(key, []).append(where)
+    lines = [f"{what}: {_several(where)}: {reason}" for (what, reason), where in reasons.items()]
+    lines += [f"not done: {problem}" for problem in verdict.problems]
+    return [*lines, *(f"note: {note}" for note in verdict.notes)]
+
+
+def _several(where: Sequence[str]) -> str:
+    shown = ", ".join(dict.fromkeys(where))
+    return shown if len(shown) <= 100 else f"{where[0]} and {len(set(where)) - 1} more"
+
+
+def last_word(verdict: Verdict) -> str:
+    """What was not judged, then `2 findings in 1 kernel` or that nothing was found."""
+    kernels = report.plural(len(verdict.kernels), "kernel")
+    found = report.plural(len(verdict.findings), "finding")
+    parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
+    asked = judgements(verdict.outcomes)
+    if verdict.findings:
+        parts.append(f"{found} in {kernels}")
+    elif verdict.unjudged and len(verdict.unjudged) == len(asked):
+        parts.append("nothing is known about its kernels")
+    elif verdict.unjudged:
+        parts.append("nothing found by the rest")
+    else:
+        parts.append(f"nothing found in {kernels}")
+    limits = [o for o in verdict.outcomes if o.status == "unsupported"]
+    if limits and not verdict.findings:
+        columns = ", ".join(dict.fromkeys(o.column for o in limits))
+        parts.append(
+            f"beyond the limits of an engine: {len(limits)} of "
+            f"{report.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
+        )
+    return f"{visible(verdict.name)}: {'; '.join(parts)}"
+
+
+def missing(verdict: Verdict) -> str:
+    """`2 of 5 judgements not made (v6e: the disk is full; …)`; empty where all were made."""
+    if not verdict.unjudged:
+        return ""
+    reasons: dict[str, list[str]] = {}
+    for outcome in verdict.unjudged:
+        reasons.setdefault(outcome.reason or outcome.status, []).append(outcome.column)
+    first, columns = next(iter(reasons.items()))
+    more = len(reasons) - 1
+    others = f"; and {report.plural(more, 'other reason')}" if more else ""
+    asked = report.plural(len(judgements(verdict.outcomes)), "judgement")
+    return (
+        f"{len(verdict.unjudged)} of {asked} not made "
+        f"({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"
+    )
+
+
+def _not_done(verdict: Verdict) -> str:
+    if not verdict.problems:
+        return ""
+    more = len(verdict.problems) - 1
+    others = f"; and {report.plural(more, 'other problem')}" if more else ""
+    return f"not everything was done ({_short(verdict.problems[0])}{others})"
+
+
+def _short(reason: str) -> str:
+    line = visible(reason.partition("\n")[0]).removesuffix(".")
+    return line if len(line) <= MAX_REASON else f"{line[: MAX_REASON - 1]}…"

@@ -1,0 +1,487 @@
+"""Compiler processes: they serve, refuse, abort, hang and are killed, and nothing is left behind.
+
+libtpu really compiles here. `SIGSTOP` stands for a compiler that hangs.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.compiler import children
+from pallas_debug.compiler.pool import Outcome, Pool, Settings
+from pallas_debug.errors import WorkerError
+from pallas_debug.store import locks, raw, scratch
+
+Module = Callable[[str], bytes]
+Wait = Callable[[Callable[[], bool]], None]
+IsRunning = Callable[[int], bool]
+
+V5E = "v5e:2x2"
+
+PARENT = """
+import sys, time
+from pathlib import Path
+from pallas_debug.compiler.pool import Pool, Settings
+pool = Pool(Settings(jobs=1))
+with pool.compile(Path(sys.argv[1]).read_bytes(), topology="v5e:2x2") as outcome:
+    assert outcome.reply.error is None, outcome
+print(*pool.pids(), flush=True)
+time.sleep(600)
+"""
+
+
+def test_compiles(shared: Pool, module: Module) -> None:
+    with shared.compile(module("add"), topology=V5E) as outcome:
+        assert outcome.ended is None
+        reply = outcome.reply
+        assert reply is not None
+        assert (reply.error, reply.error_type) == (None, None)
+        assert reply.device_kind == "TPU v5 lite"
+        assert reply.build
+        assert reply.seconds > 0
+        assert reply.memory is not None
+        assert reply.memory.generated_code > 0
+        assert reply.memory.outputs == 8 * 128 * 4
+        (compile_,) = raw.compiles(outcome.dumps)
+        assert (compile_.kernel, compile_.whole) == ("add", True)
+        assert 'make.py":' in compile_.passes[1].path.read_text()
+    assert not any(path.exists() for path in outcome.dumps)
+
+
+@pytest.mark.parametrize("topology", ["v4:2x2x1", "v5p:2x2x1", "v6e:2x2", "tpu7x:2x2x1"])
+def test_one_child_serves_many(shared: Pool, module: Module, topology: str) -> None:
+    seen = set()
+    for name in ("add", "misaligned", "add"):
+        with shared.compile(module(name), topology=topology) as outcome:
+            assert outcome.reply is not None
+            assert (outcome.reply.error is None) == (name == "add")
+            (compile_,) = raw.compiles(outcome.dumps)
+            assert compile_.kernel == name
+        seen |= set(shared.pids())
+    assert len(seen) == 1
+
+
+def test_mosaic_refuses(shared: Pool, module: Module) -> None:
+    with shared.compile(module("misaligned"), topology=V5E) as outcome:
+        reply = outcome.reply
+        assert reply is not None
+        assert reply.error_type == "JaxRuntimeError"
+        assert reply.error is not None
+        assert "E2003" in reply.error
+        assert "cannot statically prove that index in dimension 1 is a multiple" in reply.error
+        assert 'make.py":' in reply.error
+        (compile_,) = raw.compiles(outcome.dumps)
+        assert compile_.passes[-1].failed
+
+
+@pytest.mark.parametrize(
+    "topology, num_devices, message",
+    [
+        (
+            "v5e:2x2",
+            8,
+            "the kernel is partitioned for 8 devices and v5e:2x2 has 4; "
+            "name a larger topology as the target",
+        ),
+        ("v9:2x2", 1, "v9"),
+    ],
+)
+def test_topologies_that_will_not_do(
+    shared: Pool, module: Module, topology: str, num_devices: int, message: str
+) -> None:
+    before = shared.pids()
+    with shared.compile(module("add"), topology=topology, num_devices=num_devices) as outcome:
+        assert outcome.reply is not None
+        assert outcome.reply.error
+        assert message in outcome.reply.error
+        assert outcome.dumps == ()
+    assert before in ([], shared.pids())
+
+
+@pytest.mark.parametrize("data", [b"", b"no module", b"ML\xefR\x00\x00", b"x" * 1_000_000])
+def test_what_is_no_module(shared: Pool, data: bytes) -> None:
+    with shared.compile(data, topology=V5E) as outcome:
+        assert outcome.reply is not None
+        assert outcome.reply.error
+
+
+def test_options(shared: Pool, module: Module) -> None:
+    with shared.compile(module("add"), topology=V5E, options={"no_such": "1"}) as outcome:
+        assert outcome.reply is not None
+        assert "No such compile option: 'no_such'" in str(outcome.reply.error)
+    with shared.compile(
+        module("add"), topology=V5E, options={"xla_tpu_enable_log_recorder": "true"}
+    ) as outcome:
+        assert outcome.reply is not None
+        assert outcome.reply.error is None
+
+
+def test_a_child_aborts(shared: Pool, module: Module, libtpu_version: tuple[int, ...]) -> None:
+    with shared.compile(module("aborting"), topology=V5E) as outcome:
+        log = outcome.log.decode(errors="replace")
+        if libtpu_version >= (0, 0, 50):
+            assert (outcome.reply, outcome.ended) == (None, "SIGABRT")
+            assert "Check failed: rem == 0 (1024 vs. 0)" in log
+        else:
+            assert outcome.reply is not None
+            assert "infer-vector-layout: unsupported shape cast" in str(outcome.reply.error)
+        (compile_,) = raw.compiles(outcome.dumps)
+        assert compile_.passes[-1].name == "infer-vector-layout"
+    with shared.compile(module("add"), topology=V5E) as outcome:
+        assert outcome.reply is not None
+        assert outcome.reply.error is None
+
+
+def test_the_work_may_fail(shared: Pool, module: Module) -> None:
+    with (
+        pytest.raises(KeyError),
+        shared.compile(module("add"), topology=V5E) as outcome,
+    ):
+        raise KeyError("mine")
+    assert not any(path.exists() for path in outcome.dumps)
+    (pid,) = shared.pids()
+    with shared.compile(module("add"), topology=V5E) as outcome:
+        assert outcome.reply is not None
+    assert shared.pids() == [pid]
+
+
+def test_a_child_is_killed_at_work(shared: Pool, module: Module, wait_until: Wait) -> None:
+    pid = warm(shared, module)
+    found = stopped_at_work(shared, module, wait_until)
+    os.kill(pid, signal.SIGKILL)
+    (outcome,) = found()
+    assert (outcome.reply, outcome.ended) == (None, "SIGKILL")
+    assert outcome.dumps == ()
+    assert warm(shared, module) != pid
+
+
+def test_a_child_is_killed_while_idle(shared: Pool, module: Module, wait_until: Wait) -> None:
+    """No kernel loses its result for it."""
+    pid = warm(shared, module)
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: not shared.pids())
+    assert warm(shared, module) != pid
+
+
+def test_a_child_hangs(
+    shared: Pool, module: Module, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = warm(shared, module)
+    with monkeypatch.context() as patch:
+        patch.setattr(shared, "settings", replace(shared.settings, timeout=1.0))
+        start = time.monotonic()
+        (outcome,) = stopped_at_work(shared, module, wait_until)()
+        assert 1.0 <= time.monotonic() - start < 10
+    assert (outcome.reply, outcome.ended) == (None, "timeout")
+    assert warm(shared, module) != pid
+
+
+def test_a_module_larger_than_a_pipe_at_a_child_that_hangs(
+    shared: Pool, module: Module, wait_until: Wait, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warm(shared, module)
+    monkeypatch.setattr(shared, "settings", replace(shared.settings, timeout=0.5))
+    (outcome,) = stopped_at_work(shared, lambda _: b"x" * 1_000_000, wait_until)()
+    assert (outcome.reply, outcome.ended) == (None, "timeout")
+
+
+def test_a_child_answers_with_nonsense(module: Module, tmp_path: Path) -> None:
+    """Only a stand-in for Python can make it: the worker itself does not."""
+    stand_in = tmp_path / "python"
+    stand_in.write_text("#!/bin/sh\nread line\necho what do you want\n")
+    stand_in.chmod(0o755)
+    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(stand_in))
+        with (
+            pytest.raises(WorkerError, match=r"no reply: b'what do you want\\n' \("),
+            pool.compile(module("add"), topology=V5E),
+        ):
+            pass
+        assert pool.pids() == []
+
+
+@pytest.mark.parametrize(
+    "script, ended",
+    [("exit 3", "exit code 3"), ("exit 0", "exit code 0"), ("kill -SEGV $$", "SIGSEGV")],
+)
+def test_a_child_ends_without_a_word(tmp_path: Path, script: str, ended: str) -> None:
+    stand_in = tmp_path / "python"
+    stand_in.write_text(f"#!/bin/sh\necho its words >&2\n{script}\n")
+    stand_in.chmod(0o755)
+    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", str(stand_in))
+        with pool.compile(b"x", topology=V5E) as outcome:
+            assert (outcome.reply, outcome.ended) == (None, ended)
+            assert outcome.log == b"its words\n"
+
+
+def test_no_child_can_be_started(temporary: Path) -> None:
+    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere/python")
+        with (
+            pytest.raises(WorkerError) as error,
+            pool.compile(b"x", topology=V5E),
+        ):
+            pass
+    assert str(error.value) == (
+        "the compiler's process could not be started: "
+        "[Errno 2] No such file or directory: '/nowhere/python'"
+    )
+    assert list(temporary.iterdir()) == []
+
+
+def test_nowhere_to_write(temporary: Path) -> None:
+    temporary.rmdir()
+    with (
+        Pool(Settings(jobs=1)) as pool,
+        pytest.raises(WorkerError) as error,
+        pool.compile(b"x", topology=V5E),
+    ):
+        pass
+    message = str(error.value)
+    assert message.startswith(
+        "the compiler's process has nowhere to write: [Errno 2] No such file or directory: "
+    )
+    assert message.endswith(". Set TMPDIR to a directory that is writable and has space.")
+
+
+# The end.
+
+
+def test_nothing_is_left(
+    temporary: Path,
+    module: Module,
+    is_running: IsRunning,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two at once, in a folder whose name libtpu would split, and not a word of libtpu's."""
+    monkeypatch.setattr(children, "WORTH_A_CHILD", -1.0)
+    with Pool(Settings(jobs=2)) as pool:
+        barrier = threading.Barrier(2)
+        outcomes = []
+
+        def work() -> None:
+            with pool.compile(module("add"), topology=V5E) as outcome:
+                barrier.wait(60)
+                outcomes.append((outcome, len(outcome.dumps)))
+
+        for future in [pool.submit(work) for _ in range(2)]:
+            future.result()
+        pids = pool.pids()
+        assert len(pids) == 2
+        assert all(o.reply is not None and o.reply.error is None for o, _ in outcomes)
+        assert all(files > 15 for _, files in outcomes)
+        assert len(list(temporary.iterdir())) == 2
+    assert pool.pids() == []
+    assert not any(map(is_running, pids))
+    assert list(temporary.iterdir()) == []
+    assert capfd.readouterr() == ("", "")
+    assert any(b"TPU" in o.log for o, _ in outcomes)
+    pool.close()
+    with pytest.raises(WorkerError, match="was stopped"), pool.compile(b"x", topology=V5E):
+        pass
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_second_child_is_started_only_where_it_pays(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def started(requests: int) -> int:
+        def work() -> None:
+            with pool.compile(module("add"), topology=V5E):
+                pass
+
+        with Pool(Settings(jobs=2)) as pool:
+            for future in [pool.submit(work) for _ in range(requests)]:
+                future.result()
+            return len(pool.pids())
+
+    assert started(4) == 1
+    monkeypatch.setattr(children, "WORTH_A_CHILD", 0.0)
+    assert started(4) == 2
+
+
+def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) -> None:
+    done = []
+
+    def work() -> None:
+        with pool.compile(module("add"), topology=V5E) as outcome:
+            done.append(outcome.reply)
+
+    with Pool(Settings(jobs=1)) as pool:
+        pool.submit(work)
+        pool.submit(work)
+    assert [reply is not None and reply.error is None for reply in done] == [True, True]
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
+def test_an_exception_stops_it(
+    temporary: Path,
+    module: Module,
+    wait_until: Wait,
+    is_running: IsRunning,
+    kind: type[BaseException],
+) -> None:
+    """A kernel that was being compiled has no result; in no case one that says it crashed."""
+    problems = []
+
+    def work() -> None:
+        try:
+            with pool.compile(module("add"), topology=V5E) as outcome:
+                problems.append(outcome)
+        except WorkerError as error:
+            problems.append(str(error))
+
+    start = time.monotonic()
+    with pytest.raises(kind), Pool(Settings(jobs=1)) as pool:  # noqa: PT012
+        futures = [pool.submit(work) for _ in range(3)]
+        wait_until(lambda: bool(pool.pids()))
+        (pid,) = pool.pids()
+        os.kill(pid, signal.SIGSTOP)
+        raise kind
+    assert time.monotonic() - start < 10
+    assert problems == ["the pool of compiler processes was stopped"] * 2  # one more than children
+    assert [f.cancelled() for f in futures] == [False, False, True]
+    assert not is_running(pid)
+    assert list(temporary.iterdir()) == []
+
+
+def test_the_parent_is_killed(
+    module: Module, tmp_path: Path, wait_until: Wait, is_running: IsRunning
+) -> None:
+    """The child ends by itself, and takes its folder with it."""
+    folder = tmp_path / "tmp"
+    folder.mkdir()
+    (tmp_path / "module").write_bytes(module("add"))
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path / "module")],
+        env={**os.environ, "TMPDIR": str(folder)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        assert is_running(pid)
+        assert len(list(folder.iterdir())) == 1
+    finally:
+        parent.kill()
+        parent.communicate()
+    wait_until(lambda: not is_running(pid))
+    assert list(folder.iterdir()) == []
+
+
+def is_free(folder: Path) -> bool:
+    opened = os.open(folder / scratch.LOCK, os.O_RDWR)
+    try:
+        return locks.try_lock(opened)
+    finally:
+        os.close(opened)
+
+
+def test_what_killed_runs_left_is_swept(
+    module: Module, tmp_path: Path, temporary: Path, wait_until: Wait, is_running: IsRunning
+) -> None:
+    """A run that is killed together with its children leaves its folders; one that lives, too."""
+    (tmp_path / "module").write_bytes(module("add"))
+    parents = [
+        subprocess.Popen(
+            [sys.executable, "-c", PARENT, str(tmp_path / "module")],
+            env={**os.environ, "TMPDIR": str(temporary)},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for _ in range(2)
+    ]
+    killed, alive = parents
+    try:
+        pids = [int(parent.stdout.readline()) for parent in parents if parent.stdout]
+        os.kill(pids[0], signal.SIGSTOP)  # it would clean up after its parent
+        killed.kill()
+        killed.wait()
+        os.kill(pids[0], signal.SIGKILL)
+        wait_until(lambda: not is_running(pids[0]))
+        # Its main thread is dead; the others let go of the lock a moment later.
+        wait_until(lambda: all(map(is_free, temporary.glob(f"*-{killed.pid}-*"))))
+        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
+        assert owners == {str(killed.pid), str(alive.pid)}
+        (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
+        with Pool(Settings(jobs=1)) as pool:
+            warm(pool, module)
+        owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
+        assert owners == {str(alive.pid), "debug"}  # of `pallas-debug-other`
+    finally:
+        for parent in parents:
+            parent.kill()
+            parent.communicate()
+
+
+# Flags.
+
+
+def test_the_users_flags(module: Module, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are honoured, all but a Mosaic dump directory: that is ours to set."""
+    mosaic, llo = tmp_path / "mosaic", tmp_path / "llo"
+    mosaic.mkdir()
+    llo.mkdir()
+    monkeypatch.setenv(
+        "LIBTPU_INIT_ARGS",
+        f"--xla_mosaic_dump_to={mosaic} --xla_jf_dump_to={llo} --xla_mosaic_dump_to {mosaic}",
+    )
+    flags = ("--xla_jf_dump_llo_text=true",)
+    with Pool(Settings(jobs=1, flags=flags)) as pool:  # noqa: SIM117
+        with pool.compile(module("add"), topology=V5E) as outcome:
+            assert outcome.reply is not None
+            assert outcome.reply.error is None
+            assert len(outcome.dumps) > 15
+    assert list(mosaic.iterdir()) == []
+    assert any("final_bundles" in path.name for path in llo.iterdir())
+
+
+def test_flags_of_xla_are_the_programs_alone(
+    module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XLA_FLAGS", "--no_such_flag")
+    with Pool(Settings(jobs=1)) as pool:
+        warm(pool, module)
+
+
+def warm(pool: Pool, module: Module) -> int:
+    """Compile something; the only child's process id."""
+    with pool.compile(module("add"), topology=V5E) as outcome:
+        assert outcome.reply is not None, outcome
+        assert outcome.reply.error is None
+    (pid,) = pool.pids()
+    return pid
+
+
+def stopped_at_work(pool: Pool, module: Module, wait_until: Wait) -> Callable[[], list[Outcome]]:
+    """Give a request to the only child, which is stopped; call for the outcomes."""
+    found: list[Outcome] = []
+
+    def work() -> None:
+        with pool.compile(module("add"), topology=V5E) as outcome:
+            found.append(outcome)
+
+    (pid,) = pool.pids()
+    os.kill(pid, signal.SIGSTOP)
+    future = pool.submit(work)
+    wait_until(lambda: bool(pool.pids(at_work=True)))
+
+    def outcomes() -> list[Outcome]:
+        future.result()
+        return found
+
+    return outcomes

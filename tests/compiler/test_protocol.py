@@ -1,0 +1,99 @@
+"""What parent and worker say to each other: round trips, ends of streams, nonsense."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+from pallas_debug.compiler.protocol import (
+    Reply,
+    Request,
+    read_reply,
+    read_request,
+    write_reply,
+    write_request,
+)
+from pallas_debug.errors import WorkerError
+from pallas_debug.model import Memory
+
+REQUESTS = [
+    Request(topology="v5e:2x2", num_devices=4, log="/a b/ü\n.log", module=b"\n{}\x00\xff" * 9),
+    Request(topology=None, num_devices=1, log="", module=b"", options={"a": "b", "c": 'd"\n'}),
+]
+
+REPLIES = [
+    Reply(seconds=0.25),
+    Reply(
+        seconds=1,
+        device_kind="TPU v5 lite",
+        build="Oct 1",
+        memory=Memory(generated_code=1, arguments=2, outputs=3, temporaries=2**40),
+    ),
+    Reply(seconds=0.0, error="E2003\nüé🦀 \udcff \x00", error_type="JaxRuntimeError"),
+]
+
+
+def test_requests() -> None:
+    pipe = io.BytesIO()
+    for request in REQUESTS:
+        write_request(pipe, request)
+    pipe.seek(0)
+    assert [read_request(pipe) for _ in REQUESTS] == REQUESTS
+    assert read_request(pipe) is None
+
+
+def test_replies() -> None:
+    pipe = io.BytesIO()
+    for reply in REPLIES:
+        write_reply(pipe, reply)
+    pipe.seek(0)
+    assert [read_reply(pipe) for _ in REPLIES] == REPLIES
+    assert read_reply(pipe) is None
+
+
+def test_a_request_that_ends_anywhere() -> None:
+    pipe = io.BytesIO()
+    write_request(pipe, REQUESTS[0])
+    whole = pipe.getvalue()
+    for length in range(len(whole)):
+        assert read_request(io.BytesIO(whole[:length])) is None
+
+
+def test_a_reply_that_ends_anywhere() -> None:
+    pipe = io.BytesIO()
+    write_reply(pipe, REPLIES[1])
+    whole = pipe.getvalue()
+    for length in range(len(whole)):
+        assert read_reply(io.BytesIO(whole[:length])) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b"WARNING: could not determine TPU accelerator type",
+        b"\x00\xff\xfe",
+        b"{",
+        b"null",
+        b"17",
+        b"[]",
+        b'"text"',
+        b"{}",
+        b'{"seconds": "fast"}',
+        b'{"seconds": null}',
+        b'{"seconds": 1, "memory": [1, 2, 3, 4]}',
+        b'{"seconds": 1, "memory": {"arguments": 1}}',
+        b'{"seconds": 1, "error": {"no": "text"}}',
+        b"[" * 100_000,
+    ],
+)
+def test_nonsense(line: bytes) -> None:
+    with pytest.raises(WorkerError) as error:
+        read_reply(io.BytesIO(line + b"\n" + json.dumps({"seconds": 1}).encode() + b"\n"))
+    message = str(error.value)
+    words = (line + b"\n")[:200]
+    assert message.startswith(f"the compiler's process answered with what is no reply: {words!r} (")
+    assert message.endswith(")")
+    assert len(message) < 1500

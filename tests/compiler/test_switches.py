@@ -1,0 +1,160 @@
+"""Switches by name: how they are written, what they become, and what the installed libtpu does."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.compiler import switches, targets
+from pallas_debug.compiler.pool import Pool
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Failure
+
+Module = Callable[[str], bytes]
+
+V5E = targets.resolve("v5e")
+OF_LIBTPU = [s.name for s in switches.SWITCHES.values() if s.where == "compile"]
+ALL = (
+    "log_recorder", "bounds_checks", "poison_vmem", "transpose_trace", "poison_buffers",
+    "assertions",
+)  # fmt: skip
+
+
+def test_the_switches_there_are() -> None:
+    assert tuple(switches.SWITCHES) == ALL
+    for name, switch in switches.SWITCHES.items():
+        assert name == switch.name
+        assert switch.summary
+        assert switch.cost
+        assert switch.since.split()[0] == {"compile": "libtpu", "lowering": "jax"}[switch.where]
+
+
+@pytest.mark.parametrize(
+    "text,names",
+    [
+        ("", ()),
+        (" , ", ()),
+        ((), ()),
+        ("log_recorder", ("log_recorder",)),
+        ("assertions, log_recorder", ("log_recorder", "assertions")),
+        (["assertions", "log_recorder,poison_vmem"], ("log_recorder", "poison_vmem", "assertions")),
+        (["log_recorder", "log_recorder"], ("log_recorder",)),
+    ],
+)
+def test_a_choice_of_them(text: str | list[str], names: tuple[str, ...]) -> None:
+    assert switches.parse(text) == names
+
+
+@pytest.mark.parametrize("name", ["nope", "LOG_RECORDER", "log-recorder", "xla_dump_to", "é"])
+def test_an_unknown_one_is_refused_with_the_list(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        switches.parse(["log_recorder", name])
+    assert str(caught.value) == f"unknown switch {name!r}; there are {', '.join(ALL)}"
+
+
+def test_the_guide_lists_them() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guides" / "dumping.md").read_text()
+    section = guide.partition("\n## Switches\n")[2].partition("\n## ")[0]
+    assert sorted(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE)) == sorted(ALL)
+
+
+def test_what_they_become() -> None:
+    assert switches.compile_options(ALL) == {
+        "xla_tpu_enable_log_recorder": "true",
+        "xla_mosaic_on_device_checks": "bounds",
+        "xla_jf_poison_vmem_allocations": "true",
+        "xla_enable_transpose_trace": "true",
+    }
+    assert switches.lowering_settings(ALL) == (
+        "jax_pallas_poison_buffers",
+        "jax_pallas_enable_debug_checks",
+    )
+    assert switches.compile_options(()) == {}
+    assert switches.lowering_settings(["log_recorder"]) == ()
+
+
+@pytest.mark.parametrize(
+    "names,flags,recorded",
+    [
+        ((), (), False),
+        (("log_recorder",), (), True),
+        (("assertions",), ("--xla_foo=true",), False),
+        ((), ("--xla_tpu_enable_log_recorder=true",), True),
+        ((), ("--xla_tpu_enable_log_recorder",), True),
+        ((), ("-xla_tpu_enable_log_recorder=TRUE",), True),
+        ((), ("--xla_tpu_enable_log_recorder=false",), False),
+    ],
+)
+def test_whether_prints_are_recorded(
+    names: tuple[str, ...], flags: tuple[str, ...], recorded: bool
+) -> None:
+    assert switches.is_recorded(names, flags) is recorded
+
+
+def test_a_refusal_names_the_switch() -> None:
+    message = "INVALID_ARGUMENT: No such compile option: 'xla_enable_transpose_trace'"
+    assert switches.refusal(message, {"libtpu": "1.2.3"}) == (
+        "the switch 'transpose_trace' is refused: libtpu 1.2.3 does not know "
+        "xla_enable_transpose_trace. Leave the switch out, or use another libtpu."
+    )
+    message = "jax 9.9 has no setting jax_pallas_poison_buffers"
+    assert switches.refusal(message, {"jax": "9.9"}) == (
+        "the switch 'poison_buffers' is refused: jax 9.9 does not know "
+        "jax_pallas_poison_buffers. Leave the switch out, or use another jax."
+    )
+
+
+@pytest.mark.parametrize(
+    "message", ["", "No such compile option: 'xla_of_somebody_else'", "Mosaic failed to compile"]
+)
+def test_what_is_no_refusal_stays_as_it_is(message: str) -> None:
+    assert switches.refusal(message, {}) is None
+    failure = Failure(stage="compile", type="JaxRuntimeError", message=message)
+    assert switches.explained(failure, {}) is failure
+
+
+@pytest.mark.parametrize("name", OF_LIBTPU)
+def test_the_installed_libtpu_takes_it(name: str, shared: Pool, module: Module) -> None:
+    options = switches.compile_options([name])
+    with shared.compile(module("add"), topology=V5E.topology, options=options) as outcome:
+        assert outcome.reply is not None, outcome.log
+        assert outcome.reply.error is None
+        assert outcome.reply.memory is not None
+        with shared.compile(module("add"), topology=V5E.topology) as without:
+            assert without.reply is not None
+            assert without.reply.memory is not None
+            more = outcome.reply.memory.generated_code - without.reply.memory.generated_code
+    if name == "log_recorder":
+        assert more > 1_000_000
+    elif name == "poison_vmem":
+        assert 1_000 < more < 10_000
+    else:  # `add` copies nothing of its own and transposes nothing
+        assert 0 <= more <= 1024
+
+
+def test_an_option_that_libtpu_does_not_know(
+    shared: Pool, module: Module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The real refusal, of an option of libtpu's that can only be set for a whole process."""
+    real = switches.SWITCHES["log_recorder"]
+    made_up = type(real)(**{**vars(real), "name": "dump", "option": "xla_mosaic_dump_to"})
+    monkeypatch.setattr(switches, "SWITCHES", {"dump": made_up})
+    options = switches.compile_options(["dump"])
+    with shared.compile(module("add"), topology=V5E.topology, options=options) as outcome:
+        assert outcome.reply is not None
+        assert outcome.reply.error is not None
+        assert outcome.reply.error.endswith("No such compile option: 'xla_mosaic_dump_to'")
+        failure = Failure(stage="compile", type="JaxRuntimeError", message=outcome.reply.error)
+    explained = switches.explained(failure, {"libtpu": "0.0.1"})
+    assert explained.type == "SwitchRefused"
+    assert explained.headline == (
+        "the switch 'dump' is refused: libtpu 0.0.1 does not know xla_mosaic_dump_to. "
+        "Leave the switch out, or use another libtpu."
+    )
+    assert explained.message.endswith(outcome.reply.error)
+    with shared.compile(module("add"), topology=V5E.topology) as after:
+        assert after.reply is not None
+        assert after.reply.error is None

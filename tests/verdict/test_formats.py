@@ -1,0 +1,197 @@
+"""A verdict as a table, as annotations of a workflow, as SARIF."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.errors import VerificationFailed
+from pallas_debug.model import Finding, SourceLine
+from pallas_debug.verdict import Outcome, Verdict, github
+from pallas_debug.verdict.result import Suppressed
+from pallas_debug.verdict.sarif import sarif
+
+
+@pytest.fixture
+def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
+    monkeypatch.chdir(tmp_path)
+    here = str(tmp_path / "src" / "rows.py")
+    bad = Finding(
+        kind="OutOfBoundsRead",
+        kernel="rows",
+        message="x_ref[12:20] reaches 4, 100%",
+        source=SourceLine(file=here, line=12, text="o_ref[...] = x_ref[pl.ds(i, 8)]"),
+        cause="no bound",
+        advice="bound it",
+        engine="checks, compile",
+        values={"targets": "v5e, v6e"},
+        other=SourceLine(file="/elsewhere/other.py", line=3),
+    )
+    known = Finding(kind="PaddingRead", kernel="rows", message="padding", engine="static")
+    return Verdict(
+        name="attend",
+        kernels=("rows", "columns"),
+        findings=(bad,),
+        suppressed=(Suppressed(finding=known, reason="cut off later"),),
+        outcomes=(
+            Outcome(kernel="", engine="trace", status="ok"),
+            Outcome(kernel="rows", engine="races", status="unsupported", reason="too many points"),
+            *(
+                Outcome(kernel="columns", engine=engine, status="unsupported", reason="too many")
+                for engine in ("static", "checks", "races")
+            ),
+            Outcome(kernel="columns", engine="compile", target="v5e", status="ok"),
+            Outcome(
+                kernel="columns", engine="compile", target="v6e", status="skipped", reason="no v6e"
+            ),
+            Outcome(kernel="rows", engine="static", status="ok", notes=("values of n",)),
+            Outcome(kernel="rows", engine="compile", target="v5e", status="found"),
+            Outcome(kernel="rows", engine="compile", target="v6e", status="ok"),
+            Outcome(kernel="rows", engine="checks", status="unsupported", reason="no PRNG"),
+        ),
+        notes=("zeros were taken",),
+    )
+
+
+def test_the_whole_text(verdict: Verdict) -> None:
+    assert str(verdict) == "\n".join(
+        [
+            "kernel   static  v5e    v6e  checks  races",
+            "rows     ok*     FOUND  ok   ?       ?",
+            "columns  ?       ok     n/a  ?       ?",
+            "",
+            "OutOfBoundsRead in kernel `rows`",
+            "  src/rows.py:12   o_ref[...] = x_ref[pl.ds(i, 8)]",
+            "  x_ref[12:20] reaches 4, 100%",
+            "  other side: /elsewhere/other.py:3",
+            "  cause: no bound",
+            "  try: bound it",
+            "  seen by: checks, compile for v5e, v6e",
+            "",
+            "not counted: PaddingRead in kernel `rows`: cut off later",
+            "",
+            "not judged: rows races: too many points",
+            "not judged: columns static, columns checks, columns races: too many",
+            "not called: columns v6e: no v6e",
+            "not judged: rows static: values of n",
+            "not judged: rows checks: no PRNG",
+            "note: zeros were taken",
+            "",
+            "attend: 1 finding in 2 kernels",
+        ]
+    )
+
+
+def test_two_answers_to_one_cell_show_the_worse() -> None:
+    outcomes = [
+        Outcome(kernel="rows", engine="static", status="found"),
+        Outcome(kernel="rows", engine="static", status="ok"),
+    ]
+    for order in (outcomes, outcomes[::-1]):
+        text = str(Verdict(name="f", kernels=("rows",), outcomes=tuple(order)))
+        assert "rows    FOUND" in text
+
+
+def test_nothing_found_says_what_that_is_worth(verdict: Verdict) -> None:
+    clean = Verdict(name="f", kernels=("rows",))
+    assert str(clean) == "f: nothing found in 1 kernel"
+    assert clean.ok
+    gaps = Verdict(name="f", kernels=("rows",), outcomes=verdict.outcomes)
+    words = (
+        "f: nothing found in 1 kernel; beyond the limits of an engine: 5 of 9 judgements "
+        "(races, static, checks); see `not judged`"
+    )
+    assert str(gaps).endswith(words)
+    assert gaps.ok
+
+
+def test_what_was_found_is_raised(verdict: Verdict) -> None:
+    with pytest.raises(VerificationFailed) as raised:
+        verdict.throw()
+    assert str(raised.value) == str(verdict)
+    assert raised.value.findings == verdict.findings
+    Verdict(name="f").throw()
+
+
+def test_annotations(verdict: Verdict) -> None:
+    found, *gaps = github.lines(verdict)
+    assert found == (
+        "::error file=src/rows.py,line=12,title=OutOfBoundsRead in rows::"
+        "x_ref[12:20] reaches 4, 100%25%0Acause: no bound%0Atry: bound it"
+    )
+    assert gaps[0] == "::notice title=not judged%3A rows races::too many points"
+    assert len(gaps) == len(verdict.gaps)
+    nowhere = Finding(kind="A", kernel="k:1,2", message="m")
+    assert github.lines(Verdict(name="f", findings=(nowhere,))) == [
+        "::error title=A in k%3A1%2C2::m"
+    ]
+
+
+HOSTILE = "rows\n::error title=x::y%0A\x1b[2J"
+
+
+@pytest.fixture
+def hostile() -> Verdict:
+    """A kernel whose name holds a workflow command, found fault with and not judged."""
+    cell = Outcome(
+        kernel=HOSTILE,
+        digest="ab" * 32,
+        engine="compile",
+        target="v5e",
+        status="unjudged",
+        reason="line\n::warning::z",
+    )
+    finding = Finding(kind="A", kernel=HOSTILE, message="m\n::warning::z")
+    return Verdict(
+        name="f", kernels=(HOSTILE,), outcomes=(cell,), findings=(finding,), problems=("p\n::q::r",)
+    )
+
+
+def test_a_name_cannot_inject_a_workflow_command(hostile: Verdict) -> None:
+    lines = github.lines(hostile)
+    assert len(lines) == 3
+    for line in lines:
+        assert line.startswith("::error title=")
+        assert "\n" not in line
+        properties, _, _ = line.removeprefix("::error ").partition("::")
+        assert ":" not in properties  # of the name, all are escaped
+    assert "%250A" in lines[0]  # the name's own percent sign is no newline
+    table, *_ = str(hostile).split("\n\n")
+    assert len(table.splitlines()) == 2
+    assert "rows\\n::error title=x::y%0A\\x1b[2J" in table
+    quoted = github.quoted(str(hostile), "token").splitlines()
+    assert (quoted[0], quoted[-1]) == ("::stop-commands::token", "::token::")
+    assert github.quoted("a") != github.quoted("a")
+
+
+def test_sarif(verdict: Verdict) -> None:
+    document = sarif(verdict)
+    assert document["version"] == "2.1.0"
+    (run,) = document["runs"]
+    assert [rule["id"] for rule in run["tool"]["driver"]["rules"]] == [
+        "OutOfBoundsRead",
+        "PaddingRead",
+    ]
+    first, second = run["results"]
+    assert (first["ruleId"], first["ruleIndex"], first["level"]) == ("OutOfBoundsRead", 0, "error")
+    (where,) = first["locations"]
+    assert where["physicalLocation"]["artifactLocation"]["uri"] == "src/rows.py"
+    assert where["physicalLocation"]["region"]["startLine"] == 12
+    assert first["relatedLocations"][0]["physicalLocation"]["region"]["startLine"] == 3
+    assert "suppressions" not in first
+    assert second["suppressions"] == [{"kind": "external", "justification": "cut off later"}]
+    (invocation,) = run["invocations"]
+    said = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
+    assert said["rows, checks: unsupported: no PRNG"] == "note"
+    assert invocation["executionSuccessful"]
+
+
+def test_sarif_says_what_was_not_judged(hostile: Verdict) -> None:
+    (invocation,) = sarif(hostile)["runs"][0]["invocations"]
+    assert not invocation["executionSuccessful"]
+    said = {n["message"]["text"]: n["level"] for n in invocation["toolExecutionNotifications"]}
+    assert said == {
+        "rows\\n::error title=x::y%0A\\x1b[2J, v5e: unjudged: line\n::warning::z": "error",
+        "not done: p\n::q::r": "error",
+    }

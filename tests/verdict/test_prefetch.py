@@ -1,0 +1,186 @@
+"""Scalar prefetch that the arguments decide is judged before anything runs; no other is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from pallas_debug_kernels.broken import broken
+
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.compiler.targets import resolve_all
+from pallas_debug.model import Finding
+from pallas_debug.verdict import Verdict, verify
+
+PAGES = broken("page_past_the_pool")
+TABLE, POOL = PAGES.make_args()
+UNKNOWN = jax.ShapeDtypeStruct(TABLE.shape, TABLE.dtype)
+NOT_JUDGED = ("the index map of page_ref: it reads page_table_ref, whose values are not known",)
+
+gather = PAGES.function
+
+
+def judged(function: Callable[..., Any], *args: Any) -> Verdict:
+    return verify(function, *args, targets="v5e", engines="static")
+
+
+def notes(verdict: Verdict) -> tuple[str, ...]:
+    return tuple(note for outcome in verdict.outcomes for note in outcome.notes)
+
+
+def only(verdict: Verdict) -> Finding:
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.engine) == ("BlockIndexOutOfBounds", "static")
+    return finding
+
+
+def test_a_table_that_points_past_the_array() -> None:
+    verdict = judged(gather, TABLE, POOL)
+    finding = only(verdict)
+    assert finding.grid_point == (2,)
+    assert finding.source is not None
+    assert finding.source.line == PAGES.line
+    assert "gives block 9 along dimension 0 of float32[4, 8, 128], which has 4" in finding.message
+    assert notes(verdict) == ()
+
+
+def test_a_table_without_values_is_not_judged() -> None:
+    verdict = judged(gather, UNKNOWN, POOL)
+    assert verdict.ok
+    assert notes(verdict) == NOT_JUDGED
+
+
+def made_up(table: Any, pool: Any) -> Any:
+    return gather(jnp.cumsum(table) - jnp.arange(3), pool)
+
+
+def sorted_floats(scores: Any, pool: Any) -> Any:
+    return gather(jnp.argsort(scores)[:3], pool)
+
+
+def written_down(pool: Any) -> Any:
+    return gather(jnp.array([2, 0, 9]), pool)
+
+
+def in_a_scan(table: Any, pool: Any) -> Any:
+    return jax.lax.scan(lambda c, _: (c, gather(table, pool)), 0, None, length=2)[1]
+
+
+def of_a_batch(table: Any, pools: Any) -> Any:
+    return jax.vmap(gather, (None, 0))(table, pools)
+
+
+@pytest.mark.parametrize(
+    "function, args, point",
+    [
+        (jax.jit(gather), (TABLE, POOL), (2,)),
+        (made_up, (np.array([1, 1, 6], np.int32), POOL), (2,)),
+        (sorted_floats, (np.array([3.0, 2, 1, 5, 6, 0], np.float32), POOL), (0,)),
+        (written_down, (POOL,), (2,)),
+        (in_a_scan, (TABLE, POOL), (2,)),
+        (of_a_batch, (TABLE, jnp.stack([POOL, POOL])), (0, 2)),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_arguments_and_constants_lead_to_is_computed(
+    function: Callable[..., Any], args: tuple[Any, ...], point: tuple[int, ...]
+) -> None:
+    assert only(judged(function, *args)).grid_point == point
+
+
+def rounded(scores: Any, pool: Any) -> Any:
+    return gather((scores * 3.0).astype(jnp.int32)[:3], pool)
+
+
+def in_a_branch(table: Any, flag: Any, pool: Any) -> Any:
+    return jax.lax.cond(flag, lambda: gather(table, pool), lambda: pool[:3])
+
+
+def in_a_loop(table: Any, n: Any, pool: Any) -> Any:
+    return jax.lax.fori_loop(0, n, lambda i, out: out + gather(table, pool), pool[:3])
+
+
+def each_its_own(tables: Any, pool: Any) -> Any:
+    return jax.lax.scan(lambda c, table: (c, gather(table, pool)), 0, tables)[1]
+
+
+def of_another_kernel(table: Any, pool: Any) -> Any:
+    def double(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = x_ref[...] * 2
+
+    return gather(pl.pallas_call(double, out_shape=table)(table), pool)
+
+
+def called_back(table: Any, pool: Any) -> Any:
+    return gather(jax.pure_callback(lambda t: t, table, table), pool)
+
+
+@pytest.mark.parametrize(
+    "function, args",
+    [
+        (rounded, (np.array([0.5, 3.0, 1.0], np.float32), POOL)),
+        (in_a_branch, (TABLE, np.bool_(True), POOL)),
+        (in_a_loop, (TABLE, np.int32(2), POOL)),
+        (each_its_own, (np.stack([TABLE, TABLE]), POOL)),
+        (of_another_kernel, (TABLE, POOL)),
+    ],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_what_they_do_not_decide_on_every_chip_is_not(
+    function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    verdict = judged(function, *args)
+    assert verdict.ok, str(verdict)
+    assert set(notes(verdict)) >= set(NOT_JUDGED)
+
+
+def test_what_python_gives_back_is_not_asked_for() -> None:
+    (target,) = resolve_all("v5e")
+    (calls,) = prefetch.tables(called_back, (TABLE, POOL), {}, target).values()
+    assert calls == [(None,)]
+
+
+def test_each_call_is_judged_with_its_own_table() -> None:
+    finding = only(judged(lambda t, p: (gather(t * 0, p), gather(t, p)), TABLE, POOL))
+    assert finding.grid_point == (2,)
+    verdict = judged(lambda t, u, p: (gather(t, p), gather(u, p)), TABLE, UNKNOWN, POOL)
+    assert only(verdict).grid_point == (2,)
+    assert notes(verdict) == NOT_JUDGED
+
+
+def test_of_many_calls_some_are_looked_at_and_the_rest_is_said() -> None:
+    def many(pool: Any) -> Any:
+        return [gather(jnp.array([i % 4, i // 4, 0]), pool) for i in range(10)]
+
+    verdict = judged(many, POOL)
+    assert verdict.ok
+    assert notes(verdict) == (
+        "2 of 10 calls, each with scalar prefetch of its own: the first 8 are looked at",
+    )
+
+
+def test_a_slice_in_the_body_is_judged_too() -> None:
+    ends = broken("scalar_read_past_the_end")
+    (finding,) = judged(ends.function, *ends.make_args()).findings
+    assert (finding.kind, finding.grid_point) == ("OutOfBoundsRead", (1,))
+
+
+def test_a_fault_of_ours_is_said_and_costs_no_more_than_the_tables(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(prefetch, "tables", fails)
+    verdict = judged(gather, TABLE, POOL)
+    assert verdict.ok
+    assert notes(verdict) == NOT_JUDGED
+    assert verdict.notes == (
+        "the scalar prefetch of the kernels could not be computed from the arguments "
+        "(RuntimeError: out of luck); what depends on it is left to the engines that run them",
+    )

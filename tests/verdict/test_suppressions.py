@@ -1,0 +1,100 @@
+"""Findings that do not count: the file, what it matches, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Finding, SourceLine
+from pallas_debug.verdict import suppressions
+from pallas_debug.verdict.suppressions import Suppression
+
+FOUND = Finding(
+    kind="PaddingRead",
+    kernel="ragged_rows",
+    message="padding is read",
+    operand="x_ref",
+    source=SourceLine(file="/home/me/src/rows.py", line=12),
+)
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "pallas-debug.toml"
+    path.write_text(text)
+    return path
+
+
+def test_a_file_is_read(tmp_path: Path) -> None:
+    path = written(
+        tmp_path,
+        """
+        [[suppress]]
+        kind = "PaddingRead"
+        kernel = "ragged_*"
+        reason = "the caller cuts it off"
+        """,
+    )
+    (one,) = suppressions.read(path)
+    assert one == Suppression(
+        kind="PaddingRead", kernel="ragged_*", reason="the caller cuts it off"
+    )
+    kept, left_out, idle = suppressions.apply([FOUND], [one])
+    assert (kept, idle) == ((), ())
+    assert [(s.finding, s.reason) for s in left_out] == [(FOUND, "the caller cuts it off")]
+
+
+@pytest.mark.parametrize(
+    "fields, fits",
+    [
+        ({}, True),
+        ({"kind": "RaggedPadding"}, True),  # as another engine calls it
+        ({"kind": "NanProduced"}, False),
+        ({"kernel": "ragged_rows"}, True),
+        ({"kernel": "rows"}, False),
+        ({"line": "rows.py:12"}, True),
+        ({"line": "src/rows.py"}, True),
+        ({"line": "rows.py:13"}, False),
+        ({"line": "ws.py:12"}, False),
+        ({"operand": "x_ref"}, True),
+        ({"operand": "y_ref"}, False),
+    ],
+)
+def test_what_fits(fields: dict[str, str], fits: bool) -> None:
+    assert Suppression(**{"kind": "PaddingRead", "reason": "r", **fields}).fits(FOUND) is fits
+
+
+def test_one_that_fits_nothing_is_said() -> None:
+    idle = Suppression(kind="PaddingRead", kernel="gone", reason="r")
+    kept, left_out, said = suppressions.apply([FOUND], [idle])
+    assert kept == (FOUND,)
+    assert left_out == ()
+    assert said == (
+        "the suppression of kind PaddingRead, kernel gone fits no finding; take it out",
+    )
+
+
+@pytest.mark.parametrize(
+    "text, said",
+    [
+        ("kind = ", "is no TOML"),
+        ('suppress = "all"', "`suppress` is a list of tables: write [[suppress]]"),
+        ("suppress = [1]", "number 1: is no table"),
+        ("[[suppress]]\nkind = 'A'\nreson = 'b'", "unknown reson; a suppression has kind, kernel"),
+        ("[[suppress]]\nkind = 'A'\nreason = 3", "number 1: reason must be text"),
+        ("[[suppress]]\nkind = 'A'\nreason = ' '", "number 1: has no reason"),
+        ("[[suppress]]\nkernel = 'a'", "number 1: has no kind and no reason"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, said: str) -> None:
+    path = written(tmp_path, text)
+    with pytest.raises(UsageError) as raised:
+        suppressions.read(path)
+    assert said in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"gone\.toml cannot be read: No such file"):
+        suppressions.read(tmp_path / "gone.toml")

@@ -1,0 +1,191 @@
+"""The table of a verdict is complete whatever the engines answer, and its last line follows it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+
+import pytest
+
+from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.verify import exit_code
+from pallas_debug.model import Finding
+from pallas_debug.verdict import Outcome, Verdict, table
+from pallas_debug.verdict.result import ENGINES, Engine, Status
+from pallas_debug.verdict.table import Asked, Subject
+
+TARGETS = ("v4", "v5e", "v6e")
+STATUSES: tuple[Status, ...] = ("ok", "found", "unsupported", "unjudged")
+KERNELS = (
+    Subject(name="rows", digest="aa" * 32),
+    Subject(name="rows", digest="bb" * 32),
+    Subject(name="columns", digest="cc" * 32),
+    Subject(name="lost"),
+)
+
+
+def asked(by_name: bool = False, **fields: object) -> Asked:
+    given = {"kernels": KERNELS[:1], "engines": ENGINES, "targets": ("v5e",), "by_name": by_name}
+    return Asked(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def cell(status: Status, engine: Engine = "static", **fields: object) -> Outcome:
+    given = {"kernel": "rows", "digest": "aa" * 32, "engine": engine, "status": status}
+    return Outcome(**{**given, **fields})  # type: ignore[arg-type]
+
+
+def verdict(outcomes: tuple[Outcome, ...], **fields: object) -> Verdict:
+    kernels = table.labels((o.kernel, o.digest) for o in outcomes if o.kernel)
+    given = {"name": "f", "kernels": tuple(kernels.values()), "outcomes": outcomes}
+    return Verdict(**{**given, **fields})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> None:
+    chance = random.Random(seed)
+    what = Asked(
+        kernels=tuple(chance.sample(KERNELS, chance.randint(1, len(KERNELS)))),
+        engines=tuple(e for e in ENGINES if chance.random() < 0.6) or ("static",),
+        targets=tuple(t for t in TARGETS if chance.random() < 0.6),
+        by_name=chance.random() < 0.5,
+    )
+    empty = table.cells(what)
+    answers = [
+        dataclasses.replace(one, status=chance.choice(STATUSES), reason=f"reason {i}")
+        for i, one in enumerate(empty)
+        for _ in range(chance.choice((0, 1, 1, 2)))
+    ]
+    chance.shuffle(answers)
+    filled = table.fill(what, answers)
+
+    def key(outcome: Outcome) -> tuple[object, ...]:
+        return outcome.kernel, outcome.digest, outcome.engine, outcome.target
+
+    assert [key(one) for one in filled] == [key(one) for one in empty]
+    for one in filled:
+        given = {answer.status for answer in answers if key(answer) == key(one)}
+        if not given:
+            assert (one.status, one.reason) == ("unjudged", table.NO_ANSWER)
+        elif one.status == "ok":
+            assert given == {"ok"}
+        assert one.status != "unsupported" or not what.by_name
+        assert one.reason
+
+    said = verdict(filled)
+    assert said.ok == ({one.status for one in filled} <= {"ok", "found", "unsupported"})
+    missing = len(said.unjudged)
+    last = str(said).splitlines()[-1]
+    judgements = "judgement" if len(filled) == 1 else "judgements"
+    assert (f"f: {missing} of {len(filled)} {judgements} not made (" in last) == bool(missing)
+    assert ("nothing found in" in last) == (not missing)
+    assert exit_code(said) == (Exit.CANNOT_RUN if missing else Exit.OK)
+    rows = str(said).partition("\n\n")[0].splitlines()
+    assert len(rows) == 1 + len(what.kernels) or not filled
+    signs = [sign for row in rows[1:] for sign in row.split()[1:]]
+    assert len(signs) == len(filled)
+
+    found = verdict(filled, findings=(Finding(kind="A", kernel="rows", message="m"),))
+    assert exit_code(found) == Exit.FAILED
+    assert str(found).splitlines()[-1].endswith(f"1 finding in {len_of(found)}")
+
+
+def len_of(one: Verdict) -> str:
+    return "1 kernel" if len(one.kernels) == 1 else f"{len(one.kernels)} kernels"
+
+
+def test_a_cell_that_nobody_answered_says_so() -> None:
+    (one,) = table.fill(asked(engines=("checks",)), [])
+    assert (one.kernel, one.engine, one.status) == ("rows", "checks", "unjudged")
+    assert one.reason == "the engine ended without an answer (please report it)"
+
+
+def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
+    full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
+    rest = [cell("ok"), cell("ok", "checks"), cell("ok", "races")]
+    what = asked(targets=("v5e", "v6e"))
+    said = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
+    assert str(said).splitlines()[-1] == (
+        "f: 1 of 5 judgements not made (v6e: the disk is full. Free some space); "
+        "nothing found by the rest"
+    )
+    also = dataclasses.replace(full, engine="races", target=None, reason="it hangs")
+    said = verdict(table.fill(what, [full, also, *rest[:2]]))
+    assert str(said).splitlines()[-1] == (
+        "f: 3 of 5 judgements not made (v5e: the engine ended without an answer (please report "
+        "it); and 2 other reasons); nothing found by the rest"
+    )
+    said = verdict(table.fill(asked(engines=("races",)), [also]))
+    assert str(said).splitlines()[-1] == (
+        "f: 1 of 1 judgement not made (races: it hangs); nothing is known about its kernels"
+    )
+    long = verdict(
+        table.fill(asked(engines=("races",)), [cell("unjudged", "races", reason="a" * 999)])
+    )
+    assert f"({'races: ' + 'a' * 159}…)" in str(long).splitlines()[-1]
+
+
+def test_the_limit_of_an_engine_counts_where_the_engine_was_named() -> None:
+    answers = [cell("unsupported", "races", reason="too many points")]
+    unless = verdict(table.fill(asked(engines=("races",)), answers))
+    assert unless.ok
+    assert exit_code(unless) == Exit.OK
+    assert str(unless).splitlines()[-1] == (
+        "f: nothing found in 1 kernel; beyond the limits of an engine: 1 of 1 judgement (races); "
+        "see `not judged`"
+    )
+    named = verdict(table.fill(asked(engines=("races",), by_name=True), answers))
+    assert not named.ok
+    assert exit_code(named) == Exit.CANNOT_RUN
+
+
+def test_a_chip_for_which_the_function_calls_another_kernel_is_no_gap() -> None:
+    what = asked(engines=("compile",), elsewhere={"aa" * 32: {"v5e": "for v5e it is not called"}})
+    said = verdict(table.fill(what, []))
+    assert said.ok
+    assert "rows    n/a" in str(said)
+    assert "not called: rows v5e: for v5e it is not called" in str(said)
+
+
+def test_work_that_is_no_cell_counts_as_well() -> None:
+    said = verdict((cell("ok"),), problems=("cannot dump to kept: the disk is full", "another"))
+    assert not said.ok
+    assert exit_code(said) == Exit.CANNOT_RUN
+    assert "not done: cannot dump to kept: the disk is full" in str(said)
+    assert str(said).splitlines()[-1] == (
+        "f: not everything was done (cannot dump to kept: the disk is full; and 1 other problem); "
+        "nothing found in 1 kernel"
+    )
+
+
+def test_kernels_of_one_name_have_rows_of_their_own() -> None:
+    what = asked(kernels=KERNELS[:2], engines=("static",))
+    answers = [cell("ok"), cell("found", digest="bb" * 32)]
+    for order in (answers, answers[::-1]):
+        text = str(verdict(table.fill(what, order)))
+        assert "rows-aaaaaaaa  ok" in text
+        assert "rows-bbbbbbbb  FOUND" in text
+        assert text.endswith("in 2 kernels")
+
+
+def test_of_two_answers_the_worse_counts_with_the_notes_of_both() -> None:
+    answers = [cell("ok", notes=("a",), seconds=1.0), cell("found", notes=("b",), seconds=2.0)]
+    for order in (answers, answers[::-1]):
+        (one,) = table.fill(asked(engines=("static",)), order)
+        assert (one.status, set(one.notes), one.seconds) == ("found", {"a", "b"}, 3.0)
+
+
+def test_an_answer_that_was_not_asked_for_is_kept() -> None:
+    trace = Outcome(kernel="", engine="trace", status="found")
+    other = cell("found", "compile", target="v4")
+    first, second, *rest = table.fill(asked(), [trace, other])
+    assert {first, second} == {trace, other}
+    assert len(rest) == 4
+
+
+@pytest.mark.parametrize(
+    "name, shown",
+    [("rows", "rows"), ("a\nb", "a\\nb"), ("\x1b[2J", "\\x1b[2J"), ("ü\u202e", "ü\\u202e")],
+)
+def test_a_name_is_one_line(name: str, shown: str) -> None:
+    assert table.visible(name) == shown
+    assert table.labels([(name, "")]) == {(name, ""): shown}
