@@ -37,8 +37,8 @@ from pallas_debug.ir.normal import NOISE, Noise
 from pallas_debug.ir.text import Document
 from pallas_debug.model import Compilation, Failure, Kernel, Pass
 from pallas_debug.store import schema
-from pallas_debug.tui.everywhere import Search
-from pallas_debug.tui.model import Browser, Place
+from pallas_debug.tui.model.browser import Browser, Place
+from pallas_debug.tui.model.search import DumpSearch
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
 KERNELS, FILES = 10_000, 20
@@ -352,7 +352,7 @@ def searching(table: Table, root: Path) -> None:
     ):
 
         def ours(pattern: str = pattern) -> None:
-            Search(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
+            DumpSearch(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
 
         grep = best(tool("grep", "-ci", flag, pattern, *files))  # no capital: case is ignored
         took = best(ours)

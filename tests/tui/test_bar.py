@@ -9,7 +9,7 @@ from textual import events
 from textual.app import App, ComposeResult
 
 from pallas_debug.tui import bar
-from pallas_debug.tui.textpane import TextPane
+from pallas_debug.tui.panes.text import TextPane
 
 
 def test_there_is_none_where_all_is_seen() -> None:

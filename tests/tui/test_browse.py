@@ -17,8 +17,8 @@ from textual.widgets import Input, Static
 
 from pallas_debug.tui import highlight
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.lineview import plain, visible
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.widgets.cells import plain, visible
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}

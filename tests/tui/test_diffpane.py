@@ -17,9 +17,9 @@ from textual.pilot import Pilot
 
 from pallas_debug.ir.operations import Kind
 from pallas_debug.tui import diffpane
-from pallas_debug.tui.cells import cells as cell_count
-from pallas_debug.tui.diffpane import Compared, DiffPane
-from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.panes.diff import Compared, DiffPane
+from pallas_debug.tui.widgets.cells import cells as cell_count
+from pallas_debug.tui.widgets.cells import plain
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
 DATA = Path(__file__).parents[1] / "ir" / "data"

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui.follow import Watch
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.model.watch import Watch
 
 
 @pytest.fixture

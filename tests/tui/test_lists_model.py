@@ -15,12 +15,11 @@ from pallas_debug.ir.text import open_regular
 from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store import Store
 from pallas_debug.tui import everywhere, failure, model
-from pallas_debug.tui.changes import Change, change, count_operations
-from pallas_debug.tui.everywhere import Search, query_of, step_of
-from pallas_debug.tui.kernels import KernelList
-from pallas_debug.tui.model import Browser, Entry, Place
-from pallas_debug.tui.rows import Filter, Row
-from pallas_debug.tui.runs import Runs
+from pallas_debug.tui.model.browser import Browser, Entry, Place
+from pallas_debug.tui.model.kernels import Filter, KernelList, Row
+from pallas_debug.tui.model.runs import Runs
+from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
+from pallas_debug.tui.panes.steps import Change, change, count_operations
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
@@ -431,7 +430,7 @@ def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("vector.load", "all", entries["double"])(never)
     assert not search.running
     assert search.count == len(search.hits) > 3
@@ -454,7 +453,7 @@ def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
 
 def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("o_ref|arg2", "kernel", entries["unaligned"])(never)
     assert {hit.entry for hit in search.hits} == {entries["unaligned"]}
     search.begin("arg1", "all", entries["unaligned"])(never)
@@ -465,7 +464,7 @@ def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
 def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(everywhere, "AHEAD", 2)
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     run = search.begin("%", "all", entries["double"])
     assert search.running
     assert search.peel()
@@ -488,12 +487,12 @@ def test_further_hits_are_listed_as_one_comes_near_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     browser, entries = listed()
-    whole = Search(browser)
+    whole = DumpSearch(browser)
     whole.begin("vector.load|tpu", "all", entries["double"])(never)
     assert len(whole.hits) == whole.count > 40
     assert whole.near_end() is None
     monkeypatch.setattr(everywhere, "AHEAD", 8)
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("vector.load|tpu", "all", entries["double"])(never)
     assert (search.count, search.texts) == (whole.count, whole.texts)
     assert search.hits == whole.hits[:8]
@@ -519,7 +518,7 @@ def test_listing_more_stops_with_its_worker_and_with_its_search(
 ) -> None:
     monkeypatch.setattr(everywhere, "AHEAD", 2)
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("%", "all", entries["double"])(never)
     search.at = 1
     more = search.near_end()
@@ -535,7 +534,7 @@ def test_listing_more_stops_with_its_worker_and_with_its_search(
 
 def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     browser = Browser(copy)
-    search = Search(browser)
+    search = DumpSearch(browser)
     run = search.begin("vector", "all", browser.entries[0])
     path = copy / browser.entries[0].name / "jaxpr.txt"
     path.unlink()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, Step, kernel_name
+from pallas_debug.tui.model.browser import BEFORE, Against, Browser, Entry, Place, Step, kernel_name
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
 

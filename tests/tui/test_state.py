@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from pallas_debug.tui.editor import UNTRUSTED
 
 from pallas_debug.tui import clipboard, crash, editor, state
-from pallas_debug.tui.editor import UNTRUSTED
-from pallas_debug.tui.state import Spot, State
+from pallas_debug.tui.model.state import Spot, State
 
 
 def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:

@@ -10,17 +10,16 @@ from array import array
 from pathlib import Path
 
 import pytest
+from pallas_debug.tui.find import _Work
+from pallas_debug.tui.highlight import Mark
 from rich.cells import cell_len
 
 from pallas_debug.ir.operations import Module, Region
 from pallas_debug.ir.patterns import Query
 from pallas_debug.ir.text import Document
 from pallas_debug.tui import highlight
-from pallas_debug.tui.cells import cells, cuts, plain, visible, without_tabs
-from pallas_debug.tui.find import _Work
-from pallas_debug.tui.folds import Folds
-from pallas_debug.tui.highlight import Mark
-from pallas_debug.tui.lines import AGAIN, PIECE, DocumentLines, Lines, ListLines
+from pallas_debug.tui.widgets.cells import cells, cuts, plain, visible, without_tabs
+from pallas_debug.tui.widgets.lines import AGAIN, PIECE, DocumentLines, Folds, Lines, ListLines
 
 LLO = [
     "$region0: #{add.1}",
