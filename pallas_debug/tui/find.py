@@ -6,7 +6,6 @@ The pane searches in pieces of a few milliseconds and lets the screen answer bet
 from __future__ import annotations
 
 import bisect
-import re
 import time
 from array import array
 from functools import partial
@@ -15,8 +14,9 @@ from typing import Literal
 from textual.message import Message
 from textual.worker import Worker
 
+from pallas_debug.errors import PatternError
 from pallas_debug.ir.chunks import newlines
-from pallas_debug.ir.patterns import Query
+from pallas_debug.ir.patterns import Pattern, Query
 from pallas_debug.ir.search import finder
 from pallas_debug.tui import highlight
 from pallas_debug.tui.lines import Lines, ListLines
@@ -63,7 +63,7 @@ class FindView(LineView):
         self.case: Case = "smart"
         self.hits = array("Q")
         """The lines that have one, in order, as far as they are known."""
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: Pattern | None = None
         self._search: Worker[None] | None = None
         self._work: _Work | None = None
         self._from = self._landed = 0
@@ -85,10 +85,10 @@ class FindView(LineView):
             self.sought = Query(text=text, literal=not self.regex, ignore_case=_CASES[self.case])
             try:
                 self.sought.compiled()
-            except re.error as error:
-                self.problem = f"no regular expression: {error.msg}; searched as it stands"
+            except PatternError as error:
+                self.problem = f"no regular expression: {error.reason}; searched as it stands"
                 self.sought = Query(text=text, literal=True, ignore_case=_CASES[self.case])
-        self._pattern = self.sought.of_text() if self.sought else None
+        self._pattern = self.sought.compiled() if self.sought else None
         self._landed = self.cursor
         self._awaited = self.sought is not None
         self._search_again()
@@ -210,7 +210,7 @@ class FindView(LineView):
     def mark(self, query: Query | None) -> None:
         """Set apart what a search elsewhere found, where nothing is searched for here."""
         if self.sought is None:
-            self._pattern = query.of_text() if query is not None else None
+            self._pattern = query.compiled() if query is not None else None
             self.refresh()
 
     def _done(self) -> None:

@@ -10,6 +10,8 @@ import functools
 import re
 from collections.abc import Iterable, Sequence
 
+from pallas_debug.ir.patterns import Pattern, spans_of
+
 Spans = list[tuple[str, str]]
 """Parts of a line, each with its kind; `""` for what is nothing in particular."""
 
@@ -98,7 +100,6 @@ def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Ma
     return found
 
 
-def hits(line: str, pattern: re.Pattern[str]) -> list[Mark]:
+def hits(line: str, pattern: Pattern) -> list[Mark]:
     """Where a pattern matches, as marks."""
-    found = (match.span() for match in pattern.finditer(line))
-    return [(start, stop, "hit") for start, stop in found if stop > start]
+    return [(start, stop, "hit") for start, stop in spans_of(pattern, line)]
