@@ -21,6 +21,18 @@ class UsageError(PallasDebugError):
     """What was asked for makes no sense: an unknown name, an argument that does not parse."""
 
 
+class PatternError(UsageError):
+    """Text that is not a regular expression, or not one that can be matched in linear time.
+
+    Attributes:
+      reason: why, without the text itself.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{text!r} is not a valid regular expression: {reason}")
+
+
 class CannotRunError(PallasDebugError):
     """What was asked for makes sense, but cannot be done on this machine or in this process."""
 

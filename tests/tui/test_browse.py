@@ -15,10 +15,9 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.tui import highlight
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
-from pallas_debug.tui.widgets.cells import plain, visible
+from pallas_debug.tui.widgets.cells import plain, spans, visible
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
@@ -287,9 +286,9 @@ async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> No
     ],
 )
 def test_highlighting(line: str, kinds: set[str]) -> None:
-    spans = highlight.spans(line)
-    assert "".join(text for text, _ in spans) == line
-    assert kinds <= {kind for _, kind in spans}
+    parts = spans(line)
+    assert plain(parts) == line
+    assert kinds <= {kind for _, kind in parts}
 
 
 @drive

@@ -14,9 +14,10 @@ import pytest
 from pallas_debug.ir.text import open_regular
 from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store import Store
-from pallas_debug.tui import everywhere, failure, model
-from pallas_debug.tui.model.browser import Browser, Entry, Place
-from pallas_debug.tui.model.kernels import Filter, KernelList, Row
+from pallas_debug.tui.model import failure
+from pallas_debug.tui.model import search as everywhere
+from pallas_debug.tui.model.browser import Browser, Entry, Place, kernel_name
+from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
 from pallas_debug.tui.panes.steps import Change, change, count_operations
@@ -30,7 +31,7 @@ def never() -> bool:
 
 def listed() -> tuple[Browser, dict[str, Entry]]:
     browser = Browser(LISTED)
-    return browser, {model.kernel_name(entry.name): entry for entry in browser.entries}
+    return browser, {kernel_name(entry.name): entry for entry in browser.entries}
 
 
 @pytest.fixture
@@ -76,7 +77,7 @@ def test_what_cannot_be_read_is_a_question(
 
 
 def row(**marks: str) -> Row:
-    return Row(name="k", targets=tuple(marks.items()))
+    return KernelRow(name="k", targets=tuple(marks.items()))
 
 
 @pytest.mark.parametrize(
@@ -93,15 +94,15 @@ def row(**marks: str) -> Row:
     ],
 )
 def test_a_filter_looks_at_targets(text: str, of: Row, taken: bool) -> None:
-    assert Filter.of(text).takes_row(of) is taken
+    assert KernelFilter.of(text).takes_row(of) is taken
 
 
 def test_a_filter_has_words_and_pairs() -> None:
-    wanted = Filter.of(" Soft target:v5e MAX test:grad other:x ")
+    wanted = KernelFilter.of(" Soft target:v5e MAX test:grad other:x ")
     assert wanted.words == ("soft", "max", "other:x")
     assert (wanted.target, wanted.status, wanted.test) == ("v5e", None, "grad")
-    assert Filter.of("MAX soft").takes_name("Softmax-1234")
-    assert not Filter.of("soft max").takes_name("soft-1234")
+    assert KernelFilter.of("MAX soft").takes_name("Softmax-1234")
+    assert not KernelFilter.of("soft max").takes_name("soft-1234")
     assert wanted.takes_tests(["tests/test_a.py::test_GRAD"])
     assert not wanted.takes_tests([])
 
@@ -109,7 +110,7 @@ def test_a_filter_has_words_and_pairs() -> None:
 def test_kernels_are_filtered_and_ordered_by_what_is_known() -> None:
     browser, entries = listed()
     kernels = KernelList(browser)
-    kernels.wanted = Filter.of("status:failed")
+    kernels.wanted = KernelFilter.of("status:failed")
     kernels.arrange()
     assert kernels.shown == []
     kernels.read_all(never)
@@ -119,14 +120,14 @@ def test_kernels_are_filtered_and_ordered_by_what_is_known() -> None:
         (entries["running"],),
         (entries["unaligned"],),
     ]
-    kernels.wanted = Filter.of("test:double")
+    kernels.wanted = KernelFilter.of("test:double")
     kernels.tests = {entries["double"].name: {"tests/test_double.py::test_double"}}
     kernels.arrange()
     assert [line.entries for line in kernels.shown] == [(entries["double"],)]
-    kernels.wanted = Filter()
+    kernels.wanted = KernelFilter()
     kernels.failed_first = True
     kernels.arrange()
-    assert [model.kernel_name(line.name) for line in kernels.shown] == [
+    assert [kernel_name(line.name) for line in kernels.shown] == [
         "running",
         "unaligned",
         "double",
@@ -140,7 +141,7 @@ def test_failed_kernels_are_found_both_ways_and_round() -> None:
     assert kernels.find_failed(2, 1, never) == 1
     assert kernels.find_failed(1, -1, never) == 2
     assert kernels.find_failed(0, 1, lambda: True) is None
-    kernels.wanted = Filter.of("double")
+    kernels.wanted = KernelFilter.of("double")
     kernels.arrange()
     assert kernels.find_failed(0, 1, never) is None
 
@@ -164,10 +165,10 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
         ("unaligned-00bb54cf", "AB"),
     ]
     assert kernels.shared == {"A": 1, "AB": 2}
-    kernels.wanted = Filter.of("running CC4E")  # all of it in one of the names
+    kernels.wanted = KernelFilter.of("running CC4E")  # all of it in one of the names
     kernels.arrange()
     assert [line.name for line in kernels.shown] == ["running-cc4e5499"]
-    kernels.wanted = Filter.of("cc4e5499 00000000")
+    kernels.wanted = KernelFilter.of("cc4e5499 00000000")
     kernels.arrange()
     assert not kernels.shown
     pair = kernels.lines[1].entries
@@ -443,7 +444,9 @@ def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
     line = browser.lines(Place(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
     assert "".join(found.parts) == line
     assert found.parts[1] == "vector.load"
-    assert search.said == (f"1/{search.count} in {search.texts} texts, {search.searched} searched")
+    assert search.status == (
+        f"1/{search.count} in {search.texts} texts, {search.searched} searched"
+    )
     assert search.next(-1) is search.hits[-1]
     last = search.hits[-1]
     target, step = step_of(browser, last)
@@ -467,16 +470,16 @@ def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch)
     search = DumpSearch(browser)
     run = search.begin("%", "all", entries["double"])
     assert search.running
-    assert search.peel()
+    assert search.dismiss()
     run(never)  # it was told to stop before it began
     assert (search.count, search.stopped) == (0, True)
-    assert search.said.endswith(", stopped")
-    assert search.peel()
+    assert search.status.endswith(", stopped")
+    assert search.dismiss()
     assert not search.active
-    assert not search.peel()
+    assert not search.dismiss()
     search.begin("%", "all", entries["double"])(never)
     assert search.count > len(search.hits) == 2
-    assert ", the first 2 listed" in search.said
+    assert ", the first 2 listed" in search.status
     old = search.begin("%", "all", entries["double"])
     search.begin("", "all", entries["double"])(never)
     old(never)  # another took its place
@@ -507,7 +510,7 @@ def test_further_hits_are_listed_as_one_comes_near_the_last(
         more(never)
         times += 1
         assert search.hits == whole.hits[: 8 * (times + 1)]
-        assert (", the first" in search.said) == (len(search.hits) < search.count)
+        assert (", the first" in search.status) == (len(search.hits) < search.count)
         assert search.next(1) is search.hits[8 * times]
     assert times == (whole.count - 1) // 8
     assert search.near_end() is None
@@ -543,7 +546,7 @@ def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     assert search.count > 0
     os.mkfifo(copy / browser.entries[0].name / "v5e" / "passes" / "zz")  # is not waited for
     search.begin("vector", "all", browser.entries[0])(never)
-    assert "2 cannot be read" in search.said
+    assert "2 cannot be read" in search.status
 
 
 def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:

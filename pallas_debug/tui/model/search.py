@@ -7,13 +7,13 @@ near the last.
 
 from __future__ import annotations
 
-import re
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.store import StoredText
 from pallas_debug.tui.model import Throttle
@@ -292,7 +292,7 @@ def query_of(text: str) -> Query:
     query = Query(text=text, ignore_case=None)
     try:
         query.compiled()
-    except re.error:
+    except PatternError:
         return Query(text=text, literal=True, ignore_case=None)
     return query
 

@@ -6,7 +6,7 @@ A text is searched in pieces of a few milliseconds, and keys are handled in betw
 from __future__ import annotations
 
 import bisect
-import re
+import itertools
 import time
 from array import array
 from collections.abc import Iterator
@@ -15,8 +15,9 @@ from typing import Literal
 from textual import work
 from textual.worker import Worker
 
+from pallas_debug.errors import PatternError
 from pallas_debug.ir.chunks import newlines
-from pallas_debug.ir.patterns import Query
+from pallas_debug.ir.patterns import Pattern, Query, spans_of
 from pallas_debug.ir.search import finder
 from pallas_debug.tui.widgets.cells import Mark
 from pallas_debug.tui.widgets.lines import Lines
@@ -35,6 +36,23 @@ Case = Literal["smart", "ignored", "kept"]
 _CASES: dict[Case, bool | None] = {"smart": None, "ignored": True, "kept": False}
 
 
+def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> Iterator[int]:
+    """Search a source piece by piece from a line on, and add the lines with a hit to `hits`.
+
+    Yields the number of lines searched so far, after each piece.
+    """
+    find = finder(query)
+    for data in source.pieces(line, PIECE):
+        position = 0
+        for start, _ in find(data, len(data)):
+            line += newlines(data, start, position)
+            position = start
+            if not hits or hits[-1] != line:  # parts of a very long line overlap
+                hits.append(line)
+        line += newlines(data, len(data), position)
+        yield line
+
+
 class FindView(LineView):
     """Lines that can be searched."""
 
@@ -51,7 +69,7 @@ class FindView(LineView):
         self.case: Case = "smart"
         self.hits = array("Q")
         """Lines with a hit, in order, as far as they are known."""
-        self._pattern: re.Pattern[str] | None = None
+        self._pattern: Pattern | None = None
         self._search: Worker[None] | None = None
         self._searched = 0
         """Number of lines searched so far."""
@@ -72,12 +90,12 @@ class FindView(LineView):
             self.sought = Query(text=text, literal=not self.regex, ignore_case=_CASES[self.case])
             try:
                 self.sought.compiled()
-            except re.error as error:
+            except PatternError as error:
                 self.problem = (
-                    f"not a regular expression: {error.msg}; searching for the literal text"
+                    f"not a regular expression: {error.reason}; searching for the literal text"
                 )
                 self.sought = Query(text=text, literal=True, ignore_case=_CASES[self.case])
-        self._pattern = self.sought.of_text() if self.sought else None
+        self._pattern = self.sought.compiled() if self.sought else None
         self._landed = self.cursor
         self._is_hit_wanted = self.sought is not None
         self._search_again()
@@ -118,15 +136,14 @@ class FindView(LineView):
     def mark(self, query: Query | None) -> None:
         """Highlight the hits of another search, unless this view is being searched."""
         if self.sought is None:
-            self._pattern = query.of_text() if query is not None else None
+            self._pattern = query.compiled() if query is not None else None
             self.refresh()
 
     def found_in(self, text: str) -> list[Mark]:
         """Return the hits in a text that is about to be drawn."""
         if self._pattern is None:
             return []
-        spans = (match.span() for match in self._pattern.finditer(text))
-        return [(start, stop, "hit") for start, stop in spans if stop > start]
+        return [(start, stop, "hit") for start, stop in spans_of(self._pattern, text)]
 
     # For subclasses.
 
@@ -153,19 +170,20 @@ class FindView(LineView):
             self._search = None
         if self.sought is None or not self.is_running:
             return
-        pieces = self._search_pieces(self.sought)
-        ended = not all(next(pieces, False) for _ in range(AT_ONCE))
+        pieces = search_pieces(self.source, self.sought, self.hits, self._searched)
+        first = list(itertools.islice(pieces, AT_ONCE))
+        self._searched = first[-1] if first else self._searched
         self._go_if_wanted()
-        if ended:
+        if len(first) < AT_ONCE:
             self._finish()
         else:
             self._search = self._search_rest(pieces)
 
     @work(exclusive=True, group="find")
-    async def _search_rest(self, pieces: Iterator[bool]) -> None:
+    async def _search_rest(self, pieces: Iterator[int]) -> None:
         reported = time.monotonic()
         await breathe()
-        for _ in pieces:
+        for self._searched in pieces:
             self._go_if_wanted()
             if time.monotonic() - reported > _REPORT_EVERY:
                 reported = time.monotonic()
@@ -175,19 +193,6 @@ class FindView(LineView):
         self._go_if_wanted()
         self._search = None
         self._finish()
-
-    def _search_pieces(self, query: Query) -> Iterator[bool]:
-        """Search one piece at a time; yields True after each."""
-        find, hits = finder(query), self.hits
-        for data in self.source.pieces(self._searched, PIECE):
-            line, position = self._searched, 0
-            for start, _ in find(data, len(data)):
-                line += newlines(data, start, position)
-                position = start
-                if not hits or hits[-1] != line:  # parts of a very long line overlap
-                    hits.append(line)
-            self._searched = line + newlines(data, len(data), position)
-            yield True
 
     def _go_if_wanted(self) -> None:
         if self._is_hit_wanted and (found := self._beyond(self._from - 1, 1)) is not None:
