@@ -70,7 +70,6 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         self.last: Spot | None = None
         """Where the session ended."""
         self.watched = Watch(browser)
-        self._is_looking = False
 
     # Start and end.
 
@@ -142,11 +141,8 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
 
     def _look(self) -> None:
         """Check the directories in the background: there may be many files."""
-        if self._is_looking or not self.is_composed:
-            return
-        self._is_looking = True
-        entry = self.entry
-        self._look_in_background(entry)
+        if self.is_composed and self.watched.begin():
+            self._look_in_background(self.entry)
 
     @work(thread=True, group="watch")
     def _look_in_background(self, entry: Entry | None) -> None:
@@ -154,7 +150,6 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         self.call_later(self._show_change, self.watched.look(entry, folder), entry)
 
     def _show_change(self, found: DumpChange, entry: Entry | None) -> None:
-        self._is_looking = False
         has_changed = self.watched.take(found)
         if not self.is_composed:
             return

@@ -25,7 +25,7 @@ from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
 from pallas_debug.tui.panes import kernels as kernel_pane
 from pallas_debug.tui.panes.results import ResultScreen
-from pallas_debug.tui.panes.steps import Change
+from pallas_debug.tui.panes.steps import OperationChange
 from pallas_debug.tui.widgets.cells import plain
 
 Golden = Callable[[App[None], str], None]
@@ -330,7 +330,7 @@ async def test_where_there_is_little_room_it_says_so_in_short() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(160, 30)) as pilot:
         await settled(pilot, app)
-        large = Change(operations=6000, added=4104, removed=2820)
+        large = OperationChange(operations=6000, added=4104, removed=2820)
         app.steps.changes = {step.label: large for step in app.steps.steps}
         rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
         assert rows["15 lower-to-llo"].split() == ["15", "lower-to-llo", "+4,104", "-2,820"]
@@ -353,7 +353,7 @@ async def test_passes_are_filtered_and_hidden() -> None:
         assert app.steps.note == f"{app.steps.count}/{whole} layout"
         shown = app.steps.current
         await press(pilot, "H")
-        assert app.steps.note.endswith("layout those that changed something")
+        assert app.steps.note.endswith("layout only changes")
         assert all(step.changed for step in app.steps.steps)
         await press(pilot, "escape", "H")
         assert app.steps.count == whole
@@ -440,7 +440,7 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
         await until(pilot, lambda: app.kernels.runs.whole)
         await press(pilot, "R", "enter", "down")
         assert "0 findings and prints of 0 tests" in said(app)
-        assert "--pallas-check makes some" in said(app)
+        assert "--pallas-check to get some" in said(app)
         await press(pilot, "escape")
         assert not isinstance(app.screen, ResultScreen)
 

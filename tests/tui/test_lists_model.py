@@ -14,13 +14,14 @@ import pytest
 from pallas_debug.ir.text import open_regular
 from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
 from pallas_debug.store import Store
+from pallas_debug.tui.model import browser as browser_module
 from pallas_debug.tui.model import failure
 from pallas_debug.tui.model import search as everywhere
 from pallas_debug.tui.model.browser import Browser, Entry, Place, kernel_name
 from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
-from pallas_debug.tui.panes.steps import Change, change, count_operations
+from pallas_debug.tui.panes.steps import OperationChange, count_operations, operation_change
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
@@ -76,7 +77,7 @@ def test_what_cannot_be_read_is_a_question(
     assert row.name == entry.name
 
 
-def row(**marks: str) -> Row:
+def row(**marks: str) -> KernelRow:
     return KernelRow(name="k", targets=tuple(marks.items()))
 
 
@@ -93,7 +94,7 @@ def row(**marks: str) -> Row:
         ("status:", row(v5e="✓"), True),
     ],
 )
-def test_a_filter_looks_at_targets(text: str, of: Row, taken: bool) -> None:
+def test_a_filter_looks_at_targets(text: str, of: KernelRow, taken: bool) -> None:
     assert KernelFilter.of(text).takes_row(of) is taken
 
 
@@ -185,7 +186,7 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
 
 
 def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "KEPT", 2)
+    monkeypatch.setattr(browser_module, "CACHED", 2)
     browser = Browser(copy)
     first = browser.stored(browser.entries[0])
     assert browser.stored(browser.entries[0]) is first
@@ -277,7 +278,7 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
 def test_what_a_pass_did_to_operations(
     before: dict[str, int] | None, after: dict[str, int], label: str, short: str
 ) -> None:
-    made = change(None if before is None else Counter(before), Counter(after))
+    made = operation_change(None if before is None else Counter(before), Counter(after))
     assert made.label == label
     assert made.short == short
     assert made.operations == sum(after.values())
@@ -294,7 +295,7 @@ def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
     assert count_operations(partial(open_regular, path), lambda: True) is None
     (tmp_path / "odd").write_bytes(b"\xff\x00\n" * 10 + b"  %0 = a.b")
     assert count_operations(partial(open_regular, tmp_path / "odd"), never) is not None
-    assert Change(operations=3).label == ""
+    assert OperationChange(operations=3).label == ""
 
 
 # Failures.
@@ -415,7 +416,7 @@ def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> 
 
 
 def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.tui.runs.KEPT", 3)
+    monkeypatch.setattr("pallas_debug.tui.model.runs.MAX_LISTED", 3)
     prints = tuple(PrintRecord(kernel="k", text=str(i)) for i in range(5))
     Store(tmp_path).put_run(RunRecord(run="r", name="a", prints=prints))
     (tmp_path / "runs" / "r" / "broken.json").write_text("{")

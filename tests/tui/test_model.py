@@ -67,7 +67,7 @@ def test_what_a_text_is_compared_with(two: Browser) -> None:
     assert twin is not None
     assert (twin.entry, twin.target) == (second, "v5e")
     assert two.change(twin, place, noise=True) == [
-        f"{two.label(place, twin)} is as {two.label(twin, place)}"
+        f"{two.label(place, twin)} is the same as {two.label(twin, place)}"
     ]
 
 

@@ -96,7 +96,7 @@ def test_what_no_line_has_narrows_nothing() -> None:
             pane.narrow(True)
             await pilot.pause()
             assert not pane.narrowed
-            assert pane.problem == "no line has it: all are shown"
+            assert pane.problem == "no line matches: showing all lines"
             assert app.rows()[:2] == ["1 one", "2 two"]
 
     asyncio.run(run())

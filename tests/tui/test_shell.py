@@ -258,7 +258,7 @@ async def test_a_line_of_the_source_marks_its_operations(dumps: Path) -> None:
         assert app.text.cursor == min(app.text._origin)
         assert f"from kernel.py:{origin.line}" in status(app)
         await press(pilot, "colon", *"kernel.py", "colon", "1", "enter")
-        assert "nothing in this text comes from kernel.py:1; from line " in status(app)
+        assert "nothing in this text comes from kernel.py:1; try line " in status(app)
         await press(pilot, "colon", *"other.py", "colon", "1", "enter")
         assert "nothing in this text comes from a file 'other.py'" in status(app)
 
@@ -382,7 +382,7 @@ async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
     async with app.run_test(size=(160, 24)) as pilot:
         await press(pilot, "Y")
         assert copied[-1] == "\n".join(["0123456789"] * 6817)
-        said = "copied 6,817 of 20,001 lines: a terminal takes no more; S saves all"
+        said = "copied 6,817 of 20,001 lines, the limit of terminals; press S to save all"
         assert said in status(app)
         await press(pilot, "G", "y")
         assert copied[-1] == "x" * 74_994
@@ -415,7 +415,7 @@ async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
         await save(file, "exists")
         assert app.prompt.placeholder == f"{file} exists; y overwrites it"
         await press(pilot, "n", "enter")
-        assert f"{file} was left as it was" in status(app)
+        assert f"{file} was left unchanged" in status(app)
         assert file.read_text() == "mine"
         await save(file, "exists")
         await press(pilot, "y", "enter")
@@ -436,7 +436,7 @@ async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyP
         await press(pilot, "E")
         assert "there is no terminal to run it in" in status(app)
         await press(pilot, "e")
-        assert "the dump names no Python file of this kernel" in status(app)
+        assert "the dump names no Python file for this kernel" in status(app)
 
 
 # What is being written.

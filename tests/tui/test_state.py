@@ -8,11 +8,11 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from pallas_debug.tui.editor import UNTRUSTED
 
 from pallas_debug.tui import run, terminal
 from pallas_debug.tui.model import state
 from pallas_debug.tui.model.state import Spot, State
+from pallas_debug.tui.terminal import UNTRUSTED
 
 
 def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -46,12 +46,12 @@ def test_the_state_does_not_grow_for_ever() -> None:
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "is no state of browse and was ignored"),
-        (b"{", "is no state of browse and was ignored"),
-        (b"\xff\xfe", "is no state of browse and was ignored"),
-        (b'{"spots": 3}', "is no state of browse and was ignored"),
-        (b"[" * 100_000, "is no state of browse and was ignored"),
-        (b'{"version": 2}', "is of another version of pallas-debug and was ignored"),
+        (b"", "is not a state file of browse and was ignored"),
+        (b"{", "is not a state file of browse and was ignored"),
+        (b"\xff\xfe", "is not a state file of browse and was ignored"),
+        (b'{"spots": 3}', "is not a state file of browse and was ignored"),
+        (b"[" * 100_000, "is not a state file of browse and was ignored"),
+        (b'{"version": 2}', "belongs to another version of pallas-debug and was ignored"),
         (b" " * ((1 << 20) + 1), "is larger than 1,048,576 bytes and was ignored"),
     ],
 )
@@ -83,7 +83,7 @@ def test_a_report_says_what_happened_and_where(tmp_path: Path) -> None:
     assert run.crash_message(fault, file) == (
         f"internal error in browse (ValueError); the report is {file}"
     )
-    assert run.crash_message(fault, None).endswith(", and no report could be written")
+    assert run.crash_message(fault, None).endswith("; no report could be written")
 
 
 def test_reports_are_not_kept_for_ever(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_report_goes_elsewhere_where_its_folder_cannot_be_made(
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
     assert run.write_report(ValueError(), tmp_path / "file", size=(1, 1)).parent == tmp_path
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "file"))
-    with pytest.raises(OSError, match="can be written to"):
+    with pytest.raises(OSError, match="can be written"):
         run.write_report(ValueError(), tmp_path / "file", size=(1, 1))
 
 

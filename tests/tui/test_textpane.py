@@ -281,7 +281,7 @@ async def test_search_is_incremental_and_can_be_toggled() -> None:
         assert list(pane.hits) == [4]
         pane.toggle_regex()
         pane.search("(")
-        assert pane.problem.startswith("no regular expression: ")
+        assert pane.problem.startswith("not a regular expression: ")
         assert pane.problem.endswith("searched as it stands")
         pane.search("load")
         pane.cursor = 5
@@ -462,7 +462,7 @@ async def test_files_that_grow_vanish_or_are_replaced(tmp_path: Path) -> None:
             pane.look()
             await pilot.pause()
             assert pane.count == 1
-            assert "The file was replaced or cut short while it was shown" in app.rows()[-1]
+            assert "The file was replaced or truncated while it was shown" in app.rows()[-1]
             other.write_bytes(b"new\nlines\n" * 10)
             other.replace(path)
             pane.look()

@@ -49,7 +49,13 @@ class Watch:
         self._roots = self._times(browser.roots)
         self._shown: Entry | None = None
         self._below: tuple[float, ...] = ()
+        self._is_looking = False
         self.new: list[Entry] = []
+
+    def begin(self) -> bool:
+        """Return whether a check may start, which is not while another one is running."""
+        was_looking, self._is_looking = self._is_looking, True
+        return not was_looking
 
     def look(self, entry: Entry | None, folder: Path | None) -> DumpChange:
         """Check the directories, and the folder of the displayed kernel. Runs in a worker.
@@ -69,7 +75,8 @@ class Watch:
         )
 
     def take(self, found: DumpChange) -> bool:
-        """Pass the new list to the browser. Returns whether it changed."""
+        """End a check, and pass the new list to the browser. Returns whether it changed."""
+        self._is_looking = False
         if found.entries is None or not self._browser.take(found.entries):
             return False
         self._known = set(found.entries)
