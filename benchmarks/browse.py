@@ -37,7 +37,7 @@ from pallas_debug.ir.normal import NOISE, Noise
 from pallas_debug.ir.text import Document
 from pallas_debug.model import Compilation, Failure, Kernel, Pass
 from pallas_debug.store import schema
-from pallas_debug.tui.model.browser import Browser, Place
+from pallas_debug.tui.model.browser import Browser, TextPlace
 from pallas_debug.tui.model.search import DumpSearch
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
@@ -306,7 +306,7 @@ def opening(table: Table, root: Path) -> tuple[Path, Path]:
         target = browser.target(entry, None)
         steps = [step for step in browser.steps(entry, target) if step.pass_]
         for before, step in itertools.pairwise(steps):
-            places = [Place(entry=entry, target=target, step=s) for s in (before, step)]
+            places = [TextPlace(entry=entry, target=target, step=s) for s in (before, step)]
             old, new = map(browser.path, places)
             lines = new.read_bytes().count(b"\n")
             if step.changed and lines > longest[0]:

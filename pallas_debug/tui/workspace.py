@@ -23,9 +23,9 @@ from pallas_debug.tui.model.browser import (
     Against,
     Browser,
     Entry,
-    Place,
+    KernelStep,
     SingleFile,
-    Step,
+    TextPlace,
 )
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
@@ -83,12 +83,12 @@ class Workspace(Shell):
         super().__init__(keymap=keymap, colors=colors)
         self.browser = browser
         self._document: Document | None = None
-        self._shown_place: Place | None = None
+        self._shown_place: TextPlace | None = None
         self._listed: tuple[Entry | None, str | None] | None = None
         """Kernel and wanted target whose steps are listed."""
-        self._placed: Place | None = None
+        self._placed: TextPlace | None = None
         """Place shown by the text or diff."""
-        self.trail_steps: list[Step] = []
+        self.trail_steps: list[KernelStep] = []
         self.wanted_target: str | None = None
         self.against: Against = BEFORE
         self.search = DumpSearch(browser)
@@ -166,14 +166,14 @@ class Workspace(Shell):
         return self.browser.target(self.entry, self.wanted_target) if self.entry else None
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> TextPlace | None:
         """The text that is shown."""
         if self.entry is None or self.steps.current is None:
             return None
-        return Place(entry=self.entry, target=self.target, step=self.steps.current)
+        return TextPlace(entry=self.entry, target=self.target, step=self.steps.current)
 
     @property
-    def base(self) -> Place | None:
+    def base(self) -> TextPlace | None:
         """The text that it is compared with."""
         if not self.diffing or self.place is None:
             return None
@@ -189,7 +189,7 @@ class Workspace(Shell):
         self.kernels.select(entry)
         self.show_kernel()
 
-    def go_to_step(self, step: Step) -> None:
+    def go_to_step(self, step: KernelStep) -> None:
         """Show a step of the current kernel, even a hidden one."""
         self.steps.select(step.label)
         self.show_step()
@@ -269,14 +269,14 @@ class Workspace(Shell):
         self._show_source()
         self.update_status()
 
-    def _to_compare(self, place: Place, other: Place) -> Compared:
+    def _to_compare(self, place: TextPlace, other: TextPlace) -> Compared:
         return Compared(
             label=self.browser.label(place, other),
             size=self.browser.size(place),
             read=partial(self.browser.lines, place),
         )
 
-    def _open(self, place: Place) -> Document | list[str]:
+    def _open(self, place: TextPlace) -> Document | list[str]:
         """Open the file of a text, or return its lines if it has none or cannot be read."""
         try:
             file = self.browser.file(place)
@@ -463,6 +463,6 @@ class Workspace(Shell):
             self.call_later(self.run_action, "into_pane")
 
 
-def _first_shown(steps: list[Step]) -> Step | None:
+def _first_shown(steps: list[KernelStep]) -> KernelStep | None:
     """Return the kernel's module before any pass, or the first text there is."""
     return next((s for s in steps if s.stage == "mosaic"), steps[0] if steps else None)

@@ -17,7 +17,7 @@ from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
 from pallas_debug.tui.model import failure
 from pallas_debug.tui.model import search as everywhere
-from pallas_debug.tui.model.browser import Browser, Entry, Place, kernel_name
+from pallas_debug.tui.model.browser import Browser, Entry, TextPlace, kernel_name
 from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
 from pallas_debug.tui.model.runs import Runs
 from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
@@ -231,11 +231,11 @@ def test_what_was_said_stands_behind_what_was_made() -> None:
     assert labels[:4] == ["source", "jaxpr", "stablehlo", "mosaic"]
     assert labels[-3:] == ["10 infer-vector-layout", "log", "error"]
     steps = {step.label: step for step in browser.steps(entries["unaligned"], "v5e")}
-    place = Place(entry=entries["unaligned"], target="v5e", step=steps["error"])
+    place = TextPlace(entry=entries["unaligned"], target="v5e", step=steps["error"])
     assert "cannot statically prove" in browser.text(place)
     assert browser.text(place).startswith("JaxRuntimeError at compile\n…/listed.py:15\n")
     assert browser.before(place) is None
-    log = Place(entry=entries["unaligned"], target="v5e", step=steps["log"])
+    log = TextPlace(entry=entries["unaligned"], target="v5e", step=steps["log"])
     assert browser.path(log).name == "compiler.log"
     assert browser.before(log) is None
     assert "error" not in [s.label for s in browser.steps(entries["double"], "v5e")]
@@ -259,7 +259,7 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
     browser = Browser(copy)
     entry = browser.entries[0]
     step = next(s for s in browser.steps(entry, "v5e") if s.label == "02-schedule")
-    place = Place(entry=entry, target="v5e", step=step)
+    place = TextPlace(entry=entry, target="v5e", step=step)
     assert browser.text(place) == "bundles"
     assert browser.command(place) == f"cat {llo / '02-schedule.txt'}"
 
@@ -287,7 +287,7 @@ def test_what_a_pass_did_to_operations(
 def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
     browser, entries = listed()
     step = next(s for s in browser.steps(entries["double"], None) if s.stage == "mosaic")
-    path = browser.path(Place(entry=entries["double"], target="v5e", step=step))
+    path = browser.path(TextPlace(entry=entries["double"], target="v5e", step=step))
     counts = count_operations(partial(open_regular, path), never)
     assert counts is not None
     assert counts["vector.load"] == 3
@@ -442,7 +442,7 @@ def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
     assert found.entry == entries["double"]
     target, step = step_of(browser, found)
     assert (target, step and step.label) == ("v5e", "mosaic")
-    line = browser.lines(Place(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
+    line = browser.lines(TextPlace(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
     assert "".join(found.parts) == line
     assert found.parts[1] == "vector.load"
     assert search.status == (

@@ -7,7 +7,7 @@ from pathlib import PurePath
 
 from pallas_debug.report import plural
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import Entry, Step
+from pallas_debug.tui.model.browser import Entry, KernelStep
 from pallas_debug.tui.model.runs import RunEvent
 from pallas_debug.tui.model.state import matching
 from pallas_debug.tui.workspace import Workspace
@@ -101,8 +101,8 @@ class MovingActions(Workspace):
         else:
             self.show_message(f"no line, stage or pass {typed!r}")
 
-    def _choose_step(self, steps: list[Step]) -> None:
-        def chosen(wanted: Step | None) -> None:
+    def _choose_step(self, steps: list[KernelStep]) -> None:
+        def chosen(wanted: KernelStep | None) -> None:
             if wanted is not None:
                 self.go_to_step(wanted)
 

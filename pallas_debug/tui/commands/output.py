@@ -18,7 +18,7 @@ from pallas_debug.store import files
 from pallas_debug.store.files import DumpFile
 from pallas_debug.tui import _textual, terminal
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import Place, step_argument
+from pallas_debug.tui.model.browser import TextPlace, step_argument
 from pallas_debug.tui.widgets.cells import plain, visible
 from pallas_debug.tui.widgets.lineview import LineView
 from pallas_debug.tui.workspace import Workspace
@@ -142,7 +142,7 @@ class OutputActions(Workspace):
 
     # What is shown.
 
-    def _command(self, place: Place) -> str:
+    def _command(self, place: TextPlace) -> str:
         """Return the command that prints the source, the search, the diff or the text."""
         if self.is_file:
             return self.browser.command(place)

@@ -7,7 +7,7 @@ from textual.worker import get_current_worker
 
 from pallas_debug.ir.operations import Module
 from pallas_debug.tui.keys import action
-from pallas_debug.tui.model.browser import BEFORE, Against, Place
+from pallas_debug.tui.model.browser import BEFORE, Against, TextPlace
 from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
 from pallas_debug.tui.workspace import Workspace
 
@@ -150,7 +150,7 @@ class ViewingActions(Workspace):
         if place.step not in steps or not place.step.pass_:
             self.show_message("operations are followed through passes; this is not a pass")
             return
-        texts = [Place(entry=place.entry, target=place.target, step=step) for step in steps]
+        texts = [TextPlace(entry=place.entry, target=place.target, step=step) for step in steps]
         browser = self.browser
         self.trail_steps = steps
         self.trailing = True

@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step:
+class KernelStep:
     """A stage before the compiler, a pass of it, or another file.
 
     Attributes:
@@ -78,12 +78,12 @@ class Step:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class TextPlace:
     """A text of a kernel. `target` is None if the dump has none."""
 
     entry: Entry
     target: str | None
-    step: Step
+    step: KernelStep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -200,26 +200,26 @@ class Browser:
         compilation = self.compilation(entry, wanted)
         return compilation.target if compilation else None
 
-    def steps(self, entry: Entry, target: str | None) -> list[Step]:
+    def steps(self, entry: Entry, target: str | None) -> list[KernelStep]:
         """Return the stages of a kernel and its passes for a target."""
         stored = self.stored(entry)
         compilation = self.compilation(entry, target)
         name = compilation.target if compilation else None
         stages = (stage for stage in STAGES if stored.stage_path(stage, name) is not None)
-        steps = [Step(label=stage, stage=stage) for stage in stages]
+        steps = [KernelStep(label=stage, stage=stage) for stage in stages]
         if compilation is None:
             return steps
         if compilation.compilation is not None:
             passes = compilation.compilation.passes
-            steps += [Step(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
+            steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
         for path in compilation.others():
             label = LOG if path.name == "compiler.log" else path.stem
-            steps.append(Step(label=label, file=path))
+            steps.append(KernelStep(label=label, file=path))
         if self.failure(entry, target) is not None or compilation.problem:
-            steps.append(Step(label=ERROR))
+            steps.append(KernelStep(label=ERROR))
         return steps
 
-    def file(self, place: Place) -> DumpFile:
+    def file(self, place: TextPlace) -> DumpFile:
         """Return the file of a text.
 
         Raises:
@@ -241,7 +241,7 @@ class Browser:
             raise PallasDebugError(f"{stored.name} has no file for {step.label}")
         return compilation.file(step.pass_)
 
-    def path(self, place: Place) -> Path:
+    def path(self, place: TextPlace) -> Path:
         """Return the path of a text, to be shown or passed to a program.
 
         Raises:
@@ -249,14 +249,14 @@ class Browser:
         """
         return self.file(place).path
 
-    def size(self, place: Place) -> int:
+    def size(self, place: TextPlace) -> int:
         """Return the size of a text in bytes; 0 if it is in no file."""
         try:
             return self.path(place).stat().st_size
         except (OSError, ValueError, PallasDebugError):
             return 0
 
-    def text(self, place: Place) -> str:
+    def text(self, place: TextPlace) -> str:
         """Return a text, or the reason why it cannot be read."""
         if place.step.label == ERROR:
             return self._error(place)
@@ -265,7 +265,7 @@ class Browser:
         except (OSError, PallasDebugError) as error:
             return str(error)
 
-    def _error(self, place: Place) -> str:
+    def _error(self, place: TextPlace) -> str:
         compilation = self.compilation(place.entry, place.target)
         failure = self.failure(place.entry, place.target)
         if failure is None:
@@ -273,11 +273,11 @@ class Browser:
         where = f"\n{failure.source}" if failure.source else ""
         return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
 
-    def lines(self, place: Place) -> list[str]:
+    def lines(self, place: TextPlace) -> list[str]:
         """Return the lines of a text."""
         return self.text(place).removesuffix("\n").split("\n")
 
-    def failing(self, entry: Entry, target: str | None, steps: Sequence[Step]) -> int | None:
+    def failing(self, entry: Entry, target: str | None, steps: Sequence[KernelStep]) -> int | None:
         """Return the step at which to open a failed kernel: the failing pass, or the last text."""
         if self.failure(entry, target) is None:
             return None
@@ -295,14 +295,16 @@ class Browser:
 
     # Diffs.
 
-    def before(self, place: Place) -> Place | None:
+    def before(self, place: TextPlace) -> TextPlace | None:
         """Return the last different text of the same compilation."""
         steps = self.steps(place.entry, place.target)
         labels = [s.label for s in steps]
         if place.step.label not in labels or not place.step.of_kernel:
             return None
         earlier = [s for s in steps[: labels.index(place.step.label)] if s.changed]
-        return Place(entry=place.entry, target=place.target, step=earlier[-1]) if earlier else None
+        return (
+            TextPlace(entry=place.entry, target=place.target, step=earlier[-1]) if earlier else None
+        )
 
     def twin(self, entry: Entry) -> Entry | None:
         """Return the same kernel in the other directory, by folder name or by kernel name."""
@@ -314,7 +316,7 @@ class Browser:
         alike = self._by_kernel.get((other, kernel_name(entry.name)), [])
         return alike[0] if len(alike) == 1 else None
 
-    def base(self, place: Place, against: Against) -> Place | None:
+    def base(self, place: TextPlace, against: Against) -> TextPlace | None:
         """Return what a text is compared with, if it exists."""
         if against == BEFORE:
             return self.before(place)
@@ -326,9 +328,9 @@ class Browser:
         if against.target not in (None, target):
             return None
         found = (s for s in self.steps(entry, target) if step in (s.name, s.label))
-        return next((Place(entry=entry, target=target, step=s) for s in found), None)
+        return next((TextPlace(entry=entry, target=target, step=s) for s in found), None)
 
-    def change(self, old: Place, new: Place, *, noise: bool) -> list[str]:
+    def change(self, old: TextPlace, new: TextPlace, *, noise: bool) -> list[str]:
         """Return a unified diff of two texts.
 
         Args:
@@ -343,7 +345,7 @@ class Browser:
         except_noise = "" if noise else IGNORING_NOISE
         return lines or [f"{names[1]} is the same as {names[0]}{except_noise}"]
 
-    def label(self, place: Place, other: Place) -> str:
+    def label(self, place: TextPlace, other: TextPlace) -> str:
         """Return a label that tells a text from another."""
         parts = [place.step.label]
         if place.entry != other.entry or place.target != other.target:
@@ -370,7 +372,7 @@ class Browser:
 
     # The command line.
 
-    def command(self, place: Place, base: Place | None = None) -> str:
+    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
         """Return the command that prints a text, or its diff from `base`."""
         first = base or place
         if first.step.file is not None and first.step.label != LOG:
@@ -418,13 +420,13 @@ class SingleFile(Browser):
     def named(self, dump: int, name: str) -> list[Entry]:
         return []
 
-    def steps(self, entry: Entry, target: str | None) -> list[Step]:
-        return [Step(label=self._file.name, file=self._file)]
+    def steps(self, entry: Entry, target: str | None) -> list[KernelStep]:
+        return [KernelStep(label=self._file.name, file=self._file)]
 
-    def file(self, place: Place) -> DumpFile:
+    def file(self, place: TextPlace) -> DumpFile:
         return DumpFile(path=self._file, root=None)  # named by the user, so links are followed
 
-    def command(self, place: Place, base: Place | None = None) -> str:
+    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
         return shlex.join(["pallas-debug", "browse", str(self._file)])
 
 
@@ -434,6 +436,6 @@ def kernel_name(folder: str) -> str:
     return name if dash and len(digest) == 8 else folder
 
 
-def step_argument(step: Step) -> str:
+def step_argument(step: KernelStep) -> str:
     """Return a step as the command line takes it."""
     return f"{step.pass_.number}" if step.pass_ is not None else step.label

@@ -17,7 +17,7 @@ from pallas_debug.errors import PatternError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.store import StoredText
 from pallas_debug.tui.model import Throttle
-from pallas_debug.tui.model.browser import Browser, Entry, Step
+from pallas_debug.tui.model.browser import Browser, Entry, KernelStep
 
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit
@@ -297,7 +297,7 @@ def query_of(text: str) -> Query:
     return query
 
 
-def step_of(browser: Browser, found: TextHit) -> tuple[str | None, Step | None]:
+def step_of(browser: Browser, found: TextHit) -> tuple[str | None, KernelStep | None]:
     """Return the target and step of a hit."""
     compilations = browser.stored(found.entry).compilations
     names = (c.target for c in compilations if found.target in (c.folder.name, c.target))

@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pallas_debug.errors import UsageError
-from pallas_debug.tui.model.browser import Browser, Entry, Step, kernel_name
+from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, kernel_name
 
 MAX_SPOTS = 100
 """Maximum number of sets of directories to remember; the oldest are dropped."""
@@ -176,7 +176,7 @@ def check_target(browser: Browser, entry: Entry, wanted: str) -> None:
         raise UsageError(f"{entry.name} has no target {wanted!r}; there are: {listed}")
 
 
-def matching(steps: Sequence[Step], wanted: str) -> list[Step]:
+def matching(steps: Sequence[KernelStep], wanted: str) -> list[KernelStep]:
     """Find steps by label, name, number of the pass, or part of the label."""
     wanted = wanted.strip()
     number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
@@ -185,7 +185,7 @@ def matching(steps: Sequence[Step], wanted: str) -> list[Step]:
     return exact or [s for s in steps if wanted and wanted in s.label]
 
 
-def find_step(steps: Sequence[Step], wanted: str) -> Step:
+def find_step(steps: Sequence[KernelStep], wanted: str) -> KernelStep:
     """Find one step.
 
     Raises:

@@ -19,7 +19,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.tui.model import DEBOUNCE
 from pallas_debug.tui.model import failure as failures
-from pallas_debug.tui.model.browser import Browser, Entry, Place
+from pallas_debug.tui.model.browser import Browser, Entry, TextPlace
 from pallas_debug.tui.model.failure import FailureReport
 from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.widgets.cells import Cells
@@ -50,7 +50,7 @@ class FailurePane(LineView):
     class LineFound(Message):
         """The line at which the kernel failed is known."""
 
-        def __init__(self, place: Place, line: int) -> None:
+        def __init__(self, place: TextPlace, line: int) -> None:
             self.place = place
             self.line = line
             super().__init__()
@@ -105,7 +105,7 @@ class FailurePane(LineView):
         self._fit()
         self.changed(keep=keep)
 
-    def find_line(self, browser: Browser, place: Place) -> None:
+    def find_line(self, browser: Browser, place: TextPlace) -> None:
         """Find the line of a text at which its kernel failed, and post `LineFound`."""
         failure = browser.failure(place.entry, place.target)
         if failure is None or not place.step.of_kernel:
@@ -119,13 +119,15 @@ class FailurePane(LineView):
         else:
             self._find_line_in_background(browser, place, failure)
 
-    def _find_line(self, browser: Browser, place: Place, failure: Failure) -> None:
+    def _find_line(self, browser: Browser, place: TextPlace, failure: Failure) -> None:
         line = failures.line_of(browser.lines(place), failure)
         if line is not None:
             self.post_message(self.LineFound(place, line))
 
     @work(thread=True, exclusive=True, group="line")
-    def _find_line_in_background(self, browser: Browser, place: Place, failure: Failure) -> None:
+    def _find_line_in_background(
+        self, browser: Browser, place: TextPlace, failure: Failure
+    ) -> None:
         self._find_line(browser, place, failure)
 
     # Height.

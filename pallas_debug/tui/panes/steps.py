@@ -20,7 +20,7 @@ from textual.worker import get_current_worker
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
 from pallas_debug.tui.model import DEBOUNCE, Throttle
-from pallas_debug.tui.model.browser import Browser, Entry, Place, Step
+from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, TextPlace
 from pallas_debug.tui.model.kernels import FAILED
 from pallas_debug.tui.widgets.cells import Cells, fitted
 from pallas_debug.tui.widgets.lists import ListPane, aligned
@@ -149,8 +149,8 @@ class StepPane(ListPane):
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
-        self.all_steps: list[Step] = []
-        self.steps: list[Step] = []
+        self.all_steps: list[KernelStep] = []
+        self.steps: list[KernelStep] = []
         self.changes: dict[str, OperationChange] = {}
         """By label, as far as they are known."""
         self._wanted = ""
@@ -162,10 +162,10 @@ class StepPane(ListPane):
         return len(self.steps)
 
     @property
-    def current(self) -> Step | None:
+    def current(self) -> KernelStep | None:
         return self.steps[self.cursor] if self.steps else None
 
-    def show(self, steps: list[Step], at: Step | None) -> None:
+    def show(self, steps: list[KernelStep], at: KernelStep | None) -> None:
         """Show steps, with the cursor on the one most like `at`."""
         self.all_steps = steps
         self.changes = {}
@@ -202,12 +202,12 @@ class StepPane(ListPane):
     def watch_only_changed(self) -> None:
         self._filter(self.current)
 
-    def _takes(self, step: Step) -> bool:
+    def _takes(self, step: KernelStep) -> bool:
         if not all(word in step.label.lower() for word in self._wanted.split()):
             return False
         return step.changed or step.failed or not self.only_changed
 
-    def _filter(self, at: Step | None) -> None:
+    def _filter(self, at: KernelStep | None) -> None:
         self.steps = [step for step in self.all_steps if self._takes(step)]
         labels = [step.label for step in self.steps]
         keep = labels.index(at.label) if at is not None and at.label in labels else 0
@@ -234,11 +234,11 @@ class StepPane(ListPane):
         if self._timer is not None:
             self._timer.stop()
         steps = self.all_steps
-        places = [Place(entry=entry, target=target, step=step) for step in steps]
+        places = [TextPlace(entry=entry, target=target, step=step) for step in steps]
         self._timer = self.set_timer(DEBOUNCE, partial(self._count, browser, places, steps))
 
     @work(thread=True, exclusive=True, group="changes")
-    def _count(self, browser: Browser, places: list[Place], steps: list[Step]) -> None:
+    def _count(self, browser: Browser, places: list[TextPlace], steps: list[KernelStep]) -> None:
         worker = get_current_worker()
         before: Counter[str] | None = None
         made: dict[str, OperationChange] = {}
@@ -264,7 +264,7 @@ class StepPane(ListPane):
         self.call_later(self._set_changes, steps, made)
 
     def _counted(
-        self, browser: Browser, place: Place, stopped: Callable[[], bool]
+        self, browser: Browser, place: TextPlace, stopped: Callable[[], bool]
     ) -> Counter[str] | None:
         """Count the operations of a text through the cache; None if it is too large."""
         file = browser.file(place)
@@ -279,7 +279,7 @@ class StepPane(ListPane):
                 self._counts.popitem(last=False)
         return counts
 
-    def _set_changes(self, steps: list[Step], made: dict[str, OperationChange]) -> None:
+    def _set_changes(self, steps: list[KernelStep], made: dict[str, OperationChange]) -> None:
         if steps is self.all_steps:
             self.changes = made
             self.refresh()
