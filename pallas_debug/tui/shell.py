@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.cells import cell_len
-from textual import events, on
+from textual import events, getters, on
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
 from textual.css.query import NoMatches
@@ -95,6 +95,8 @@ class Shell(App[None], inherit_bindings=False):
     """An app with actions, a prompt, a title and a status line."""
 
     ENABLE_COMMAND_PALETTE = False
+
+    prompt = getters.query_one(Prompt)
 
     def __init__(self, *, keymap: Keymap | None = None, colors: bool = True) -> None:
         super().__init__()
@@ -211,10 +213,6 @@ class Shell(App[None], inherit_bindings=False):
         self.push_screen(HelpScreen(registry().values(), self.keymap))
 
     # Questions.
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
 
     def ask(
         self,

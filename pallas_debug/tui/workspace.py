@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 
-from textual import events, on
+from textual import events, getters, on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.reactive import reactive
@@ -66,6 +66,14 @@ class Workspace(Shell):
     #title:nocolor, #status:nocolor { text-style: reverse; }
     """
 
+    kernels = getters.query_one(KernelPane)
+    steps = getters.query_one(StepPane)
+    failure = getters.query_one(FailurePane)
+    text = getters.query_one(TextPane)
+    diff = getters.query_one(DiffPane)
+    trail = getters.query_one(TrailPane)
+    source = getters.query_one(SourcePane)
+
     zoomed: reactive[bool] = reactive(False)
     diffing: reactive[bool] = reactive(False)
     noise: reactive[bool] = reactive(False)
@@ -114,34 +122,6 @@ class Workspace(Shell):
     def is_composed(self) -> bool:
         """Whether the panes exist: not before the start, nor at the end."""
         return bool(self.query(KernelPane))
-
-    @property
-    def kernels(self) -> KernelPane:
-        return self.query_one(KernelPane)
-
-    @property
-    def steps(self) -> StepPane:
-        return self.query_one(StepPane)
-
-    @property
-    def failure(self) -> FailurePane:
-        return self.query_one(FailurePane)
-
-    @property
-    def text(self) -> TextPane:
-        return self.query_one(TextPane)
-
-    @property
-    def diff(self) -> DiffPane:
-        return self.query_one(DiffPane)
-
-    @property
-    def trail(self) -> TrailPane:
-        return self.query_one(TrailPane)
-
-    @property
-    def source(self) -> SourcePane:
-        return self.query_one(SourcePane)
 
     @property
     def shown(self) -> FindView:
