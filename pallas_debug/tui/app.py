@@ -13,7 +13,8 @@ from pallas_debug.report import plural
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
-from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys, registry
+from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys
+from pallas_debug.tui.keys import registry as registry
 from pallas_debug.tui.model import failure
 from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
 from pallas_debug.tui.model.state import Spot, spot_of

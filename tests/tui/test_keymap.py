@@ -8,7 +8,8 @@ import pytest
 
 from pallas_debug.errors import UsageError
 from pallas_debug.tui import keys as keymap
-from pallas_debug.tui.keys import Action, display_keys, key_named, registry
+from pallas_debug.tui.app import BrowseApp, registry
+from pallas_debug.tui.keys import Action, display_keys, key_named
 
 PANES = {"j": "down", "down": "down"}
 
@@ -100,3 +101,9 @@ def test_every_default_key_could_be_written_in_a_file(tmp_path: Path) -> None:
 def test_no_key_is_given_twice() -> None:
     keys = [key for found in registry().values() for key in found.keys.split(",") if key]
     assert len(keys) == len(set(keys))
+
+
+def test_every_action_is_a_method_of_the_app() -> None:
+    assert registry()
+    for found in registry().values():
+        assert callable(getattr(BrowseApp, f"action_{found.method}")), found.name
