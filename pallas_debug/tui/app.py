@@ -194,16 +194,16 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
 
     @action("program.palette", "ctrl+p", "palette: all actions, by name")
     def action_palette(self) -> None:
-        def chosen(method: str | None) -> None:
-            if method is not None:
-                self.call_later(getattr(self, f"action_{method}"))
+        def chosen(call: str | None) -> None:
+            if call is not None:
+                self.call_later(self.run_action, call)
 
         choices = []
         for found in registry().values():
             if found.method != "palette":
                 heading = HEADINGS.get(found.group, found.group).lower()
                 parts = found.title, display_keys(self.keymap.keys[found.name]), f"· {heading}"
-                choices.append(("  ".join(filter(None, parts)), found.method))
+                choices.append(("  ".join(filter(None, parts)), found.call))
         self.choose("what to do", choices, chosen)
 
     @action("program.follow", "F", "follow: show the newest kernel or pass as it is written")

@@ -61,7 +61,8 @@ class Action:
       name: `group.what`, for the keymap.
       keys: Textual's names of its default keys, joined by commas; empty for the palette only.
       title: what it does, in a few words.
-      method: Textual's name of the action: the method without `action_`.
+      method: name of the method without `action_`.
+      arguments: arguments of the method, as Textual parses them.
       priority: handled before the keys that follow it, for actions that move the focus.
     """
 
@@ -69,7 +70,13 @@ class Action:
     keys: str
     title: str
     method: str
+    arguments: str = ""
     priority: bool = False
+
+    @property
+    def call(self) -> str:
+        """The action as Textual runs it."""
+        return f"{self.method}({self.arguments})"
 
     @property
     def group(self) -> str:
@@ -80,7 +87,7 @@ _REGISTRY: dict[str, Action] = {}
 
 
 def action(
-    name: str, keys: str, title: str, *, priority: bool = False
+    name: str, keys: str, title: str, *, arguments: str = "", priority: bool = False
 ) -> Callable[[Method], Method]:
     """Register an `action_…` method; see `Action` for the arguments."""
 
@@ -90,7 +97,12 @@ def action(
         named = ",".join(key_named(key) or key for key in _split(keys))
         short = method.__name__.removeprefix("action_")
         _REGISTRY[name] = Action(
-            name=name, keys=named, title=title, method=short, priority=priority
+            name=name,
+            keys=named,
+            title=title,
+            method=short,
+            arguments=arguments,
+            priority=priority,
         )
         return method
 
@@ -171,9 +183,7 @@ class Keymap:
         for name, found in actions.items():
             for key in _split(self.keys[name]):
                 priority = found.priority or key in self.over_panes
-                yield Binding(
-                    key, found.method, found.title, show=False, priority=priority, id=name
-                )
+                yield Binding(key, found.call, found.title, show=False, priority=priority, id=name)
 
 
 def path() -> Path:

@@ -64,7 +64,7 @@ def status(app: BrowseApp) -> str:
 
 async def perform(app: BrowseApp, name: str) -> None:
     """Run an action by its name in the keymap."""
-    await app.run_action(registry()[name].method)
+    await app.run_action(registry()[name].call)
 
 
 def title(app: BrowseApp) -> str:

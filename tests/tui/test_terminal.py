@@ -447,8 +447,8 @@ def test_an_error_of_its_own_is_reported(tmp_path: Path, add: str) -> None:
         "import sys\n"
         "from pallas_debug.cli import main\n"
         "from pallas_debug.tui.app import BrowseApp\n"
-        "def broken(app): return {}['a fault']\n"
-        "BrowseApp.action_next_pass = broken\n"
+        "def broken(app, direction): return {}['a fault']\n"
+        "BrowseApp.action_move_pass = broken\n"
         "main()\n"
     )
     program = [sys.executable, script, "browse"]

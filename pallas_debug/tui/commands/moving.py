@@ -19,13 +19,10 @@ _PASS = re.compile(r"p(?P<number>\d+)")
 class MovingActions(Workspace):
     """Going to another place."""
 
-    @action("pane.next", "tab", "next pane", priority=True)
-    def action_next_pane(self) -> None:
-        self.focus_pane(1)
-
-    @action("pane.previous", "shift+tab", "previous pane", priority=True)
-    def action_previous_pane(self) -> None:
-        self.focus_pane(-1)
+    @action("pane.previous", "shift+tab", "previous pane", priority=True, arguments="-1")
+    @action("pane.next", "tab", "next pane", priority=True, arguments="1")
+    def action_focus_pane(self, direction: int) -> None:
+        self.focus_pane(direction)
 
     @action("pane.into", "enter", "into the next pane; in the text, fold a region")
     def action_into_pane(self) -> None:
@@ -139,13 +136,12 @@ class MovingActions(Workspace):
         self.back_to = pane
         self.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
 
-    @action("kernels.next_failed", "right_parenthesis", "next kernel that failed")
-    def action_next_failed(self) -> None:
-        self.kernels.next_failed(1)
-
-    @action("kernels.previous_failed", "left_parenthesis", "previous kernel that failed")
-    def action_previous_failed(self) -> None:
-        self.kernels.next_failed(-1)
+    @action(
+        "kernels.previous_failed", "left_parenthesis", "previous kernel that failed", arguments="-1"
+    )
+    @action("kernels.next_failed", "right_parenthesis", "next kernel that failed", arguments="1")
+    def action_move_failed(self, direction: int) -> None:
+        self.kernels.next_failed(direction)
 
     @action("kernels.failed_first", "exclamation_mark", "failed kernels before the others")
     def action_failed_first(self) -> None:
@@ -161,36 +157,24 @@ class MovingActions(Workspace):
 
     # Passes and targets.
 
-    @action("pass.next_changed", "]", "next pass that changed something")
-    def action_next_changed(self) -> None:
-        self.steps.next_changed(1)
+    @action("pass.previous_changed", "[", "previous pass that changed something", arguments="-1")
+    @action("pass.next_changed", "]", "next pass that changed something", arguments="1")
+    def action_move_changed(self, direction: int) -> None:
+        self.steps.next_changed(direction)
 
-    @action("pass.previous_changed", "[", "previous pass that changed something")
-    def action_previous_changed(self) -> None:
-        self.steps.next_changed(-1)
-
-    @action("pass.next", "}", "next pass")
-    def action_next_pass(self) -> None:
-        self.steps.cursor += 1
-
-    @action("pass.previous", "{", "previous pass")
-    def action_previous_pass(self) -> None:
-        self.steps.cursor -= 1
+    @action("pass.previous", "{", "previous pass", arguments="-1")
+    @action("pass.next", "}", "next pass", arguments="1")
+    def action_move_pass(self, direction: int) -> None:
+        self.steps.cursor += direction
 
     @action("pass.hide_same", "H", "hide passes that changed nothing")
     def action_hide_same(self) -> None:
         self.steps.only_changed = not self.steps.only_changed
         self.show_step()
 
-    @action("target.next", "t", "next target")
-    def action_next_target(self) -> None:
-        self._move_target(1)
-
-    @action("target.previous", "T", "previous target")
-    def action_previous_target(self) -> None:
-        self._move_target(-1)
-
-    def _move_target(self, direction: int) -> None:
+    @action("target.previous", "T", "previous target", arguments="-1")
+    @action("target.next", "t", "next target", arguments="1")
+    def action_move_target(self, direction: int) -> None:
         """Show the next or previous target at the same step."""
         if self.entry is None or self.target is None:
             return

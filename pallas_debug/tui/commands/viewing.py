@@ -36,15 +36,9 @@ class ViewingActions(Workspace):
 
         self.ask("only lines that match: regular expression", typed=typed)
 
-    @action("search.next", "n", "next hit")
-    def action_next_hit(self) -> None:
-        self._move_hit(1)
-
-    @action("search.previous", "N", "previous hit")
-    def action_previous_hit(self) -> None:
-        self._move_hit(-1)
-
-    def _move_hit(self, direction: int) -> None:
+    @action("search.previous", "N", "previous hit", arguments="-1")
+    @action("search.next", "n", "next hit", arguments="1")
+    def action_move_hit(self, direction: int) -> None:
         """Go to the next or previous hit in the text, or else of the search over many texts."""
         if self.shown.where or not self.search.active:
             self.shown.next_hit(direction)
@@ -56,15 +50,9 @@ class ViewingActions(Workspace):
         elif self.search.hits:
             self.show_message("the next hits are being listed; press the key again")
 
-    @action("search.kernel", "ctrl+f", "search all passes of the kernel")
-    def action_search_kernel(self) -> None:
-        self._search_dumps("kernel")
-
-    @action("search.all", "ctrl+g", "search all kernels")
-    def action_search_all(self) -> None:
-        self._search_dumps("all")
-
-    def _search_dumps(self, scope: Scope) -> None:
+    @action("search.all", "ctrl+g", "search all kernels", arguments="'all'")
+    @action("search.kernel", "ctrl+f", "search all passes of the kernel", arguments="'kernel'")
+    def action_search_dumps(self, scope: Scope) -> None:
         from pallas_debug.tui.panes.results import SearchScreen  # slows the start
 
         entry = self.entry
@@ -239,13 +227,10 @@ class ViewingActions(Workspace):
     def action_toggle_whole(self) -> None:
         self.diff.whole = not self.diff.whole
 
-    @action("diff.next", "greater_than_sign", "next change")
-    def action_next_change(self) -> None:
-        self.diff.next_hunk(1)
-
-    @action("diff.previous", "less_than_sign", "previous change")
-    def action_previous_change(self) -> None:
-        self.diff.next_hunk(-1)
+    @action("diff.previous", "less_than_sign", "previous change", arguments="-1")
+    @action("diff.next", "greater_than_sign", "next change", arguments="1")
+    def action_move_change(self, direction: int) -> None:
+        self.diff.next_hunk(direction)
 
     # The source.
 
