@@ -1,10 +1,10 @@
-"""The closed grammar of programs: a dump's file in, a text of our own out.
+"""The closed grammar of programs: a dump's file in, our own text out.
 
-A dump's program is read into a tree and written again, form by form, from its parsed values. A form
-that is not one of those below has nothing that writes it, so it never gets into what is run: no
-other import, no builtin, no attribute that `bridge/unparse/vocabulary.py` does not list, no name
-that is not bound further up in a scope around it. Comments are lost, but for types of results and
-names of operands, which `lines.py` reads.
+A dump's program is parsed into a tree and written again, form by form, from its parsed values.
+Other forms have no writer, so they never reach the code that is run: no other import, no builtin,
+no attribute that `bridge/unparse/vocabulary.py` does not list, no name that is not bound earlier in
+an enclosing scope. Comments are dropped, except for types of results and names of operands, which
+`lines.py` reads.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CONSTANTS = (vocabulary.ARGUMENTS, vocabulary.AXES, vocabulary.ENABLE_X64)
 
 
 def emitted(program: str) -> str:
-    """The program, written again from what was read.
+    """Rewrite a program from its parsed values.
 
     Raises:
-      CannotRunError: it is no program of a kernel; the message names the line and what is wrong.
+      CannotRunError: it is no program of a kernel; the message names the line and the reason.
     """
     try:
         body = parsed(program).body
@@ -54,10 +54,10 @@ def emitted(program: str) -> str:
 
 
 def parsed(text: str) -> ast.Module:
-    """The tree of a text, whatever the text.
+    """Parse any text.
 
     Raises:
-      Refused: it is too large or too deep, or no Python.
+      Refused: it is too large, too deep, or no Python.
     """
     if len(text) > MAX_PROGRAM:
         raise Refused(f"it has {len(text):,} characters, and a program at most {MAX_PROGRAM:,}")
@@ -87,14 +87,14 @@ def _sentence(error: Refused, program: str) -> str:
 
 
 def _comments(program: str) -> dict[int, str]:
-    """The comments that may be kept, by line."""
+    """Comments that may be kept, by line."""
     found = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(program).readline):
             text = token.string[1:].strip()
             if token.type == tokenize.COMMENT and _COMMENT.fullmatch(text):
                 found[token.start[0]] = text
-    except (tokenize.TokenError, SyntaxError):  # ast read it, so only its end can be at fault
+    except (tokenize.TokenError, SyntaxError):  # it did parse: only its end can be at fault
         pass
     return found
 
@@ -103,7 +103,7 @@ class Emitter(Expressions):
     """Writes trees as text, and refuses every form that programs do not have.
 
     Args:
-      comments: those of the text that the trees were read from, by line.
+      comments: by line, of the text that the trees were parsed from.
     """
 
     def __init__(self, comments: dict[int, str] | None = None) -> None:
@@ -112,7 +112,7 @@ class Emitter(Expressions):
         self._lines: list[str] = []
 
     def module(self, body: Sequence[ast.stmt]) -> str:
-        """A whole program.
+        """Write a whole program.
 
         Raises:
           Refused: it is none.
@@ -168,7 +168,7 @@ class Emitter(Expressions):
         self._lines.append(f"{text} as {as_}" if as_ else text)
 
     def _constant(self, name: str, node: ast.stmt) -> None:
-        """One of what every program says of its arguments and devices."""
+        """Write one of the constants that describe arguments and devices."""
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name):
             raise refused(f"here is no {name}", node)
@@ -186,7 +186,7 @@ class Emitter(Expressions):
         self.scope.names.add(name)
 
     def _check_arguments(self, node: ast.expr) -> None:
-        """Arguments are types, which nothing is computed for."""
+        """Check that arguments are types, which involve no computation."""
         for item in node.elts if isinstance(node, ast.List) else ():
             path = path_of(item.func) if isinstance(item, ast.Call) else ""
             if path != "jax.ShapeDtypeStruct" and not vocabulary.is_constant(path):
@@ -208,7 +208,7 @@ class Emitter(Expressions):
         return "{" + ", ".join(axes) + "}"
 
     def _listed(self, start: str, node: ast.expr, end: str, depth: int) -> None:
-        """A list, an item a line, with the operands' names."""
+        """Write a list, one item per line, with the operands' names."""
         if not isinstance(node, ast.List):
             raise refused("here is no list", node)
         indent = _INDENT * depth
@@ -279,7 +279,7 @@ class Emitter(Expressions):
         self._line(text, depth, node)
 
     def _open(self, node: ast.expr) -> str:
-        """An expression, as a tuple without brackets where it has several."""
+        """Write an expression, and a tuple without parentheses."""
         if isinstance(node, ast.Tuple) and len(node.elts) > 1:
             return ", ".join(self.text(item) for item in node.elts)
         return self.text(node)
@@ -298,7 +298,7 @@ class Emitter(Expressions):
         raise refused("what is assigned to is no name", node)
 
     def _call(self, node: ast.FunctionDef) -> None:
-        """`call`: a `pl.pallas_call` of the kernel."""
+        """Write `call`: a `pl.pallas_call` of the kernel."""
         arguments, body = node.args, node.body
         if node.name != vocabulary.CALL or ast.unparse(arguments) != "*args":
             raise refused("the last function is no `call(*args)`", node)
