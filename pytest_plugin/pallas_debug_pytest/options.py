@@ -1,7 +1,7 @@
-"""The options, each on the command line, in the ini file and in the environment.
+"""Options, each on the command line, in the ini file and in the environment.
 
-The command line comes first, then the environment, then the ini file. On the command line the
-default is None: only so can it be told from what was asked for.
+The command line takes precedence, then the environment, then the ini file. On the command line the
+default is None, which distinguishes it from an explicit value.
 
 PYTEST_DONT_REWRITE
 """
@@ -24,7 +24,7 @@ DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "off")
 
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
-"""As `pallas_debug.checks.names` has them, which cannot be asked without jax."""
+"""As in `pallas_debug.checks.names`, which needs jax."""
 
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 
@@ -40,7 +40,7 @@ MARKER = (
     "requires: what the target and the installed versions must be, else the test is skipped: "
     "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple."
 )
-"""The marker's line in `pytest --markers`."""
+"""Line of the marker in `pytest --markers`."""
 
 SWITCH = {
     **dict.fromkeys(("on", "true", "yes", "1"), True),
@@ -50,13 +50,13 @@ SWITCH = {
 
 @dataclass(frozen=True, kw_only=True)
 class Option:
-    """One option in its three spellings.
+    """One option, in its three forms.
 
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DEBUG_DUMP`.
-      metavar: what a value looks like; empty for a switch, which takes none on the command line.
-      const: what the bare flag means; None where a value is required.
-      check: raises `ValueError` for a value that makes no sense.
+      metavar: placeholder of a value; empty for a switch, which takes none on the command line.
+      const: value of the bare flag; None if a value is required.
+      check: raises `ValueError` for an invalid value.
     """
 
     name: str
@@ -91,7 +91,7 @@ def _target(value: str) -> None:
 def _mode(value: str) -> None:
     if value in MODES:
         return
-    # Only jax knows what parameters there are, and it is not imported for a mode by itself.
+    # Parameters need jax, which is not imported for a mode alone.
     from pallas_debug.bridge.interpret.params import Mode
     from pallas_debug.errors import UsageError
 
@@ -102,17 +102,17 @@ def _mode(value: str) -> None:
 
 
 def checks(value: str) -> tuple[str, ...]:
-    """`user,nan` or `all`, as names in their usual order.
+    """Parse `user,nan` or `all` into names in their usual order.
 
     Raises:
-      ValueError: a check that there is not.
+      ValueError: an unknown check.
     """
     names = [name.strip() for name in value.split(",")]
     if names == ["all"]:
         return CHECKS
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        import difflib  # costs a millisecond in every run
+        import difflib  # costs a millisecond
 
         close = difflib.get_close_matches(unknown[0], CHECKS, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
@@ -222,7 +222,7 @@ OPTIONS = (
 
 
 def named(name: str) -> Option:
-    """The option of that name."""
+    """Return the option of that name."""
     return next(option for option in OPTIONS if option.name == name)
 
 
@@ -245,25 +245,25 @@ def add(parser: pytest.Parser) -> None:
 
 
 def are_given(config: pytest.Config) -> bool:
-    """Whether anything is asked for.
+    """Whether any option is given.
 
     Raises:
-      pytest.UsageError: a value that makes no sense; the message says where it stands.
+      pytest.UsageError: an invalid value; the message names its place.
     """
-    found = [value(config, option) for option in OPTIONS]  # each is looked at
+    found = [value(config, option) for option in OPTIONS]  # check each of them
     return any(one is not None for one in found)
 
 
 def value(
     config: pytest.Config, option: Option, line: argparse.Namespace | None = None
 ) -> str | None:
-    """What is asked for by one option.
+    """Value of one option.
 
     Args:
-      line: the command line, while pytest has only begun to read it.
+      line: the command line, before pytest has parsed it.
 
     Raises:
-      pytest.UsageError: a value that makes no sense; the message says where it stands.
+      pytest.UsageError: an invalid value; the message names its place.
     """
     given = getattr(line or config.option, option.ini)
     if given is not None:
@@ -285,7 +285,7 @@ def value(
 
 
 def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
-    """`pytest --pallas-dump tests/`: the tests became the option's value."""
+    """Reject `pytest --pallas-dump tests/`, where the tests became the option's value."""
     if option.const is None or not option.metavar:
         return
     args = [str(arg) for arg in config.invocation_params.args]

@@ -1,4 +1,4 @@
-"""What `requires=` says: chips and versions, judged without a look at any device.
+"""Requirements of `requires=`: chips and versions, evaluated without looking at any device.
 
     v5e+            this chip or a later one: v4, v5e, v5p, v6e, tpu7x
     v6e             this chip
@@ -29,14 +29,14 @@ _VERSION = re.compile(r"[\w.-]+\s*(\[|[<>=!~])")
 
 @dataclass(frozen=True)
 class Need:
-    """One requirement, as it was written."""
+    """One requirement."""
 
     text: str
     extra: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises:
-        ValueError: it is none; the message says how to write one.
+        ValueError: it is invalid; the message shows the syntax.
         """
         if _VERSION.match(self.text):
             try:
@@ -59,7 +59,7 @@ class Need:
         return not _VERSION.match(self.text)
 
     def missing(self, target: Target) -> str | None:
-        """Why it is not met, in words; None where it is."""
+        """Why it is not met, as text; None if it is."""
         if not self.is_of_chip:
             return self._missing_version()
         found = _generation(target)
@@ -92,7 +92,7 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
     """One requirement or several, all of which must be met.
 
     Raises:
-      ValueError: what is none.
+      ValueError: an invalid one.
     """
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
@@ -101,7 +101,7 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
 
 
 def _generation(target: Target) -> str:
-    """The chip of a target, also of one that names a topology or this host."""
+    """The chip of a target, including one that names a topology or this host."""
     for known in targets.BUILTIN:
         if known.device_kind == target.device_kind:
             return known.name
