@@ -82,13 +82,13 @@ class Expressions:
 
     def _name(self, node: ast.Name) -> str:
         if not self.scope.has(node.id):
-            raise refused(f"the name {node.id!r} is bound nowhere above", node)
+            raise refused(f"the name {node.id!r} is not bound above", node)
         return node.id
 
     def _attribute(self, node: ast.Attribute) -> str:
         path = path_of(node)
         if not vocabulary.is_constant(path):
-            raise refused(f"{path or node.attr!r} is no value of a program", node)
+            raise refused(f"{path or node.attr!r} is not a value of a program", node)
         return path
 
     def _subscript(self, node: ast.Subscript) -> str:
@@ -118,7 +118,7 @@ class Expressions:
         called = node.func if isinstance(node, ast.Call) else None
         is_method = isinstance(called, ast.Attribute) and called.attr in vocabulary.REF_METHODS
         if not (is_view or is_method):
-            raise refused("what is indexed is neither a name nor a view", node)
+            raise refused("the indexed object is neither a name nor a view", node)
         return self.text(node)
 
     def _called(self, node: ast.Call) -> str:
@@ -127,7 +127,7 @@ class Expressions:
             return self.written(path, node, vocabulary.CALLS[path])
         if path in vocabulary.RECORDS:
             if node.args:
-                raise refused(f"{path} is given a field without its name", node)
+                raise refused(f"{path} takes fields only by name", node)
             self._check_flags(path, node)
             return self.written(path, node, None)
         primitive, _, last = path.rpartition(".")
@@ -144,7 +144,7 @@ class Expressions:
             known = vocabulary.COPY_METHODS.get(method.attr)
             if known is not None and path_of(copy.func) in vocabulary.COPIES:
                 return self.written(f"{self.text(copy)}.{method.attr}", node, known)
-        raise refused(f"{path or 'this'} is nothing that a program calls", node)
+        raise refused(f"{path or 'this'} is not a function that programs call", node)
 
     def written(self, function: str, node: ast.Call, known: frozenset[str] | None) -> str:
         """Write a call with keyword arguments of these names; None allows any."""
@@ -175,7 +175,7 @@ class Expressions:
                 continue
             given = keyword.value
             if not isinstance(given, ast.Dict):
-                raise refused("the flags of a kernel are no dict", node)
+                raise refused("the flags of a kernel are not a dict", node)
             for key, value in zip(given.keys, given.values, strict=True):
                 name = key.value if isinstance(key, ast.Constant) else None
                 set_to = value.value if isinstance(value, ast.Constant) else None
@@ -251,7 +251,7 @@ class Expressions:
     def names_of(self, arguments: Sequence[ast.arg]) -> list[str]:
         for argument in arguments:
             if argument.annotation is not None:
-                raise refused("an argument says of which type it is", argument)
+                raise refused("an argument has a type annotation", argument)
             check_name(argument.arg, argument)
         return [argument.arg for argument in arguments]
 
@@ -300,7 +300,7 @@ def refused(why: str, node: ast.AST) -> Refused:
 
 def check_name(name: str, node: ast.AST) -> None:
     if not _NAME.fullmatch(name):
-        raise refused(f"{name[:80]!r} is no name that a program binds", node)
+        raise refused(f"{name[:80]!r} is not a name that programs bind", node)
     if name in vocabulary.IMPORTS:
         raise refused(f"{name} is the name of a module, and bound again", node)
 

@@ -66,11 +66,11 @@ def parsed(text: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        raise Refused(f"it is no Python: {error.msg}", error.lineno) from None
+        raise Refused(f"it is not valid Python: {error.msg}", error.lineno) from None
     except (RecursionError, MemoryError):
         raise Refused("it is nested too deeply") from None
     except (ValueError, UnicodeError) as error:  # NUL bytes, lone surrogates, endless numbers
-        raise Refused(f"it is no Python: {error}") from None
+        raise Refused(f"it is not valid Python: {error}") from None
 
 
 def _sentence(error: Refused, program: str) -> str:
@@ -133,7 +133,7 @@ class Emitter(Expressions):
         functions = body[at:]
         for number, function in enumerate(functions, 1):
             if not isinstance(function, ast.FunctionDef) or function.decorator_list:
-                raise refused("here is no plain function", function)
+                raise refused("expected a plain function", function)
             self._lines += ["", ""]
             if number == len(functions):
                 self._call(function)
@@ -158,10 +158,10 @@ class Emitter(Expressions):
             (alias,) = node.names
             given = (node.module, alias.name, alias.asname)
         else:
-            raise refused("this is no import of a program", node)
+            raise refused("programs have no such import", node)
         name = next((n for n, known in vocabulary.IMPORTS.items() if known == given), None)
         if name is None or name in self.imported:
-            raise refused("this is no import of a program", node)
+            raise refused("programs have no such import", node)
         self.imported.add(name)
         module, what, as_ = vocabulary.IMPORTS[name]
         text = f"from {module} import {what}" if module else f"import {what}"
@@ -171,9 +171,9 @@ class Emitter(Expressions):
         """Write one of the constants that describe arguments and devices."""
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name):
-            raise refused(f"here is no {name}", node)
+            raise refused(f"expected {name}", node)
         if target.id != name or len(node.targets) != 1:
-            raise refused(f"here is no {name}", node)
+            raise refused(f"expected {name}", node)
         if name == vocabulary.ARGUMENTS:
             self._check_arguments(node.value)
             self._listed(f"{name} = ", node.value, "", 0)
@@ -182,7 +182,7 @@ class Emitter(Expressions):
         elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool):
             self._lines.append(f"{name} = {node.value.value}")
         else:
-            raise refused(f"{name} is no bool", node)
+            raise refused(f"{name} is not a bool", node)
         self.scope.names.add(name)
 
     def _check_arguments(self, node: ast.expr) -> None:
@@ -190,13 +190,13 @@ class Emitter(Expressions):
         for item in node.elts if isinstance(node, ast.List) else ():
             path = path_of(item.func) if isinstance(item, ast.Call) else ""
             if path != "jax.ShapeDtypeStruct" and not vocabulary.is_constant(path):
-                raise refused("an argument is no `jax.ShapeDtypeStruct`", item)
+                raise refused("an argument is not a `jax.ShapeDtypeStruct`", item)
             if any(isinstance(inner, ast.Call) and inner is not item for inner in ast.walk(item)):
                 raise refused("an argument's type is computed", item)
 
     def _axes(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Dict):
-            raise refused("AXES is no dict", node)
+            raise refused("AXES is not a dict", node)
         axes = []
         for key, value in zip(node.keys, node.values, strict=True):
             size = value.value if isinstance(value, ast.Constant) else None
@@ -210,7 +210,7 @@ class Emitter(Expressions):
     def _listed(self, start: str, node: ast.expr, end: str, depth: int) -> None:
         """Write a list, one item per line, with the operands' names."""
         if not isinstance(node, ast.List):
-            raise refused("here is no list", node)
+            raise refused("expected a list", node)
         indent = _INDENT * depth
         if not node.elts:
             self._lines.append(f"{indent}{start}[]{end}")
@@ -235,7 +235,7 @@ class Emitter(Expressions):
         self._bind(node.name, node, is_module=depth == 0)
         names = self._parameters(node.args, node)
         if node.returns is not None or getattr(node, "type_params", None):
-            raise refused("a function says of which type it is", node)
+            raise refused("a function has a type annotation", node)
         indent = _INDENT * depth
         self._lines += [indent + decorator for decorator in decorators]
         self._lines.append(f"{indent}def {node.name}({', '.join(names)}):")
@@ -246,7 +246,7 @@ class Emitter(Expressions):
 
     def _when(self, node: ast.FunctionDef, decorator: ast.expr) -> str:
         if not isinstance(decorator, ast.Call) or path_of(decorator.func) != _WHEN:
-            raise refused(f"a function is decorated by something else than `{_WHEN}`", node)
+            raise refused(f"a function is decorated by something other than `{_WHEN}`", node)
         return self.written(_WHEN, decorator, frozenset())
 
     def _parameters(self, node: ast.arguments, around: ast.AST) -> list[str]:
@@ -295,15 +295,15 @@ class Emitter(Expressions):
             return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
         if isinstance(node, ast.Subscript) and not is_inner:
             return self.text(node)
-        raise refused("what is assigned to is no name", node)
+        raise refused("the target of an assignment is not a name", node)
 
     def _call(self, node: ast.FunctionDef) -> None:
         """Write `call`: a `pl.pallas_call` of the kernel."""
         arguments, body = node.args, node.body
         if node.name != vocabulary.CALL or ast.unparse(arguments) != "*args":
-            raise refused("the last function is no `call(*args)`", node)
+            raise refused("the last function is not `call(*args)`", node)
         if node.returns is not None or getattr(node, "type_params", None):
-            raise refused("a function says of which type it is", node)
+            raise refused("a function has a type annotation", node)
         outer = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
         inner = outer.func if isinstance(outer, ast.Call) else None
         if not isinstance(outer, ast.Call) or not isinstance(inner, ast.Call):
@@ -323,7 +323,7 @@ class Emitter(Expressions):
         if name == "grid_spec":
             spec = "pltpu.PrefetchScalarGridSpec"
             if not isinstance(value, ast.Call) or path_of(value.func) != spec or value.args:
-                raise refused(f"grid_spec is no `{spec}`", value)
+                raise refused(f"grid_spec is not a `{spec}`", value)
             self._lines.append(f"{_INDENT * 2}{name}={spec}(")
             for inner, of in self.keywords(value, vocabulary.CALLS[spec]):
                 if isinstance(of, ast.List):

@@ -83,7 +83,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     stablehlo = stored.stage_text("stablehlo", wanted) if module is not None else None
     if program is None and stablehlo is None:
         raise CannotRunError(
-            f"{shown} cannot be shown again: {why}, and there is no StableHLO of it for "
+            f"{shown} cannot be reproduced: {why}, and there is no StableHLO of it for "
             f"{wanted}. Dump it again with this version of pallas-debug"
         )
     return Recorded(

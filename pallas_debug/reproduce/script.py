@@ -71,7 +71,7 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
         outcome = f"It failed for {recorded.target.name}, {_STAGES[failure.stage]}:"
     lines = [f"The kernel {recorded.kernel.name!r}, with {versions}."]
     if is_stablehlo:
-        lines.append(f"It is given as StableHLO: {recorded.why_no_program}.")
+        lines.append(f"It is embedded as StableHLO: {recorded.why_no_program}.")
     omitted = left_out(recorded)
     if omitted is not None:
         lines += textwrap.wrap(f"{omitted[0].upper()}{omitted[1:]}.", _WIDTH)
@@ -89,7 +89,7 @@ _STAGES = {
 
 _HOW = """\
 Run it with Python; it needs jax and, to compile, libtpu (`pip install "jax[tpu]"`), and no TPU.
-It exits with 0 if the kernel compiles and with 1 if it fails; it dies if the compiler does."""
+It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash ends it."""
 
 
 def _quoted(failure: Failure | None) -> list[str]:

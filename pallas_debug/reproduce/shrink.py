@@ -78,7 +78,7 @@ class _Search:
         found = self._failure(program)
         if found != self._wanted:
             raise CannotRunError(
-                f"{self._recorded.kernel.name} does not fail here as it did: it was "
+                f"{self._recorded.kernel.name} does not fail here in the same way: it was "
                 f"{self._wanted}, and is {found or 'compiled'}. Are other versions of jax or "
                 "libtpu installed?"
             )

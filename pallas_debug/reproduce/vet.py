@@ -61,7 +61,7 @@ def _check(script: str) -> None:
     try:
         body = ast.parse(script.encode()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"it is no Python ({type(error).__name__})") from None
+        raise Refused(f"it is not valid Python ({type(error).__name__})") from None
     for kind, template in TEMPLATES.items():
         end = _forms(template)
         if len(body) > len(end) and _dumped(body[-len(end) :]) == end:
@@ -83,7 +83,7 @@ def _check_parts(body: Sequence[ast.stmt], *, is_program: bool) -> None:
         raise Refused("more than a module precedes its settings")
     module = _value(first[-1], "MODULE")
     if not isinstance(module, str) or not _BASE85.fullmatch(module):
-        raise Refused("MODULE is no packed module", first[-1].lineno)
+        raise Refused("MODULE is not a packed module", first[-1].lineno)
 
 
 def _check_setting(node: ast.stmt, name: str) -> None:
@@ -95,13 +95,13 @@ def _check_setting(node: ast.stmt, name: str) -> None:
 def _value(node: ast.stmt, names: str) -> Any:
     """The value assigned to a name, or to a tuple of names."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-        raise Refused(f"here is no {names}", node.lineno)
+        raise Refused(f"expected {names}", node.lineno)
     if ast.unparse(node.targets[0]).strip("()") != names:
-        raise Refused(f"here is no {names}", node.lineno)
+        raise Refused(f"expected {names}", node.lineno)
     try:
         return ast.literal_eval(node.value)
     except (ValueError, TypeError, MemoryError, RecursionError):
-        raise Refused(f"{names} is no literal", node.lineno) from None
+        raise Refused(f"{names} is not a literal", node.lineno) from None
 
 
 @functools.cache

@@ -182,4 +182,4 @@ def _not_found(
     if match is not None:
         wanted += f" that matches {match!r}"
     others = ", ".join(dict.fromkeys(f"{f.kind} in `{f.kernel}`" for f in findings))
-    return f"expected {wanted}; found was {others or 'nothing. Is it checked for?'}"
+    return f"expected {wanted}; found {others or 'nothing. Is the check enabled?'}"

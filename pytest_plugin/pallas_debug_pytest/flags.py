@@ -25,11 +25,11 @@ def check(value: str) -> None:
     """
     words = value.split()
     if not words or not words[0].startswith("-"):
-        raise ValueError(f"{value!r} is no list of flags; write it as '--xla_a=1 --xla_b=2'")
+        raise ValueError(f"{value!r} is not a list of flags; write it as '--xla_a=1 --xla_b=2'")
     if any(quote in value for quote in "\"'"):
-        raise ValueError(f"{value!r} holds quotes, which libtpu does not know")
+        raise ValueError(f"{value!r} contains quotes, which libtpu does not support")
     if any(word.lstrip("-").partition("=")[0] == _OURS for word in words):
-        raise ValueError(f"--{_OURS} is what --pallas-dump sets; name the directory there")
+        raise ValueError(f"--{_OURS} is set by --pallas-dump; pass the directory there")
 
 
 def add(config: pytest.Config, value: str) -> None:

@@ -71,7 +71,7 @@ class Listener:
             where = text.relative(settings.dump)
             doing.append(f"dumping to {where} for {', '.join(settings.targets)}")
         elif settings.names_target and not settings.watches:
-            doing.append(f"target {', '.join(settings.targets)}, for tests that ask for it")
+            doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
         if settings.interpret is not None:
             doing.append(f"kernels run in {_title(settings.interpret)}")
         elif settings.watches and self._interprets():
@@ -81,7 +81,7 @@ class Listener:
         if settings.checks:
             doing.append(f"checked for {', '.join(settings.checks)}")
         if settings.races:
-            doing.append("races fail their test")
+            doing.append("data races fail the test")
         if settings.coverage:
             doing.append("kernels that never launch are listed")
         if settings.flags:
@@ -241,7 +241,7 @@ def _title(mode: str) -> str:
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
         "auto": "HLO interpret mode, or TPU interpret mode where they need it",
-        "off": "the mode that the code says",
+        "off": "the mode that the code selects",
     }.get(kind, f"{kind.upper()} interpret mode")
     return f"{title} ({params})" if params else title
 

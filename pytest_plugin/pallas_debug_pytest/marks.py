@@ -122,7 +122,7 @@ def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
 
 def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
     if mark.args:
-        raise ValueError(f"it takes keywords alone, not {mark.args[0]!r}; {_SIGNATURE}")
+        raise ValueError(f"it takes only keyword arguments, not {mark.args[0]!r}; {_SIGNATURE}")
     for name, value in mark.kwargs.items():
         if name not in _READERS:
             close = difflib.get_close_matches(name, _READERS, 1)
@@ -144,7 +144,7 @@ def _interpret(value: object, extra: object) -> str:
     if isinstance(value, bool):
         return "auto" if value else "off"
     if not isinstance(value, str):
-        raise ValueError(f"interpret is the text of a mode, such as 'hlo', not {value!r}")
+        raise ValueError(f"interpret must be a mode, such as 'hlo', not {value!r}")
     options.named("interpret").check(value)
     return value
 
@@ -164,7 +164,9 @@ def _targets(value: object, extra: tuple[Target, ...]) -> tuple[str, ...]:
 def _names(value: object, argument: str) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{argument} is names, as text or a tuple of texts, not {value!r}")
+        raise ValueError(
+            f"{argument} must be names, as a string or a tuple of strings, not {value!r}"
+        )
     return tuple(name.strip() for name in names)
 
 

@@ -85,7 +85,7 @@ def _directory(value: str) -> None:
 
 def _target(value: str) -> None:
     if not all(part.strip() for part in value.split(",")):
-        raise ValueError(f"{value!r} is no list of targets; write it as v5e,v6e")
+        raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
 
 
 def _mode(value: str) -> None:
@@ -117,8 +117,7 @@ def checks(value: str) -> tuple[str, ...]:
         close = difflib.get_close_matches(unknown[0], CHECKS, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise ValueError(
-            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and all of them "
-            "by 'all'"
+            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and 'all'"
         )
     return tuple(name for name in CHECKS if name in names)
 
@@ -141,7 +140,7 @@ def _seconds(value: str) -> None:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ValueError(f"{value!r} is no number of seconds greater than 0")
+        raise ValueError(f"{value!r} is not a number of seconds greater than 0")
 
 
 OPTIONS = (
@@ -156,8 +155,7 @@ OPTIONS = (
         name="target",
         metavar="v5e,v6e",
         check=_target,
-        help="chips to compile for; the first is also what kernels are told that ask for their "
-        "chip (v5e)",
+        help="chips to compile for; kernels that query their chip get the first (v5e)",
     ),
     Option(
         name="interpret",
@@ -166,7 +164,7 @@ OPTIONS = (
         check=_mode,
         help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
         "need it) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; while "
-        "dumping on a machine without an accelerator it is auto unless told",
+        "dumping on a machine without an accelerator the default is auto",
     ),
     Option(
         name="timeout",
@@ -179,23 +177,23 @@ OPTIONS = (
         metavar="nan,index",
         const=",".join(DEFAULT_CHECKS),
         check=checks,
-        help="check every kernel while it runs, and fail the test in which a check fails; there "
-        f"are {', '.join(CHECKS)}, and all of them by 'all'",
+        help="check every kernel while it runs, and fail the test in which a check fails: "
+        f"{', '.join(CHECKS)}, or all",
     ),
     Option(
         name="verify",
         metavar="v5e,v6e",
         const="all",
         check=_target,
-        help="fail every test whose kernels a static analysis, the compiler for these chips (all) "
-        "or a check finds fault with; a table at the end says what was found for which chip",
+        help="fail every test whose kernels have a fault according to a static analysis, the "
+        "compiler for these chips (all) or the checks; a table at the end lists them by chip",
     ),
     Option(
         name="races",
         metavar="",
         const="on",
         check=switch,
-        help=f"look for data races, as --pallas-interpret={RACES} does, and fail the test in which "
+        help=f"detect data races, as --pallas-interpret={RACES} does, and fail the test in which "
         "there is one",
     ),
     Option(
@@ -293,6 +291,6 @@ def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
         if flag == option.flag and after == value and Path(after.split("::")[0]).exists():
             raise pytest.UsageError(
                 f"{option.flag} took {value!r} as its value. "
-                f"Write {option.flag}={value} if that is meant, "
-                f"else put {option.flag} behind the tests."
+                f"Write {option.flag}={value} if that is intended, "
+                f"else put {option.flag} after the tests."
             )

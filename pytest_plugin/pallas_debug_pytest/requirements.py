@@ -42,17 +42,17 @@ class Need:
             try:
                 Requirement(self.text)
             except InvalidRequirement as error:
-                raise ValueError(f"{self.text!r} is no version: {error}") from error
+                raise ValueError(f"{self.text!r} is not a version: {error}") from error
             return
         known = (*_CHIPS, *(target.name for target in self.extra))
         for chip in self._alternatives():
             if chip.removesuffix("+") not in known:
                 raise ValueError(
                     f"unknown requirement {self.text!r}; write a chip ({', '.join(known)}), "
-                    f"as v5e+, 'v5e or v6e', 'not v4', or a version, as 'jax>=0.11'"
+                    "such as v5e+, 'v5e or v6e' or 'not v4', or a version, such as 'jax>=0.11'"
                 )
             if chip.endswith("+") and chip.removesuffix("+") not in _CHIPS:
-                raise ValueError(f"{chip!r}: what comes after it is not known")
+                raise ValueError(f"{chip!r}: the chips after it are not known")
 
     @property
     def is_of_chip(self) -> bool:
@@ -96,7 +96,7 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
     """
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"requires is text or a tuple of texts, not {value!r}")
+        raise ValueError(f"requires must be a string or a tuple of strings, not {value!r}")
     return tuple(Need(text.strip(), tuple(extra)) for text in texts)
 
 

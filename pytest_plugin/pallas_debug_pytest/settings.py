@@ -108,7 +108,9 @@ def _resolve(config: pytest.Config) -> Settings:
     )
     for name, wants in (("timeout", "--pallas-dump"), ("hang", "--pallas-interpret")):
         if config.getoption(f"--pallas-{name}") is not None and not settings.watches:
-            raise pytest.UsageError(f"--pallas-{name} does nothing by itself; give {wants} as well")
+            raise pytest.UsageError(
+                f"--pallas-{name} has no effect by itself; pass {wants} as well"
+            )
     return settings
 
 
@@ -126,7 +128,7 @@ def _racing(mode: str | None) -> str:
     if kind not in ("auto", "tpu"):
         raise pytest.UsageError(
             f"--pallas-races contradicts --pallas-interpret={mode}: "
-            "only TPU interpret mode sees races; leave one of them out"
+            "only TPU interpret mode detects races; pass only one of them"
         )
     for ours in RACES.split(",")[1:]:
         stem = "num_cores" if ours.startswith("num_cores") else ours
@@ -135,6 +137,6 @@ def _racing(mode: str | None) -> str:
             params.append(ours)
         elif stem == ours and SWITCH.get(given[0].partition("=")[2].lower()) is False:
             raise pytest.UsageError(
-                f"--pallas-races contradicts --pallas-interpret={mode}; leave one of them out"
+                f"--pallas-races contradicts --pallas-interpret={mode}; pass only one of them"
             )
     return ",".join(["tpu", *params])

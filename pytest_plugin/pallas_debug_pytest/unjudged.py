@@ -63,8 +63,8 @@ def text(missing: Sequence[Unjudged]) -> str:
     shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
     was = "was" if len(missing) == 1 else "were"
     return (
-        f"{plural(len(missing), 'judgement')} asked for {was} not made ({shown}): the "
-        "lines NOT CHECKED and NOT JUDGED say why. That nothing was found there means nothing."
+        f"{plural(len(missing), 'requested judgement')} {was} not made ({shown}): see the lines "
+        "NOT CHECKED and NOT JUDGED. The absence of findings there proves nothing."
     )
 
 

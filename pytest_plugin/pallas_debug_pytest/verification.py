@@ -74,7 +74,7 @@ class Verification:
         if kernel.digest in self._session.launched or outcome.status != "unjudged":
             return outcome
         # The checks judge only what tests run.
-        reason = "no test ran it to its end with checks in it"
+        reason = "no test ran it to its end with checks"
         return Outcome(
             kernel=kernel.name,
             digest=kernel.digest,

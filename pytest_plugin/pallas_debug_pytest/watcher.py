@@ -153,7 +153,7 @@ class Watcher:
                 "them to an accelerator, and there is none"
             )
         elif "uninitialized" in self.settings.checks:
-            self.notices.append("`uninitialized` is looked for in interpret modes alone")
+            self.notices.append("`uninitialized` is checked in interpret modes only")
 
     # Hooks of the session. Called within jax: nothing may escape.
 

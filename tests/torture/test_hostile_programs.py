@@ -103,7 +103,7 @@ class Hostile:
     why: str
 
 
-IMPORT = "this is no import of a program"
+IMPORT = "programs have no such import"
 CALL = "is nothing that a program calls"
 BOUND = "is bound nowhere above"
 
@@ -194,7 +194,7 @@ HOSTILE = [
     Hostile(
         "decorator",
         PROGRAM.replace("def double", "@jax.debug.callback\ndef double"),
-        "here is no plain function",
+        "expected a plain function",
     ),
     Hostile(
         "inner_decorator",
@@ -232,7 +232,7 @@ HOSTILE = [
     Hostile("unpacking", in_kernel("pl.ds(**v1)"), "arguments are unpacked from a dict"),
     Hostile("starred", in_kernel("pl.ds(*v1)"), "a kernel has no Starred"),
     Hostile("several_targets", in_kernel("v8 = v9 = v1"), "a kernel has no Assign"),
-    Hostile("attribute_assigned", in_kernel("v1.at = v1"), "what is assigned to is no name"),
+    Hostile("attribute_assigned", in_kernel("v1.at = v1"), "the target of an assignment is not a name"),
     Hostile("module_rebound", in_kernel("lax = v1"), "is the name of a module, and bound again"),
     Hostile("module_as_a_parameter", in_kernel("f = lambda np: np"), "and bound again"),
     Hostile("module_as_a_function", in_kernel("def jax():", "    pass"), "and bound again"),
@@ -249,7 +249,7 @@ HOSTILE = [
         PROGRAM.replace(
             "jax.ShapeDtypeStruct((8, 128), jnp.float32),  # x", "jnp.zeros((10**12,)), # x", 1
         ),
-        "an argument is no `jax.ShapeDtypeStruct`",
+        "an argument is not a `jax.ShapeDtypeStruct`",
     ),
     Hostile("axes_that_are_code", PROGRAM.replace("AXES = {}", f"AXES = {WRITE}"), "is no dict"),
     Hostile("huge_axis", PROGRAM.replace("AXES = {}", "AXES = {'x': 10000000}"), "no size from 1"),
@@ -270,7 +270,7 @@ HOSTILE = [
     # Sizes.
     Hostile("long_string", in_kernel(f"v9 = {'a' * 20_000!r}"), "more than 10,000 characters"),
     Hostile("long_number", in_kernel(f"v9 = 0x{'f' * 400}"), "needs more than 64 bits"),
-    Hostile("many_digits", in_kernel(f"v9 = {'9' * 5000}"), "it is no Python"),
+    Hostile("many_digits", in_kernel(f"v9 = {'9' * 5000}"), "it is not valid Python"),
     Hostile("infinite", in_kernel("v9 = 1e999"), "too large for its kind"),
     Hostile("power", in_kernel("v9 = 10 ** 10 ** 10"), "a kernel has no Pow"),
     Hostile("times_a_string", in_kernel("v9 = 'a' * 999999999"), "with strings or lists"),
@@ -282,9 +282,9 @@ HOSTILE = [
     Hostile("chain", in_kernel("v9 = v1" + ".at" * 50_000), "it is nested too deeply"),
     Hostile("long", PROGRAM + "#" * 1_000_001, "and a program at most 1,000,000"),
     # Bytes.
-    Hostile("nul", PROGRAM + "\0", "it is no Python: source code string cannot contain null"),
-    Hostile("no_python", PROGRAM + "1 +* 2\n", "it is no Python: invalid syntax"),
-    Hostile("lone_surrogate", PROGRAM + "# \ud800", "it is no Python: "),
+    Hostile("nul", PROGRAM + "\0", "it is not valid Python: source code string cannot contain null"),
+    Hostile("no_python", PROGRAM + "1 +* 2\n", "it is not valid Python: invalid syntax"),
+    Hostile("lone_surrogate", PROGRAM + "# \ud800", "it is not valid Python: "),
     Hostile("empty", "", "it does not import jax"),
     Hostile(
         "begins_as_if_there_were_none",
@@ -294,7 +294,7 @@ HOSTILE = [
     Hostile(
         "line_break_of_another_kind",
         PROGRAM.replace("# x_ref", "# x_ref\x0c\n" + WRITE, 1),
-        "an argument is no `jax.ShapeDtypeStruct`",
+        "an argument is not a `jax.ShapeDtypeStruct`",
     ),
 ]
 
@@ -448,7 +448,7 @@ CHANGED: dict[str, tuple[Change, str]] = {
     "settings": (lambda s: s.replace("SETTINGS = ()", "SETTINGS = ('a',)"), "SETTINGS is ('a',)"),
     "bidi": (lambda s: s.replace("# Run it", "# \u202e Run it"), "not printable"),
     "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is nothing that a program"),
-    "broken": (lambda s: s + "1 +* 2", "it is no Python (SyntaxError)"),
+    "broken": (lambda s: s + "1 +* 2", "it is not valid Python (SyntaxError)"),
     "cut": (lambda s: s[: len(s) // 2], "does not end as the scripts of this version do"),
 }  # fmt: skip
 
@@ -477,7 +477,7 @@ def test_a_module_is_data() -> None:
     assert [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import)] == [
         "import base64", "import zlib", "import jax",  "import numpy as np",
     ]  # fmt: skip
-    with pytest.raises(CannotRunError, match="MODULE is no packed module"):
+    with pytest.raises(CannotRunError, match="MODULE is not a packed module"):
         vet.require(made.replace("MODULE = (", "MODULE = ('\"',"))
     with pytest.raises(CannotRunError, match="and a script holds at most 67,108,864"):
         script.script_of(of(None, stablehlo="a" * (script.MAX_STABLEHLO + 1)))

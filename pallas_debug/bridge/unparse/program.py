@@ -17,7 +17,7 @@ from pallas_debug.bridge.unparse.page import Block, Page
 from pallas_debug.bridge.unparse.values import CannotSpell
 
 _HEAD = """\
-# The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs jax alone.
+# The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs only jax.
 import jax
 import jax.numpy as jnp
 import numpy as np
