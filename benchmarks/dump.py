@@ -100,14 +100,14 @@ TRACED = (
     + """
 from pallas_debug.bridge import hook
 
-class Nobody:
+class Unmoved:
     def lowered(self, *_): pass
     def ran(self, *_): pass
     def failed(self, *_): pass
     def report(self, problem): raise problem
 
 start = time.perf_counter()
-with hook.watching(Nobody()), hook.stubbed():
+with hook.watching(Unmoved()), hook.stubbed():
     for function, q in programs():
         jax.jit(function).trace(q, q, q).lower(lowering_platforms=("tpu",))
 print(time.perf_counter() - start)

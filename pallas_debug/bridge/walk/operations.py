@@ -195,8 +195,8 @@ _COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
 def _float_index(eqn: Any) -> str:
     """The dtype of an index that is a float.
 
-    Of an access, everything after the ref and the stored value is an index; of a copy, refs aside,
-    the operands are indices and a device's number.
+    Operands of an access after the ref and the stored value are indices; operands of a copy are
+    refs, indices and a device's number.
     """
     first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
     for atom in () if first is None else eqn.invars[first:]:
