@@ -252,7 +252,6 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def pids(self) -> list[int]:
-        """Process IDs of live children."""
         with self.changed:
             return [child.pid for child in self._alive if child.usable()]
 

@@ -93,7 +93,6 @@ def refused(
     versions: Mapping[str, str],
     switches: tuple[str, ...] = (),
 ) -> Compilation:
-    """Compilation of a kernel that never reached the compiler."""
     return Compilation(
         kernel=kernel.name,
         target=target.name,

@@ -75,7 +75,6 @@ class Jobs:
             yield result
 
     def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
-        """Compilation of a kernel that never reached the compiler."""
         return compile_.refused(
             captured.kernel,
             target,

@@ -110,7 +110,6 @@ class Child:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it and its process group."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
@@ -122,7 +121,6 @@ class Child:
 
     @property
     def err(self) -> str:
-        """Its standard error."""
         return _end(self._folder / "err")
 
 

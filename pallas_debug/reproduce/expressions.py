@@ -325,7 +325,6 @@ def path_of(node: ast.expr) -> str:
 
 
 def kind_of(node: ast.AST) -> str:
-    """Name of a form: `Try`, `FormattedValue`."""
     return type(node).__name__
 
 

@@ -59,7 +59,6 @@ class Node:
 
     @property
     def types(self) -> str:
-        """Types of its results."""
         return _parts(self.text)[1]
 
     @property
@@ -78,7 +77,6 @@ class Node:
 
     @property
     def does_something(self) -> bool:
-        """Whether it has effects beyond its results."""
         if self.is_function:
             return self.is_branch
         return not self.targets or "jax.ref.swap(" in self.code
@@ -113,7 +111,6 @@ class Program:
 
     @property
     def size(self) -> int:
-        """Number of statements in the kernel."""
         return sum(1 for _ in every(self.body))
 
     def with_body(self, body: Sequence[Node]) -> Program:

@@ -36,7 +36,6 @@ class Shown:
     failure: Failure | None
 
     def is_as(self, recorded: Failure | None) -> bool:
-        """Whether it is the recorded result."""
         if self.failure is None or recorded is None:
             return self.failure is recorded
         return signature(self.failure) == signature(recorded)

@@ -34,12 +34,10 @@ class Signature:
 
 
 def signature(failure: Failure) -> Signature:
-    """Return the signature of a failure."""
     return signature_of(failure.stage, failure.message)
 
 
 def signature_of(stage: str, message: str) -> Signature:
-    """Return the signature of a failure's stage and message."""
     code = _CODE.search(message)
     if code is not None and stage == "compile":
         return Signature(stage=stage, said=code[0])

@@ -93,7 +93,6 @@ It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash 
 
 
 def _quoted(failure: Failure | None) -> list[str]:
-    """The first lines of the failure's message."""
     if failure is None:
         return []
     said = f"{failure.type}: {failure.message[:_MAX_QUOTED]}".splitlines()[:6]

@@ -126,7 +126,6 @@ class _Search:
         return None
 
     def _failure(self, program: Program) -> Signature | None:
-        """Failure of a program; None if it compiles."""
         script = script_of(self._recorded, program=program.text)
         module = self._lowerer.lower(script, seconds=_MAX_SECONDS)
         if isinstance(module, Failure):
@@ -144,7 +143,6 @@ class _Search:
 
 
 def _of(outcome: Outcome) -> Signature | None:
-    """Failure of a compilation; None if it succeeded."""
     reply = outcome.reply
     if reply is None:
         stage = "timeout" if outcome.ended == "timeout" else "crash"

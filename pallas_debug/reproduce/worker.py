@@ -46,6 +46,5 @@ def read(stream: BinaryIO) -> bytes | None:
 
 
 def write(stream: BinaryIO, content: bytes) -> None:
-    """Write a message."""
     stream.write(len(content).to_bytes(LENGTH, "big") + content)
     stream.flush()

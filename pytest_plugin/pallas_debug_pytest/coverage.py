@@ -75,7 +75,6 @@ class Coverage:
         self._calls.update(calls)
 
     def result(self) -> dict[str, bool]:
-        """Whether each kernel was launched, by `file:line function`."""
         found = {}
         for file in _files(self._root):
             for definition in definitions(file):
@@ -130,7 +129,6 @@ def _is_installed(file: Path, environment: Path) -> bool:
 
 
 def definitions(file: Path) -> list[Definition]:
-    """Calls in a file that make kernels."""
     try:
         source = file.read_text(encoding="utf-8")
         if not any(name in source for name in (*CALLS, _KERNEL)):

@@ -32,7 +32,6 @@ def key(finding: Finding) -> Key:
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:
-    """Count each fault."""
     return Counter({key(finding): finding.count for finding in findings})
 
 

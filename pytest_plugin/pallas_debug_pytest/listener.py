@@ -109,7 +109,6 @@ class Listener:
         self.problems.append(str(problem))
 
     def hear(self, said: Mapping[str, Any]) -> None:
-        """Receive the final output of a watcher."""
         self._said.append(said)
         self._found.update(said["found"])
 
@@ -207,7 +206,6 @@ class Listener:
         return table.fill(asked, found)
 
     def _verdicts(self) -> list[str]:
-        """Table with a row per kernel, and a column per engine and chip."""
         outcomes = self._outcomes()
         if not outcomes:
             return []

@@ -220,7 +220,6 @@ OPTIONS = (
 
 
 def named(name: str) -> Option:
-    """Return the option of that name."""
     return next(option for option in OPTIONS if option.name == name)
 
 

@@ -60,7 +60,6 @@ class Settings:
 
     @property
     def chip(self) -> str:
-        """The target whose chip is given to code that queries it."""
         return self.targets[0]
 
     @property
@@ -73,7 +72,6 @@ SETTINGS = pytest.StashKey[Settings]()
 
 
 def of(config: pytest.Config) -> Settings:
-    """Settings of this run, cached."""
     found = config.stash.get(SETTINGS, None)
     if found is None:
         found = config.stash[SETTINGS] = _resolve(config)

@@ -34,7 +34,6 @@ class Unjudged(NamedTuple):
 
     @property
     def line(self) -> str:
-        """Line for the summary."""
         return f"NOT JUDGED: {visible(self.kernel)} {self.asked}: {self.reason}"
 
 
@@ -57,7 +56,6 @@ class _Crash(NamedTuple):
 
 
 def text(missing: Sequence[Unjudged]) -> str:
-    """One sentence with the first kernels."""
     places = list(dict.fromkeys(f"{visible(m.kernel)} {m.asked}" for m in missing))
     more = len(places) - MAX_SHOWN
     shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")

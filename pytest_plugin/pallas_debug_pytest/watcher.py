@@ -123,7 +123,6 @@ class Watcher:
 
     @property
     def session(self) -> Session | None:
-        """The session of the whole run."""
         return self._session
 
     def _opened(self, **options: object) -> Session:

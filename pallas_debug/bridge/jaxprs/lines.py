@@ -88,7 +88,6 @@ def source_at(eqn: Any, place: Any) -> SourceLine | None:
 
 
 def of_function(debug_info: Any) -> SourceLine | None:
-    """Where a traced function begins."""
     match = _FUNCTION.fullmatch(debug_info.func_src_info or "")
     return line_of(match["file"], int(match["line"]), match["function"]) if match else None
 

@@ -336,7 +336,6 @@ def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """Number of constants and of carried values of a scan."""
     if "num_consts" in params:  # up to jax 0.11
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
@@ -364,13 +363,11 @@ def _is_int_scalar(value: Any) -> bool:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value is a ref, or a transformed one."""
     aval = jax_core.typeof(value) if isinstance(value, jax_core.Tracer) else None
     return aval is not None and hasattr(aval, "inner_aval")
 
 
 def is_jaxpr(value: Any) -> bool:
-    """Whether a parameter is a jaxpr, open or closed."""
     return isinstance(value, _JAXPRS)
 
 

@@ -183,7 +183,6 @@ def _bound(block: Block, eqn: Any, args: list[str]) -> str:
 
 
 def _home(primitive: Any) -> tuple[str, str]:
-    """The module of jax that defines a primitive, and its name there."""
     known = _homes(len(sys.modules))
     if id(primitive) not in known:
         raise values.CannotSpell(f"the primitive {primitive.name}, which is not one of jax's")
@@ -366,7 +365,6 @@ def _debug_print(block: Block, eqn: Any) -> None:
 
 
 def _check(block: Block, eqn: Any) -> None:
-    """Write a check whose condition `_checked` found."""
     error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
     check = "pl.debug_check"
     if not eqn.params["debug"]:

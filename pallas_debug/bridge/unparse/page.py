@@ -44,7 +44,6 @@ class Page:
         return found
 
     def value(self) -> str:
-        """Return a name for a result."""
         return f"v{next(self._values)}"
 
 
@@ -82,11 +81,9 @@ class Block:
         return Block(self.page, self.depth, known, live)
 
     def is_dropped(self, var: Any) -> bool:
-        """Whether a result is unused."""
         return var not in self._live
 
     def call(self, var: Any, name: str) -> None:
-        """Set the name of a variable."""
         self._known[var] = name
 
     def call_choice(self, var: Any, name: str) -> None:

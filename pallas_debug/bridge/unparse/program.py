@@ -211,7 +211,6 @@ def _grid(grid_mapping: Any) -> str:
 
 
 def _options(captured: Capture) -> dict[str, str]:
-    """Other arguments of the `pallas_call`."""
     params = captured.params
     found = {"name": repr(params["name"])} if params.get("name") else {}
     aliases = params.get("input_output_aliases") or ()

@@ -117,7 +117,6 @@ def _device_type(eqn: Any) -> str:
 
 
 def _whole(block: Block, ref: Any) -> str:
-    """Write a ref or a view of one."""
     if isinstance(ref, state_types.TransformedRef):
         return _view(block, ref.ref, ref.transforms)
     return block.read(ref)

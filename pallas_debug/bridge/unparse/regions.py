@@ -48,7 +48,6 @@ def _function(
 
 
 def _ends(body: Block, around: Block, returned: str) -> None:
-    """Write the last line of a function's body."""
     if returned:
         body.line(f"return {returned}")
     elif around.page.lines[-1].strip().startswith("def "):
@@ -199,4 +198,3 @@ WRITERS: dict[str, Callable[[Block, Any, Write], None]] = {
     "while": _while,
     "run_scoped": _run_scoped,
 }
-"""Writers by primitive name."""

@@ -71,7 +71,6 @@ def dtype(value: Any) -> str:
 
 
 def is_default(memory_space: Any) -> bool:
-    """Whether a memory space was left to Pallas."""
     return memory_space is None or any(n in str(memory_space) for n in ("Device", "default"))
 
 
@@ -156,7 +155,6 @@ def keywords(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """Fields of a dataclass that are not at their default."""
     fields = dataclasses.fields(value)
     try:
         plain = type(value)()

@@ -251,6 +251,5 @@ RESERVED = frozenset((*IMPORTS, *SCRIPT, ARGUMENTS, AXES, ENABLE_X64, CALL, "arg
 
 
 def is_constant(path: str) -> bool:
-    """Whether a dotted name is an allowed value."""
     kind, _, member = path.rpartition(".")
     return path in CONSTANTS or (kind in ENUMS and _MEMBER.fullmatch(member) is not None)

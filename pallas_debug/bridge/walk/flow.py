@@ -26,7 +26,6 @@ REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax",
 
 
 def outputs(eqn: Any, inputs: Sequence[Origins]) -> Origins:
-    """Origins of the first output of an equation."""
     name = eqn.primitive.name
     if name in ELEMENTWISE:
         return _elementwise(eqn, inputs)

@@ -262,7 +262,6 @@ def _why_unknown(
 
 
 def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
-    """Walk the kernel at all grid points at once."""
     mapping = captured.params["grid_mapping"]
     jaxpr = captured.params["jaxpr"]
     ids = program_ids(mapping.grid)

@@ -187,7 +187,6 @@ def _counters(inner: Any, n_consts: int, carry: Sequence[Value], steps: np.ndarr
 
 
 def _step(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
-    """Increment of a carried value per iteration."""
     eqn = None if isinstance(out, jax_core.Literal) else made.get(out)
     if eqn is None or eqn.primitive is not lax.add_p or variable not in eqn.invars:
         return None
@@ -213,14 +212,12 @@ def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
 
 
 def _is_ordered(jaxpr: Any) -> bool:
-    """Whether it contains semaphores or copies."""
     return any(eqn.primitive in _ORDERED for eqn in jaxpr.eqns) or any(
         _is_ordered(inner) for inner in _inner(jaxpr)
     )
 
 
 def _equations(jaxpr: Any) -> int:
-    """Number of equations, including inner ones."""
     return len(jaxpr.eqns) + sum(map(_equations, _inner(jaxpr)))
 
 

@@ -69,7 +69,6 @@ class Walker:
             return self.inner(inner, [self.constant(c) for c in consts], args, place)
 
     def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> Buffer:
-        """Create a ref of the kernel."""
         self._buffers += 1
         space = getattr(aval, "memory_space", None)
         return Buffer(
@@ -111,7 +110,6 @@ class Walker:
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any) -> Value:
-        """Value of a literal."""
         if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             return np.asarray(value).reshape((1,) * self.rank)
         return UNKNOWN
