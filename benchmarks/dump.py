@@ -57,7 +57,7 @@ OURS = (
     + """
 import sys
 from pathlib import Path
-from pallas_debug.bridge import hook
+from pallas_debug.bridge.lowering import hook
 from pallas_debug.session import Options, Session
 start = time.perf_counter()
 with Session(Options(dumps=Path(sys.argv[1]), targets=("v5e",), jobs=int(sys.argv[2]))) as session:
@@ -98,7 +98,7 @@ print(time.perf_counter() - start)
 TRACED = (
     PROGRAMS
     + """
-from pallas_debug.bridge import hook
+from pallas_debug.bridge.lowering import hook
 
 class Nobody:
     def lowered(self, *_): pass
@@ -117,7 +117,7 @@ print(time.perf_counter() - start)
 CAPTURE = """
 import contextlib, sys, time
 import jax, jax.numpy as jnp
-from pallas_debug.bridge import interpret
+from pallas_debug.bridge.interpret import interpret
 from pallas_debug.session import Options, Session
 from pallas_debug_kernels import flash_attention
 
