@@ -36,7 +36,7 @@ IN_A_CHILD = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 import test_libtpu
-both = [test_libtpu.ours([0], {{}}), test_compiler.theirs([0], {{}})]
+both = [test_libtpu.ours([0], {{}}), test_libtpu.theirs([0], {{}})]
 print(json.dumps([options.hex() for options in both]))
 """
 
