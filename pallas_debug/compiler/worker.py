@@ -60,17 +60,17 @@ def _load() -> None:
     What is wrong with it, the first request will be told.
     """
     with contextlib.suppress(Exception):
-        from pallas_debug.bridge import libtpu as compiler
+        from pallas_debug.bridge import libtpu
 
-        compiler.describe(BUILTIN[0].topology)
+        libtpu.describe(BUILTIN[0].topology)
 
 
 def _serve(request: Request) -> Reply:
-    from pallas_debug.bridge import libtpu as compiler
+    from pallas_debug.bridge import libtpu
 
     start = time.perf_counter()
     try:
-        compiled = compiler.compile_module(
+        compiled = libtpu.compile_module(
             request.module,
             topology=request.topology,
             num_devices=request.num_devices,

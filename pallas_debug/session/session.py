@@ -19,8 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.bridge import chip, platform, selftest
-from pallas_debug.bridge import unparse as spell
+from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
@@ -462,7 +461,7 @@ class Session:
             with self._guarded(
                 "capture", f"writing kernel `{kernel.name}` as a program of its own"
             ):
-                self.store.put_program(kernel, spell.program_of(captured))
+                self.store.put_program(kernel, unparse.program_of(captured))
         with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
                 self.observer.found(finding)

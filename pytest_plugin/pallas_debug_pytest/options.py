@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -48,9 +47,8 @@ SWITCH = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option, in its three forms.
+class Option(NamedTuple):
+    """One option, in its three forms. (A dataclass costs every pytest run a millisecond.)
 
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DEBUG_DUMP`.

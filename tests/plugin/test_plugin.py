@@ -342,7 +342,7 @@ def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
 ) -> None:
     pytester.makepyfile(
         conftest="""
-        from pallas_debug.bridge import capture
+        from pallas_debug.bridge.capture import capture
         def crash(*args):
             raise RuntimeError("a bug of ours")
         capture.capture = crash

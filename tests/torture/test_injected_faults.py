@@ -431,7 +431,7 @@ def pytest_configure(config):
             0,
         ),
         (
-            "from pallas_debug.bridge import instrument\n    instrument.instrument = fail",
+            "from pallas_debug.bridge.instrument import instrument\n    instrument.instrument = fail",
             ["--pallas-check", "-n", "2"],
             1,
         ),
