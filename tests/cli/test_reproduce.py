@@ -153,7 +153,7 @@ def test_without_a_program_the_module_is_compiled(
     assert f"refused_by_the_compiler cannot be made smaller: {why}" in shrunk.stderr
     nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
     assert nothing.returncode == 3
-    assert f"cannot be shown again: {why}" in nothing.stderr
+    assert f"cannot be reproduced: {why}" in nothing.stderr
     assert "and there is no StableHLO of it for v5e." in nothing.stderr
     assert "Dump it again with this version of pallas-debug" in nothing.stderr
 

@@ -169,7 +169,7 @@ MISTAKES = {
     "check=3": "check must be names, as a string or a tuple of strings, not 3",
     "targets='v99'": "unknown target 'v99'; the known ones are v4, v5e",
     "requires='v6'": "unknown requirement 'v6'; write a chip (v4, v5e, v5p, v6e, tpu7x)",
-    "requires='jax>=new'": "'jax>=new' is no version",
+    "requires='jax>=new'": "'jax>=new' is not a version",
     "requires=6": "requires must be a string or a tuple of strings, not 6",
 }
 

@@ -104,8 +104,8 @@ class Hostile:
 
 
 IMPORT = "programs have no such import"
-CALL = "is nothing that a program calls"
-BOUND = "is bound nowhere above"
+CALL = "is not a function that programs call"
+BOUND = "is not bound above"
 
 HOSTILE = [
     # Builtins, by whatever way.
@@ -125,14 +125,14 @@ HOSTILE = [
     Hostile(
         "fullwidth_module", in_kernel("ｊax.config.update('x', 1)"), f"jax.config.update {CALL}"
     ),
-    Hostile("letters_of_another_script", in_kernel("vариант = v1"), "is no name that a program"),
+    Hostile("letters_of_another_script", in_kernel("vариант = v1"), "is not a name that programs"),
     # Attributes.
     Hostile(
         "dunder_walk",
         in_kernel("v9 = ().__class__.__base__.__subclasses__()"),
         f"this {CALL}",
     ),
-    Hostile("globals_of_a_function", in_kernel("v9 = lax.exp.__globals__"), "is no value of a"),
+    Hostile("globals_of_a_function", in_kernel("v9 = lax.exp.__globals__"), "is not a value of a"),
     Hostile("getattr", in_kernel("v9 = getattr(jax, 'config')"), f"this {CALL}"),
     Hostile("module_in_lax", in_kernel("lax.lax.np.save('canary', 1)"), f"lax.lax.np.save {CALL}"),
     Hostile("module_in_pltpu", in_kernel("pltpu.core.os.system('true')"), CALL),
@@ -199,7 +199,7 @@ HOSTILE = [
     Hostile(
         "inner_decorator",
         in_kernel("@exec", "def inner():", "    pass"),
-        "decorated by something else than `pl.when`",
+        "decorated by something other than `pl.when`",
     ),
     Hostile(
         "default",
@@ -236,7 +236,7 @@ HOSTILE = [
     Hostile("module_rebound", in_kernel("lax = v1"), "is the name of a module, and bound again"),
     Hostile("module_as_a_parameter", in_kernel("f = lambda np: np"), "and bound again"),
     Hostile("module_as_a_function", in_kernel("def jax():", "    pass"), "and bound again"),
-    Hostile("dunder_bound", in_kernel("__class__ = v1"), "is no name that a program binds"),
+    Hostile("dunder_bound", in_kernel("__class__ = v1"), "is not a name that programs bind"),
     Hostile(
         "function_of_the_script",
         PROGRAM.replace("def double", "def main(): pass\n\ndef double"),
@@ -251,9 +251,9 @@ HOSTILE = [
         ),
         "an argument is not a `jax.ShapeDtypeStruct`",
     ),
-    Hostile("axes_that_are_code", PROGRAM.replace("AXES = {}", f"AXES = {WRITE}"), "is no dict"),
+    Hostile("axes_that_are_code", PROGRAM.replace("AXES = {}", f"AXES = {WRITE}"), "is not a dict"),
     Hostile("huge_axis", PROGRAM.replace("AXES = {}", "AXES = {'x': 10000000}"), "no size from 1"),
-    Hostile("x64_that_is_code", PROGRAM.replace("64 = False", f"64 = {WRITE}"), "is no bool"),
+    Hostile("x64_that_is_code", PROGRAM.replace("64 = False", f"64 = {WRITE}"), "is not a bool"),
     # Options with paths, and flags.
     Hostile("debug", with_option("debug=True"), "is given debug="),
     Hostile("interpret", with_option("interpret=True"), "is given interpret="),
@@ -265,7 +265,7 @@ HOSTILE = [
     Hostile(
         "flags_by_place",
         with_option("compiler_params=pltpu.CompilerParams(None, None, None, None, None, {})"),
-        "is given a field without its name",
+        "takes fields only by name",
     ),
     # Sizes.
     Hostile("long_string", in_kernel(f"v9 = {'a' * 20_000!r}"), "more than 10,000 characters"),
@@ -438,16 +438,16 @@ CHANGED: dict[str, tuple[Change, str]] = {
     "more": (lambda s: s + "\nopen('canary', 'w')\n", "does not end as the scripts of this version"),
     "template": (lambda s: s.replace("return 3", "return 4"), "does not end as the scripts"),
     "encoding": (lambda s: s.replace("utf-8", "utf-7", 1), "does not begin with its encoding"),
-    "head": (lambda s: s.replace("# Run it", "import os\n# Run it", 1), "this is no import"),
+    "head": (lambda s: s.replace("# Run it", "import os\n# Run it", 1), "programs have no such import"),
     "topology": (lambda s: s.replace("'v5e:2x2'", "'a b/../c'"), "TOPOLOGY is 'a b/../c'"),
     "kind": (lambda s: s.replace("'TPU v5 lite'", "'a/b'"), "DEVICE_KIND, NUM_CORES is ('a/b', 1)"),
-    "devices": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9**9\n"), "is no literal"),
+    "devices": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9**9\n"), "is not a literal"),
     "many": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9999\n"), "is 9999"),
     "flags": (lambda s: s.replace("FLAGS = ''", "FLAGS = '--xla_dump_to=c'"), "FLAGS is '--xla_dump"),
     "options": (lambda s: s.replace("OPTIONS = {}", "OPTIONS = {'a': 'b'}"), "OPTIONS is {'a': 'b'}"),
     "settings": (lambda s: s.replace("SETTINGS = ()", "SETTINGS = ('a',)"), "SETTINGS is ('a',)"),
     "bidi": (lambda s: s.replace("# Run it", "# \u202e Run it"), "not printable"),
-    "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is nothing that a program"),
+    "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is not a function that programs"),
     "broken": (lambda s: s + "1 +* 2", "it is not valid Python (SyntaxError)"),
     "cut": (lambda s: s[: len(s) // 2], "does not end as the scripts of this version do"),
 }  # fmt: skip
@@ -705,7 +705,7 @@ def test_dumps_of_somebody_else(commands: Any, command: Any, dumps: Dumps, tmp_p
     assert written.stdout.startswith("# -*- coding: utf-8 -*-\n# The kernel 'double', with jax ")
     for done in refused:
         assert (done.returncode, done.stdout) == (3, "")
-        assert "the dump's program is refused at line 18: this is nothing that" in done.stderr
+        assert "the dump's program is refused at line 18: this is not a function that" in done.stderr
         assert f"in `exec({WRITE!r})`." in done.stderr
         assert "Traceback" not in done.stderr
     trusted = command("reproduce", dumps.root, "--run", "--trust", "-o", "again.py")
