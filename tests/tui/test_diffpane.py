@@ -226,7 +226,7 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         app.pane.ignore = ()
         show(app.pane, old, old)
         await pilot.pause()
-        assert app.rows()[0].rstrip() == "B is as A."
+        assert app.rows()[0].rstrip() == "B is the same as A."
 
 
 @drive
