@@ -390,7 +390,7 @@ def test_the_text_is_opened_in_the_editor_and_read_in_the_pager(
         terminal.wait_for("original")
         terminal.send("E")
         edited = told(terminal, file)
-        terminal.wait_for("how ")
+        terminal.wait_for("its option is not known")
         file.unlink()
         terminal.send("|")
         read = told(terminal, file)
@@ -424,7 +424,7 @@ def test_a_pager_gets_nothing_that_a_terminal_would_obey(tmp_path: Path, recorde
     [
         ({}, "neither $VISUAL nor $EDITOR is set; set one to the editor of your choice; the file"),
         ({"EDITOR": "/nowhere/ed"}, "/nowhere/ed cannot be run: No such file or directory"),
-        ({"EDITOR": "vi 'x"}, '$EDITOR is "vi \'x", which is no command: No closing quotation'),
+        ({"EDITOR": "vi 'x"}, '$EDITOR is "vi \'x", which is not a command: No closing quotation'),
         ({"EDITOR": "sh -c 'kill -9 $$'"}, "sh was ended by signal 9"),
     ],
 )

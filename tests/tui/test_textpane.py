@@ -282,7 +282,7 @@ async def test_search_is_incremental_and_can_be_toggled() -> None:
         pane.toggle_regex()
         pane.search("(")
         assert pane.problem.startswith("not a regular expression: ")
-        assert pane.problem.endswith("searched as it stands")
+        assert pane.problem.endswith("searching for the literal text")
         pane.search("load")
         pane.cursor = 5
         pane.next_hit(1)
@@ -471,7 +471,7 @@ async def test_files_that_grow_vanish_or_are_replaced(tmp_path: Path) -> None:
             pane.look()
             await pilot.press("G")
             await pilot.pause()
-            assert "The file is gone; this is the text as it was." in app.rows()[-1]
+            assert "The file was deleted; this is the text as it was." in app.rows()[-1]
             assert app.rows()[-2].startswith("20")
             assert pane.line(19) == "lines"
             assert pane.dismiss()
