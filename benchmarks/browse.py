@@ -353,7 +353,7 @@ def searching(table: Table, root: Path) -> None:
         def ours(pattern: str = pattern) -> None:
             DumpSearch(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
 
-        grep = best(tool("grep", "-ci", flag, pattern, *files))  # without a capital, case is ignored
+        grep = best(tool("grep", "-ci", flag, pattern, *files))  # ignores case
         took = best(ours)
         beside = f"{took * 1000:.0f} ms; grep -ci {grep * 1000:.0f} ms"
         table.row(f"200 MB searched for {pattern}", took / grep, 2, "x", beside)
