@@ -120,7 +120,7 @@ class Workspace(Shell):
 
     @property
     def is_composed(self) -> bool:
-        """Whether the panes exist: not before the start, nor at the end."""
+        """Whether the panes exist: messages may still arrive when the app has removed them."""
         return bool(self.query(KernelPane))
 
     @property
@@ -182,6 +182,8 @@ class Workspace(Shell):
 
         Keys may arrive faster than what they lead to is drawn: those for the text must find it.
         """
+        if not self.is_composed:
+            return
         if self._listed != (self.entry, self.wanted_target):
             self.show_kernel()
         elif self._placed != self.place:
@@ -214,7 +216,7 @@ class Workspace(Shell):
 
     @on(FailurePane.LineFound)
     def _go_to_failing_line(self, event: FailurePane.LineFound) -> None:
-        if event.place == self.place and not self.diffing:
+        if self.is_composed and event.place == self.place and not self.diffing:
             self.text.go_to(event.line)
 
     def show_step(self) -> None:
@@ -323,7 +325,7 @@ class Workspace(Shell):
     @on(LineView.Moved, "#source")
     def _mark_origin(self) -> None:
         """Mark the lines of the text that come from the source's line."""
-        if not self.sourcing or self.entry is None:
+        if not self.is_composed or not self.sourcing or self.entry is None:
             return
         at = self.made_from(self.source.cursor + 1)
         self.text.mark_origin(at)
