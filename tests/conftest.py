@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import os
 import signal
 import subprocess
@@ -96,6 +97,31 @@ def commands(command: Run) -> Callable[..., list[subprocess.CompletedProcess[str
 def real_command(run_python: Run) -> Run:
     """What `command` does, with a start of Python; each family of commands has a test with it."""
     return partial(run_python, installed())
+
+
+@pytest.fixture
+def run_pytest(
+    zygote: Zygote, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pytest.RunResult]:
+    """Runs pytest in a child process, as `pytester.runpytest_subprocess` does; see `zygote.py`.
+
+    For `-n 2`, the workers are forked as well.
+    """
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    numbers = itertools.count()
+
+    def run(*arguments: str) -> pytest.RunResult:
+        words = ["-m", "pytest", f"--basetemp={pytester.path / f'run-{next(numbers)}'}"]
+        for n, word in enumerate(arguments):
+            if word == "-n":
+                words += ["--tx", f"{arguments[n + 1]}*popen//python={zygote.executable}"]
+            elif n and arguments[n - 1] == "-n":
+                words += ["--dist=load"]
+            else:
+                words.append(word)
+        return pytester.run(*zygote.python, *words, timeout=240)
+
+    return run
 
 
 def run(

@@ -444,16 +444,15 @@ def pytest_configure(config):
     ids=["report", "check", "dump"],
 )
 def test_a_run_of_pytest(
+    run_pytest: Callable[..., pytest.RunResult],
     pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
     patch: str,
     options: list[str],
     missing: int,
 ) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     pytester.makepyfile(test_it=TESTS)
     pytester.makeconftest(FAILING.format(patch=patch))
-    result = pytester.runpytest_subprocess(*options, timeout=240)
+    result = run_pytest(*options)
     result.assert_outcomes(passed=2, errors=1 if missing else 0)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     text = result.stdout.str()
