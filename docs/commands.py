@@ -199,10 +199,10 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def scratch_directory() -> Iterator[Path]:
+def scratch_directory(python: str = sys.executable) -> Iterator[Path]:
     """A directory with the project's Makefile and a virtual environment as `make` has it.
 
-    Its commands are those of the Python that runs this.
+    Its commands are those of the Python that runs this; `python` is what starts it.
     """
     folder = Path(tempfile.mkdtemp(prefix="pallas-debug-docs-")).resolve()
     try:
@@ -220,10 +220,8 @@ def scratch_directory() -> Iterator[Path]:
             "pip": "-m pip",
         }.items():
             installed = Path(sys.executable).with_name(name)
-            if name != "python" and installed.exists():
-                start = f'"{installed}"'
-            else:
-                start = f'"{sys.executable}" {otherwise}'
+            is_there = name != "python" and installed.exists()
+            start = f'"{python}" "{installed}"' if is_there else f'"{python}" {otherwise}'
             if name == "pytest" and not _plugin_is_installed():
                 start += " -p pallas_debug_pytest"
             (commands / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')

@@ -9,6 +9,7 @@ import gc
 import importlib
 import importlib.machinery
 import io
+import linecache
 import marshal
 import os
 import pkgutil
@@ -372,12 +373,15 @@ def run(program: Program) -> NoReturn:
         if program.kind == "-m":
             runpy._run_module_as_main(name)  # type: ignore[attr-defined]  # as `python -m` does
         elif program.kind == "-c":
+            if sys.version_info >= (3, 13):  # shows its lines in a traceback
+                lines = name.splitlines(keepends=True)
+                linecache.cache["<string>"] = len(name), None, lines, "<string>"
             exec(compile(name, "<string>", "exec", dont_inherit=True), module.__dict__)
         else:
-            module.__file__ = name
-            module.__loader__ = importlib.machinery.SourceFileLoader("__main__", name)
-            text = Path(name).read_bytes()
-            exec(compile(text, name, "exec", dont_inherit=True), module.__dict__)
+            module.__file__ = path = os.path.abspath(name)
+            module.__loader__ = importlib.machinery.SourceFileLoader("__main__", path)
+            text = Path(path).read_bytes()
+            exec(compile(text, path, "exec", dont_inherit=True), module.__dict__)
     except SystemExit as stop:
         code = stop.code
     except BaseException as error:

@@ -19,9 +19,10 @@ SIGNALS = (_signal.SIGINT, _signal.SIGTERM, _signal.SIGHUP, _signal.SIGQUIT, _si
 def main() -> None:
     address, python, *arguments = sys.argv[1:]
     ignored = [n for n in SIGNALS if _signal.getsignal(n) == _signal.SIG_IGN]
-    for number in SIGNALS:
-        if number not in ignored:
-            _signal.signal(number, _signal.SIG_DFL)
+    _signal.signal(
+        _signal.SIGINT, _signal.SIG_IGN if _signal.SIGINT in ignored else _signal.SIG_DFL
+    )
+    _signal.pthread_sigmask(_signal.SIG_BLOCK, SIGNALS)  # until they can be passed on
     umask = os.umask(0)
     os.umask(umask)
     request = marshal.dumps((arguments, dict(os.environ), ignored, umask))
@@ -36,12 +37,14 @@ def main() -> None:
         answer, value = receive(connection)
     except OSError as error:
         answer, value = b"no", str(error).encode()
-    if answer == b"no":
+    if answer != b"pid":
+        _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
         os.execv(python, [python, *arguments])
     pid = int(value)
     for number in SIGNALS:
         if number not in ignored:
             _signal.signal(number, lambda number, frame: pass_on(pid, number))
+    _signal.pthread_sigmask(_signal.SIG_UNBLOCK, SIGNALS)
     answer, value = receive(connection)
     if answer != b"status":
         os.write(2, b"the zygote has died\n")
