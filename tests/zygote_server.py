@@ -40,8 +40,8 @@ MODULES = (
 LEFT_OUT = ("pallas_debug.tui", "pallas_debug.compiler.worker", "pallas_debug.reproduce.boot")
 """Modules of ours that are left out: textual reads the environment, the others are programs."""
 
-CARRIED_OVER = {"JAX_PLATFORMS", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
-"""Read early, but a child can take over its own."""
+CARRIED_OVER = {"JAX_PLATFORMS", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE", "HOME"}
+"""Read early, but a child can take over its own; sysconfig's use of HOME is none here."""
 
 READ_EARLY = ("PYTHON", "JAX_", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_")
 """Prefixes of variables that are read at a process's start, or by code that is not Python's."""

@@ -114,6 +114,20 @@ def test_a_variable_that_is_read_early(
     assert fork_python("-c", program, **{name: value}).stdout.strip() == expected
 
 
+def test_what_pages_and_child_runs_set_is_no_reason_to_start_python(
+    zygote: Zygote, fork_python: Run, tmp_path: Path
+) -> None:
+    before = zygote.refusals()
+    variables = {"TERM": "dumb", "COLUMNS": "100", "LINES": "50", "HOME": str(tmp_path)}
+    environment = {"PYTHONWARNINGS": "", "PYTHONDONTWRITEBYTECODE": "1", "PALLAS_DEBUG_DUMP": "a"}
+    program = "import os; print(os.environ['HOME'], os.path.expanduser('~'))"
+    done = fork_python("-c", program, PYTHONPATH=str(tmp_path), **variables, **environment)
+    assert done.stdout == f"{tmp_path} {tmp_path}\n"
+    assert fork_python("-m", "pytest", "--version", **variables).returncode == 0
+    assert fork_python("-u", "-c", "").returncode == 0
+    assert zygote.refusals() == before
+
+
 @pytest.mark.parametrize("where", ["PYTHONPATH", "the folder"])
 def test_a_module_that_hides_an_imported_one(
     zygote: Zygote, fork_python: Run, where: str, tmp_path: Path
