@@ -204,7 +204,12 @@ def started(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         listed: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and node.func.id in ("command", "run", "tool"):
+            if isinstance(node.func, ast.Name) and node.func.id in (
+                "command",
+                "real_command",
+                "run",
+                "tool",
+            ):
                 listed = node.args[:1]
             elif isinstance(node.func, ast.Name) and node.func.id == "commands":
                 listed = [

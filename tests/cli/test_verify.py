@@ -38,8 +38,8 @@ def module(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_sound_kernel_passes_every_engine(command: Any) -> None:
-    done = command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
+def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
+    done = real_command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
     assert done.returncode == 0, done.stdout + done.stderr
     header, row, *rest = done.stdout.splitlines()
     assert header.split() == ["kernel", "static", "v5e", "v6e", "checks", "races"]
