@@ -422,14 +422,11 @@ def switches() -> str:
 
 
 def keys() -> str:
-    """What the terminal UI does, off its registry of actions."""
-    from textual.binding import Binding
+    """The keys of the terminal UI, from its registry of actions."""
+    from pallas_debug.tui.app import registry
+    from pallas_debug.tui.keys import HEADINGS, MOVING, display_keys
+    from pallas_debug.tui.panes.dialogs import moving_keys
 
-    from pallas_debug.tui.actions import registry, spelled
-    from pallas_debug.tui.help import HEADINGS, MOVING, in_pane
-    from pallas_debug.tui.lineview import LineView
-
-    moving = in_pane(Binding.make_bindings(LineView.BINDINGS))
     parts = [
         "Keys of `pallas-debug browse`. `?` shows the same, with your own keys and those of the "
         "focused pane; `ctrl+p` lists every action by title. Use the names of actions in "
@@ -437,12 +434,12 @@ def keys() -> str:
         f"## {MOVING}",
         "In every list and text, and in the help. These are not in the keymap, which takes "
         "precedence.",
-        table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving]),
+        table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving_keys()]),
     ]
     groups: dict[str, list[list[str]]] = {}
     for action in registry().values():
         heading = HEADINGS.get(action.group, action.group.capitalize())
-        row = [_keys(spelled(action.keys)), action.title, f"`{action.name}`"]
+        row = [_keys(display_keys(action.keys)), action.title, f"`{action.name}`"]
         groups.setdefault(heading, []).append(row)
     for heading, rows in groups.items():
         parts += [f"## {heading}", table(["keys", "what they do", "action"], rows)]

@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
 
 ASSETS = Path(__file__).parent / "assets"
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import click
 
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PatternError, UsageError
 
 if TYPE_CHECKING:
     from pallas_debug.cli.texts import TextFile
@@ -41,7 +40,7 @@ def command(
     stage: str | None,
     as_json: bool,
 ) -> int:
-    """Search DIRECTORY (`dumps` unless given) for PATTERN, a regular expression of Python.
+    """Search DIRECTORY (`dumps` unless given) for PATTERN, a regular expression.
 
     All stages and passes of all kernels are searched, each text once: a pass that changed nothing
     has none of its own. The source and the compiler's log are searched when asked for, with
@@ -55,10 +54,8 @@ def command(
     query = Query(text=pattern, literal=fixed, ignore_case=ignore_case)
     try:
         query.compiled()
-    except re.error as error:
-        raise UsageError(
-            f"{pattern!r} is no regular expression: {error}. With -F it is taken as it stands."
-        ) from error
+    except PatternError as error:
+        raise UsageError(f"{error}. Pass -F to search for it as plain text.") from error
     targets = [name.strip() for name in target.split(",")] if target else []
     problems: list[str] = []
     wanted = Filter(kernel=kernel, targets=targets, stage=stage)

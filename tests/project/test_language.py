@@ -50,7 +50,6 @@ OPEN = {
     "pallas_debug/findings": 9,
     "pallas_debug/ir": 5,
     "pallas_debug/store": 3,
-    "pallas_debug/tui": 46,
     "pallas_debug/verdict": 4,
     "tests": 61,
 }
