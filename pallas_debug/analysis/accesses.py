@@ -7,6 +7,7 @@ engines that run the kernel.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -132,10 +133,20 @@ def _outside(
         size=dim.size if dim.is_slice else None,
         bound=dim.bound,
         stride=dim.stride,
+        follows=_follows(dim, len(subject.grid.sizes)),
         is_block=block is not None and not block.is_whole,
         is_scratch=view.buffer.kind in ("scratch", "scoped"),
     )
     result.findings.append(finding)
+
+
+def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
+    """What the start of an index varies with: its leading axes are those of loops."""
+    shape = dim.start.shape if dim.start is not None else ()
+    loops = len(shape) - rank
+    if any(size > 1 for size in shape[: max(loops, 0)]):
+        return "loop"
+    return "grid" if any(size > 1 for size in shape) else None
 
 
 def _text(dims: tuple[Dim, ...], spot: tuple[int, ...]) -> str:

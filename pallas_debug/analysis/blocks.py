@@ -137,7 +137,12 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
                 shape=str(table),
             )
             finding = bounds.table_out_of_bounds(
-                seen, map_of=block.name, dim=number, value=value, bound=dim.bound
+                seen,
+                map_of=block.name,
+                dim=number,
+                value=value,
+                bound=dim.bound,
+                is_small=any(size > dim.bound for size in subject.grid.sizes),
             )
             result.findings.append(finding)
             return

@@ -146,7 +146,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
             shape=shape,
             values={"missing": str(missing), "blocks": str(total)},
         ),
-        what=f"block {first} of {block.name}, {shape}",
+        what=f"block {first} of {block.name}, {shape},",
         why="left out" if short is None else "rounded down",
         blocks=(missing, total),
     )

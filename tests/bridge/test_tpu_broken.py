@@ -43,10 +43,10 @@ KINDS = {
     Fault.DMA_BUFFER_REUSED: "DataRace",
     Fault.DMA_NOT_AWAITED: "DmaNotAwaited",
     Fault.DMA_WAITED_TWICE: "Deadlock",
-    Fault.SEMAPHORE_LEFT_OVER: "SemaphoreNotZero",
+    Fault.SEMAPHORE_LEFT_OVER: "SemaphoreLeftOver",
     Fault.SEMAPHORE_NEVER_SIGNALLED: "Deadlock",
     Fault.DIRECT_HBM_ACCESS: "DirectHbmAccess",
-    Fault.UNSUPPORTED_CHECK: "CheckNotSupported",
+    Fault.UNSUPPORTED_CHECK: "UnsupportedCheck",
 }
 
 

@@ -241,7 +241,7 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
         assert seen.error is None
         assert capfd.readouterr().out == ""
         texts = [finding_text(f).splitlines() for f in seen.findings]
-        assert sorted(f.kind for f in seen.findings) == ["DmaNotAwaited", "SemaphoreNotZero"]
+        assert sorted(f.kind for f in seen.findings) == ["DmaNotAwaited", "SemaphoreLeftOver"]
         assert [text[2:] for text in sorted(texts)] == [
             [
                 "  the copy of x_ref to tile_ref is never waited for on sem",
@@ -508,7 +508,7 @@ def test_what_is_not_waited_for_is_reported_before_the_context_is_left() -> None
     call = jax.jit(launch(leaves, scratch_shapes=[REGULAR]))
     with tpu_interpret.reporting(found.append), pltpu.force_tpu_interpret_mode(PLAIN):
         result = call(X)
-    assert [f.kind for f in found] == ["SemaphoreNotZero"]
+    assert [f.kind for f in found] == ["SemaphoreLeftOver"]
     np.testing.assert_array_equal(result, X + 1)
 
 

@@ -34,7 +34,7 @@ KINDS = {
     Fault.NAN_FROM_MASKED_ROW: "NanProduced",
     Fault.NAN_FROM_LOG_OF_ZERO: "NanProduced",
     Fault.NAN_FROM_OVERFLOW: "InfinityProduced",
-    Fault.VMEM_CAPACITY: "VmemCapacity",
+    Fault.VMEM_CAPACITY: "VmemOverflow",
 }
 """What a class of faults is called by who finds it, where merge.py does not say it."""
 

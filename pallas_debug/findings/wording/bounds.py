@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Finding
@@ -11,8 +13,8 @@ _NEGATIVE = "an index below zero does not count from the end, as it would in Num
 
 def out_of_bounds(
     seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
-    stride: int = 1, is_block: bool = False, is_scratch: bool = False,
-    copy: tuple[str, str] | None = None,
+    stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
+    is_scratch: bool = False, copy: tuple[str, str] | None = None,
 ) -> Finding:  # fmt: skip
     """A load, store or copy past the ends of what it indexes.
 
@@ -21,6 +23,7 @@ def out_of_bounds(
       dim: the dimension that is left.
       size: None where the index is a number.
       bound: size of the dimension.
+      follows: what the index depends on.
       is_block: whether the operand is a block, smaller than its array.
       copy: source and destination, if a copy reads or writes.
     """
@@ -34,8 +37,12 @@ def out_of_bounds(
     cause = None
     if start < 0:
         cause = _NEGATIVE
+    elif follows == "loop":
+        cause = "the index follows a loop that goes further than the operand"
     elif is_block:
         cause = "the index is not bounded by the shape of the ref, which is that of one block"
+    elif follows == "grid":
+        cause = "the index follows the grid point further than the operand goes"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
     return seen.found(
         Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
@@ -48,15 +55,20 @@ def out_of_bounds(
 
 
 def table_out_of_bounds(
-    seen: Sighting, *, map_of: str, dim: int, value: int, bound: int
+    seen: Sighting, *, map_of: str, dim: int, value: int, bound: int, is_small: bool
 ) -> Finding:
-    """An index map that reads a scalar prefetch operand past its ends."""
+    """An index map that reads a scalar prefetch operand past its ends.
+
+    Args:
+      is_small: whether the table has fewer entries than the grid has steps.
+    """
+    cause = "the grid is larger than the table" if is_small else None
     return seen.found(
         Fault.OUT_OF_BOUNDS_READ,
         Wording(
             f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "
             f"{dim}, which has {bound}",
-            _NEGATIVE if value < 0 else "the index map goes further than the table",
+            _NEGATIVE if value < 0 else cause,
             f"keep the index between 0 and {bound - 1}",
         ),
     )

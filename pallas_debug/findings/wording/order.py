@@ -71,7 +71,7 @@ def data_race(
     """
     cause, advice = _RACES[_why(here, there, was_filled)]
     if axes:
-        cause = f"grid dimension {', '.join(map(str, axes))} is parallel: {cause}"
+        cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
     return seen.found(
         Fault.DATA_RACE,
         Wording(
@@ -166,7 +166,7 @@ def deadlock(
         cause = "the copies on it were all waited for before: a start is good for one wait"
         advice = "wait once for each start, with the same slices and the same semaphore"
     elif of_copy:
-        cause = "no copy was started on it before"
+        cause = "the copy was started on another semaphore, later, or not at all"
         advice = "start the copy before its wait, on the same semaphore"
     else:
         late = totals is not None and totals[0] >= totals[1]
