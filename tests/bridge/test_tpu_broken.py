@@ -106,7 +106,7 @@ def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixtu
         return
     (finding,) = findings
     assert finding.kind == KINDS[kernel.fault]
-    assert finding.engine == "tpu interpret"
+    assert finding.engines == ("tpu interpret",)
     assert finding.cause or kernel.fault in (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
     assert finding.advice
     assert finding.source is not None

@@ -45,8 +45,8 @@ def output_not_written(
     name = seen.witness.operand
     count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
     causes = {
-        "condition": "the store stands under a condition that is false at all grid points of this "
-        "block",
+        "condition": "the store stands under a condition that is false at every grid point that "
+        "could write it",
         "no store": f"there is no store to {name}",
         "rounded down": "the grid has too few steps for the array: a size was rounded down",
         "left out": "the index map leaves blocks out",

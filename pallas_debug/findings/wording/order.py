@@ -167,7 +167,7 @@ def deadlock(
         advice = "wait once for each start, with the same slices and the same semaphore"
     elif of_copy:
         cause = "the copy was started on another semaphore, later, or not at all"
-        advice = "start the copy before its wait, on the same semaphore"
+        advice = "start the copy before the wait, on the same semaphore"
     else:
         late = totals is not None and totals[0] >= totals[1]
         never = not was_raised and not (totals and totals[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pallas_debug.findings import explain
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import Fault, named
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Failure, Finding, Kernel
 
@@ -270,8 +270,8 @@ def failed(seen: Sighting, failure: Failure, kernel: Kernel | None = None) -> Fi
     else:
         kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
         advice = explain.UNKNOWN_ADVICE
-    if known is not None and known.kind in set(Fault):
-        kind = Fault(known.kind)
+    if known is not None:
+        kind = named(known.kind) or kind
     return seen.at(source=failure.source).found(
         kind,
         Wording(
