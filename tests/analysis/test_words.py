@@ -90,9 +90,9 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
     ),
     "output_block_skipped": (
-        "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was there "
-        "before",
-        "the store stands under a condition that is false at all grid points of this block",
+        "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was "
+        "there before",
+        "the store stands under a condition that is false at every grid point that could write it",
         "write out_ref at every grid point, or give it an input by input_output_aliases",
     ),
     "grid_rounded_down": (
