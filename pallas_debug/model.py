@@ -272,6 +272,7 @@ class Finding:
     """A fault of a kernel; built by `findings/`, from what an engine witnessed.
 
     Attributes:
+      kind: the fault: `OutOfBoundsRead`, `DataRace`.
       kernel: its name.
       message: what happened, with the operand, the index and the values.
       witness: facts about the first time it was seen.
@@ -286,7 +287,7 @@ class Finding:
     message: str
     cause: str | None = None
     advice: str | None = None
-    witness: Witness = Witness()
+    witness: Witness = field(default_factory=Witness)
     engines: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     count: int = 1
