@@ -34,13 +34,13 @@ def out_of_bounds(
     )
     of_copy = f", in the copy of {copy[0]} to {copy[1]}" if copy else ""
     largest = f"{bound - 1}" if size in (None, 1) else f"{bound} - {bound - last}"
-    cause = None
+    cause = "the index is not bounded by the shape of the ref"
     if start < 0:
         cause = _NEGATIVE
     elif follows == "loop":
         cause = "the index follows a loop that goes further than the operand"
     elif is_block:
-        cause = "the index is not bounded by the shape of the ref, which is that of one block"
+        cause += ", which is that of one block"
     elif follows == "grid":
         cause = "the index follows the grid point further than the operand goes"
     larger = f"make {at.operand} larger" if is_scratch else "pad the array"
