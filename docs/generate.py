@@ -6,9 +6,11 @@ python docs/generate.py --check     names the pages that are stale, and then exi
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import importlib
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -273,12 +275,17 @@ def dump_format() -> str:
         f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
         "Both directories may be deleted while nothing is running.",
         "## Documents",
-        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. The "
-        f"schema is **{schema.VERSION}**; a document with a newer one is refused with an error.",
+        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. A "
+        "document with a newer schema is refused with an error; one with an older schema is read.",
         table(
-            ["kind", "file", "holds"],
+            ["kind", "schema", "file", "holds"],
             [
-                [f"`{kind}`", f"`{file}`", f"[{cls.__name__}](#{cls.__name__.lower()})"]
+                [
+                    f"`{kind}`",
+                    str(schema.VERSIONS[cls]),
+                    f"`{file}`",
+                    f"[{cls.__name__}](#{cls.__name__.lower()})",
+                ]
                 for (cls, kind), file in zip(
                     schema.KINDS.items(),
                     (writer.KERNEL, writer.COMPILATION, f"{writer.RUNS}/…/*.json"),
@@ -569,6 +576,46 @@ def _prose(text: str) -> str:
     return re.sub(r"([*_<>\[\]])", r"\\\1", text)
 
 
+def findings() -> str:
+    """Every kind of finding, by severity."""
+    from pallas_debug.findings.faults import Fault, Severity, Sure
+
+    parts = [
+        "Kinds of findings, the worst first. The name is what reports, JSON, suppressions and "
+        "`pallas.expect` use. Of the engines that see a fault, the first gives the message when "
+        "several report it.",
+        table(
+            ["an engine knows a fault as", "meaning"],
+            [[f"`{sure}`", _doc_below(Sure, sure.name)] for sure in Sure],
+        ),
+    ]
+    for severity in Severity:
+        faults = [fault for fault in Fault if fault.severity is severity]
+        rows = [
+            [
+                f"`{fault}`",
+                fault.summary,
+                ", ".join(f"{engine} ({sure})" for engine, sure in fault.judges.items()),
+            ]
+            for fault in faults
+        ]
+        parts += [
+            f"## {severity.name.capitalize()}",
+            _doc_below(Severity, severity.name),
+            table(["kind", "what happens", "engines"], rows),
+        ]
+    return page("Findings", "pallas_debug/findings/faults.py", parts)
+
+
+def _doc_below(cls: type, member: str) -> str:
+    """The string below a member of an enumeration."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(cls)).body)
+    for node, below in itertools.pairwise(body):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == member:
+            return str(below.value.value)
+    raise LookupError(f"{cls.__name__}.{member} has no docstring")
+
+
 def page(title: str, source: str, parts: Sequence[str]) -> str:
     head = f"<!-- Written by docs/generate.py from {source}: edit that. -->"
     return "\n\n".join([head, f"# {title}", *parts]) + "\n"
@@ -647,6 +694,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "switches.md": switches,
     "environment.md": environment,
     "errors.md": errors,
+    "findings.md": findings,
     "keys.md": keys,
 }
 

@@ -6,6 +6,7 @@ dataclass as it is read. What does not fit is a `DumpFormatError` that says whic
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
@@ -15,12 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine
+from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
 from pallas_debug.report import one_line
 
 TOOL = "pallas-debug"
-VERSION = 1
-"""Raised when a reader of the version before would misread what is written."""
+VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2}
+"""By document; raised when a reader of the version before would misread what is written."""
 
 KINDS: dict[type, str] = {Kernel: "kernel", Compilation: "compilation", RunRecord: "run"}
 
@@ -37,7 +38,7 @@ def encode(document: Kernel | Compilation | RunRecord) -> bytes:
     """The document as JSON that a person can read."""
     import json  # not where dumps are only read
 
-    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSION}
+    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
     # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
     text = json.dumps(head | msgspec.to_builtins(document), ensure_ascii=False, indent=1)
     return text.encode(errors="replace")
@@ -80,11 +81,13 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
             f"{where} has no schema number (its `schema` is {_quoted(version)}): it was edited. "
             "Delete its folder and dump again."
         )
-    if version > VERSION:
+    if version > VERSIONS[kind]:
         raise DumpFormatError(
-            f"{where} has schema {version!r}, newer than the {VERSION} that this pallas-debug "
-            "reads. Upgrade pallas-debug."
+            f"{where} has schema {version!r}, newer than the {VERSIONS[kind]} that this "
+            "pallas-debug reads. Upgrade pallas-debug."
         )
+    if kind is RunRecord and version == 1:
+        _upgrade_findings(document)
     try:
         found = msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -99,6 +102,25 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
             "delete its folder and dump again."
         )
     return found
+
+
+def _upgrade_findings(run: dict[str, Any]) -> None:
+    """Bring the findings of a run of schema 1 to schema 2; leave what is malformed as it is.
+
+    They were flat, joined their engines and targets by commas, and had names of `faults.FORMER`.
+    """
+    findings = run.get("findings")
+    for finding in findings if isinstance(findings, list) else ():
+        if not isinstance(finding, dict):
+            continue
+        names = [field.name for field in dataclasses.fields(Witness)]
+        witness = {name: finding.pop(name) for name in names if name in finding}
+        engine, values = finding.pop("engine", None), witness.get("values")
+        targets = values.pop("targets", None) if isinstance(values, dict) else None
+        for name, joined in (("engines", engine), ("targets", targets)):
+            if joined is not None:
+                finding[name] = joined.split(", ") if isinstance(joined, str) else joined
+        finding["witness"] = witness
 
 
 _MAX_QUOTED = 60
@@ -142,8 +164,8 @@ def _(compilation: Compilation) -> Iterator[str]:
 
 @_wrong.register
 def _(run: RunRecord) -> Iterator[str]:
-    yield from _wrong_lines("findings[].source", (f.source for f in run.findings))
-    yield from _wrong_lines("findings[].other", (f.other for f in run.findings))
+    yield from _wrong_lines("findings[].witness.source", (f.source for f in run.findings))
+    yield from _wrong_lines("findings[].witness.other", (f.other for f in run.findings))
     yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
     yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
 

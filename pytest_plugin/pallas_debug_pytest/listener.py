@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +16,11 @@ import pallas_debug
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
-from pallas_debug.model import Dump
+from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict import text as verdicts
 from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
 from pallas_debug_pytest.settings import Settings
-from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.watcher import Watcher
@@ -54,7 +54,7 @@ class Listener:
         self._found: dict[str, list[str]] = {}
         self._said: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
-        self.unjudged: list[Unjudged] = []
+        self.unjudged: list[Gap] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
@@ -134,24 +134,20 @@ class Listener:
         """Record that a watcher's output, and so its judgements, were lost."""
         self.add_problem(problem)
         if self._settings.judges:
-            self.unjudged.append(Unjudged("the whole run", "", str(problem)))
+            self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
     def _together(self) -> dict[str, Any]:
         """Output for the controller: everything received here, and problems."""
         said: dict[str, Any] = dict(self._said[-1]) if self._said else dict(NOTHING)
         said["problems"] = [*said["problems"], *self.problems]
-        said["unjudged"] = [*said["unjudged"], *map(tuple, self.unjudged)]
+        said["unjudged"] = [*said["unjudged"], *map(asdict, self.unjudged)]
         return said
 
-    def _unjudged(self) -> list[Unjudged]:
+    def _unjudged(self) -> list[Gap]:
         """Judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
-        found += [Unjudged(*one) for said in self._said for one in said["unjudged"]]
-        found += [
-            Unjudged(outcome.kernel, outcome.column, outcome.reason or outcome.status)
-            for outcome in self._outcomes()
-            if outcome.status == "unjudged"
-        ]
+        found += [Gap(**one) for said in self._said for one in said["unjudged"]]
+        found += [outcome.gap for outcome in self._outcomes() if outcome.status == "unjudged"]
         return list(dict.fromkeys(found))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -170,7 +166,7 @@ class Listener:
         with guarded("summary", "writing what was not judged", self.add_problem):
             unchecked = self._all("unchecked")
             red += [f"NOT CHECKED: {sentence}" for sentence in unchecked]
-            red += [one.line for one in self._unjudged() if one.reason not in unchecked]
+            red += [unjudged.line(one) for one in self._unjudged() if one.reason not in unchecked]
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:

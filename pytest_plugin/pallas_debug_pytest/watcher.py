@@ -13,7 +13,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,16 +23,15 @@ from pallas_debug import report as text
 from pallas_debug.bridge import platform
 from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings.collector import Key, key
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
-from pallas_debug.model import Finding, Kernel, PrintRecord
+from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
-from pallas_debug.verdict.merge import family
 from pallas_debug_pytest import REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.settings import Settings
-from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
@@ -57,8 +56,8 @@ class Running:
     own: bool
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     used: dict[str, Kernel] = field(default_factory=dict)
-    expected: Counter[failures.Key] = field(default_factory=Counter)
-    judged: Counter[failures.Key] = field(default_factory=Counter)
+    expected: Counter[Key] = field(default_factory=Counter)
+    judged: Counter[Key] = field(default_factory=Counter)
     printed: int = 0
     raised: BaseException | None = None
     raised_for: Finding | None = None
@@ -73,7 +72,7 @@ class Running:
         return [
             finding
             for finding in self.findings
-            if finding.count > known[failures.key(finding)]
+            if finding.count > known[key(finding)]
             and not failures.was_raised(finding, self.session.raised)
         ]
 
@@ -90,7 +89,7 @@ class Watcher:
         self.notices: list[str] = []
         self.problems: list[str] = []
         self.unchecked: list[str] = []
-        self.unjudged: list[Unjudged] = []
+        self.unjudged: list[Gap] = []
         self._found: dict[str, list[str]] = {}
         self._verification: Verification | None = None
 
@@ -198,7 +197,7 @@ class Watcher:
         """Record a test that was not watched to its end: its kernels were not judged."""
         self._add_problem(problem)
         if self.settings.judges:
-            self.unjudged.append(Unjudged("kernels of", nodeid, str(problem)))
+            self.unjudged.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
 
     def _add_problem(self, problem: PallasDebugError) -> None:
         self.problems.append(str(problem))
@@ -340,7 +339,7 @@ class Watcher:
         seen = {(f.kernel, f.kind) for f in running.findings}
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
-                if not any((finding.kernel, name) in seen for name in family(finding.kind)):
+                if (finding.kernel, finding.kind) not in seen:
                     running.session.observer.found(finding)
 
     def _say_what_was_cut(self, running: Running) -> None:
@@ -369,7 +368,7 @@ class Watcher:
         data = {
             "kernels": folders,
             "targets": list(running.marks.targets or ()),
-            "findings": [finding.kind for finding in found],
+            "findings": [str(finding.kind) for finding in found],
         }
         setattr(report, REPORTED, data)
         if found:
@@ -441,7 +440,7 @@ class Watcher:
             "problems": self.problems,
             "notices": self.notices,
             "unchecked": self.unchecked,
-            "unjudged": [tuple(missing) for missing in self.unjudged],
+            "unjudged": [asdict(missing) for missing in self.unjudged],
             "found": self._found,
             "outcomes": outcomes,
             "coverage": launched,
@@ -458,19 +457,20 @@ class Watcher:
         told = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
         self.problems += [str(p) for p in session.problems if str(p) not in told]
 
-    def _missing(self, session: Session) -> Iterator[Unjudged]:
+    def _missing(self, session: Session) -> Iterator[Gap]:
         """Judgements that the run, or a test, requested of this session and did not get."""
         if not (self.settings.judges or session.options.checks):
             return
         asked = "capture"
         for missed in session.uncaptured:
-            yield Unjudged(missed.name, asked, str(missed.problem))
+            yield Gap(kernel=missed.name, engine=asked, reason=str(missed.problem))
         # Limits of the checks count if checks were requested, not only a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
-                yield Unjudged(skip.kernel, "checks", skip.sentence)
-        yield from map(Unjudged._make, session.uncompiled())
+                yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
+        for kernel, target, reason in session.uncompiled():
+            yield Gap(kernel=kernel, engine=target, reason=reason)
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.
