@@ -61,6 +61,6 @@ def test_what_the_body_raises_reaches_every_thread() -> None:
     """Also the second one, which waited for the first to compile it."""
     jaxpr = jax.make_jaxpr(lambda x: x + 1)(jnp.float32(0))
     for _ in range(2):
-        with pytest.raises(ValueError, match="safe_map|length mismatch|argument"):
+        with pytest.raises(ValueError, match=r"safe_map|length mismatch|argument"):
             threads.run_jaxpr(jaxpr.jaxpr, [], jnp.float32(0), jnp.float32(0))
     threads.forget()
