@@ -127,7 +127,7 @@ def pytest_options() -> str:
 
 
 def python() -> str:
-    """What `pallas_debug` exports."""
+    """The public API of `pallas_debug`."""
     import pallas_debug
 
     parts = [
@@ -299,7 +299,7 @@ def dump_format() -> str:
 
 
 def _reachable(kinds: Iterable[type], model: object) -> list[type]:
-    """The dataclasses that these are made of, each after the first that uses it."""
+    """These dataclasses and those of their fields, each after the first that uses it."""
     found: list[type] = []
 
     def visit(kind: type) -> None:
@@ -335,7 +335,7 @@ def _fields(kind: type) -> str:
 
 
 def _type(text: str) -> str:
-    """A type as a reader of JSON sees it: the names of literals are spelled out."""
+    """A type for readers of JSON, with the values of literals."""
     from pallas_debug import model
 
     if text in ("OperandKind", "Status", "Stage"):
@@ -422,7 +422,7 @@ def switches() -> str:
 
 
 def keys() -> str:
-    """What the terminal UI does, off its registry of actions."""
+    """Actions of the terminal UI, from its registry."""
     from textual.binding import Binding
 
     from pallas_debug.tui.actions import registry, spelled
@@ -578,7 +578,7 @@ def page(title: str, source: str, parts: Sequence[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; columns that are empty in every row are left out."""
+    """A Markdown table, without columns that are empty in every row."""
     listed = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows]
     kept = [i for i in range(len(columns)) if any(row[i] for row in listed)]
     lines = [[columns[i] for i in kept], ["---"] * len(kept)]
@@ -592,7 +592,7 @@ def docstring(thing: object) -> list[str]:
     for paragraph in re.split(r"\n\n(?=\S)", inspect.getdoc(thing) or ""):
         head, _, rest = paragraph.partition("\n")
         if head == "Attributes:":
-            continue  # stands in the table of the fields
+            continue  # in the table of fields
         if head in ("Args:", "Raises:"):
             column = "argument" if head == "Args:" else "raises"
             rows = [[f"`{name}`", text] for name, text in _entries(rest)]
@@ -635,7 +635,7 @@ def _first_line(thing: object) -> str:
 
 
 def _linked(text: str) -> str:
-    """Words that Markdown would take for HTML or emphasis are left as they are."""
+    """Escape words that Markdown would take for HTML or emphasis."""
     return text.replace("<", "&lt;")
 
 
