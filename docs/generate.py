@@ -129,7 +129,7 @@ def pytest_options() -> str:
 
 
 def python() -> str:
-    """What `pallas_debug` exports."""
+    """The public API of `pallas_debug`."""
     import pallas_debug
 
     parts = [
@@ -306,7 +306,7 @@ def dump_format() -> str:
 
 
 def _reachable(kinds: Iterable[type], model: object) -> list[type]:
-    """The dataclasses that these are made of, each after the first that uses it."""
+    """These dataclasses and those of their fields, each after the first that uses it."""
     found: list[type] = []
 
     def visit(kind: type) -> None:
@@ -342,7 +342,7 @@ def _fields(kind: type) -> str:
 
 
 def _type(text: str) -> str:
-    """A type as a reader of JSON sees it: the names of literals are spelled out."""
+    """A type for readers of JSON, with the values of literals."""
     from pallas_debug import model
 
     if text in ("OperandKind", "Status", "Stage"):
@@ -622,7 +622,7 @@ def page(title: str, source: str, parts: Sequence[str]) -> str:
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; columns that are empty in every row are left out."""
+    """A Markdown table, without columns that are empty in every row."""
     listed = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows]
     kept = [i for i in range(len(columns)) if any(row[i] for row in listed)]
     lines = [[columns[i] for i in kept], ["---"] * len(kept)]
@@ -636,7 +636,7 @@ def docstring(thing: object) -> list[str]:
     for paragraph in re.split(r"\n\n(?=\S)", inspect.getdoc(thing) or ""):
         head, _, rest = paragraph.partition("\n")
         if head == "Attributes:":
-            continue  # stands in the table of the fields
+            continue  # in the table of fields
         if head in ("Args:", "Raises:"):
             column = "argument" if head == "Args:" else "raises"
             rows = [[f"`{name}`", text] for name, text in _entries(rest)]
@@ -679,7 +679,7 @@ def _first_line(thing: object) -> str:
 
 
 def _linked(text: str) -> str:
-    """Words that Markdown would take for HTML or emphasis are left as they are."""
+    """Escape words that Markdown would take for HTML or emphasis."""
     return text.replace("<", "&lt;")
 
 

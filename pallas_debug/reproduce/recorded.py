@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pallas_debug.bridge.unparse import UNSPELLED
+from pallas_debug.bridge.unparse import NO_PROGRAM
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.switches import SWITCHES
 from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
@@ -174,7 +174,7 @@ def _program(stored: StoredKernel) -> tuple[str | None, str]:
     if not files.is_there(file.path):
         return None, f"there is no {file.path}, which this version writes with each kernel"
     text = file.text()
-    if text.startswith(UNSPELLED) and len(text.strip().splitlines()) == 1:
-        reason = text.removeprefix(UNSPELLED).strip()[:_MAX_REASON]
+    if text.startswith(NO_PROGRAM) and len(text.strip().splitlines()) == 1:
+        reason = text.removeprefix(NO_PROGRAM).strip()[:_MAX_REASON]
         return None, f"it cannot be written as a program: {reason}"
     return text, ""

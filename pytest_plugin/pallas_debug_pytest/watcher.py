@@ -113,7 +113,7 @@ class Watcher:
         except PallasDebugError as error:
             raise pytest.UsageError(f"{NAME}: {error}") from error
         if settings.checks:
-            self._say_what_is_not_checked(self._session)
+            self._note_unchecked(self._session)
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
@@ -142,7 +142,7 @@ class Watcher:
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
-    def _say_what_is_not_checked(self, session: Session) -> None:
+    def _note_unchecked(self, session: Session) -> None:
         if session.interpret_mode.kind != "off":
             return
         if not platform.has_accelerator():
@@ -208,36 +208,36 @@ class Watcher:
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
         """Watch this test, if the whole run is watched or the test needs it."""
-        said = item.stash.get(MARKS, Marks())
-        self._require(item, said)
+        marked = item.stash.get(MARKS, Marks())
+        self._require(item, marked)
         if self._session is None and not asked:
             return None
         self._leave_out_what_came_before()
         session = self._session or self._opened(
             chip=marks.target_name(item, self.settings),
-            interpret=said.interpret,
-            checks=said.check or (),
+            interpret=marked.interpret,
+            checks=marked.check or (),
         )
         running = Running(
-            nodeid=item.nodeid, marks=said, session=session, own=self._session is None
+            nodeid=item.nodeid, marks=marked, session=session, own=self._session is None
         )
         self.running = running
         running.stack.enter_context(session.separately())
         if running.own:
             return running
-        if said.interpret is not None:
-            running.stack.enter_context(session.interpreting(said.interpret))
-        if said.check is not None:
-            running.stack.enter_context(session.checking(said.check))
-        if said.targets is not None and session.store is not None:
-            running.stack.enter_context(session.compiling_for(said.targets))
+        if marked.interpret is not None:
+            running.stack.enter_context(session.interpreting(marked.interpret))
+        if marked.check is not None:
+            running.stack.enter_context(session.checking(marked.check))
+        if marked.targets is not None and session.store is not None:
+            running.stack.enter_context(session.compiling_for(marked.targets))
         return running
 
-    def _require(self, item: pytest.Item, said: Marks) -> None:
+    def _require(self, item: pytest.Item, marked: Marks) -> None:
         """Check requirements that could not be evaluated when the test was collected."""
         name = marks.target_name(item, self.settings)
-        if said.requires and name == "tpu":
-            reason = marks.unmet(said, resolve_targets((name,), plugin_manager())[0])
+        if marked.requires and name == "tpu":
+            reason = marks.unmet(marked, resolve_targets((name,), plugin_manager())[0])
             if reason:
                 pytest.skip(reason)
 
@@ -293,7 +293,7 @@ class Watcher:
             with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
                 running.session.reset()
             with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
-                self._say_what_was_cut(running)
+                self._note_dropped_prints(running)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
@@ -342,7 +342,7 @@ class Watcher:
                 if (finding.kernel, finding.kind) not in seen:
                     running.session.observer.found(finding)
 
-    def _say_what_was_cut(self, running: Running) -> None:
+    def _note_dropped_prints(self, running: Running) -> None:
         records = running.session.observer.records
         if len(records) > running.printed:
             sys.stdout.write(text.print_text(records[-1]) + "\n")
@@ -422,9 +422,9 @@ class Watcher:
                 self._leave_out_what_came_before()
             interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
             self._close(self._session, stop=interrupted)
-        return self._said()
+        return self._output()
 
-    def _said(self) -> dict[str, object]:
+    def _output(self) -> dict[str, object]:
         """Output for the summary: plain data, which xdist sends to the controller."""
         outcomes: list[dict[str, object]] = []
         launched: dict[str, bool] | None = None
@@ -454,8 +454,8 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
-        told = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
-        self.problems += [str(p) for p in session.problems if str(p) not in told]
+        reported = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
+        self.problems += [str(p) for p in session.problems if str(p) not in reported]
 
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Judgements that the run, or a test, requested of this session and did not get."""
