@@ -18,10 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-SUFFIX = ".hmac"
-"""Of the file beside a signed one."""
-
-STABLEHLO = "stablehlo.mlir"
+from pallas_debug.store.layout import SIGNATURE
 
 _KEY = "origin.key"
 _KEY_BYTES = 32
@@ -44,7 +41,7 @@ def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     key = _key(is_made=True) if isinstance(content, bytes) else None
     if key is None or not isinstance(content, bytes):
         return dict(files)
-    return {**files, name + SUFFIX: _signature(key, digest, name, content).encode() + b"\n"}
+    return {**files, name + SIGNATURE: _signature(key, digest, name, content).encode() + b"\n"}
 
 
 def is_ours(digest: str, file: Path, content: bytes) -> bool:
@@ -54,7 +51,7 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
         return False
     try:
         descriptor = os.open(
-            file.with_name(file.name + SUFFIX), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            file.with_name(file.name + SIGNATURE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         )
         with os.fdopen(descriptor, "rb") as opened:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):

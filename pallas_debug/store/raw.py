@@ -109,6 +109,16 @@ def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
     return sorted(found, key=lambda c: c.stamp)
 
 
+def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
+    """The compiles in a folder by kernel, with a number from the second of a kernel on."""
+    found: dict[str, RawCompile] = {}
+    counts: dict[str, int] = {}
+    for this in compiles_in(folder, names):
+        counts[this.kernel] = count = counts.get(this.kernel, 0) + 1
+        found[this.kernel if count == 1 else f"{this.kernel}#{count}"] = this
+    return found
+
+
 def outline(passes: Sequence[RawPass]) -> list[Pass]:
     """The passes of one compile by the sizes and times of their files.
 

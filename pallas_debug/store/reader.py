@@ -16,16 +16,15 @@ from pathlib import Path, PurePath
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.report import one_line
-from pallas_debug.store import files, raw, schema
-from pallas_debug.store.names import KERNEL, RUNS
-from pallas_debug.store.stored import LLO as LLO
-from pallas_debug.store.stored import LOG as LOG
-from pallas_debug.store.stored import OF_TARGET, STAGE_FILES, names_in, read_compilation
-from pallas_debug.store.stored import PASSES as PASSES
-from pallas_debug.store.stored import RAW_TARGET as RAW_TARGET
-from pallas_debug.store.stored import StoredCompilation as StoredCompilation
-from pallas_debug.store.stored import StoredKernel as StoredKernel
-from pallas_debug.store.stored import StoredText as StoredText
+from pallas_debug.store import files, raw, schema, texts
+from pallas_debug.store.layout import DOCUMENT, KERNEL, RAW_TARGET, RUNS
+from pallas_debug.store.stored import (
+    StoredCompilation,
+    StoredKernel,
+    names_in,
+    read_compilation,
+)
+from pallas_debug.store.texts import StoredText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +49,7 @@ class DumpReader:
             return [_read_kernel(self.root, self.root)]
         folders, names = _scanned(self.root)
         kernels = [_read_kernel(self.root / name, self.root) for name in folders]
-        for name, compile_ in _raw_compiles(self.root, names).items():
+        for name, compile_ in raw.named_compiles(self.root, names).items():
             kernels.append(_raw_kernel(self.root, name, compile_, raw.describe))
         return kernels
 
@@ -71,7 +70,7 @@ class DumpReader:
         if self._is_kernel:
             return [_name_of(self.root)]
         folders, names = _scanned(self.root)
-        found = _raw_compiles(self.root, names)
+        found = raw.named_compiles(self.root, names)
         # Others may read meanwhile: what stays is there all the time.
         self._raw.update(found)
         for name in self._raw.keys() - found.keys():
@@ -107,21 +106,10 @@ class DumpReader:
         are left out: they are not what the compiler made of a kernel.
         """
         folder = self.root if self._is_kernel else self.root / name
-        if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
-            yield from _raw_texts(self._find_raw(name))
-            return
-        if files.is_there(folder / STAGE_FILES["jaxpr"]):
-            path = folder / STAGE_FILES["jaxpr"]
-            yield StoredText(path=path, root=self.root, target=None, stage="jaxpr")
-        for target in names_in(folder, self.root, of_folders=True):
-            for stage in OF_TARGET:
-                path = folder / target / STAGE_FILES[stage]
-                if files.is_there(path):
-                    yield StoredText(path=path, root=self.root, target=target, stage=stage)
-            for inner in (folder / target / PASSES, folder / target / LLO):
-                for file in names_in(inner, self.root, of_folders=False):
-                    path = inner / file
-                    yield StoredText(path=path, root=self.root, target=target, stage=path.stem)
+        if os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+            yield from texts.texts_of_folder(folder, self.root, name)
+        elif (compile_ := self._find_raw(name)) is not None:
+            yield from texts.raw_texts(name, compile_)
 
     def find(self, wanted: str) -> StoredKernel:
         """The kernel by its folder's name, its own name, or a unique start of either.
@@ -157,7 +145,7 @@ class DumpReader:
         for run in names_in(self.root / RUNS, self.root, of_folders=True):
             for file in names_in(self.root / RUNS / run, self.root, of_folders=False):
                 path = self.root / RUNS / run / file
-                if path.suffix == ".json":
+                if path.suffix == DOCUMENT:
                     with contextlib.suppress(OSError, DumpFormatError):
                         yield schema.decode(files.read(path, self.root), RunRecord, path)
 
@@ -225,22 +213,6 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         compilations=compilations,
         root=root,
     )
-
-
-def _raw_compiles(root: Path, names: list[str]) -> dict[str, raw.RawCompile]:
-    """Compiles by what they are called here: by their kernel, and a number from the second on."""
-    found: dict[str, raw.RawCompile] = {}
-    counts: dict[str, int] = {}
-    for compile_ in raw.compiles_in(root, names):
-        counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
-        found[compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"] = compile_
-    return found
-
-
-def _raw_texts(compile_: raw.RawCompile | None) -> Iterator[StoredText]:
-    for this in compile_.passes if compile_ else ():
-        stage = f"{this.number:02d}-{this.name}"
-        yield StoredText(path=this.path, root=this.path.parent, target=RAW_TARGET, stage=stage)
 
 
 Describe = Callable[[Sequence[raw.RawPass]], list[Pass]]

@@ -21,10 +21,7 @@ from functools import cache
 from pathlib import Path
 
 from pallas_debug.store import locks
-from pallas_debug.store.names import clean
-
-LOCK = ".lock"
-"""Name of the lock's file inside each folder."""
+from pallas_debug.store.layout import LOCK, clean
 
 PREFIX = "pallas-debug-"
 """Prefix of the names of all our folders in the system's temporary directory: one sweep of a new

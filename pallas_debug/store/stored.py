@@ -16,25 +16,10 @@ from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
 from pallas_debug.report import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.names import COMPILATION
-
-RAW_TARGET = "raw"
-"""The target's name where libtpu's files do not say which chip they were made for."""
-
-LLO, LOG, PASSES = "llo", "compiler.log", "passes"
-"""Below a target's folder: what comes after the passes, what the compiler said, and they."""
-
-STAGE_FILES: dict[Stage, str] = {
-    "source": "source.py",
-    "jaxpr": "jaxpr.txt",
-    "stablehlo": "stablehlo.mlir",
-    "mosaic": "mosaic.mlir",
-}
+from pallas_debug.store.layout import COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES
 
 _OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
-"""The stages that are the same for every target."""
-
-OF_TARGET: tuple[Stage, ...] = ("stablehlo", "mosaic")
+"""Stages that are the same for every target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +36,15 @@ class StoredCompilation:
     problem: str | None = None
     root: Path | None = None
 
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes, in their order.
+
+        Raises:
+          DumpFormatError: the compilation cannot be read.
+        """
+        return self._read().passes
+
     def find_pass(self, wanted: str) -> Pass:
         """The pass by its number (`13`), its name or a unique part of it.
 
@@ -58,7 +52,7 @@ class StoredCompilation:
           UsageError: none matches, or several do; the message lists them.
           DumpFormatError: the compilation cannot be read.
         """
-        passes = self._read().passes
+        passes = self.passes
         number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
         exact = [p for p in passes if p.number == number or p.name == wanted]
         found = exact or [p for p in passes if wanted in p.name]
@@ -90,7 +84,7 @@ class StoredCompilation:
         Raises:
           DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
         """
-        passes = self._read().passes
+        passes = self.passes
         folder = one_line(self.folder)
         if wanted not in passes:
             raise DumpFormatError(f"{folder} has no pass {one_line(wanted.name)!r}")
@@ -181,26 +175,6 @@ def _record_of(compilation: Compilation, of: Pass) -> FileRecord:
     """The size and digest of a pass's text: of the files' table, or of the pass itself."""
     recorded = compilation.files.get(of.file or "")
     return recorded or FileRecord(size=of.size, sha256=of.sha256)
-
-
-@dataclass(frozen=True, kw_only=True)
-class StoredText:
-    """A text of a kernel, known by its file alone.
-
-    Attributes:
-      root: the directory that was named, which nothing is read outside of.
-      target: its folder's name; None where the text is the same for every target.
-      stage: `jaxpr`, `13-infer-vector-layout`.
-    """
-
-    path: Path
-    root: Path = field(compare=False)
-    target: str | None
-    stage: str
-
-    def open(self) -> int:
-        """A descriptor of the text; see `DumpFile.open`."""
-        return DumpFile(path=self.path, root=self.root).open()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
-from pallas_debug.store import locks, origin, schema, scratch
+from pallas_debug.store import layout, locks, origin, schema, scratch
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -29,25 +28,11 @@ from pallas_debug.store.disk import (
     is_as_recorded,
     read_regular,
 )
-from pallas_debug.store.names import COMPILATION as COMPILATION
-from pallas_debug.store.names import DIGITS as _DIGITS
-from pallas_debug.store.names import KERNEL as KERNEL
-from pallas_debug.store.names import PROGRAM as PROGRAM
-from pallas_debug.store.names import RUNS as RUNS
-from pallas_debug.store.names import clean, kernel_folder, target_folder
 
-_TMP = ".tmp"
-_LOCKS = ".locks"
 _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many kernels
 
-_NEW, _OLD, _OWNER = "new", "old", "belongs-to"
-"""In a folder under `.tmp/`: what is to be published, what it replaces, and where that was."""
-
-_OF_KERNEL = ("jaxpr.txt", "source.py", KERNEL)
+_OF_KERNEL = (layout.JAXPR, layout.SOURCE, layout.KERNEL)
 """What `put_kernel` writes; the last one vouches for the others."""
-
-_PENDING = "pending-"
-"""Prefix under `.tmp/` of the files of a kernel that are about to replace those it has."""
 
 _FINAL = ("lowering", "compile")
 """Stages whose failures compiling again would reproduce."""
@@ -98,7 +83,7 @@ class Store:
 
     def folder(self, kernel: Kernel) -> Path:
         """Where this kernel's files are, or will be."""
-        return self.root / kernel_folder(kernel)
+        return self.root / layout.kernel_folder(kernel)
 
     def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
         """Whether this store wrote or found a kernel, or its compilation for a target, whole.
@@ -106,7 +91,7 @@ class Store:
         What was attempted and failed, on a full disk say, is not kept.
         """
         folder = self.folder(kernel)
-        return (folder if target is None else folder / target_folder(target)) in self._kept
+        return (folder if target is None else folder / layout.target_folder(target)) in self._kept
 
     def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
         """Those of `dumps` that it keeps, each with those of its compilations that it keeps."""
@@ -128,10 +113,10 @@ class Store:
         after a kill in between, the next `Store` replaces the rest.
         """
         folder = self.folder(kernel)
-        files: dict[str, bytes] = {"jaxpr.txt": jaxpr.encode(errors="replace")}
+        files: dict[str, bytes] = {layout.JAXPR: jaxpr.encode(errors="replace")}
         if source is not None:
-            files["source.py"] = source.encode(errors="replace")
-        files[KERNEL] = schema.encode(kernel)
+            files[layout.SOURCE] = source.encode(errors="replace")
+        files[layout.KERNEL] = schema.encode(kernel)
         with self._explaining():
             is_there = not self._pending(folder).exists() and self._same(folder, files)
             if not is_there and (folder.exists() or not self._publish(files, folder)):
@@ -141,8 +126,10 @@ class Store:
 
     def put_program(self, kernel: Kernel, program: str) -> Path:
         """Write a kernel as a program of its own, beside what it is; the file."""
-        path = self.folder(kernel) / PROGRAM
-        files = origin.signed(kernel.digest, {PROGRAM: program.encode(errors="replace")}, PROGRAM)
+        path = self.folder(kernel) / layout.PROGRAM
+        files = origin.signed(
+            kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
+        )
         with self._explaining():
             if not self._same(path.parent, files):
                 for name, content in files.items():
@@ -157,8 +144,8 @@ class Store:
         Args:
           files: contents by their path below the target's folder.
         """
-        folder = self.folder(kernel) / target_folder(compilation.target)
-        files = origin.signed(kernel.digest, files, origin.STABLEHLO)
+        folder = self.folder(kernel) / layout.target_folder(compilation.target)
+        files = origin.signed(kernel.digest, files, layout.STABLEHLO)
         with self._explaining():
             self._publish(files, folder, manifest=compilation)
         self._kept.add(folder)
@@ -170,8 +157,8 @@ class Store:
         A damaged one counts as missing and will be replaced. So does one whose compiler died or
         was stopped: that may be the machine's fault, and not the kernel's.
         """
-        folder = self.folder(kernel) / target_folder(target)
-        path = folder / COMPILATION
+        folder = self.folder(kernel) / layout.target_folder(target)
+        path = folder / layout.COMPILATION
         try:
             found = schema.decode(read_regular(path) or b"", Compilation, path)
         except DumpFormatError:
@@ -192,14 +179,13 @@ class Store:
           LockTimeoutError: another process held it for longer than this one waits.
           WorkerError: waiting was stopped.
         """
-        name = f"{kernel.digest[:_STRIPES]}-{target_folder(target)}"
+        name = f"{kernel.digest[:_STRIPES]}-{layout.target_folder(target)}"
         with self._locked(name, f"compiling {kernel.name} for {target}"):
             yield
 
     def put_run(self, record: RunRecord) -> Path:
         """Write what one test or script used, under `runs/<run>/`."""
-        name = f"{clean(record.name)}-{_short(record.name)}.json"
-        path = self.root / RUNS / clean(record.run) / name
+        path = self.root / layout.RUNS / layout.clean(record.run) / layout.run_file(record.name)
         with self._explaining():
             self._replace_file(path, schema.encode(record))
         return path
@@ -220,7 +206,9 @@ class Store:
         """
         for _ in range(_ATTEMPTS):
             with self._workspace() as workspace:
-                new = workspace / _NEW  # with the modes that the umask gives; its parent is private
+                new = (
+                    workspace / layout.NEW
+                )  # with the modes that the umask gives; its parent is private
                 written = self._write_folder(new, files, manifest)
                 if not _holds(new, written):
                     continue
@@ -236,8 +224,8 @@ class Store:
                     return True
                 self._undo(folder, *undo)  # another process deleted files before the rename
         raise DumpDirectoryError(
-            f"cannot dump to {self.root}: something deletes files under {_TMP}/ while they are "
-            "written. Stop cleaning the directory during a run; no half-written folder was left"
+            f"cannot dump to {self.root}: something deletes files under {layout.TMP}/ while they "
+            "are written. Stop cleaning the directory during a run; no half-written folder was left"
         )
 
     def _write_folder(
@@ -256,7 +244,7 @@ class Store:
             written[name] = self._disk.write(path, content)
         if manifest is not None:
             document = schema.encode(replace(manifest, cached=False, files=dict(written)))
-            written[COMPILATION] = self._disk.write(new / COMPILATION, document)
+            written[layout.COMPILATION] = self._disk.write(new / layout.COMPILATION, document)
         self._disk.flush_all([*(new / name for name in written), *reversed(folders)])
         return written
 
@@ -265,7 +253,7 @@ class Store:
 
         What was there is in the workspace then.
         """
-        new, old = workspace / _NEW, workspace / _OLD
+        new, old = workspace / layout.NEW, workspace / layout.OLD
         while not self._rename_to_nothing(new, folder):
             with contextlib.suppress(FileNotFoundError):  # another process moved it just now
                 if self._disk.exchange(new, folder):
@@ -275,7 +263,7 @@ class Store:
 
     def _put_aside(self, folder: Path, workspace: Path, old: Path) -> None:
         """Move `folder` to `old`, where `_restore` finds it if this process dies next."""
-        owner = workspace / _OWNER
+        owner = workspace / layout.OWNER
         if owner.exists():
             self._disk.remove(old)  # another process has published in its place since
         else:
@@ -289,7 +277,7 @@ class Store:
             if one == folder:
                 self._disk.rename(folder, other)
             elif not self._disk.exchange(one, folder):
-                self._disk.rename(folder, one.with_name("incomplete"))
+                self._disk.rename(folder, one.with_name(layout.INCOMPLETE))
                 self._disk.rename(one, folder)
 
     def _rename_to_nothing(self, old: Path, new: Path) -> bool:
@@ -314,8 +302,8 @@ class Store:
             if self._same(folder, files):
                 return
             with self._workspace() as workspace:
-                self._write_folder(workspace / _NEW, files, None)
-                self._disk.rename(workspace / _NEW, self._pending(folder))
+                self._write_folder(workspace / layout.NEW, files, None)
+                self._disk.rename(workspace / layout.NEW, self._pending(folder))
                 self._disk.flush(self._pending(folder).parent)
             self._complete(folder)
 
@@ -329,17 +317,17 @@ class Store:
             if content is not None and not self._same(folder, {name: content}):
                 self._replace_file(folder / name, content)
         with self._workspace() as workspace:  # out of sight at once: half of them says nothing
-            self._disk.rename(pending, workspace / _OLD)
+            self._disk.rename(pending, workspace / layout.OLD)
 
     def _pending(self, folder: Path) -> Path:
-        return self.root / _TMP / f"{_PENDING}{folder.name}"
+        return self.root / layout.TMP / f"{layout.PENDING}{folder.name}"
 
     def _replace_file(self, path: Path, content: Content) -> None:
         with self._workspace() as workspace:
-            self._disk.write(workspace / "file", content)
-            self._disk.flush(workspace / "file")
+            self._disk.write(workspace / layout.FILE, content)
+            self._disk.flush(workspace / layout.FILE)
             self._make_folders(path.parent)
-            self._disk.rename(workspace / "file", path)
+            self._disk.rename(workspace / layout.FILE, path)
             self._disk.flush(path.parent)
 
     def _same(self, folder: Path, files: Mapping[str, bytes]) -> bool:
@@ -351,11 +339,11 @@ class Store:
 
     def _recover(self) -> None:
         """Finish or undo what processes were at when they died, and delete what they left."""
-        tmp = self.root / _TMP
+        tmp = self.root / layout.TMP
         if tmp.is_symlink() or not tmp.is_dir():
             return  # a link in a directory that somebody else made leads to what is not ours
-        for pending in tmp.glob(f"{_PENDING}*"):
-            name = pending.name.removeprefix(_PENDING)
+        for pending in tmp.glob(f"{layout.PENDING}*"):
+            name = pending.name.removeprefix(layout.PENDING)
             folder = self.root / name
             if name.startswith(".") or folder.is_symlink() or not folder.is_dir():
                 continue
@@ -369,14 +357,14 @@ class Store:
         This is safe even if the process that moved it is alive: it finds the folder, and moves it
         again.
         """
-        owner = read_regular(workspace / _OWNER)
-        if owner is None or not (workspace / _OLD).exists():
+        owner = read_regular(workspace / layout.OWNER)
+        if owner is None or not (workspace / layout.OLD).exists():
             return
         place = PurePosixPath(os.fsdecode(owner))
         if place.is_absolute() or ".." in place.parts or len(place.parts) != 2:
             return
         with contextlib.suppress(OSError):
-            if self._rename_to_nothing(workspace / _OLD, self.root / place):
+            if self._rename_to_nothing(workspace / layout.OLD, self.root / place):
                 self._disk.flush((self.root / place).parent)
 
     # Folders and locks.
@@ -384,7 +372,7 @@ class Store:
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
         """A folder under `.tmp/` that no sweep touches while this process lives."""
-        tmp = self.root / _TMP
+        tmp = self.root / layout.TMP
         with self._explaining():
             if not tmp.is_dir():
                 self._disk.make_folder(tmp)
@@ -397,7 +385,7 @@ class Store:
         finally:
             with contextlib.suppress(OSError):
                 for path in made.path.iterdir():
-                    if path.name != scratch.LOCK:
+                    if path.name != layout.LOCK:
                         self._disk.remove(path)
             made.remove()
 
@@ -423,7 +411,7 @@ class Store:
         waiting = replace(self._waiting, timeout=0.0) if at_once else self._waiting
         with contextlib.ExitStack() as stack:
             if self._has_locks:
-                path = self.root / _LOCKS / f"{name}.lock"
+                path = self.root / layout.LOCKS / f"{name}{layout.LOCK}"
                 with self._explaining():
                     path.parent.mkdir(exist_ok=True)
                     try:
@@ -439,7 +427,7 @@ class Store:
 
     def _writing(self, folder: Path, *, at_once: bool = False) -> AbstractContextManager[None]:
         """Hold the lock for replacing a kernel's files."""
-        stripe = folder.name[-_DIGITS:][:_STRIPES]
+        stripe = folder.name[-layout.DIGITS :][:_STRIPES]
         return self._locked(stripe, f"writing {folder.name}", at_once=at_once)
 
     def _explaining(self) -> AbstractContextManager[None]:
@@ -476,8 +464,3 @@ def _holds(folder: Path, written: Mapping[str, FileRecord]) -> bool:
         return all((folder / name).stat().st_size == r.size for name, r in written.items())
     except OSError:
         return False
-
-
-def _short(name: str) -> str:
-    """Tells apart names that are the same once they are cleaned, `t[a/b]` and `t[a b]`."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

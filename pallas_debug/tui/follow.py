@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pallas_debug.report import plural
-from pallas_debug.store.names import KERNEL
+from pallas_debug.store.layout import KERNEL
 from pallas_debug.tui.model import Browser, Entry
 
 if TYPE_CHECKING:

@@ -21,6 +21,7 @@ from pallas_debug.store import (
     StoredCompilation,
     StoredKernel,
     StoredText,
+    layout,
     open_dumps,
 )
 from pallas_debug.store.files import DumpFile, is_there
@@ -230,7 +231,7 @@ class Browser:
             ]
         if compilation is not None:
             for path in compilation.others():
-                label = LOG if path.name == "compiler.log" else path.stem
+                label = LOG if path.name == layout.LOG else path.stem
                 steps.append(Step(label=label, file=path))
             if self.failure(entry, target) is not None or compilation.problem:
                 steps.append(Step(label=ERROR))
