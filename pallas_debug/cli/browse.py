@@ -19,8 +19,6 @@ from pallas_debug.errors import CannotRunError, UsageError
 
 @dataclass(frozen=True, kw_only=True)
 class BrowseOptions:
-    """Options of `browse`."""
-
     where: tuple[Path, ...]
     kernel: str | None
     target: str | None

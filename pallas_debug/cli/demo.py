@@ -13,8 +13,6 @@ from pallas_debug.cli.dump import command as dump
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    """Options of `demo`."""
-
     directory: Path
 
 

@@ -28,8 +28,6 @@ MAX_CONTEXT = 1_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
-    """Options of `diff`."""
-
     kernel_at: Path
     stages: tuple[str, ...]
     kernel: str | None
@@ -107,10 +105,10 @@ command = shared.make("diff", DiffOptions, run)
 
 
 def noise(text: str | None) -> tuple[Noise, ...]:
-    """What `--ignore` asks for.
+    """The noise that `--ignore` names.
 
     Raises:
-      UsageError: it is no noise that we know.
+      UsageError: it names an unknown kind.
     """
     from pallas_debug.ir.normal import NOISE
 
@@ -153,7 +151,7 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
-    """What the stage was made from: the text of the pass before, or the module without passes."""
+    """The text before a pass: that of the previous pass, or the module before any."""
     if text.target is None or text.stage in (*STAGES, texts.LOG):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)
@@ -184,7 +182,7 @@ def _other(
 
 
 def _same_kernel(path: Path, kernel: StoredKernel) -> str | None:
-    """The name of the kernel in another dump directory that holds several."""
+    """The name of the kernel in another dump directory that contains several."""
     from pallas_debug.store import open_dumps
 
     if not path.is_dir():
@@ -208,7 +206,7 @@ def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
 
 
 def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
-    """The stage of another compiler: passes have the same names there, and other numbers."""
+    """The same stage elsewhere: passes are matched by name, as their numbers may differ."""
     number, dash, name = stage.partition("-")
     if dash and number.isdecimal():
         stored: StoredCompilation = kernel.target(target)
@@ -234,7 +232,7 @@ def _print_unified(different: Diff, old: StoredText, new: StoredText, context: i
 
 
 def _styled(different: Diff, change: Change) -> Iterator[str]:
-    """The lines of a change in colour; words that differ stand out where a line has a partner."""
+    """The lines of a change in colour, with differing words highlighted in paired lines."""
     from pallas_debug.ir.diff import words
 
     if change.tag == "equal":

@@ -13,8 +13,6 @@ from pallas_debug.cli.exits import Exit
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorOptions:
-    """Options of `doctor`."""
-
     as_json: bool
 
 

@@ -25,8 +25,6 @@ TARGETS = "v5e"
 
 @dataclass(frozen=True, kw_only=True)
 class DumpOptions(shared.ProgramOptions):
-    """Options of `dump`."""
-
     directory: Path
     interpret: str | None
     switches: tuple[str, ...]

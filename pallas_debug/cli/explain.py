@@ -34,8 +34,6 @@ MAX_LOG = 1 << 30
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    """Options of `explain`."""
-
     what: tuple[str, ...]
     as_list: bool
     as_json: bool

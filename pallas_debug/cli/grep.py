@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class GrepOptions:
-    """Options of `grep`."""
-
     pattern: str
     directory: Path
     ignore_case: bool

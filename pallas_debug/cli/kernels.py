@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsOptions:
-    """Options of `kernels`."""
-
     as_json: bool
 
 

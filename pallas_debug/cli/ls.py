@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class LsOptions:
-    """Options of `ls`."""
-
     directory: Path
     kernel: str | None
     target: str | None

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ReproduceOptions:
-    """Options of `reproduce`."""
-
     where: Path
     kernel: str | None
     target: str | None
@@ -105,7 +103,7 @@ def _named(found: Recorded) -> str:
 
 
 def _ask(found: Recorded, *, is_trusted: bool) -> None:
-    """Have the user agree to run what somebody else may have written.
+    """Ask the user before running what someone else may have written.
 
     Raises:
       CannotRunError: they do not, or cannot be asked.

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ShowOptions:
-    """Options of `show`."""
-
     directory: Path
     stage: str
     kernel: str | None

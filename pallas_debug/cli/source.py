@@ -26,8 +26,6 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Options of `source`."""
-
     kernel_at: Path
     kernel: str | None
     target: str | None

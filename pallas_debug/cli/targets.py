@@ -11,8 +11,6 @@ from pallas_debug.cli.exits import Exit
 
 @dataclass(frozen=True, kw_only=True)
 class TargetsOptions:
-    """Options of `targets`."""
-
     as_json: bool
 
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyOptions(shared.ProgramOptions):
-    """Options of `verify`."""
-
     engines: tuple[str, ...]
     suppress: Path | None
     to: Path | None

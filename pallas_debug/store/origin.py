@@ -1,9 +1,9 @@
 """Which dumps were made by this user on this machine: a key that stays here, and signatures.
 
-Beside each file that `reproduce` runs there is one with an HMAC-SHA256 over it and the kernel's
-digest. The key is a file of the user's that no dump holds, so a dump that was sent to somebody, and
-comes back changed, does not pass for one of this machine. A signature says who wrote a file, and
-nothing of whether it is harmless.
+Each file that `reproduce` runs has a neighbour with an HMAC-SHA256 over it and the kernel's digest.
+The key is a file of the user's that is never part of a dump, so a dump that was sent elsewhere and
+comes back changed does not pass for one of this machine. A signature says who wrote a file, not
+whether it is harmless.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ C = TypeVar("C", bytes, bytes | Path)
 def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     """The files of a folder and, if this one is among them, its signature.
 
-    Where no key can be had, which costs a question at `reproduce --run`, there is none.
+    Without a key there is no signature, and `reproduce --run` asks first.
 
     Args:
       digest: the kernel's.
@@ -63,7 +63,7 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
 
 
 def key_file() -> Path:
-    """Where the key is; honours `XDG_STATE_HOME`."""
+    """File of the key; honours `XDG_STATE_HOME`."""
     given = os.environ.get("XDG_STATE_HOME", "")
     state = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
     return state / "pallas-debug" / _KEY
@@ -76,7 +76,7 @@ def _signature(key: bytes, digest: str, name: str, content: bytes) -> str:
 
 
 def _key(*, is_made: bool) -> bytes | None:
-    """The key; None where there is none and none can be made, or others may read or write it."""
+    """The key; None if there is none and none can be made, or if others can read or write it."""
     try:
         path = key_file()
         found = _read(path)

@@ -1,9 +1,9 @@
-"""Writing a dump directory: many processes and hosts at the same time, and any of them may die.
+"""Writer of a dump directory, for many processes and hosts at once, any of which may die.
 
 Nothing is written in place. Files are made in a folder of their own under `.tmp/`, flushed, and
-renamed to where they belong in one step, so a reader never meets half of a folder, and neither a
-kill nor a power failure loses what was there before. Where one step is not enough, what a run
-leaves behind under `.tmp/` says how to finish or undo it; `Store` does so when it is opened.
+renamed into place in one step, so a reader never sees half of a folder, and neither a kill nor a
+power failure loses what was there before. Where one step is not enough, the folder under `.tmp/`
+records how to finish or undo it; `Store` does so when it is opened.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from pallas_debug.store.disk import (
 _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many kernels
 
 _OF_KERNEL = (layout.JAXPR, layout.SOURCE, layout.KERNEL)
-"""What `put_kernel` writes; the last one vouches for the others."""
+"""Files that `put_kernel` writes; the last one marks the folder as complete."""
 
 _FINAL = ("lowering", "compile")
-"""Stages whose failures compiling again would reproduce."""
+"""Stages whose failures are deterministic."""
 
 _ATTEMPTS = 3
-"""How often a folder is written again that somebody else deletes meanwhile."""
+"""Number of attempts at a folder that another process deletes while it is written."""
 
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -86,15 +86,15 @@ class Store:
         return self.root / layout.kernel_folder(kernel)
 
     def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
-        """Whether this store wrote or found a kernel, or its compilation for a target, whole.
+        """Whether this store wrote or found a kernel, or its compilation for a target.
 
-        What was attempted and failed, on a full disk say, is not kept.
+        Failed attempts, on a full disk for example, do not count.
         """
         folder = self.folder(kernel)
         return (folder if target is None else folder / layout.target_folder(target)) in self._kept
 
     def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
-        """Those of `dumps` that it keeps, each with those of its compilations that it keeps."""
+        """The kept ones of `dumps`, each with its kept compilations."""
         return [
             replace(
                 dump,
@@ -107,9 +107,9 @@ class Store:
         ]
 
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
-        """Write what a kernel is; its folder.
+        """Write what a kernel is, and return its folder.
 
-        A folder that is there already keeps its compilations. Its files are replaced together:
+        An existing folder keeps its compilations. Its files are replaced together:
         after a kill in between, the next `Store` replaces the rest.
         """
         folder = self.folder(kernel)
@@ -125,7 +125,7 @@ class Store:
         return folder
 
     def put_program(self, kernel: Kernel, program: str) -> Path:
-        """Write a kernel as a program of its own, beside what it is; the file."""
+        """Write a kernel as a program of its own, and return the file."""
         path = self.folder(kernel) / layout.PROGRAM
         files = origin.signed(
             kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
@@ -152,10 +152,10 @@ class Store:
         return folder
 
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
-        """The compilation that is here already under the same key, whole, or None.
+        """The complete compilation stored under the same key, or None.
 
         A damaged one counts as missing and will be replaced. So does one whose compiler died or
-        was stopped: that may be the machine's fault, and not the kernel's.
+        was stopped, which may not be the kernel's fault.
         """
         folder = self.folder(kernel) / layout.target_folder(target)
         path = folder / layout.COMPILATION
@@ -184,7 +184,7 @@ class Store:
             yield
 
     def put_run(self, record: RunRecord) -> Path:
-        """Write what one test or script used, under `runs/<run>/`."""
+        """Write what a test or script used, under `runs/<run>/`."""
         path = self.root / layout.RUNS / layout.clean(record.run) / layout.run_file(record.name)
         with self._explaining():
             self._replace_file(path, schema.encode(record))
@@ -195,14 +195,14 @@ class Store:
     def _publish(
         self, files: Mapping[str, Content], folder: Path, manifest: Compilation | None = None
     ) -> bool:
-        """Make `folder` with `files` in it, at once.
+        """Make `folder` with `files` in it, atomically.
 
         Args:
-          manifest: of a target's folder, which replaces what is there; it is written last and
-            records the other files. Without one, a folder that is there stays.
+          manifest: of a target's folder, which replaces an existing one; it is written last and
+            records the other files. Without one, an existing folder stays.
 
         Returns:
-          False where `folder` is there already and stays.
+          False if `folder` existed already and stays.
         """
         for _ in range(_ATTEMPTS):
             with self._workspace() as workspace:
@@ -231,7 +231,7 @@ class Store:
     def _write_folder(
         self, new: Path, files: Mapping[str, Content], manifest: Compilation | None
     ) -> dict[str, FileRecord]:
-        """Write and flush a folder; what was written, by path below it."""
+        """Write and flush a folder; returns what was written, by path below it."""
         self._disk.make_folder(new)
         folders = {new: None}
         written: dict[str, FileRecord] = {}
@@ -249,20 +249,20 @@ class Store:
         return written
 
     def _install(self, workspace: Path, folder: Path) -> tuple[Path, Path]:
-        """Put `new` in the place of `folder`; what `_undo` takes to reverse it.
+        """Replace `folder` by `new`, and return the arguments by which `_undo` reverses that.
 
-        What was there is in the workspace then.
+        The previous folder is then in the workspace.
         """
         new, old = workspace / layout.NEW, workspace / layout.OLD
         while not self._rename_to_nothing(new, folder):
             with contextlib.suppress(FileNotFoundError):  # another process moved it just now
                 if self._disk.exchange(new, folder):
                     return new, folder
-                self._put_aside(folder, workspace, old)
+                self._move_away(folder, workspace, old)
         return (old, folder) if old.exists() else (folder, new)
 
-    def _put_aside(self, folder: Path, workspace: Path, old: Path) -> None:
-        """Move `folder` to `old`, where `_restore` finds it if this process dies next."""
+    def _move_away(self, folder: Path, workspace: Path, old: Path) -> None:
+        """Move `folder` to `old`, where `_restore` finds it if this process dies."""
         owner = workspace / layout.OWNER
         if owner.exists():
             self._disk.remove(old)  # another process has published in its place since
@@ -272,7 +272,7 @@ class Store:
         self._disk.rename(folder, old)
 
     def _undo(self, folder: Path, one: Path, other: Path) -> None:
-        """Take a folder out of sight that lost files as it was published."""
+        """Withdraw a folder that lost files while it was published."""
         with contextlib.suppress(OSError):
             if one == folder:
                 self._disk.rename(folder, other)
@@ -281,7 +281,7 @@ class Store:
                 self._disk.rename(one, folder)
 
     def _rename_to_nothing(self, old: Path, new: Path) -> bool:
-        """Rename a folder; False where there is something at `new`."""
+        """Rename a folder; False if `new` exists."""
         try:
             self._disk.rename(old, new)
         except OSError as error:
@@ -293,9 +293,9 @@ class Store:
     # Replacing files one by one.
 
     def _replace_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Replace several files of a kernel such that a kill does not leave a mixture for good.
+        """Replace several files of a kernel, such that a kill leaves no permanent mixture.
 
-        They are first published together under `.tmp/`. The next run replaces all of them.
+        They are first published together under `.tmp/`; the next run completes the replacement.
         """
         with self._writing(folder):
             self._complete(folder)
@@ -316,7 +316,7 @@ class Store:
             content = read_regular(pending / name)
             if content is not None and not self._same(folder, {name: content}):
                 self._replace_file(folder / name, content)
-        with self._workspace() as workspace:  # out of sight at once: half of them says nothing
+        with self._workspace() as workspace:  # at once: half of them would be useless
             self._disk.rename(pending, workspace / layout.OLD)
 
     def _pending(self, folder: Path) -> Path:
@@ -338,10 +338,10 @@ class Store:
     # What killed processes left.
 
     def _recover(self) -> None:
-        """Finish or undo what processes were at when they died, and delete what they left."""
+        """Finish or undo the work of processes that died, and delete their temporary files."""
         tmp = self.root / layout.TMP
         if tmp.is_symlink() or not tmp.is_dir():
-            return  # a link in a directory that somebody else made leads to what is not ours
+            return  # a link in a directory that is not ours may lead anywhere
         for pending in tmp.glob(f"{layout.PENDING}*"):
             name = pending.name.removeprefix(layout.PENDING)
             folder = self.root / name
@@ -352,10 +352,9 @@ class Store:
         scratch.sweep(tmp, recover=self._restore)
 
     def _restore(self, workspace: Path) -> None:
-        """Put a folder back whose replacement was not published any more.
+        """Put a folder back whose replacement was never published.
 
-        This is safe even if the process that moved it is alive: it finds the folder, and moves it
-        again.
+        Safe even if the process that moved it is alive: it finds the folder, and moves it again.
         """
         owner = read_regular(workspace / layout.OWNER)
         if owner is None or not (workspace / layout.OLD).exists():
@@ -371,7 +370,7 @@ class Store:
 
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
-        """A folder under `.tmp/` that no sweep touches while this process lives."""
+        """A folder under `.tmp/` that no sweep deletes while this process lives."""
         tmp = self.root / layout.TMP
         with self._explaining():
             if not tmp.is_dir():
@@ -390,7 +389,7 @@ class Store:
             made.remove()
 
     def _make_folders(self, path: Path) -> None:
-        """Create a folder and those above it, such that they survive a power failure."""
+        """Create a folder and its parents, such that they survive a power failure."""
         missing = [path]
         while not missing[-1].exists() and missing[-1].parent != missing[-1]:
             missing.append(missing[-1].parent)
@@ -407,7 +406,7 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str, task: str, *, at_once: bool = False) -> Iterator[None]:
-        """Hold a lock of this directory; where it has none, say so once and go on."""
+        """Hold a lock of this directory; if it has none, warn once and continue."""
         waiting = replace(self._waiting, timeout=0.0) if at_once else self._waiting
         with contextlib.ExitStack() as stack:
             if self._has_locks:
@@ -435,9 +434,9 @@ class Store:
 
 
 def _records(compilation: Compilation) -> dict[str, FileRecord] | None:
-    """The files of a compilation with what is recorded of them; None where records disagree.
+    """The recorded files of a compilation; None if records disagree.
 
-    Dumps from before `Compilation.files` record their passes alone.
+    Dumps from before `Compilation.files` record only their passes.
     """
     records = dict(compilation.files)
     for this in compilation.passes:
@@ -459,7 +458,7 @@ def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:
 
 
 def _holds(folder: Path, written: Mapping[str, FileRecord]) -> bool:
-    """Whether a folder has what was written to it, by the sizes of its files."""
+    """Whether a folder contains what was written to it, by file sizes."""
     try:
         return all((folder / name).stat().st_size == r.size for name, r in written.items())
     except OSError:
