@@ -14,7 +14,7 @@ from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.template import MAX_DEVICES
 from pallas_debug.store import StoredKernel, files, origin
-from pallas_debug.store.names import PROGRAM
+from pallas_debug.store.layout import KERNEL, PROGRAM
 
 _MAX_REASON = 400
 
@@ -61,7 +61,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     shown = printable(stored.name)
     if stored.kernel is None:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
-    if not (stored.folder / "kernel.json").is_file():
+    if not (stored.folder / KERNEL).is_file():
         raise CannotRunError(
             f"{shown} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
             "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"

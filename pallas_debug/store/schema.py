@@ -1,7 +1,7 @@
-"""JSON documents of a dump directory: dataclasses of `model.py` with a version around them.
+"""JSON documents of a dump directory: versioned dataclasses of `model.py`.
 
-A document carries the tool's name, its kind and the schema's version, and is checked against the
-dataclass as it is read. What does not fit is a `DumpFormatError` that says which file and why.
+A document carries the tool's name, its kind and the schema's version, and is validated against the
+dataclass when it is read. A mismatch is a `DumpFormatError` that names the file and the reason.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ MAX_DIMENSIONS = 256
 """Maximum number of dimensions of a grid, an array or a block; numpy has 64."""
 
 MAX_NUMBER = (1 << 63) - 1
-"""Maximum of a size, a count or a line number: what 64 bits hold."""
+"""Maximum of a size, a count or a line number: 64 bits, signed."""
 
 T = TypeVar("T", Kernel, Compilation, RunRecord)
 
 
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
-    """The document as JSON that a person can read."""
-    import json  # not where dumps are only read
+    """The document as indented JSON."""
+    import json  # readers do without
 
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
     # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
@@ -134,7 +134,7 @@ def _quoted(value: object) -> str:
 
 @functools.singledispatch
 def _wrong(document: object) -> Iterator[str]:
-    """What no writer would have written, though its types are right: a phrase for each."""
+    """Values that no writer produces, though their types are right: a phrase for each."""
     return iter(())
 
 
