@@ -131,7 +131,7 @@ def pages() -> Shown:
 
 def faults(sources: Mapping[str, Source]) -> Shown:
     """Classes of faults, by the broken kernels that tests are parametrised with."""
-    from pallas_debug_kernels.broken import BrokenKernel, Fault
+    from broken_kernels import BrokenKernel, Fault
 
     found: dict[str, set[str]] = {str(fault): set() for fault in Fault}
     for file, source in sources.items():
@@ -159,7 +159,7 @@ def parameters(module: ModuleType) -> Iterator[Any]:
 
 def kinds(sources: Mapping[str, Source]) -> Shown:
     """Kinds of findings that the code names and that are no class of faults; by their names."""
-    from pallas_debug_kernels.broken import Fault
+    from broken_kernels import Fault
 
     from pallas_debug.verdict import merge
 

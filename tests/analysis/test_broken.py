@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 
 from pallas_debug.analysis import Analysis, analyze
 from pallas_debug.bridge.capture.capture import Capture
@@ -33,7 +33,7 @@ OTHER_KINDS = {"mask_as_column": "UnsupportedShapeCast"}  # what the compiler di
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
 
-TRACED = [b for b in BROKEN if b.verdict(Engine.TRACE).outcome is Outcome.PASSES]
+TRACED = [b for b in BROKEN if b.expectation(JaxEngine.TRACE).reaction is Reaction.PASSES]
 """jax refuses the others while it traces: there is no kernel to look at."""
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import jax
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, Fault, JaxEngine, Reaction
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
 from tiers import slow_but_first
 
 from pallas_debug.bridge.interpret import tpu_interpret
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 HANG_AFTER = 1.0
 MODES = {
-    Engine.TPU: pltpu.InterpretParams(),
-    Engine.TPU_RACES: pltpu.InterpretParams(
+    JaxEngine.TPU: pltpu.InterpretParams(),
+    JaxEngine.TPU_RACES: pltpu.InterpretParams(
         detect_races=True,
         num_cores_or_threads=2,
         # With few clocks jax misses every second race between two copies.
@@ -52,7 +52,11 @@ KINDS = {
 
 def is_found(kernel: BrokenKernel, engine: Engine) -> bool:
     """jax raises, prints or hangs today, or says nothing of a copy that is never awaited."""
-    speaks = kernel.verdict(engine).outcome in (Outcome.RAISES, Outcome.PRINTS, Outcome.HANGS)
+    speaks = kernel.expectation(engine).reaction in (
+        Reaction.RAISES,
+        Reaction.PRINTS,
+        Reaction.HANGS,
+    )
     return speaks or kernel.fault is Fault.DMA_NOT_AWAITED
 
 
@@ -62,7 +66,7 @@ what is found in plain TPU interpret mode is looked for again."""
 
 
 def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
-    return engine is Engine.TPU or kernel.topic in TWO_CORES or is_found(kernel, engine)
+    return engine is JaxEngine.TPU or kernel.topic in TWO_CORES or is_found(kernel, engine)
 
 
 CASES = slow_but_first(
@@ -70,7 +74,8 @@ CASES = slow_but_first(
         pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
         for kernel in BROKEN
         for engine in MODES
-        if kernel.verdict(engine).outcome is not Outcome.NOT_APPLICABLE and is_asked(kernel, engine)
+        if kernel.expectation(engine).reaction is not Reaction.NOT_APPLICABLE
+        and is_asked(kernel, engine)
     ],
     # Each kind of finding once, and nothing found in one kernel of each topic.
     lambda kernel, engine: (
@@ -98,8 +103,8 @@ def run(
 @pytest.mark.parametrize("kernel, engine", CASES)
 def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
     findings, error = run(kernel, kernel.function, engine)
-    outcome = kernel.verdict(engine).outcome
-    assert (error is not None) == (outcome in (Outcome.RAISES, Outcome.HANGS))
+    outcome = kernel.expectation(engine).reaction
+    assert (error is not None) == (outcome in (Reaction.RAISES, Reaction.HANGS))
     assert capfd.readouterr().out == ""
     if not is_found(kernel, engine):
         assert findings == []

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import broken_kernels
 import jax
 import numpy as np
-import pallas_debug_kernels.broken as broken_kernels
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from broken_kernels import BROKEN, BrokenKernel, Fault, JaxEngine, Reaction
 from tiers import slow_but_first
 
 import pallas_debug
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
 
-ENGINES = {"hlo": Engine.HLO, "tpu": Engine.TPU}
+ENGINES = {"hlo": JaxEngine.HLO, "tpu": JaxEngine.TPU}
 
 KINDS = {
     Fault.OUT_OF_BOUNDS_READ: "OutOfBoundsRead",
@@ -72,8 +72,8 @@ def expected(kernel: BrokenKernel, mode: str) -> str | None:
 
 def is_run(kernel: BrokenKernel, mode: str) -> bool:
     """Whether a mode runs it at all; what only hangs is the watchdog's."""
-    outcome = kernel.verdict(ENGINES[mode]).outcome
-    return outcome not in (Outcome.NOT_APPLICABLE, Outcome.HANGS)
+    outcome = kernel.expectation(ENGINES[mode]).reaction
+    return outcome not in (Reaction.NOT_APPLICABLE, Reaction.HANGS)
 
 
 def found(

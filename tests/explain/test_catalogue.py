@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from pallas_debug_kernels.broken import Fault
+from broken_kernels import Fault
 
 from pallas_debug.errors import UsageError
 from pallas_debug.findings import explain

@@ -15,9 +15,9 @@ from typing import Any
 
 import jax
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, broken
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, broken
 
 import pallas_debug
 from pallas_debug.bridge.lowering import trace
@@ -42,8 +42,8 @@ kernels = _load(Path(__file__).with_name("kernels.py"))
 
 HERE = ".".join(jax.__version__.split(".")[:2])
 RAISING = [k for k in BROKEN if any(
-    k.verdict(e).outcome in (Outcome.RAISES, Outcome.ABORTS)
-    for e in (Engine.TRACE, Engine.LOWER, Engine.COMPILE))]  # fmt: skip
+    k.expectation(e).reaction in (Reaction.RAISES, Reaction.ABORTS)
+    for e in (JaxEngine.TRACE, JaxEngine.LOWER, JaxEngine.COMPILE))]  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pallas_debug_kernels
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome, broken
+from broken_kernels import BROKEN, BrokenKernel, Fault, JaxEngine, Reaction, broken
 
 FOLDER = Path(pallas_debug_kernels.__file__).parent / "broken"
 each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
@@ -80,8 +80,8 @@ def test_the_record_is_complete(kernel: BrokenKernel) -> None:
 @each
 def test_a_verdict_that_raises_or_prints_says_what(kernel: BrokenKernel) -> None:
     for engine in Engine:
-        for verdict in kernel.expected.verdicts(engine):
-            speaks = verdict.outcome in (Outcome.RAISES, Outcome.PRINTS, Outcome.ABORTS)
+        for verdict in kernel.expected.of(engine):
+            speaks = verdict.outcome in (Reaction.RAISES, Reaction.PRINTS, Reaction.ABORTS)
             assert bool(verdict.message) == speaks
 
 
@@ -94,30 +94,34 @@ def test_fixed_values() -> None:
 
 def test_verdicts_differ_by_version() -> None:
     abort = broken("mask_as_column")
-    assert abort.verdict(Engine.COMPILE, libtpu_version="0.0.42.1").outcome is Outcome.RAISES
-    assert abort.verdict(Engine.COMPILE, libtpu_version="0.0.50.1").outcome is Outcome.ABORTS
+    assert (
+        abort.expectation(JaxEngine.COMPILE, libtpu_version="0.0.42.1").reaction is Reaction.RAISES
+    )
+    assert (
+        abort.expectation(JaxEngine.COMPILE, libtpu_version="0.0.50.1").reaction is Reaction.ABORTS
+    )
     race = broken("read_before_wait")
-    assert race.verdict(Engine.TPU_RACES, jax_version="0.10.2").outcome is Outcome.PRINTS
-    assert race.verdict(Engine.TPU_RACES, jax_version="0.12.0.1").outcome is Outcome.RAISES
+    assert race.expectation(JaxEngine.TPU_RACES, jax_version="0.10.2").reaction is Reaction.PRINTS
+    assert race.expectation(JaxEngine.TPU_RACES, jax_version="0.12.0.1").reaction is Reaction.RAISES
 
 
 def test_verdicts_differ_by_target() -> None:
     kernel = broken("int8_matmul")
     assert kernel.targets == ("v5e", "v4")
-    assert kernel.verdict(Engine.COMPILE, target="v4").outcome is Outcome.RAISES
-    assert kernel.verdict(Engine.COMPILE, target="v5e").outcome is Outcome.PASSES
-    assert kernel.verdict(Engine.COMPILE).outcome is Outcome.PASSES
+    assert kernel.expectation(JaxEngine.COMPILE, target="v4").reaction is Reaction.RAISES
+    assert kernel.expectation(JaxEngine.COMPILE, target="v5e").reaction is Reaction.PASSES
+    assert kernel.expectation(JaxEngine.COMPILE).reaction is Reaction.PASSES
 
 
 def test_what_an_engine_refuses_never_comes_to_the_next() -> None:
     traced = broken("captured_constant")
-    assert traced.verdict(Engine.TRACE).outcome is Outcome.RAISES
-    for engine in set(Engine) - {Engine.TRACE}:
-        assert traced.verdict(engine).outcome is Outcome.NOT_APPLICABLE
+    assert traced.expectation(JaxEngine.TRACE).reaction is Reaction.RAISES
+    for engine in set(Engine) - {JaxEngine.TRACE}:
+        assert traced.expectation(engine).reaction is Reaction.NOT_APPLICABLE
     lowered = broken("cumulative_sum")
-    assert lowered.verdict(Engine.LOWER).outcome is Outcome.RAISES
-    assert lowered.verdict(Engine.COMPILE).outcome is Outcome.NOT_APPLICABLE
-    assert lowered.verdict(Engine.HLO).outcome is Outcome.PASSES
+    assert lowered.expectation(JaxEngine.LOWER).reaction is Reaction.RAISES
+    assert lowered.expectation(JaxEngine.COMPILE).reaction is Reaction.NOT_APPLICABLE
+    assert lowered.expectation(JaxEngine.HLO).reaction is Reaction.PASSES
 
 
 def test_two_cores_are_as_one_unless_told() -> None:

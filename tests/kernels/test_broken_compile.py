@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 
 import jax
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, Verdict
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, Verdict
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.model import Compilation, Failure
@@ -45,8 +45,8 @@ def compilations(
 
 @each
 def test_broken(session: Session, kernel: BrokenKernel) -> None:
-    traced = kernel.verdict(Engine.TRACE)
-    if traced.outcome is Outcome.RAISES:
+    traced = kernel.expectation(JaxEngine.TRACE)
+    if traced.outcome is Reaction.RAISES:
         with pytest.raises((TypeError, ValueError)) as error:
             compilations(session, kernel, kernel.function)
         assert traced.message in str(error.value)
@@ -54,28 +54,28 @@ def test_broken(session: Session, kernel: BrokenKernel) -> None:
     found = compilations(session, kernel, kernel.function)
     assert set(found) == set(kernel.targets)
     for target, compilation in found.items():
-        for stage in (Engine.LOWER, Engine.COMPILE):
-            verdict = kernel.verdict(stage, target=target)
-            if verdict.outcome is not Outcome.NOT_APPLICABLE:
+        for stage in (JaxEngine.LOWER, JaxEngine.COMPILE):
+            verdict = kernel.expectation(stage, target=target)
+            if verdict.outcome is not Reaction.NOT_APPLICABLE:
                 check(stage, verdict, compilation.failure)
         if compilation.failure is not None:
             check_line(kernel, compilation.failure)
 
 
-STAGES = {"lowering": Engine.LOWER, "compile": Engine.COMPILE, "crash": Engine.COMPILE}
+STAGES = {"lowering": JaxEngine.LOWER, "compile": JaxEngine.COMPILE, "crash": JaxEngine.COMPILE}
 
 
 def check(engine: Engine, verdict: Verdict, failure: Failure | None) -> None:
     """The failure, if it is that of `engine`, is what was expected of it."""
     if failure is not None and STAGES[failure.stage] is not engine:
-        assert engine is Engine.LOWER, failure
+        assert engine is JaxEngine.LOWER, failure
         failure = None
-    if verdict.outcome is Outcome.PASSES:
+    if verdict.outcome is Reaction.PASSES:
         assert failure is None
         return
     assert failure is not None
     assert verdict.message in failure.message
-    assert (failure.stage == "crash") == (verdict.outcome is Outcome.ABORTS)
+    assert (failure.stage == "crash") == (verdict.outcome is Reaction.ABORTS)
 
 
 def check_line(kernel: BrokenKernel, failure: Failure) -> None:

@@ -12,16 +12,16 @@ from typing import Any
 import jax
 import numpy as np
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 from tiers import slow_but_first
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 MODES = {
-    Engine.HLO: True,
-    Engine.TPU: pltpu.InterpretParams(),
-    Engine.TPU_RACES: pltpu.InterpretParams(
+    JaxEngine.HLO: True,
+    JaxEngine.TPU: pltpu.InterpretParams(),
+    JaxEngine.TPU_RACES: pltpu.InterpretParams(
         detect_races=True,
         num_cores_or_threads=2,
         # jax draws each copy's clock at random from those that the cores leave over; with the usual
@@ -33,7 +33,7 @@ HANGING = [
     (kernel, engine)
     for kernel in BROKEN
     for engine in MODES
-    if kernel.verdict(engine).outcome is Outcome.HANGS
+    if kernel.expectation(engine).reaction is Reaction.HANGS
 ]
 TWO_CORES = ("grid", "dma", "semaphores")
 """Topics in which a second core or the race detector may see something. The others say the same as
@@ -74,41 +74,45 @@ def is_right(kernel: BrokenKernel, actual: np.ndarray) -> bool:
 
 
 def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
-    return engine is not Engine.TPU_RACES or kernel.topic in TWO_CORES
+    return engine is not JaxEngine.TPU_RACES or kernel.topic in TWO_CORES
 
 
 def cases() -> list[Any]:
-    unasked = (Outcome.NOT_APPLICABLE, Outcome.HANGS)
+    unasked = (Reaction.NOT_APPLICABLE, Reaction.HANGS)
     asked = [
         pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
         for kernel in BROKEN
         for engine in MODES
-        if kernel.verdict(engine).outcome not in unasked and is_asked(kernel, engine)
+        if kernel.expectation(engine).reaction not in unasked and is_asked(kernel, engine)
     ]
     return slow_but_first(
         asked,
-        lambda kernel, engine: (engine, kernel.verdict(engine).outcome, kernel.topic in TWO_CORES),
+        lambda kernel, engine: (
+            engine,
+            kernel.expectation(engine).reaction,
+            kernel.topic in TWO_CORES,
+        ),
     )
 
 
 @pytest.mark.parametrize("kernel, engine", cases())
 def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
-    expected = kernel.verdict(engine)
-    if expected.outcome is Outcome.RAISES:
+    expected = kernel.expectation(engine)
+    if expected.outcome is Reaction.RAISES:
         with pytest.raises(Exception, match=re.escape(expected.message)):
             run(kernel, kernel.function, engine)
         return
     actual = run(kernel, kernel.function, engine)
     printed = capfd.readouterr().out
     if printed:
-        assert expected.outcome is Outcome.PRINTS, printed
+        assert expected.outcome is Reaction.PRINTS, printed
         assert expected.message in printed
     elif is_right(kernel, actual):
-        assert expected.outcome is Outcome.PASSES
+        assert expected.outcome is Reaction.PASSES
     elif np.isnan(actual).any():
-        assert expected.outcome is Outcome.NAN
+        assert expected.outcome is Reaction.NAN
     else:
-        assert expected.outcome is Outcome.WRONG
+        assert expected.outcome is Reaction.WRONG
 
 
 @pytest.mark.parametrize(
@@ -132,7 +136,7 @@ _CHILD = """
 import sys
 import jax
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import broken
+from broken_kernels import broken
 
 kernel, engine = broken(sys.argv[1]), sys.argv[2]
 races = dict(detect_races=True, num_cores_or_threads=2, vector_clock_size=1024)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 import jax
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from broken_kernels import BROKEN, BrokenKernel, Fault, JaxEngine, Reaction
 
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Verdict, verify
@@ -51,8 +51,8 @@ CRASHES = {"mask_as_column", "float_offset"}
 def engines(kernel: BrokenKernel) -> str:
     """Who is asked of it besides the static analysis: those that see the fault."""
     refused = any(
-        kernel.verdict(engine, target=target).outcome is not Outcome.PASSES
-        for engine in (Engine.LOWER, Engine.COMPILE)
+        kernel.expectation(engine, target=target).reaction is not Reaction.PASSES
+        for engine in (JaxEngine.LOWER, JaxEngine.COMPILE)
         for target in kernel.targets
     )
     if refused:
@@ -86,8 +86,8 @@ def at_fault(kernel: BrokenKernel, verdict: Verdict) -> list[Finding]:
 def is_wrong_here(kernel: BrokenKernel) -> bool:
     """Whether the installed jax and libtpu mind: some only fail to compile, in some releases."""
     return any(
-        kernel.verdict(engine, target=target).outcome
-        not in (Outcome.PASSES, Outcome.NOT_APPLICABLE)
+        kernel.expectation(engine, target=target).reaction
+        not in (Reaction.PASSES, Reaction.NOT_APPLICABLE)
         for engine in Engine
         for target in kernel.targets
     ) or kernel.topic not in ("lowering", "alignment")
