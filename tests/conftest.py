@@ -32,7 +32,7 @@ if (
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ("tiers",)
+pytest_plugins = ("tiers", "evidence")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

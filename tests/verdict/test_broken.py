@@ -88,7 +88,7 @@ def is_wrong_here(kernel: BrokenKernel) -> bool:
     return any(
         kernel.expectation(engine, target=target).reaction
         not in (Reaction.PASSES, Reaction.NOT_APPLICABLE)
-        for engine in Engine
+        for engine in JaxEngine
         for target in kernel.targets
     ) or kernel.topic not in ("lowering", "alignment")
 
