@@ -115,8 +115,7 @@ class Evidence:
         """One session for all kernels, so that the compiler starts once, and after an abort."""
         from pallas_debug.session import Options, Session
 
-        folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        options = Options(dumps=folder / "dumps", targets=TARGETS, interpret="off", jobs=1)
+        options = Options(dumps=None, targets=TARGETS, interpret="off", jobs=1)
         session = Session(options)
         self._stack.enter_context(session)
         return session

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .ops.splash_attention import splash_attention as splash_attention
     from .ops.vector_add import vector_add as vector_add
     from .registry import OPERATIONS as OPERATIONS
-    from .registry import Operation as Operation
+    from .registry import BundledOperation as BundledOperation
     from .registry import Spec as Spec
     from .registry import operation as operation
     from .registry import operations as operations
 
 _HOMES = {
     "OPERATIONS": "registry",
-    "Operation": "registry",
+    "BundledOperation": "registry",
     "Spec": "registry",
     "all_gather": "ops.collectives",
     "dma_copy": "ops.pipelined",
@@ -57,7 +57,7 @@ _HOMES = {
 
 __all__ = [
     "OPERATIONS",
-    "Operation",
+    "BundledOperation",
     "Spec",
     "all_gather",
     "dma_copy",

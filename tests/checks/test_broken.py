@@ -49,14 +49,17 @@ def is_run(kernel: BrokenKernel, mode: str) -> bool:
 
 
 def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
-    """Slow but the first for each fault and mode."""
+    """Slow but the first for each fault, and one for each topic in TPU interpret mode."""
     found = [
         pytest.param(kernel, mode, id=f"{kernel.name}-{mode}")
         for kernel in BROKEN
         for mode in modes
         if is_run(kernel, mode) and bool(expected(kernel, mode)) == seen
     ]
-    return slow_but_first(found, lambda kernel, mode: (mode, expected(kernel, mode)))
+    return slow_but_first(
+        found,
+        lambda kernel, mode: expected(kernel, mode) if mode == "hlo" else kernel.topic,
+    )
 
 
 @pytest.mark.parametrize("kernel, mode", cases(seen=True))

@@ -3,13 +3,19 @@
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, Expectation, JaxEngine, Reaction
 from evidence import Evidence
+from tiers import slow_but_first
 
 from pallas_debug.model import Failure
 
 each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
 
 
-@each
+@pytest.mark.parametrize(
+    "kernel",
+    slow_but_first(
+        [pytest.param(kernel, id=kernel.name) for kernel in BROKEN], lambda kernel: kernel.topic
+    ),
+)
 def test_broken(evidence: Evidence, kernel: BrokenKernel) -> None:
     compiled = evidence.compiled(kernel)
     traced = kernel.expectation(JaxEngine.TRACE)

@@ -18,7 +18,7 @@ from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels import Operation, operations
+from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge import unparse as spell
 from pallas_debug.bridge.capture.capture import Capture
@@ -117,13 +117,13 @@ def check(found: list[Capture]) -> None:
 
 
 @pytest.mark.parametrize("op", cases(differentiable=False))
-def test_bundled_operations(session: Session, op: Operation) -> None:
+def test_bundled_operations(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[0]
     check(captures(session, partial(op.function, **spec.kwargs), spec.args))
 
 
 @pytest.mark.parametrize("op", cases(differentiable=True))
-def test_their_gradients(session: Session, op: Operation) -> None:
+def test_their_gradients(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[-1]
 
     def loss(*args: jax.Array) -> jax.Array:
