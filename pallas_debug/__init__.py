@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pallas_debug.api import interpret as interpret
     from pallas_debug.checked import check as check
     from pallas_debug.compiled import compile as compile
+    from pallas_debug.findings import explain as explain
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
     from pallas_debug.verdict import verify as verify
@@ -32,10 +33,14 @@ _HOMES = {
     "verify": "pallas_debug.verdict",
 }
 
-__all__ = ["__version__", *_HOMES]
+_MODULES = {"explain": "pallas_debug.findings.explain"}
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
