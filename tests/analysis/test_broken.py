@@ -29,7 +29,10 @@ UNSEEN = {
 }
 """Faults that only the values or the compiler show."""
 
-OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}  # what the compiler dies of
+OTHER_KINDS = {
+    "mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST,  # what the compiler dies of
+    "output_never_zeroed": Fault.OUTPUT_NOT_WRITTEN,  # read to add to it, and never zeroed
+}
 
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
