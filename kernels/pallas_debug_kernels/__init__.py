@@ -55,28 +55,7 @@ _HOMES = {
     "vector_add": "ops.vector_add",
 }
 
-__all__ = [
-    "OPERATIONS",
-    "BundledOperation",
-    "Spec",
-    "all_gather",
-    "dma_copy",
-    "dma_matmul",
-    "flash_attention",
-    "layer_norm",
-    "make_splash_attention",
-    "matmul",
-    "operation",
-    "operations",
-    "paged_attention",
-    "pipelined_copy",
-    "pipelined_matmul",
-    "reduction",
-    "right_permute",
-    "softmax",
-    "splash_attention",
-    "vector_add",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

@@ -28,7 +28,7 @@ def unproven_lane_offset_repaired(offset: jax.Array, x: jax.Array) -> jax.Array:
 def unproven_lane_store(offset: jax.Array, x: jax.Array) -> jax.Array:
     def put_columns(offset_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         out_ref[...] = jnp.zeros_like(out_ref)
-        # Twice 64 is 128, but nobody told the compiler that the offset counts in 64.
+        # Twice 64 is 128, but the compiler does not know that the offset counts in 64.
         out_ref[:, pl.ds(offset_ref[0] * 64, 128)] = x_ref[:, :128]  # FAULT
 
     return _put_columns(put_columns, offset, x)

@@ -219,7 +219,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="DataRace",
-        summary="A sum is accumulated over a grid axis that is said to be parallel.",
+        summary="A sum is accumulated over a grid axis declared parallel.",
         function=parallel_sum,
         repaired=parallel_sum_repaired,
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),

@@ -125,7 +125,7 @@ NOT_FUNCTIONALIZED = raises(
 KERNELS = (
     BrokenKernel(
         fault="FalseHint",
-        summary="A column offset is said to be a multiple of 128, and is 64.",
+        summary="A column offset is declared a multiple of 128, and is 64.",
         function=false_lane_multiple,
         repaired=false_lane_multiple_repaired,
         reference=lambda offset, x: lax.dynamic_slice_in_dim(x, offset[0], 128, axis=1),
@@ -135,7 +135,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="FalseHint",
-        summary="A row offset is said to be a multiple of 8, and is one of 4.",
+        summary="A row offset is declared a multiple of 8, and is one of 4.",
         function=false_row_multiple,
         repaired=false_row_multiple_repaired,
         reference=lambda x: jnp.concatenate([x[0:8], x[12:20], x[24:32]]),
@@ -154,7 +154,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="UnsupportedCheck",
-        summary="A check of checkify's own stands in a kernel.",
+        summary="A kernel calls checkify.check.",
         function=check_without_debug,
         repaired=check_without_debug_repaired,
         reference=mask_rows_reference,

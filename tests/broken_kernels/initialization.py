@@ -16,7 +16,7 @@ SUM = jax.ShapeDtypeStruct((8, 128), F32)
 def accumulator_zeroed_at_the_wrong_step(x: jax.Array) -> jax.Array:
     def sum_columns(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
         # At the last step of the sum, not the first: what came before it is lost, and at the very
-        # first step nobody has set anything.
+        # first step nothing has been set.
         @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
         def _start() -> None:
             acc_ref[...] = jnp.zeros_like(acc_ref)
@@ -52,7 +52,7 @@ def _sum_columns(kernel: object, x: jax.Array) -> jax.Array:
 
 def counter_never_zeroed(x: jax.Array) -> jax.Array:
     def count_blocks(x_ref: jax.Ref, out_ref: jax.Ref, count_ref: jax.Ref) -> None:
-        # No NaN can stand for an integer that nobody wrote.
+        # No NaN can mark an integer that was never written.
         count_ref[0] += 1  # FAULT
         out_ref[...] = x_ref[...] * count_ref[0]
 
@@ -129,7 +129,7 @@ def grid_rounded_down(x: jax.Array) -> jax.Array:
     return pl.pallas_call(
         double,
         out_shape=x,
-        # 20 rows are two blocks and a half; nobody writes the last four.
+        # 20 rows are two blocks and a half; the last four are never written.
         grid=(x.shape[0] // 8,),  # FAULT
         in_specs=[ROWS],
         out_specs=ROWS,

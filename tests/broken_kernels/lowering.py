@@ -241,7 +241,7 @@ def x64_index_map(x: jax.Array) -> jax.Array:
         double,
         out_shape=x,
         grid=(2,),
-        # Under x64 a bare 0 is an int64, and the TPU's index maps return int32.
+        # Under x64 a Python 0 is an int64, and the TPU's index maps return int32.
         in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],  # FAULT
         out_specs=pl.BlockSpec((8, 128), lambda i: (i, jnp.int32(0))),
     )(x)
@@ -260,7 +260,7 @@ X = (jax.ShapeDtypeStruct((8, 128), F32),)
 KERNELS = (
     BrokenKernel(
         fault="UnsupportedPrimitive",
-        summary="jnp.cumsum stands in a kernel.",
+        summary="jnp.cumsum is used in a kernel.",
         function=cumulative_sum,
         repaired=cumulative_sum_repaired,
         reference=lambda x: jnp.cumsum(x, axis=1),
@@ -271,7 +271,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="UnsupportedPrimitive",
-        summary="jnp.sort stands in a kernel.",
+        summary="jnp.sort is used in a kernel.",
         function=sort_rows,
         repaired=sort_rows_repaired,
         reference=lambda x: x.max(axis=1, keepdims=True),

@@ -101,7 +101,7 @@ X = (jax.ShapeDtypeStruct((16, 128), jnp.float32),)
 KERNELS = (
     BrokenKernel(
         fault="SemaphoreLeftOver",
-        summary="A semaphore is signalled, and nobody waits for it.",
+        summary="A semaphore is signalled and never waited for.",
         function=signal_left_over,
         repaired=signal_left_over_repaired,
         reference=lambda x: x * 2,
@@ -123,7 +123,7 @@ KERNELS = (
     ),
     BrokenKernel(
         fault="Deadlock",
-        summary="A semaphore is waited for, and nobody signals it.",
+        summary="A semaphore is waited for and never signalled.",
         function=never_signalled,
         repaired=never_signalled_repaired,
         reference=lambda x: x * 2,

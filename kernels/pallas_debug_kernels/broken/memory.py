@@ -14,7 +14,7 @@ def blocks_over_the_limit(x: jax.Array) -> jax.Array:
     def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         out_ref[...] = x_ref[...] * 2
 
-    # 8 MiB, twice for the input and twice for the output: v5e gives a kernel 16 MiB unless told.
+    # 8 MiB, twice for the input and twice for the output: the default limit of v5e is 16 MiB.
     rows = pl.BlockSpec((512, 4096), lambda i: (i, 0))  # FAULT
     return pl.pallas_call(double, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
 

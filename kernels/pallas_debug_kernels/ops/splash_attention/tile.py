@@ -117,7 +117,7 @@ def _lane_spec(size: int, index: Index) -> pl.BlockSpec:
 def step_of(
     table_shape: Sequence[int], head: jax.Array, row: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """The place of a step in a flat table `[heads, rows, width]`; one head stands for all."""
+    """The place of a step in a flat table `[heads, rows, width]`; one head if all share it."""
     heads, rows, width = table_shape
     row = row if heads == 1 else head * rows + row
     return row * width + column
