@@ -93,7 +93,7 @@ def test_the_verdict_on_each_chip_is_the_compilers(
 ) -> None:
     (broken,) = [b for b in BROKEN if b.name == name]
     known = broken.expected.of(JaxEngine.COMPILE)
-    if not any(v.is_for(target.name, "99") for v in known):
+    if not any(v.holds_for(target.name, "99") for v in known):
         pytest.skip("what the compiler says on it was not recorded")
     refused = broken.expectation(JaxEngine.COMPILE, target=target.name).reaction is Reaction.RAISES
     (captured,) = captures(broken.function, broken.args)
