@@ -5,16 +5,28 @@ from __future__ import annotations
 import glob
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 
 
-@click.command("browse")
+@dataclass(frozen=True, kw_only=True)
+class BrowseOptions:
+    where: tuple[Path, ...]
+    kernel: str | None
+    target: str | None
+    step: str | None
+    line: int | None
+    theme: str | None
+    no_resume: bool
+
+
 @click.argument("where", type=click.Path(path_type=Path), nargs=-1)
 @click.option("-k", "--kernel", help="Open at this kernel.")
 @click.option("-t", "--target", help="Open at this target.")
@@ -22,20 +34,13 @@ from pallas_debug.errors import CannotRunError, UsageError
 @click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
 @click.option("--theme", help="Colour theme; the palette lists them.")
 @click.option("--no-resume", is_flag=True, help="Neither open where you left off, nor remember it.")
-def command(
-    where: tuple[Path, ...],
-    kernel: str | None,
-    target: str | None,
-    step: str | None,
-    line: int | None,
-    theme: str | None,
-    no_resume: bool,
-) -> int:
+def run(options: BrowseOptions) -> int:
     """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 
     WHERE is a dump directory, the folder of a kernel or target in one, a directory of raw dumps, or
     a text file. With two directories, kernels can be compared between them. `?` lists the keys.
     """
+    where = options.where
     if len(where) > 2:
         listed = " ".join(map(str, where))
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
@@ -46,16 +51,19 @@ def command(
     roots, of_path = _roots(where or (Path("dumps"),))
     ended = browse(
         roots,
-        kernel=kernel or of_path.get("kernel"),
-        target=target or of_path.get("target"),
-        step=step,
-        line=line,
-        theme=theme,
-        resume=not no_resume,
+        kernel=options.kernel or of_path.get("kernel"),
+        target=options.target or of_path.get("target"),
+        step=options.step,
+        line=options.line,
+        theme=options.theme,
+        resume=not options.no_resume,
     )
     if ended.message:
         output.say(ended.message)
     return Exit.FAILED if ended.failed else Exit.OK
+
+
+command = shared.make("browse", BrowseOptions, run)
 
 
 def _without_a_terminal(where: Sequence[Path]) -> str:
@@ -85,7 +93,7 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
                 raise UsageError(f"browse takes two directories, and {path} is a file")
         return list(where), {}
     from pallas_debug.store.files import is_there
-    from pallas_debug.store.names import COMPILATION
+    from pallas_debug.store.layout import COMPILATION
 
     path = where[0]
     if is_there(path / COMPILATION):  # a target's folder

@@ -20,17 +20,17 @@ from pallas_debug.ir.patterns import Query as Query
 from pallas_debug.ir.text import open_regular
 
 CHUNK = 1 << 18
-"""Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
+"""Bytes read at a time, which fit the cache; the search can be stopped in between."""
 
 LONGEST = 1 << 26
-"""A line longer than this is searched in pieces, and a match across two of them is not seen."""
+"""Maximum bytes of a line; a longer one is searched in pieces, without matches across them."""
 
 SHOWN = 1000
-"""Bytes of a hit's line that are kept, around the match."""
+"""Maximum bytes of a hit's line that are kept, around the match."""
 
 
 class Hit(NamedTuple):
-    """A line that matches, once however often it does. A tuple, as there may be thousands.
+    """A line that matches, however often. A tuple, as there may be thousands.
 
     Attributes:
       line: counted from 1.
@@ -62,7 +62,7 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the search is: comes after each chunk, and once when a text is done.
+    """State of the search, after each chunk and at the end of each text.
 
     Attributes:
       hits: lines found in all texts so far.
@@ -78,13 +78,13 @@ class Progress:
 
 
 Opened = Callable[[Path], int]
-"""Opens a text: a descriptor, or an `OSError` or `PallasDebugError` that says why not."""
+"""Opens a text: returns a descriptor, or raises `OSError` or `PallasDebugError`."""
 
 
 def search(
     paths: Iterable[Path], query: Query, *, chunk: int = CHUNK, opened: Opened = open_regular
 ) -> Iterator[Hit | Progress]:
-    """Hits in the texts, in their order, and progress between them.
+    """Yield hits in the order of the texts, with progress between them.
 
     Args:
       opened: opens each text.
@@ -122,10 +122,10 @@ def count(
     chunk: int = CHUNK,
     opened: Opened = open_regular,
 ) -> Iterator[tuple[Path, int, str | None]]:
-    """For each text the number of lines that match, and why it could not be read, if so.
+    """Yield for each text the number of matching lines, and the problem with reading it.
 
     Args:
-      first: stop a text at its first hit, to learn whether there is one.
+      first: stop at the first hit of each text.
       opened: opens each text.
     """
     counted = counter(query)
@@ -200,12 +200,11 @@ def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[t
 
 
 def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
-    """How many bytes of the buffer are whole lines of a text, one stretch after the other.
+    """Fill the buffer with whole lines, and yield how many bytes they take, to the end of the file.
 
-    The descriptor is closed at the end.
-
-    A stretch ends at a newline, but for the last one and for lines beyond `LONGEST`. One buffer
-    that stays in the cache is quicker than fresh memory for each stretch; it grows with a line.
+    The descriptor is closed at the end. The last line may lack a newline, and lines beyond
+    `LONGEST` are split. One buffer that stays in the cache is faster than new memory for each
+    chunk; it grows with a long line.
     """
     try:
         held = 0
@@ -235,10 +234,10 @@ def _hits(
     before: int,
     spans: list[tuple[int, int]],
 ) -> list[Hit]:
-    """The hits of a stretch before which there are some lines."""
+    """The hits of a chunk that is preceded by `before` lines."""
     lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
     hit = Hit._make
-    # All at once, and the short lines without a call of ours: there may be thousands.
+    # In bulk, and short lines without a function call: there may be thousands.
     return [
         hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
         if end - begin <= SHOWN
@@ -250,7 +249,7 @@ def _hits(
 def _cut(
     path: Path, data: bytearray, line: int, start: int, stop: int, begin: int, end: int
 ) -> Hit:
-    """Of a long line what stands around the match."""
+    """A hit in a long line, with the text around the match."""
     first = max(begin, start - SHOWN // 4)
     last = min(end, first + SHOWN)
     shown = bytes(data[first:last])

@@ -212,7 +212,9 @@ HOSTILE = [
         in_kernel(f"def inner(*, a={WRITE}):", "    pass"),
         "more than plain arguments",
     ),
-    Hostile("annotation", in_kernel(f"def inner(a: {WRITE}):", "    pass"), "has a type annotation"),
+    Hostile(
+        "annotation", in_kernel(f"def inner(a: {WRITE}):", "    pass"), "has a type annotation"
+    ),
     Hostile("returns", in_kernel(f"def inner() -> {WRITE}:", "    pass"), "has a type annotation"),
     Hostile("annotated_assignment", in_kernel(f"v9: {WRITE} = 1"), "a kernel has no AnnAssign"),
     Hostile("nested_lambdas", in_kernel(f"f = lambda: lambda: {WRITE}"), f"this {CALL}"),
@@ -232,7 +234,9 @@ HOSTILE = [
     Hostile("unpacking", in_kernel("pl.ds(**v1)"), "arguments are unpacked from a dict"),
     Hostile("starred", in_kernel("pl.ds(*v1)"), "a kernel has no Starred"),
     Hostile("several_targets", in_kernel("v8 = v9 = v1"), "a kernel has no Assign"),
-    Hostile("attribute_assigned", in_kernel("v1.at = v1"), "the target of an assignment is not a name"),
+    Hostile(
+        "attribute_assigned", in_kernel("v1.at = v1"), "the target of an assignment is not a name"
+    ),
     Hostile("module_rebound", in_kernel("lax = v1"), "is the name of a module, and bound again"),
     Hostile("module_as_a_parameter", in_kernel("f = lambda np: np"), "and bound again"),
     Hostile("module_as_a_function", in_kernel("def jax():", "    pass"), "and bound again"),
@@ -282,7 +286,9 @@ HOSTILE = [
     Hostile("chain", in_kernel("v9 = v1" + ".at" * 50_000), "it is nested too deeply"),
     Hostile("long", PROGRAM + "#" * 1_000_001, "and a program at most 1,000,000"),
     # Bytes.
-    Hostile("nul", PROGRAM + "\0", "it is not valid Python: source code string cannot contain null"),
+    Hostile(
+        "nul", PROGRAM + "\0", "it is not valid Python: source code string cannot contain null"
+    ),
     Hostile("no_python", PROGRAM + "1 +* 2\n", "it is not valid Python: invalid syntax"),
     Hostile("lone_surrogate", PROGRAM + "# \ud800", "it is not valid Python: "),
     Hostile("empty", "", "it does not import jax"),
@@ -705,7 +711,9 @@ def test_dumps_of_somebody_else(commands: Any, command: Any, dumps: Dumps, tmp_p
     assert written.stdout.startswith("# -*- coding: utf-8 -*-\n# The kernel 'double', with jax ")
     for done in refused:
         assert (done.returncode, done.stdout) == (3, "")
-        assert "the dump's program is refused at line 18: this is not a function that" in done.stderr
+        assert (
+            "the dump's program is refused at line 18: this is not a function that" in done.stderr
+        )
         assert f"in `exec({WRITE!r})`." in done.stderr
         assert "Traceback" not in done.stderr
     trusted = command("reproduce", dumps.root, "--run", "--trust", "-o", "again.py")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from pallas_debug.findings.faults import Fault
 from pallas_debug.ir.text import open_regular
-from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
 from pallas_debug.tui.model import browser as browser_module
 from pallas_debug.tui.model import failure
@@ -398,7 +399,7 @@ def test_findings_and_prints_lead_to_kernels() -> None:
 def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> None:
     for name in ("k-00000001", "k-00000002", "alone-00000001"):
         (tmp_path / name).mkdir()
-    finding = Finding(kind="F", kernel="k", message="m", loop=(2,))
+    finding = Finding(kind=Fault.DEADLOCK, kernel="k", message="m", witness=Witness(loop=(2,)))
     store = Store(tmp_path)
     store.put_run(RunRecord(run="r", name="a", kernels=("k-00000002",), findings=(finding,)))
     store.put_run(RunRecord(run="r", name="b", findings=(finding,)))

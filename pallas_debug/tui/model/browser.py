@@ -18,6 +18,7 @@ from pallas_debug.store import (
     StoredCompilation,
     StoredKernel,
     StoredText,
+    layout,
     open_dumps,
 )
 from pallas_debug.store.files import DumpFile, is_there
@@ -213,7 +214,7 @@ class Browser:
             passes = compilation.compilation.passes
             steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
         for path in compilation.others():
-            label = LOG if path.name == "compiler.log" else path.stem
+            label = LOG if path.name == layout.LOG else path.stem
             steps.append(KernelStep(label=label, file=path))
         if self.failure(entry, target) is not None or compilation.problem:
             steps.append(KernelStep(label=ERROR))

@@ -10,7 +10,7 @@ from pathlib import PurePath
 from typing import Literal
 
 from pallas_debug.model import Finding, PrintRecord, RunRecord, SourceLine
-from pallas_debug.store.names import RUNS, clean
+from pallas_debug.store.layout import RUNS, clean
 from pallas_debug.tui.model import Throttle
 from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pallas_debug.store.names import KERNEL
+from pallas_debug.store.layout import KERNEL
 from pallas_debug.tui.model.browser import Browser, Entry
 
 MAX_DEPTH = 2
