@@ -238,6 +238,11 @@ class Failure:
         return killed or self.stage == "setup"
 
     @property
+    def says_what_to_do(self) -> bool:
+        """Whether the message is our own and contains the advice."""
+        return self.stage in ("timeout", "setup")
+
+    @property
     def headline(self) -> str:
         """The first line that says something."""
         lines = (line.strip() for line in self.message.splitlines())

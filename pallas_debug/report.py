@@ -112,7 +112,7 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
     meant: dict[tuple[str, ...], int] = {}
     for dump, compilation in failed:
         lines.append(f"{dump.name} {compilation.target}: {status(compilation)}")
-        meaning = tuple(explanation(compilation, dump))
+        meaning = tuple(explanation(compilation.failure))
         if meaning in meant:
             del lines[meant[meaning] : meant[meaning] + len(meaning)]
         meant = {meaning: len(lines)}
@@ -120,19 +120,11 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
     return lines
 
 
-def explanation(compilation: Compilation, dump: Dump) -> list[str]:
-    """What a failure means and what to do, indented; nothing where nobody knows or it says so."""
-    from pallas_debug.findings import explain
-
-    if compilation.failure is None or is_in_our_words(compilation.failure):
+def explanation(failure: Failure | None) -> list[str]:
+    """The explanation of a failure in brief, indented; empty if its message says what to do."""
+    if failure is None or failure.explanation is None or failure.says_what_to_do:
         return []
-    explained = explain.of_failure(compilation.failure, dump.kernel)
-    return [] if explained is None else [f"  {line}" for line in explained.brief()]
-
-
-def is_in_our_words(failure: Failure) -> bool:
-    """Whether the message itself says what to do: it is ours, and not jax's or libtpu's."""
-    return failure.stage in ("timeout", "setup") or "\ntry: " in failure.message
+    return [f"  {line}" for line in failure.explanation.brief()]
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
@@ -153,17 +145,10 @@ def finding_text(finding: Finding) -> str:
     lines += finding.message.splitlines()
     if finding.other is not None:
         lines.append(f"other side: {_quoted(finding.other)}")
-    cause, advice = finding.cause, finding.advice
-    if not cause and not advice:
-        from pallas_debug.findings import explain
-
-        explained = explain.of_finding(finding)
-        if explained is not None:
-            cause, advice = explained.cause, explained.advice
-    if cause:
-        lines.append(f"cause: {cause}")
-    if advice:
-        lines.append(f"try: {advice}")
+    if finding.cause:
+        lines.append(f"cause: {finding.cause}")
+    if finding.advice:
+        lines.append(f"try: {finding.advice}")
     return "\n  ".join(lines)
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pallas_debug.bridge.instrument.observe import Run
 from pallas_debug.checks import findings as words
 from pallas_debug.errors import InternalError, PallasDebugError
+from pallas_debug.findings.explain import explained
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
@@ -114,6 +115,7 @@ class RunObserver:
             if known is not None:
                 self._findings[key] = replace(known, count=known.count + finding.count)
                 return
+            finding = explained(finding)
             self._findings[key] = finding
         with guarded("report", f"telling of a finding in kernel `{finding.kernel}`", self._report):
             self._tell_found(finding)

@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
-    from pallas_debug.findings.explain import Explained, Occurrence, Scan
+    from pallas_debug.findings.explain import Occurrence, Scan
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
@@ -83,18 +83,18 @@ def _report(what: str) -> _Report:
     if os.path.lexists(path):  # False for what is no path, however long
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
-        found = explain.entry(what, (*_extra(), *explain.CATALOGUE))
-        explained = explain.Explained(entry=found)
-        return _Report(explained.text(), _entry_json(found), is_known=True)
+        found = explain.entry(what)
+        return _Report(found.text(), _entry_json(found), is_known=True)
     if _PATH.fullmatch(what):
         raise CannotRunError(f"no such file or directory: {what}")
-    explained_ = explain.explain(what, extra=_extra())
-    if explained_ is None and layouts.holds_layouts(what):
+    explanation = explain.explain(what)
+    if explanation is not None:
+        said = {**_details_json(explanation), "kernel": explain.kernel_name(what)}
+        return _Report(explanation.text(), said, is_known=True)
+    if layouts.holds_layouts(what):
         lines = layouts.describe(what)
         return _Report("\n".join(lines), {"layouts": list(lines)}, is_known=True)
-    if explained_ is None:
-        return _Report(_unknown(what), {"message": what, "entry": None}, is_known=False)
-    return _Report(explained_.text(), _explained_json(explained_), is_known=True)
+    return _Report(_unknown(what), {"message": what, "entry": None}, is_known=False)
 
 
 def _of_file(path: Path) -> _Report:
@@ -129,7 +129,7 @@ def _lines(file: IO[str]) -> Iterator[str]:
 def _of_log(name: str, lines: Iterable[str]) -> _Report:
     from pallas_debug.findings import explain
 
-    scan = explain.read(lines, _extra())
+    scan = explain.read(lines)
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
     parts.append(_counts(name, scan))
     return _Report(
@@ -140,7 +140,7 @@ def _of_log(name: str, lines: Iterable[str]) -> _Report:
             "others": scan.others,
             "occurrences": [_occurrence_json(o) for o in scan.occurrences],
         },
-        is_known=any(o.explained for o in scan.occurrences),
+        is_known=any(o.explanation for o in scan.occurrences),
     )
 
 
@@ -156,9 +156,8 @@ def _occurrence(occurrence: Occurrence) -> str:
         said.append(f"{occurrence.count} times")
     if occurrence.workers:
         said.append(f"from {', '.join(occurrence.workers)}")
-    if occurrence.explained is None:
-        return f"{'; '.join(said)}\n{_unknown(occurrence.text)}"
-    return f"{'; '.join(said)}\n{occurrence.explained.text()}"
+    known = occurrence.explanation
+    return f"{'; '.join(said)}\n{known.text() if known else _unknown(occurrence.text)}"
 
 
 def _counts(name: str, scan: Scan) -> str:
@@ -196,13 +195,18 @@ def _of_dumps(directory: Path) -> _Report:
             failure = compilation.compilation.failure if compilation.compilation else None
             if failure is None:
                 continue
-            explained = explain.of_failure(failure, stored.kernel, _extra())
-            known = known and explained is not None
-            text = explained.text() if explained else _unknown(failure.message)
+            explanation = explain.of_failure(failure, stored.kernel)
+            known = known and explanation is not None
+            text = explanation.text() if explanation else _unknown(failure.message)
             by_text.setdefault(text, []).append(compilation.target)
-            said = {"entry": None} if explained is None else _explained_json(explained)
             data.append(
-                {"name": stored.name, "target": compilation.target, "failure": failure, **said}
+                {
+                    "name": stored.name,
+                    "target": compilation.target,
+                    "failure": failure,
+                    **_details_json(explanation),
+                    "kernel": stored.kernel.name if stored.kernel else None,
+                }
             )
         problems += [stored.problem, *(c.problem for c in stored.compilations)]
         name = one_line(stored.name)
@@ -221,22 +225,15 @@ def _of_dumps(directory: Path) -> _Report:
 
 
 def _list(*, as_json: bool) -> int:
-    from pallas_debug.findings.explain import CATALOGUE
+    from pallas_debug.findings import explain
 
-    entries: Sequence[Explanation] = (*_extra(), *CATALOGUE)
+    entries = explain.entries()
     if as_json:
         output.print_json([_entry_json(entry) for entry in entries])
     else:
         rows = [[entry.id, entry.code or "", entry.title] for entry in entries]
         output.print_table(["id", "code", "what happened"], rows)
     return Exit.OK
-
-
-def _extra() -> tuple[Explanation, ...]:
-    """The entries of plugins."""
-    from pallas_debug.hooks import extra_explanations, plugin_manager
-
-    return extra_explanations(plugin_manager())
 
 
 def _entry_json(entry: Explanation) -> dict[str, Any]:
@@ -253,20 +250,15 @@ def _entry_json(entry: Explanation) -> dict[str, Any]:
     }
 
 
-def _explained_json(explained: Explained) -> dict[str, Any]:
-    return {
-        **_entry_json(explained.entry),
-        "kernel": explained.kernel,
-        "details": list(explained.details),
-    }
+def _details_json(explanation: Explanation | None) -> dict[str, Any]:
+    if explanation is None:
+        return {"entry": None}
+    return {**_entry_json(explanation), "details": list(explanation.details)}
 
 
 def _occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    said = (
-        {"entry": None} if occurrence.explained is None else _explained_json(occurrence.explained)
-    )
     return {
-        **said,
+        **_details_json(occurrence.explanation),
         "kernel": occurrence.kernel,
         "count": occurrence.count,
         "at": list(occurrence.lines),

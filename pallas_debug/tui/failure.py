@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.model import Failure, Kernel
+from pallas_debug.model import Failure
 from pallas_debug.tui.model import Browser, Entry
 
 _NAMED = re.compile(
@@ -58,6 +58,7 @@ def report(browser: Browser, entry: Entry, target: str | None) -> Report | None:
         headline=f"{failure.stage} failed{where}{after}: {failure.type}",
         place=_place(browser, entry, failure),
         message=tuple(lines),
+        explanation=tuple(failure.explanation.brief()) if failure.explanation else (),
     )
 
 
@@ -70,28 +71,6 @@ def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
         lines = browser.source_lines(entry)
         text = lines[source.line - 1] if 0 < source.line <= len(lines) else None
     return f"{source}   {text.strip()}" if text else str(source)
-
-
-def explanation(failure: Failure, kernel: Kernel | None) -> list[str]:
-    """What is known of such failures: the cause, what the message adds, what to try.
-
-    Plugins of other distributions are asked first, which may take a while; one that cannot be
-    loaded knows nothing.
-    """
-    from pallas_debug.findings import explain
-    from pallas_debug.hooks import explanations, plugin_manager
-
-    try:
-        extra = explanations(plugin_manager(), failure.message)
-    except Exception:  # noqa: BLE001 - a plugin's failure is its own
-        extra = []
-    found = explain.of_failure(failure, kernel, extra=extra)
-    return found.brief() if found is not None else []
-
-
-def prepare() -> None:
-    """Load what `explanation` needs, so that the first one does not take long."""
-    explanation(Failure(stage="compile", type="", message=""), None)
 
 
 def line_of(lines: Sequence[str], failure: Failure) -> int | None:

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual.events import Resize
 from textual.message import Message
 from textual.reactive import reactive
-from textual.timer import Timer
 from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.model import Failure, Kernel
 from pallas_debug.tui import failure as failures
 from pallas_debug.tui.failure import Report
 from pallas_debug.tui.lineview import Cells, LineView
 from pallas_debug.tui.model import Browser, Entry, Place
-from pallas_debug.tui.pace import SOON
 from pallas_debug.tui.rows import FAILED
 
 MARGIN = 2
@@ -56,7 +52,6 @@ class FailurePane(LineView):
         super().__init__(id=id)
         self.report: Report | None = None
         self._report_rows: list[tuple[str, str]] = []
-        self._soon: Timer | None = None
 
     @property
     def count(self) -> int:
@@ -67,40 +62,10 @@ class FailurePane(LineView):
         report = failures.report(browser, entry, target) if entry is not None else None
         if report == self.report:
             return
-        self.workers.cancel_group(self, "explain")
-        if self._soon is not None:
-            self._soon.stop()
-        self._take(report, keep=0)
-        failure = browser.failure(entry, target) if entry is not None else None
-        if failure is not None and entry is not None:
-            kernel = browser.stored(entry).kernel
-            explain = self._explainer(failure, kernel, report)
-            # Two threads at work would draw what is there later, and the next kernel too.
-            self._soon = self.set_timer(SOON, lambda: self._begin(explain, report))
-
-    def _begin(self, explain: Callable[[], None], report: Report | None) -> None:
-        if report is self.report:  # another kernel may be shown by now
-            self.run_worker(explain, thread=True, group="explain")
-
-    def _explainer(
-        self, failure: Failure, kernel: Kernel | None, report: Report | None
-    ) -> Callable[[], None]:
-        def explain() -> None:
-            lines = failures.explanation(failure, kernel)
-            if lines:
-                self.call_later(self._explained, report, lines)
-
-        return explain
-
-    def _explained(self, report: Report | None, lines: Sequence[str]) -> None:
-        if report is not None and report is self.report:
-            self._take(replace(report, explanation=tuple(lines)), keep=self.cursor)
-
-    def _take(self, report: Report | None, *, keep: int) -> None:
         self.report = report
         self.display = report is not None
         self._fit()
-        self.changed(keep=keep)
+        self.changed(keep=0)
 
     def land(self, browser: Browser, place: Place) -> None:
         """Find the line of a text at which its kernel failed; `Landed` tells it."""

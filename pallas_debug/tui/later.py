@@ -5,13 +5,10 @@ It is loaded aside. If it is needed before, whoever needs it loads it.
 
 from __future__ import annotations
 
-from pallas_debug.tui import failure
-
 LATER = 0.5
 """Seconds after the start."""
 
 
 def load() -> None:
-    """What explains failures, and what diffs are made with."""
-    failure.prepare()
+    """Import what diffs are made with."""
     import numpy  # noqa: F401

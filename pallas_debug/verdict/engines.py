@@ -199,7 +199,7 @@ def static(
     )
     if not findings and not any(one.is_judged for one in analyses):
         outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
-    return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, findings)))
+    return Seen(outcomes=(outcome,), findings=tuple(map(explain.explained, findings)))
 
 
 def _known(several: Iterable[Sequence[Finding]]) -> list[Finding]:
@@ -251,18 +251,6 @@ def prefetched(
     return found, problems
 
 
-def _with_words(finding: Finding) -> Finding:
-    """With the catalogue's cause and advice where the engine has none of its own."""
-    if finding.cause and finding.advice:
-        return finding
-    known = explain.of_finding(finding)
-    if known is None:
-        return finding
-    return replace(
-        finding, cause=finding.cause or known.cause, advice=finding.advice or known.advice
-    )
-
-
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """What jax's lowering and libtpu said of a kernel for one target."""
     failure, target = compilation.failure, compilation.target
@@ -275,7 +263,7 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     )
     if failure is None:
         return Seen(outcomes=(outcome,))
-    finding = _of_failure(failure, kernel.name, "compile", kernel)
+    finding = _of_failure(failure, kernel.name, "compile")
     return Seen(outcomes=(outcome,), findings=(replace(finding, values={"targets": target}),))
 
 
@@ -357,7 +345,7 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
             stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
         finally:
             session.reset()
-    findings = tuple(map(_with_words, session.observer.findings))
+    findings = session.observer.findings
     seconds = time.perf_counter() - start
     outcomes = tuple(
         replace(
@@ -474,7 +462,7 @@ def ran_once(
     except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
         error = error or late
     session.reset()
-    findings = list(map(_with_words, session.observer.findings))
+    findings = list(session.observer.findings)
     stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
     outcomes: list[Outcome] = []
     if "checks" in asked:
@@ -530,8 +518,8 @@ def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any)
     ]
 
 
-def _of_failure(failure: Failure, name: str, engine: str, kernel: Kernel | None = None) -> Finding:
-    known = explain.of_failure(failure, kernel)
+def _of_failure(failure: Failure, name: str, engine: str) -> Finding:
+    known = failure.explanation
     default = {"trace": "TraceError", "lowering": "LoweringError", "crash": "CompilerAbort"}
     kind = default.get(engine) or default.get(failure.stage, "CompileError")
     details = known.details if known else ()

@@ -136,7 +136,7 @@ async def test_what_most_need_next_is_loaded_aside(
     monkeypatch.setattr(later, "load", lambda: loaded.append(threading.current_thread()))
     (tmp_path / "text.mlir").write_text("module {}\n")
     app = BrowseApp(opening.SingleFile(tmp_path / "text.mlir"))
-    async with app.run_test() as pilot:  # no diff, and no failure to explain
+    async with app.run_test() as pilot:  # no diff
         await pilot.pause(0.1)
         await app.workers.wait_for_complete()
         assert not loaded
@@ -150,7 +150,7 @@ def test_what_is_loaded_aside_is_what_takes_long() -> None:
     code = (
         "import sys\n"
         "from pallas_debug.tui import later\n"
-        "long = {'numpy', 'pallas_debug.findings.explain'}\n"
+        "long = {'numpy'}\n"
         "assert not long & set(sys.modules)\n"
         "later.load()\n"
         "assert long <= set(sys.modules)"

@@ -23,6 +23,7 @@ from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.explain import explained
 from pallas_debug.report import finding_text
 
 MARK = "_pallas_debug"
@@ -70,6 +71,7 @@ def stop(finding: Finding) -> KernelFault:
     """Tell, and give what to raise so that the program ends here."""
     global stops
     stops += 1
+    finding = explained(finding)
     tell(finding)
     return KernelFault(finding_text(finding), finding)
 

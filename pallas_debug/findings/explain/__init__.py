@@ -10,7 +10,7 @@ whole logs, `known.py` lists bugs in releases of jax and libtpu.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeVar
+from typing import overload
 
 from pallas_debug.findings.explain import plugins, recognise
 from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
@@ -23,7 +23,6 @@ from pallas_debug.findings.explain.logs import Occurrence as Occurrence
 from pallas_debug.findings.explain.logs import Scan as Scan
 from pallas_debug.findings.explain.logs import read as read
 from pallas_debug.findings.explain.logs import scan as scan
-from pallas_debug.findings.explain.recognise import entry as entry
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
 
 WHAT_TO_ATTACH = (
@@ -36,10 +35,16 @@ WHAT_TO_ATTACH = (
 
 UNKNOWN_ADVICE = "nobody here knows this error; to report it attach " + "; ".join(WHAT_TO_ATTACH)
 
-Fault = TypeVar("Fault", Failure, Finding)
+
+@overload
+def explained(fault: Failure, kernel: Kernel | None = None) -> Failure: ...
 
 
-def explained(fault: Fault, kernel: Kernel | None = None) -> Fault:
+@overload
+def explained(fault: Finding) -> Finding: ...
+
+
+def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure | Finding:
     """The failure or finding with its explanation; unchanged if it has one or none is known.
 
     A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine did not
@@ -49,14 +54,12 @@ def explained(fault: Fault, kernel: Kernel | None = None) -> Fault:
       fault: what went wrong.
       kernel: the kernel that failed, if known: names operands and sizes blocks.
     """
-    if isinstance(fault, Failure):
-        return replace(fault, explanation=fault.explanation or of_failure(fault, kernel))
-    if fault.cause and fault.advice:
-        return fault
-    known = of_finding(fault)
-    if known is None:
-        return fault
-    return replace(fault, cause=fault.cause or known.cause, advice=fault.advice or known.advice)
+    if isinstance(fault, Finding):
+        known = None if fault.cause and fault.advice else of_finding(fault)
+        if known is None:
+            return fault
+        return replace(fault, cause=fault.cause or known.cause, advice=fault.advice or known.advice)
+    return replace(fault, explanation=fault.explanation or of_failure(fault, kernel))
 
 
 def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
@@ -71,19 +74,42 @@ def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
-    """The explanation of a failed compilation, looked up now; see also `failure.explanation`."""
+    """The explanation of a failure: by a plugin installed here, as recorded, or by the catalogue.
+
+    Args:
+      failure: as raised or as read from a dump.
+      kernel: the kernel that failed, if known: names operands and sizes blocks.
+    """
     # The type of a failure that we raise ourselves is the kind of a finding.
     name = kernel.name if kernel else "?"
-    found = _first(f"{failure.type} in kernel `{name}`\n{failure.message}", in_context=True)
+    text = f"{failure.type} in kernel `{name}`\n{failure.message}"
+    found = recognise.first(text, plugins.explanations(), in_context=True)
+    if found is None and failure.explanation is not None:
+        return failure.explanation
+    found = found or recognise.first(text, CATALOGUE, in_context=True)
     return None if found is None else applied(found, failure.message, kernel)
 
 
 def of_finding(finding: Finding) -> Explanation | None:
     """The general explanation of a finding; its own cause and advice are closer to the case."""
-    found = recognise.of_kind(finding.kind, (*plugins.explanations(), *CATALOGUE))
+    found = recognise.of_kind(finding.kind, entries())
     if found is None or finding.kind == "InterpretError":
         found = _first(finding.message, in_context=True) or found
-    return found
+    return None if found is None else applied(found, finding.message)
+
+
+def entries() -> tuple[Explanation, ...]:
+    """Every entry, those of plugins first."""
+    return (*plugins.explanations(), *CATALOGUE)
+
+
+def entry(name: str) -> Explanation:
+    """The entry with this id or XLA error code.
+
+    Raises:
+      UsageError: there is none; the message suggests similar ids.
+    """
+    return recognise.entry(name, entries())
 
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pallas_debug.findings.explain import recognise
+from pallas_debug.findings.explain import plugins, recognise
 from pallas_debug.findings.explain.catalogue import CATALOGUE
-from pallas_debug.findings.explain.explained import Explained, explained, kernel_name
+from pallas_debug.findings.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
 
 PIECE = 1 << 22
@@ -59,13 +59,13 @@ class Occurrence:
     """An error of a log, told once.
 
     Attributes:
-      explained: None where no entry recognises it.
+      explanation: None where no entry recognises it.
       text: of the first time, at most `LONGEST` lines.
       lines: numbers of the first lines at which it stands, counted from 1.
       workers: what the lines of the processes that say it begin with; empty for a plain log.
     """
 
-    explained: Explained | None
+    explanation: Explanation | None
     text: str
     kernel: str | None = None
     count: int = 1
@@ -93,19 +93,18 @@ class Scan:
     dropped: int = 0
 
 
-def scan(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Iterator[Occurrence]:
+def scan(lines: Iterable[str]) -> Iterator[Occurrence]:
     """The errors of kernels in a log, each once, in the order of their first lines.
 
     Args:
       lines: of the log, with or without the newlines.
-      extra: entries besides those of the catalogue.
     """
-    yield from read(lines, extra).occurrences
+    yield from read(lines).occurrences
 
 
-def read(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Scan:
+def read(lines: Iterable[str]) -> Scan:
     """All that `scan` finds, and what it leaves alone."""
-    reader = _Reader(catalogue=(*extra, *CATALOGUE))
+    reader = _Reader(catalogue=(*plugins.explanations(), *CATALOGUE))
     held: list[str] = []
     size = 0
     for line in lines:
@@ -216,8 +215,7 @@ class _Reader:
     def _tell(
         self, entry: Explanation | None, message: str, number: int, worker: str, state: _Worker
     ) -> None:
-        meaning = None if entry is None else explained(entry, message)
-        kernel = meaning.kernel if meaning else kernel_name(message)
+        kernel = kernel_name(message)
         key: tuple[object, ...] = (entry.id if entry else message.split("\n", 1)[0], kernel)
         echo = state.is_echo and state.last is not None and state.last[0] == key[0]
         state.is_echo = False
@@ -230,7 +228,8 @@ class _Reader:
             if len(self.found) >= MAX_DISTINCT:
                 self.dropped += 1
                 return
-            known = Occurrence(explained=meaning, text=message, kernel=kernel, count=0)
+            explanation = None if entry is None else applied(entry, message)
+            known = Occurrence(explanation=explanation, text=message, kernel=kernel, count=0)
         workers = known.workers
         if worker and worker not in workers and len(workers) < MAX_PLACES:
             workers = (*workers, worker)

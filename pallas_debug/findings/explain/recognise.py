@@ -59,7 +59,7 @@ def _last(entry: Explanation, text: str) -> int:
     return max((m.start() for m in compiled(entry.pattern).finditer(text)), default=-1)
 
 
-def entry(name: str, catalogue: Sequence[Explanation] = CATALOGUE) -> Explanation:
+def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
     """The entry of an id or of a code of XLA's.
 
     Raises:
