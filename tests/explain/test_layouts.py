@@ -65,7 +65,7 @@ def test_a_relayout_that_is_refused_says_what_it_is_and_what_is_wanted() -> None
 def test_an_operation_says_which_operand_has_which_layout() -> None:
     found = explain.explain((MESSAGES / "operation-layout.txt").read_text().split("=== from: ")[1])
     assert found is not None
-    assert found.entry.id == "operation-layout"
+    assert found.id == "operation-layout"
     plain = "32-bit elements, tiles of 8 x 128"
     assert found.details == (
         "tpu.dynamic_gather",

@@ -41,13 +41,13 @@ def test_only_what_is_known() -> None:
     )
 
 
-def test_a_finding_that_gives_no_reason_has_that_of_the_catalogue() -> None:
+def test_an_explanation_is_not_looked_up() -> None:
     bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
-    lines = finding_text(bare).splitlines()
-    assert lines[:2] == ["Deadlock in kernel `k`", "  nobody signals sem"]
-    assert lines[2].startswith("  cause: nobody signals the semaphore, or no copy is left")
-    assert lines[3].startswith("  try: start a copy for every wait")
-    assert finding_text(replace(bare, advice="signal it")).splitlines()[2:] == ["  try: signal it"]
+    lines = ["Deadlock in kernel `k`", "  nobody signals sem"]
+    assert finding_text(bare).splitlines() == lines
+    assert finding_text(replace(bare, advice="signal it")).splitlines() == [
+        *lines, "  try: signal it",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from pallas_debug.model import Explanation
 from pallas_debug.store import DumpReader
 from pallas_debug.tui import kernelpane
 from pallas_debug.tui.app import BrowseApp

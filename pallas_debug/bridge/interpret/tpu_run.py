@@ -22,8 +22,8 @@ from jax._src.pallas.mosaic.interpret import utils
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
-from pallas_debug.model import Finding, SourceLine
 from pallas_debug.findings.explain import explained
+from pallas_debug.model import Finding, SourceLine
 from pallas_debug.report import finding_text
 
 MARK = "_pallas_debug"

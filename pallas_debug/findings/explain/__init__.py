@@ -114,6 +114,6 @@ def entry(name: str) -> Explanation:
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:
     """The entry that recognises a text, those of plugins first."""
-    return recognise.first(
-        text, plugins.explanations(), in_context=in_context
-    ) or recognise.first(text, CATALOGUE, in_context=in_context)
+    return recognise.first(text, plugins.explanations(), in_context=in_context) or recognise.first(
+        text, CATALOGUE, in_context=in_context
+    )
