@@ -36,6 +36,7 @@ from pallas_debug.bridge import selftest
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.errors import KernelFault
+from pallas_debug.findings import explain
 from pallas_debug.model import Finding
 from pallas_debug.report import finding_text
 
@@ -119,6 +120,7 @@ def test_a_read_past_the_end() -> None:
         "OutOfBoundsRead in kernel `rotate_rows`, grid point (1,)",
         "  test_tpu_interpret.py   out_ref[...] = x_ref[pl.ds(start, 8), :]",
         "  x_ref[12:20, 0:128] reaches 4 rows past x_ref, float32[16, 128] in VMEM",
+        f"  cause: {explain.entry('out-of-bounds').cause}",
         "  try: bound the start by x_ref.shape[0] - 8, or pad the input",
     ]
     found = seen.only
