@@ -57,16 +57,20 @@ def test_kernels_are_told_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "first, second",
-    [
-        ("[gw0] ", "[gw1] "),
-        ("[1] ", "[2] "),
-        ("(worker pid=17) ", "(worker pid=18) "),
-        ("host-0  | ", "host-1  | "),
-    ],
+PREFIXES = (
+    ("[gw0] ", "[gw1] "),
+    ("[1] ", "[2] "),
+    ("(worker pid=17) ", "(worker pid=18) "),
+    ("host-0  | ", "host-1  | "),
 )
-def test_the_lines_of_several_workers_alternate(first: str, second: str) -> None:
+
+
+def test_the_lines_of_several_workers_alternate() -> None:
+    for first, second in PREFIXES:
+        check_alternating(first, second)
+
+
+def check_alternating(first: str, second: str) -> None:
     mine, other = LIMIT.splitlines(), LIMIT.replace("softmax", "matmul").splitlines()
     lines = [f"{p}{line}" for pair in zip(mine, other, strict=True)
              for p, line in zip((first, second), pair, strict=True)]  # fmt: skip
@@ -74,7 +78,7 @@ def test_the_lines_of_several_workers_alternate(first: str, second: str) -> None
     assert [(o.kernel, o.count, o.lines) for o in errors] == [
         ("softmax", 1, (1,)),
         ("matmul", 1, (2,)),
-    ]
+    ], first
     assert [len(o.workers) for o in errors] == [1, 1]
     assert errors[0].workers[0] in first
 
@@ -167,7 +171,7 @@ def test_more_errors_that_differ_than_are_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 LARGE = """
-import resource, sys, time
+import resource, sys
 from pallas_debug import explain
 
 def lines():
@@ -179,7 +183,6 @@ def lines():
     yield "x" * 5_000_000 + "\\n"
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-start = time.perf_counter()
 scan = explain.read(lines())
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
 print(scan.occurrences[0].count, scan.lines, grown)
@@ -190,7 +193,7 @@ assert "jax" not in sys.modules
 def test_a_large_log_is_read_in_bounded_memory() -> None:
     """12 MB here; all that a longer one adds is more pieces."""
     done = subprocess.run(
-        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     count, lines, grown = map(int, done.stdout.split())
