@@ -1,4 +1,4 @@
-"""`pallas-debug explain`: what an error means, from a message, a log or a dump."""
+"""`pallas-debug explain`: explain a message, an error code, a log or a dump."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
-"""Characters of a line that are read at once; a file may be one line."""
+"""Maximum characters of a line; the rest of a longer one is skipped."""
 
 MAX_LOG = 1 << 30
-"""Maximum number of characters of a log."""
+"""Maximum characters of a log."""
 
 
 @click.command("explain")
@@ -35,17 +35,17 @@ MAX_LOG = 1 << 30
 @click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def command(what: tuple[str, ...], as_list: bool, as_json: bool) -> int:
-    """Say what errors of Pallas kernels mean, and what to do.
+    """Explain errors of Pallas kernels, and what to do about them.
 
     \b
     WHAT is any number of
-      a file      a log, a traceback; `-` is standard input
-      a directory of dumps: every compilation in it that failed
-      a code      of XLA's: E1001
-      an id       of an entry: scoped-vmem-overflow; --list has all
-      a message   itself, in quotes; or a vector layout of a Mosaic dump
+      a file        a log or traceback; `-` is standard input
+      a directory   dumps: explains every compilation that failed
+      a code        XLA's error code: E1001
+      an id         an entry of --list: scoped-vmem-overflow
+      a message     in quotes; or a vector layout of a Mosaic dump
 
-    The exit code is 1 where nothing was recognised.
+    The exit code is 1 if nothing was recognised.
     """
     if as_list:
         return _list(as_json=as_json)
@@ -54,24 +54,23 @@ def command(what: tuple[str, ...], as_list: bool, as_json: bool) -> int:
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
             "or a message; --list lists the entries"
         )
-    reports = [_report(item) for item in what]
+    answers = [_answer(item) for item in what]
     if as_json:
-        output.print_json([report.as_json for report in reports])
+        output.print_json([answer.as_json for answer in answers])
     else:
-        output.echo("\n\n".join(output.visible(report.text) for report in reports))
-    return Exit.OK if all(report.is_known for report in reports) else Exit.FAILED
+        output.echo("\n\n".join(output.visible(answer.text) for answer in answers))
+    return Exit.OK if all(answer.is_known for answer in answers) else Exit.FAILED
 
 
-class _Report:
-    """What is said of one argument."""
+class _Answer(NamedTuple):
+    """The output for one argument."""
 
-    def __init__(self, text: str, as_json: Any, *, is_known: bool) -> None:
-        self.text = text
-        self.as_json = as_json
-        self.is_known = is_known
+    text: str
+    as_json: Any
+    is_known: bool
 
 
-def _report(what: str) -> _Report:
+def _answer(what: str) -> _Answer:
     from pallas_debug.findings import explain
     from pallas_debug.findings.explain import layouts
 
@@ -84,20 +83,20 @@ def _report(what: str) -> _Report:
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
         found = explain.entry(what)
-        return _Report(found.text(), _entry_json(found), is_known=True)
+        return _Answer(found.text(), _entry_json(found), is_known=True)
     if _PATH.fullmatch(what):
         raise CannotRunError(f"no such file or directory: {what}")
     explanation = explain.explain(what)
     if explanation is not None:
         said = {**_details_json(explanation), "kernel": explain.kernel_name(what)}
-        return _Report(explanation.text(), said, is_known=True)
+        return _Answer(explanation.text(), said, is_known=True)
     if layouts.holds_layouts(what):
         lines = layouts.describe(what)
-        return _Report("\n".join(lines), {"layouts": list(lines)}, is_known=True)
-    return _Report(_unknown(what), {"message": what, "entry": None}, is_known=False)
+        return _Answer("\n".join(lines), {"layouts": list(lines)}, is_known=True)
+    return _Answer(_unknown(what), {"message": what, "entry": None}, is_known=False)
 
 
-def _of_file(path: Path) -> _Report:
+def _of_file(path: Path) -> _Answer:
     from pallas_debug.store.files import open_named
 
     try:
@@ -111,7 +110,7 @@ def _of_file(path: Path) -> _Report:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file, of which none is held that is longer than a megabyte."""
+    """Lines of a file, each cut after a megabyte."""
     is_rest = False
     left = MAX_LOG
     while line := file.readline(_LINE):
@@ -126,13 +125,13 @@ def _lines(file: IO[str]) -> Iterator[str]:
         is_rest = not line.endswith("\n")
 
 
-def _of_log(name: str, lines: Iterable[str]) -> _Report:
+def _of_log(name: str, lines: Iterable[str]) -> _Answer:
     from pallas_debug.findings import explain
 
     scan = explain.read(lines)
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
     parts.append(_counts(name, scan))
-    return _Report(
+    return _Answer(
         "\n\n".join(parts),
         {
             "file": name,
@@ -181,8 +180,8 @@ def _unknown(text: str) -> str:
     return "\n".join([*lines, *(f"    {item}" for item in WHAT_TO_ATTACH)])
 
 
-def _of_dumps(directory: Path) -> _Report:
-    """Every failed compilation, those of one kernel that fail alike together."""
+def _of_dumps(directory: Path) -> _Answer:
+    """Every failed compilation; targets for which a kernel fails alike are listed together."""
     from pallas_debug.findings import explain
     from pallas_debug.report import plural
     from pallas_debug.store import open_dumps
@@ -220,8 +219,8 @@ def _of_dumps(directory: Path) -> _Report:
             "cannot be read"
         )
     if not parts:
-        return _Report(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
-    return _Report("\n\n".join(parts), data, is_known=known)
+        return _Answer(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
+    return _Answer("\n\n".join(parts), data, is_known=known)
 
 
 def _list(*, as_json: bool) -> int:

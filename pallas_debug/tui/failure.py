@@ -1,4 +1,4 @@
-"""Why a kernel failed, in lines for a person, and where in a text it did. Imports no textual."""
+"""Why a kernel failed, as text, and at which line of a text. Imports no textual."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from pallas_debug.tui.model import Browser, Entry
 _NAMED = re.compile(
     r"\"([a-z_]\w*(?:\.\w+)+)\"\(|'([a-z_]\w*(?:\.\w+)+)' op\b|= ([a-z]\w*(?:\.\w+)+)[ (]"
 )
-"""How messages of the compiler name an operation: as it is printed, or as what was verified."""
+"""An operation in a message of the compiler: as printed, or as verified."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Report:
-    """A failure as the banner above the text shows it.
+class Banner:
+    """A failure as shown above the text.
 
     Attributes:
-      headline: all of it in one line.
-      place: the Python line, with its text as the dump has it; empty where none is known.
-      message: the compiler's words, by lines.
-      explanation: what it means and what to do, by lines.
+      headline: one line that says where it failed.
+      place: the Python line with its text; empty if unknown.
+      message: lines of the compiler's message.
+      explanation: lines of the explanation.
     """
 
     headline: str
@@ -34,27 +34,27 @@ class Report:
 
     @property
     def lines(self) -> list[str]:
-        """All of it, what matters most first."""
+        """All lines, the most important first."""
         return [*filter(None, [self.headline, self.place]), *self.explanation, *self.message]
 
 
-def report(browser: Browser, entry: Entry, target: str | None) -> Report | None:
-    """What there is to say of a kernel that failed for a target; None for one that did not."""
+def report(browser: Browser, entry: Entry, target: str | None) -> Banner | None:
+    """The banner of a kernel that failed for a target; None if it did not fail."""
     compilation = browser.compilation(entry, target)
     failure = browser.failure(entry, target)
     if compilation is not None and compilation.compilation is None:
-        return Report(
+        return Banner(
             headline=f"{compilation.target} cannot be read", message=(compilation.problem or "",)
         )
     if failure is None:
         problem = browser.stored(entry).problem
-        return Report(headline="the kernel cannot be read", message=(problem,)) if problem else None
+        return Banner(headline="the kernel cannot be read", message=(problem,)) if problem else None
     made = compilation.compilation if compilation else None
     failed = next((p.name for p in made.passes if p.failed), failure.last_pass) if made else None
     where = f" in {failed}" if failed and failure.stage == "compile" else ""
     after = f" after {failed}" if failed and not where else ""
     lines = failure.message.strip().split("\n")
-    return Report(
+    return Banner(
         headline=f"{failure.stage} failed{where}{after}: {failure.type}",
         place=_place(browser, entry, failure),
         message=tuple(lines),
@@ -74,10 +74,10 @@ def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
 
 
 def line_of(lines: Sequence[str], failure: Failure) -> int | None:
-    """The line of a text at which a kernel failed, from 0; None where nothing tells.
+    """Number of the line of a text where a kernel failed, from 0; None if unknown.
 
-    It comes from the Python line that the failure names, if it names one; of several such the
-    first whose operation the message names.
+    A line that comes from the failure's Python line, if it has one; of several, the first whose
+    operation the message names.
     """
     module = Module(lines)
     named = {name for found in _NAMED.findall(failure.message) for name in found if name}

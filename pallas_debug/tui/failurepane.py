@@ -13,7 +13,7 @@ from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.tui import failure as failures
-from pallas_debug.tui.failure import Report
+from pallas_debug.tui.failure import Banner
 from pallas_debug.tui.lineview import Cells, LineView
 from pallas_debug.tui.model import Browser, Entry, Place
 from pallas_debug.tui.rows import FAILED
@@ -22,7 +22,7 @@ MARGIN = 2
 """Columns before each line."""
 
 AT_ONCE = 500_000
-"""Bytes of a text up to which the failing line is found before the text is drawn."""
+"""Maximum bytes of a text whose failing line is found before it is drawn."""
 
 
 class FailurePane(LineView):
@@ -50,7 +50,7 @@ class FailurePane(LineView):
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self.report: Report | None = None
+        self.report: Banner | None = None
         self._report_rows: list[tuple[str, str]] = []
 
     @property
@@ -58,7 +58,7 @@ class FailurePane(LineView):
         return min(len(self._report_rows), 1) if self.folded else len(self._report_rows)
 
     def show(self, browser: Browser, entry: Entry | None, target: str | None) -> None:
-        """Show why a kernel failed for a target; nothing where it did not."""
+        """Show why a kernel failed for a target; hide if it did not."""
         report = failures.report(browser, entry, target) if entry is not None else None
         if report == self.report:
             return
@@ -68,7 +68,7 @@ class FailurePane(LineView):
         self.changed(keep=0)
 
     def land(self, browser: Browser, place: Place) -> None:
-        """Find the line of a text at which its kernel failed; `Landed` tells it."""
+        """Find the line of a text at which its kernel failed, and post it as `Landed`."""
         failure = browser.failure(place.entry, place.target)
         if failure is None or not place.step.of_kernel:
             return
@@ -80,7 +80,7 @@ class FailurePane(LineView):
 
         try:
             small = browser.path(place).stat().st_size <= AT_ONCE
-        except (OSError, PallasDebugError):  # there is no such text, which the text's pane says
+        except (OSError, PallasDebugError):  # no such text: the pane of the text says so
             return
         if small:
             find()
@@ -102,7 +102,7 @@ class FailurePane(LineView):
             self.changed()
 
     def _fit(self) -> None:
-        # Not its own size, which is none as long as it is away.
+        # Its own size is empty while it is hidden.
         width = self.parent.size.width if isinstance(self.parent, Widget) else 0
         width = max((width or self.app.size.width) - 1, MARGIN + 1)
         self._report_rows = list(_wrapped_rows(self.report, width)) if self.report else []
@@ -116,8 +116,8 @@ class FailurePane(LineView):
         return [(text, kind)]
 
 
-def _wrapped_rows(report: Report, width: int) -> Iterator[tuple[str, str]]:
-    """The report's lines by words, each with its style."""
+def _wrapped_rows(report: Banner, width: int) -> Iterator[tuple[str, str]]:
+    """The report's lines, wrapped, each with its style."""
     lines = report.lines
     helps = len(lines) - len(report.message)
     for number, line in enumerate(lines):

@@ -208,7 +208,7 @@ def test_a_compiler_that_is_not_given_enough_time(tmp_path: Path) -> None:
 
 def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
     """As the system does that has no memory left."""
-    with short_session(tmp_path / "dumps", timeout=60.0) as session:
+    with short_session(tmp_path / "dumps", timeout=600.0) as session:
         with session.collecting() as captures:
             trace.lower_for_kernels(
                 kernels.calling(kernels.copy), (kernels.X,), {}, session.targets[0]

@@ -104,11 +104,7 @@ def entries() -> tuple[Explanation, ...]:
 
 
 def entry(name: str) -> Explanation:
-    """The entry with this id or XLA error code.
-
-    Raises:
-      UsageError: there is none; the message suggests similar ids.
-    """
+    """The entry with this id or XLA error code; UsageError if there is none."""
     return recognise.entry(name, entries())
 
 

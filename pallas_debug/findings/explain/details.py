@@ -18,7 +18,7 @@ _KERNEL = re.compile(
     r"|XLA label: (?P<label>[\w-]+?)(?:\.\d+)? = custom-call"
 )
 _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
-"""What a compilation calls a kernel that it has no name for."""
+"""Names in messages about a kernel without a name of its own."""
 
 _LAYOUT_ENTRIES = ("relayout", "operation-layout", "shape-cast", "sublane-gather", "gather")
 _RESHAPE = re.compile(
@@ -51,7 +51,7 @@ def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Expl
 
 
 def kernel_name(text: str) -> str | None:
-    """The kernel that a message names."""
+    """The kernel that a message names, if any."""
     for match in _KERNEL.finditer(text):
         name = next(value for value in match.groups() if value)
         if name not in _GENERIC:

@@ -1,4 +1,4 @@
-"""What is left to say where no other entry fits."""
+"""General entries, for messages that no other entry matches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUSES = (
     ("E0014", "DataLoss"),
     ("E0015", "Unauthenticated"),
 )
-"""Codes of XLA's that say no more than the status which they stand for."""
+"""XLA error codes that only name a status."""
 
 ENTRIES = (
     entry(

@@ -1,4 +1,4 @@
-"""VMEM, SMEM and HBM that do not suffice, when a program is compiled and when it runs."""
+"""Too little VMEM, SMEM or HBM, at compile time and at run time."""
 
 from __future__ import annotations
 
