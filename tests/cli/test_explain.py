@@ -116,8 +116,8 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
-    assert "  wanted: 32 MiB of VMEM, of which there is 16 MiB" in lines
-    assert "  by its blocks the kernel takes at least:" in lines
+    assert "  needed: 32 MiB of VMEM, and the limit is 16 MiB" in lines
+    assert "  its blocks take at least:" in lines
     (fits,) = [line for line in lines if line.startswith("  would fit: ")]
     assert fits.startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
 

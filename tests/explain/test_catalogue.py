@@ -178,7 +178,7 @@ def test_every_finding_is_explained() -> None:
 def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
     bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
     found = explain.explained(bare)
-    assert (found.cause or "").startswith("nobody signals the semaphore, or no copy is left")
+    assert (found.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (found.advice or "").startswith("start a copy for every wait")
     assert explain.explained(replace(bare, advice="signal it")).advice == "signal it"
     unheard = Finding(kind="Unheard", kernel="k", message="nobody signals sem")

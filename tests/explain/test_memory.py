@@ -196,11 +196,11 @@ def test_an_explanation_holds_all_of_it() -> None:
     found = explain.explain(text, kernel=ROWS)
     assert found is not None
     assert found.details[:4] == (
-        "wanted: 40 MiB of VMEM, of which there is 16 MiB",
-        "by its blocks the kernel takes at least:",
+        "needed: 40 MiB of VMEM, and the limit is 16 MiB",
+        "its blocks take at least:",
         "  x_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
         "  w_ref: 16 MiB, float32[2048, 2048]",
     )
     without = explain.explain(text)
     assert without is not None
-    assert without.details == ("wanted: 40 MiB of VMEM, of which there is 16 MiB",)
+    assert without.details == ("needed: 40 MiB of VMEM, and the limit is 16 MiB",)

@@ -33,7 +33,9 @@ WHAT_TO_ATTACH = (
 )
 """For an error that no entry recognises."""
 
-UNKNOWN_ADVICE = "nobody here knows this error; to report it attach " + "; ".join(WHAT_TO_ATTACH)
+UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
+    WHAT_TO_ATTACH
+)
 
 
 @overload

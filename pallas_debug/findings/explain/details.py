@@ -84,9 +84,9 @@ def _memory(text: str, kernel: Kernel | None) -> list[str]:
     if overflow is None:
         return []
     used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
-    lines = [f"wanted: {used} of {overflow.space.upper()}, of which there is {limit}"]
+    lines = [f"needed: {used} of {overflow.space.upper()}, and the limit is {limit}"]
     if overflow.is_estimate:
-        lines.append("by its blocks the kernel takes at least:")
+        lines.append("its blocks take at least:")
     lines += [f"  {allocation}" for allocation in overflow.allocations]
     if kernel is not None and overflow.space == "vmem":
         lines += [f"would fit: {s}" for s in fit.suggestions(kernel, overflow)]

@@ -95,7 +95,7 @@ def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
 KNOWN_ISSUES = (
     KnownIssue(
         id="dma-zeros-with-unused-operand",
-        title="a copy may bring zeros where the kernel has an operand that it never uses",
+        title="a copy may bring zeros if the kernel has an operand that it never uses",
         advice="leave the unused operand out, or use another libtpu",
         package="libtpu",
         engine="tpu",
@@ -106,7 +106,7 @@ KNOWN_ISSUES = (
     ),
     KnownIssue(
         id="boolean-column-abort",
-        title="the compiler may die of a one-dimensional mask that becomes a column",
+        title="the compiler may crash on a one-dimensional mask that becomes a column",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota",
         package="libtpu",
         engine="tpu",
