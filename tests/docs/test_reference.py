@@ -57,7 +57,7 @@ def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> No
     assert generate(copy).stdout == ""
 
 
-def test_an_environment_variable_that_nobody_described_is_named(copy: Path) -> None:
+def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:
     module = copy / "pallas_debug" / "cli" / "exits.py"
     module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')
     done = generate(copy, "--check")

@@ -465,7 +465,7 @@ def test_a_run_of_pytest(
         assert text.count("problem: internal error in pallas-debug while") >= 4
         return
     assert result.ret == 3
-    noun = "judgement asked for was" if missing == 1 else "judgements asked for were"
+    noun = "requested judgement was" if missing == 1 else "requested judgements were"
     assert f"ERROR pallas-debug - {missing} {noun} not made" in text
     assert " ERROR at teardown of this run " in text
     assert "the lines NOT CHECKED and NOT JUDGED say why." in text

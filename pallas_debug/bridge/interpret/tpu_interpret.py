@@ -23,10 +23,10 @@ from typing import Any
 import jax
 from jax._src import dispatch, source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
-from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory
+from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory, thread_map
 
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.interpret import interpret, launched, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret import interpret, launched, threads, tpu_handlers, tpu_run
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
 from pallas_debug.bridge.interpret.tpu_run import Allocation, IndexMap, Site, TracedKernel
@@ -101,6 +101,8 @@ def _install() -> None:
     _replace(interpreter, "interpret_pallas_call", _traced_kernel)
     _replace(interpreter, "_interpret_jaxpr", _traced_jaxpr)
     _replace(interpreter, "DMA", _adopting(interpreter.DMA))
+    _replace(thread_map, "_run_jaxpr", threads.run_jaxpr)
+    _restore.callback(threads.forget)
     for name, writes in (("execute_read", False), ("execute_write", True)):
         _replace(_DMA, name, _executing(getattr(_DMA, name), writes))
     for name, writes in (("check_read", False), ("check_write", True)):

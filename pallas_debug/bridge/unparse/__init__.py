@@ -1,13 +1,13 @@
-"""Kernels as Python programs: from a jaxpr back to lines that a person could have written.
+"""Unparse kernels: from a jaxpr back to a Python program.
 
-`program_of` writes a captured kernel as a module that needs jax alone. Its lines use what jax
-offers to everybody; where a primitive has no such spelling, it is bound by its own name.
+`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API; a
+primitive without one is bound by name.
 
     vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters
     page       the lines, and the names in them
     refs       reads, writes, indices, DMAs and semaphores
-    equations  everything else that computes
+    equations  all other computations
     regions    loops, branches and scopes
     program    the kernel function, its blocks and its call
 """
@@ -19,15 +19,15 @@ from pallas_debug.bridge.unparse import program
 from pallas_debug.bridge.unparse.values import CannotSpell
 
 UNSPELLED = "# There is no program of this kernel: "
-"""How the file begins, instead, of a kernel that cannot be written out; the reason follows."""
+"""First words of the file for a kernel that cannot be unparsed; the reason follows."""
 
 
 def program_of(captured: Capture) -> str:
-    """A kernel as a module, or a comment that says why there is none."""
+    """Unparse a kernel as a module, or as a comment with the reason why it is impossible."""
     try:
         return program.spelled(captured)
     except CannotSpell as error:
         return f"{UNSPELLED}it has {error}.\n"
-    except Exception as error:  # noqa: BLE001 - what jax brings anew costs no kernel its dump
+    except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
         said = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{UNSPELLED}pallas-debug failed to write it ({said}).\n"
