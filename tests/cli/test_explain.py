@@ -53,7 +53,7 @@ def test_messages_and_a_layout(command: Any) -> None:
     )
 
 
-def test_what_nobody_knows(command: Any) -> None:
+def test_what_the_catalogue_does_not_know(command: Any) -> None:
     done = command("explain", UNKNOWN)
     assert done.returncode == 1
     lines = done.stdout.splitlines()

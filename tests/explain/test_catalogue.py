@@ -176,12 +176,12 @@ def test_every_finding_is_explained() -> None:
 
 
 def test_a_finding_is_completed_where_its_engine_gave_no_reason() -> None:
-    bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
+    bare = Finding(kind="Deadlock", kernel="k", message="sem is never signalled")
     found = explain.explained(bare)
     assert (found.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (found.advice or "").startswith("start a copy for every wait")
     assert explain.explained(replace(bare, advice="signal it")).advice == "signal it"
-    unheard = Finding(kind="Unheard", kernel="k", message="nobody signals sem")
+    unheard = Finding(kind="Unheard", kernel="k", message="sem is never signalled")
     assert explain.explained(unheard) is unheard
 
 

@@ -119,7 +119,7 @@ def test_errors_of_others_are_counted_and_left_alone() -> None:
     assert (scan.others, scan.lines, scan.dropped) == (2, 3, 0)
 
 
-def test_an_error_of_pallas_that_nobody_knows_is_said_to_be_unknown() -> None:
+def test_an_error_of_pallas_without_an_entry_is_said_to_be_unknown() -> None:
     text = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
     (error,) = found(f"{text}\n  more of it\n{text}\n")
     assert error.explanation is None

@@ -47,7 +47,6 @@ OPEN = {
     "pallas_debug/bridge/lowering": 3,
     "pallas_debug/checks": 2,
     "pallas_debug/cli": 7,
-    "pallas_debug/findings": 9,
     "pallas_debug/ir": 5,
     "pallas_debug/store": 3,
     "pallas_debug/tui": 46,

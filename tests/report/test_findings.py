@@ -36,14 +36,14 @@ def test_the_whole_text() -> None:
 
 
 def test_only_what_is_known() -> None:
-    assert finding_text(Finding(kind="Unheard", kernel="k", message="nobody signals sem")) == (
-        "Unheard in kernel `k`\n  nobody signals sem"
+    assert finding_text(Finding(kind="Unheard", kernel="k", message="sem is never signalled")) == (
+        "Unheard in kernel `k`\n  sem is never signalled"
     )
 
 
 def test_an_explanation_is_not_looked_up() -> None:
-    bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
-    lines = ["Deadlock in kernel `k`", "  nobody signals sem"]
+    bare = Finding(kind="Deadlock", kernel="k", message="sem is never signalled")
+    lines = ["Deadlock in kernel `k`", "  sem is never signalled"]
     assert finding_text(bare).splitlines() == lines
     assert finding_text(replace(bare, advice="signal it")).splitlines() == [
         *lines, "  try: signal it",
