@@ -161,10 +161,10 @@ class Explanation:
       versions: a sentence on the releases of jax or libtpu concerned; empty for all.
       targets: the chips concerned; empty for all.
       kind: kind of the finding that such a failure amounts to.
+      kinds: kinds of findings that this explains.
       links: documentation and discussions.
       pattern: regular expression searched for in the message; empty for entries that only
         findings refer to.
-      kinds: kinds of findings that this explains.
       marks: texts of which every matching line contains at least one. A log is searched for these
         first; an entry without marks is tried on every line.
       ambiguous: whether other programs print the same message; such an entry needs a word of
@@ -181,9 +181,9 @@ class Explanation:
     versions: str = ""
     targets: tuple[str, ...] = ()
     kind: str = ""
+    kinds: tuple[str, ...] = ()
     links: tuple[str, ...] = ()
     pattern: str = ""
-    kinds: tuple[str, ...] = ()
     marks: tuple[str, ...] = ()
     ambiguous: bool = False
     general: bool = False

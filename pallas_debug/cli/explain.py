@@ -236,23 +236,14 @@ def _list(*, as_json: bool) -> int:
 
 
 def _entry_json(entry: Explanation) -> dict[str, Any]:
-    return {
-        "entry": entry.id,
-        "code": entry.code,
-        "title": entry.title,
-        "cause": entry.cause,
-        "advice": entry.advice,
-        "versions": entry.versions,
-        "targets": list(entry.targets),
-        "kinds": list(entry.kinds),
-        "links": list(entry.links),
-    }
+    names = "code", "title", "cause", "advice", "versions", "targets", "kinds", "links"
+    return {"entry": entry.id, **{name: getattr(entry, name) for name in names}}
 
 
 def _details_json(explanation: Explanation | None) -> dict[str, Any]:
     if explanation is None:
         return {"entry": None}
-    return {**_entry_json(explanation), "details": list(explanation.details)}
+    return {**_entry_json(explanation), "details": explanation.details}
 
 
 def _occurrence_json(occurrence: Occurrence) -> dict[str, Any]:

@@ -105,6 +105,7 @@ def test_standard_input_and_json() -> None:
     assert (report["file"], report["lines"], report["others"]) == ("standard input", 5, 0)
     known, unknown = report["occurrences"]
     assert (known["entry"], known["count"], known["at"]) == ("scalar-to-vmem", 2, [2, 4])
+    assert known["kinds"] == ["ScalarStoreToVmem"]
     assert known["advice"].startswith("store jnp.full((1, 1), value)")
     assert (unknown["entry"], unknown["text"].strip()) == (None, UNKNOWN)
 

@@ -43,7 +43,6 @@ def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Expl
         entry,
         details=tuple(_details(entry.id, text, kernel)),
         pattern="",
-        kinds=(),
         marks=(),
         ambiguous=False,
         general=False,

@@ -52,20 +52,12 @@ def suggestions(kernel: Kernel, overflow: Overflow) -> list[Suggestion]:
     needed = sum(allocation.bytes for allocation in estimate(kernel)) or 1
     budget = overflow.limit * min(1.0, needed / max(overflow.used, 1))
     used_axes = sorted({a for o in kernel.operands for a in axes(o) if a is not None})
-    found = []
-    for axis in used_axes:
-        suggestion = _smallest(kernel, (axis,), budget)
-        if suggestion is not None:
-            found.append(suggestion)
-    if not found and len(used_axes) > 1:
-        both = _smallest(kernel, tuple(used_axes), budget)
-        if both is not None:
-            found.append(both)
-    if not found and not used_axes:
-        rows = _by_rows(kernel, budget)
-        if rows is not None:
-            found.append(rows)
-    return found
+    found = [_smallest(kernel, (axis,), budget) for axis in used_axes]
+    if not used_axes:
+        found = [_by_rows(kernel, budget)]
+    elif not any(found):
+        found = [_smallest(kernel, tuple(used_axes), budget)]
+    return [suggestion for suggestion in found if suggestion is not None]
 
 
 def _smallest(kernel: Kernel, along: tuple[int, ...], budget: float) -> Suggestion | None:
