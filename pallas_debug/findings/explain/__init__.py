@@ -9,21 +9,30 @@ whole logs, `known.py` lists bugs in releases of jax and libtpu.
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import replace
-from typing import overload
+from typing import TYPE_CHECKING, Any, overload
 
-from pallas_debug.findings.explain import plugins, recognise
-from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
-from pallas_debug.findings.explain.catalogue import TOPICS as TOPICS
-from pallas_debug.findings.explain.details import applied
-from pallas_debug.findings.explain.details import kernel_name as kernel_name
-from pallas_debug.findings.explain.known import KnownIssue as KnownIssue
-from pallas_debug.findings.explain.known import known_issues as known_issues
-from pallas_debug.findings.explain.logs import Occurrence as Occurrence
-from pallas_debug.findings.explain.logs import Scan as Scan
-from pallas_debug.findings.explain.logs import read as read
-from pallas_debug.findings.explain.logs import scan as scan
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
+
+if TYPE_CHECKING:
+    from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
+    from pallas_debug.findings.explain.catalogue import TOPICS as TOPICS
+    from pallas_debug.findings.explain.details import kernel_name as kernel_name
+    from pallas_debug.findings.explain.known import KnownIssue as KnownIssue
+    from pallas_debug.findings.explain.known import known_issues as known_issues
+    from pallas_debug.findings.explain.logs import Occurrence as Occurrence
+    from pallas_debug.findings.explain.logs import Scan as Scan
+    from pallas_debug.findings.explain.logs import read as read
+    from pallas_debug.findings.explain.logs import scan as scan
+
+_LAZY = {
+    "catalogue": ("CATALOGUE", "TOPICS"),
+    "details": ("kernel_name",),
+    "known": ("KnownIssue", "known_issues"),
+    "logs": ("Occurrence", "Scan", "read", "scan"),
+}
+"""Public names by their modules: importing those takes longer than a run without faults should."""
 
 WHAT_TO_ATTACH = (
     "the message whole, with its traceback",
@@ -71,8 +80,7 @@ def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
       text: a message, with or without its traceback.
       kernel: the kernel that failed, if known: names operands and sizes blocks.
     """
-    found = _first(text, in_context=kernel is not None)
-    return None if found is None else applied(found, text, kernel)
+    return _applied(_first(text, in_context=kernel is not None), text, kernel)
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
@@ -82,36 +90,57 @@ def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | 
       failure: as raised or as read from a dump.
       kernel: the kernel that failed, if known: names operands and sizes blocks.
     """
+    from pallas_debug.findings.explain import plugins, recognise
+
     # The type of a failure that we raise ourselves is the kind of a finding.
     name = kernel.name if kernel else "?"
     text = f"{failure.type} in kernel `{name}`\n{failure.message}"
     found = recognise.first(text, plugins.explanations(), in_context=True)
     if found is None and failure.explanation is not None:
         return failure.explanation
-    found = found or recognise.first(text, CATALOGUE, in_context=True)
-    return None if found is None else applied(found, failure.message, kernel)
+    return _applied(found or recognise.first(text, in_context=True), failure.message, kernel)
 
 
 def of_finding(finding: Finding) -> Explanation | None:
     """The general explanation of a finding; its own cause and advice are closer to the case."""
-    found = recognise.of_kind(finding.kind, entries())
+    found = next((entry for entry in entries() if finding.kind in entry.kinds), None)
     if found is None or finding.kind == "InterpretError":
         found = _first(finding.message, in_context=True) or found
-    return None if found is None else applied(found, finding.message)
+    return _applied(found, finding.message)
 
 
 def entries() -> tuple[Explanation, ...]:
     """Every entry, those of plugins first."""
-    return (*plugins.explanations(), *CATALOGUE)
+    from pallas_debug.findings.explain import catalogue, plugins
+
+    return (*plugins.explanations(), *catalogue.CATALOGUE)
 
 
 def entry(name: str) -> Explanation:
     """The entry with this id or XLA error code; UsageError if there is none."""
+    from pallas_debug.findings.explain import recognise
+
     return recognise.entry(name, entries())
 
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:
     """The entry that recognises a text, those of plugins first."""
-    return recognise.first(text, plugins.explanations(), in_context=in_context) or recognise.first(
-        text, CATALOGUE, in_context=in_context
-    )
+    from pallas_debug.findings.explain import plugins, recognise
+
+    found = recognise.first(text, plugins.explanations(), in_context=in_context)
+    return found or recognise.first(text, in_context=in_context)
+
+
+def _applied(
+    entry: Explanation | None, text: str, kernel: Kernel | None = None
+) -> Explanation | None:
+    from pallas_debug.findings.explain import details
+
+    return None if entry is None else details.applied(entry, text, kernel)
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

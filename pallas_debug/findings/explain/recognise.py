@@ -83,11 +83,6 @@ def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
     )
 
 
-def of_kind(kind: str, catalogue: Iterable[Explanation] = CATALOGUE) -> Explanation | None:
-    """The entry that explains findings of a kind."""
-    return next((entry for entry in catalogue if kind in entry.kinds), None)
-
-
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """A compiled pattern, compiled when a text first contains one of the entry's marks."""
