@@ -100,6 +100,10 @@ class PluginError(PallasDebugError):
     """A plugin of another distribution raised; pallas-debug continued without it."""
 
 
+class PluginWarning(UserWarning):
+    """A plugin of another distribution is broken; its explanations are missing."""
+
+
 class ChecksFailed(PallasDebugError):
     """Checks failed in kernels; the text is that of all findings."""
 

@@ -21,6 +21,7 @@ happens in.
 
 from __future__ import annotations
 
+import importlib.metadata
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -170,8 +171,12 @@ def _problem(implementation: Any, hook: str, error: Exception) -> PallasDebugErr
     event = hook.removeprefix(f"{GROUP}_").replace("_", " ")
     if _is_ours(implementation):
         return problem_of(error, "store", f"handling the event `{event}`")
+    return _broken(implementation.plugin_name, error, f"in {hook}")
+
+
+def _broken(plugin: str, error: Exception, where: str) -> PluginError:
     problem = PluginError(
-        f"the plugin {implementation.plugin_name} raised {type(error).__name__} in {hook}: "
+        f"the plugin {plugin} raised {type(error).__name__} {where}: "
         f"{error}. pallas-debug went on without it; report it to the plugin's authors."
     )
     problem.__cause__ = error
@@ -184,15 +189,32 @@ def _is_ours(implementation: Any) -> bool:
     return module.partition(".")[0] in ("pallas_debug", "pallas_debug_pytest")
 
 
-def explanations(manager: pluggy.PluginManager, message: str) -> list[Explanation]:
-    """The explanations that plugins have for a failure's message; patterns are searched for."""
-    return [e for e in extra_explanations(manager) if re.search(e.pattern, message)]
+def installed_explanations(
+    report: Callable[[PallasDebugError], object],
+) -> tuple[Explanation, ...]:
+    """Explanations that installed distributions add; a plugin that fails is reported."""
+    hook = "pallas_debug_explanations"
+    manager = pluggy.PluginManager(GROUP)
+    found: list[Explanation] = []
+    for entry_point in importlib.metadata.entry_points(group=GROUP):
+        try:
+            manager.register(entry_point.load(), entry_point.name)
+        except Exception as error:  # noqa: BLE001 - one plugin's exception is not the next one's
+            report(_broken(entry_point.name, error, "as it was loaded"))
+    manager.add_hookspecs(Specs)
+    for implementation in _implementations(manager, hook):
+        try:
+            found += map(_checked, _call(implementation, {}) or ())
+        except Exception as error:  # noqa: BLE001 - likewise
+            report(_broken(implementation.plugin_name, error, f"in {hook}"))
+    return tuple(found)
 
 
-def extra_explanations(manager: pluggy.PluginManager) -> tuple[Explanation, ...]:
-    """The explanations that plugins add."""
-    lists = cast(list[Sequence[Explanation]], manager.hook.pallas_debug_explanations())
-    return tuple(explanation for found in lists for explanation in found)
+def _checked(explanation: Explanation) -> Explanation:
+    if not isinstance(explanation, Explanation):
+        raise TypeError(f"{explanation!r} is not an Explanation")
+    re.compile(explanation.pattern)
+    return explanation
 
 
 def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:

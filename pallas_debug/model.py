@@ -148,6 +148,72 @@ class Pass:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Explanation:
+    """What a failure means: an entry of the catalogue, or that entry applied to one failure.
+
+    The fields from `pattern` on recognise failures; an explanation that belongs to a failure leaves
+    them empty.
+
+    Attributes:
+      id: short and stable across releases: `scoped-vmem-overflow`.
+      cause, advice: a sentence each, without a full stop.
+      title: what happened, in one line.
+      code: XLA's error code, such as `E1001`, if it has one.
+      details: facts about this very failure, by lines: an allocation table, layouts, blocks that
+        would fit.
+      versions: a sentence on the releases of jax or libtpu concerned; empty for all.
+      targets: the chips concerned; empty for all.
+      kind: kind of the finding that such a failure amounts to.
+      kinds: kinds of findings that this explains.
+      links: documentation and discussions.
+      pattern: regular expression searched for in the message; empty for entries that only
+        findings refer to.
+      marks: texts of which every matching line contains at least one. A log is searched for these
+        first; an entry without marks is tried on every line.
+      ambiguous: whether other programs print the same message; such an entry needs a word of
+        Pallas, Mosaic or a TPU nearby.
+      general: whether the entry applies only where no other does.
+    """
+
+    id: str
+    cause: str
+    advice: str
+    title: str = ""
+    code: str | None = None
+    details: tuple[str, ...] = ()
+    versions: str = ""
+    targets: tuple[str, ...] = ()
+    kind: str = ""
+    kinds: tuple[str, ...] = ()
+    links: tuple[str, ...] = ()
+    pattern: str = ""
+    marks: tuple[str, ...] = ()
+    ambiguous: bool = False
+    general: bool = False
+
+    @property
+    def name(self) -> str:
+        """`scoped-vmem-overflow (E1001)`."""
+        return f"{self.id} ({self.code})" if self.code else self.id
+
+    def brief(self) -> list[str]:
+        """Two or three lines to print below a failure: the cause, the last detail, the advice."""
+        return [f"{self.name}: {self.cause}", *self.details[-1:], f"try: {self.advice}"]
+
+    def text(self) -> str:
+        """The whole explanation, as several lines."""
+        lines = [
+            f"{self.name}: {self.title}" if self.title else self.name,
+            f"cause: {self.cause}",
+            *self.details,
+            f"try: {self.advice}",
+        ]
+        lines += [f"versions: {self.versions}"] if self.versions else []
+        lines += [f"targets: {', '.join(self.targets)}"] if self.targets else []
+        return "\n  ".join([*lines, *(f"see: {link}" for link in self.links)])
+
+
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """Why a kernel has no executable.
 
@@ -158,6 +224,7 @@ class Failure:
       message: the compiler's own words, whole.
       last_pass: name of the last pass that left a file.
       source: the Python line that the failure names.
+      explanation: cause and advice; None if neither the catalogue nor a plugin knows the failure.
     """
 
     stage: Literal["lowering", "compile", "crash", "timeout", "setup"]
@@ -165,12 +232,18 @@ class Failure:
     message: str
     last_pass: str | None = None
     source: SourceLine | None = None
+    explanation: Explanation | None = None
 
     @property
     def is_of_the_machine(self) -> bool:
         """Whether it says nothing about the kernel: no compiler, or one killed from outside."""
         killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
         return killed or self.stage == "setup"
+
+    @property
+    def says_what_to_do(self) -> bool:
+        """Whether the message is our own and contains the advice."""
+        return self.stage in ("timeout", "setup")
 
     @property
     def headline(self) -> str:
@@ -357,45 +430,6 @@ class PrintRecord:
     grid_point: tuple[int, ...] | None = None
     loop: tuple[int, ...] = ()
     values: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True)
-class Explanation:
-    """What a failure means: a recogniser for its message, and words for a person.
-
-    Attributes:
-      id: short, and the same in every release: `scoped-vmem-overflow`.
-      pattern: regular expression that is searched for in the message; empty where nothing is ever
-        printed and findings alone lead here.
-      cause, advice: a sentence each, without a full stop.
-      title: what happened, in one line.
-      code: XLA's own, `E1001`, where it has one.
-      versions: a sentence on the releases of jax or libtpu that say this; empty for all.
-      targets: the chips that it concerns; empty for all.
-      kind: of the finding that such a failure amounts to.
-      kinds: of findings that this explains.
-      links: where it is documented or was discussed.
-      marks: texts of which one stands in every line that the pattern matches. A log is searched
-        for these first; without any, every line of it is tried.
-      ambiguous: whether other programs say the same: then it is recognised only near a word of
-        Pallas, Mosaic or a TPU.
-      general: whether it is what is left to say where no other entry fits.
-    """
-
-    id: str
-    pattern: str
-    cause: str
-    advice: str
-    title: str = ""
-    code: str | None = None
-    versions: str = ""
-    targets: tuple[str, ...] = ()
-    kind: str = ""
-    kinds: tuple[str, ...] = ()
-    links: tuple[str, ...] = ()
-    marks: tuple[str, ...] = ()
-    ambiguous: bool = False
-    general: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What happened, in a few lines for a person. Pure text from `model.py`; no engine, no terminal."""
+"""Summaries, findings and prints as text; no engine, no terminal."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def plural(count: int, noun: str) -> str:
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """Text with every character escaped that a terminal may obey or hide, but for those in `keep`.
+    """Text with every character escaped that a terminal may obey or hide, except those in `keep`.
 
-    Controls of 7 and 8 bits, marks of direction, characters of no width, lone surrogates, blanks
-    other than the space: all that Python does not call printable.
+    Escapes what Python does not call printable: 7-bit and 8-bit controls, direction marks,
+    zero-width characters, lone surrogates, spaces other than U+0020.
     """
     if text.isprintable():
         return text
@@ -29,12 +29,12 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 def one_line(name: str | os.PathLike[str]) -> str:
-    """A name or path that a message quotes: escaped, newlines and tabs too."""
+    """A name or path to quote in a message, with newlines and tabs escaped too."""
     return visible(os.fspath(name), keep="")
 
 
 class _Table(dict[int, str | int]):
-    """What each character becomes, as far as it occurred: quicker than to ask for every one."""
+    """Translation table, filled as characters occur."""
 
     def __init__(self, keep: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def _escaped(code: int) -> str:
 
 
 def relative(path: Path) -> str:
-    """A path as one would type it here."""
+    """A path relative to the working directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -66,15 +66,15 @@ def relative(path: Path) -> str:
 
 
 def headline(failure: Failure, limit: int = 160) -> str:
-    """A failure in one line: the Python line where there is one, then the compiler's words."""
-    words = failure.headline
-    if len(words) > limit:
-        words = words[: limit - 1] + "…"
-    return f"{failure.source}: {words}" if failure.source else words
+    """A failure in one line: the Python line if known, then the first line of the message."""
+    line = failure.headline
+    if len(line) > limit:
+        line = line[: limit - 1] + "…"
+    return f"{failure.source}: {line}" if failure.source else line
 
 
 def status(compilation: Compilation) -> str:
-    """`ok, 14 of 22 passes changed something`, or why not."""
+    """`ok, 14 of 22 passes changed something`, or why it failed."""
     if compilation.failure is not None:
         return f"failed ({compilation.failure.stage}): {headline(compilation.failure)}"
     changed = len(compilation.changed_passes)
@@ -83,7 +83,7 @@ def status(compilation: Compilation) -> str:
 
 
 def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
-    """What a run dumped: a line for each failure, the counts, and the next command."""
+    """Failures with their explanations, counts, and the next command to run."""
     compilations = [(dump, c) for dump in dumps for c in dump.compilations]
     failed = [(dump, c) for dump, c in compilations if not c.ok]
     lines = _failed_lines(failed)
@@ -107,36 +107,28 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
 
 
 def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
-    """Each failure, and below the last of those that mean the same, what they mean."""
+    """A line per failure; failures in a row with the same explanation share it."""
     lines: list[str] = []
-    meant: dict[tuple[str, ...], int] = {}
+    before: list[str] = []
     for dump, compilation in failed:
         lines.append(f"{dump.name} {compilation.target}: {status(compilation)}")
-        meaning = tuple(explanation(compilation, dump))
-        if meaning in meant:
-            del lines[meant[meaning] : meant[meaning] + len(meaning)]
-        meant = {meaning: len(lines)}
-        lines += meaning
+        explained = explanation(compilation.failure)
+        if explained == before:
+            del lines[-1 - len(explained) : -1]
+        before = explained
+        lines += explained
     return lines
 
 
-def explanation(compilation: Compilation, dump: Dump) -> list[str]:
-    """What a failure means and what to do, indented; nothing where nobody knows or it says so."""
-    from pallas_debug.findings import explain
-
-    if compilation.failure is None or is_in_our_words(compilation.failure):
+def explanation(failure: Failure | None) -> list[str]:
+    """The explanation of a failure in brief, indented; empty if its message says what to do."""
+    if failure is None or failure.explanation is None or failure.says_what_to_do:
         return []
-    explained = explain.of_failure(compilation.failure, dump.kernel)
-    return [] if explained is None else [f"  {line}" for line in explained.brief()]
-
-
-def is_in_our_words(failure: Failure) -> bool:
-    """Whether the message itself says what to do: it is ours, and not jax's or libtpu's."""
-    return failure.stage in ("timeout", "setup") or "\ntry: " in failure.message
+    return [f"  {line}" for line in failure.explanation.brief()]
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
-    """What to type next: the first failure's error where there is one, else the list."""
+    """The next command to run: `show` for the first failure, else `ls`."""
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
@@ -146,7 +138,7 @@ def next_command(dumps: Sequence[Dump], root: Path) -> str:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding as a person reads it: what and where, the line, the witness, why, what to do."""
+    """A finding as text: what and where, source line, witness, cause, advice."""
     lines = [_finding_header(finding)]
     if finding.source is not None:
         lines.append(_quoted(finding.source))
@@ -164,7 +156,7 @@ def finding_text(finding: Finding) -> str:
 
 def _finding_header(finding: Finding) -> str:
     parts = [f"{finding.kind} in kernel `{finding.kernel}`"]
-    if finding.grid_point:  # a kernel without a grid has the one point ()
+    if finding.grid_point:  # () for a kernel without a grid
         parts.append(f"grid point {finding.grid_point}")
     if finding.loop:
         parts.append(f"loop iteration {finding.loop}")
@@ -174,7 +166,7 @@ def _finding_header(finding: Finding) -> str:
 
 
 def _quoted(source: SourceLine) -> str:
-    """`rows.py:12   o_ref[...] = x_ref[...]`, the text only where it is known."""
+    """`rows.py:12   o_ref[...] = x_ref[...]`, without the text if it is unknown."""
     where = f"{relative(Path(source.file))}:{source.line}"
     return f"{where}   {source.text.strip()}" if source.text else where
 

@@ -1,4 +1,4 @@
-"""`pallas-debug explain`: what an error means, from a message, a log or a dump."""
+"""`pallas-debug explain`: explain a message, an error code, a log or a dump."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -20,16 +20,16 @@ from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
-    from pallas_debug.findings.explain import Explained, Occurrence, Scan
+    from pallas_debug.findings.explain import Occurrence, Scan
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
-"""Characters of a line that are read at once; a file may be one line."""
+"""Maximum characters of a line; the rest of a longer one is skipped."""
 
 MAX_LOG = 1 << 30
-"""Maximum number of characters of a log."""
+"""Maximum characters of a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,17 +43,17 @@ class ExplainOptions:
 @click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
 def run(options: ExplainOptions) -> int:
-    """Say what errors of Pallas kernels mean, and what to do.
+    """Explain errors of Pallas kernels, and what to do about them.
 
     \b
     WHAT is any number of
-      a file      a log, a traceback; `-` is standard input
-      a directory of dumps: every compilation in it that failed
-      a code      of XLA's: E1001
-      an id       of an entry: scoped-vmem-overflow; --list has all
-      a message   itself, in quotes; or a vector layout of a Mosaic dump
+      a file        a log or traceback; `-` is standard input
+      a directory   dumps: explains every compilation that failed
+      a code        XLA's error code: E1001
+      an id         an entry of --list: scoped-vmem-overflow
+      a message     in quotes; or a vector layout of a Mosaic dump
 
-    The exit code is 1 where nothing was recognised.
+    The exit code is 1 if nothing was recognised.
     """
     if options.as_list:
         return _list(as_json=options.as_json)
@@ -62,27 +62,26 @@ def run(options: ExplainOptions) -> int:
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
             "or a message; --list lists the entries"
         )
-    reports = [_report(item) for item in options.what]
+    answers = [_answer(item) for item in options.what]
     if options.as_json:
-        output.print_json([report.as_json for report in reports])
+        output.print_json([answer.as_json for answer in answers])
     else:
-        output.echo("\n\n".join(output.visible(report.text) for report in reports))
-    return Exit.OK if all(report.is_known for report in reports) else Exit.FAILED
+        output.echo("\n\n".join(output.visible(answer.text) for answer in answers))
+    return Exit.OK if all(answer.is_known for answer in answers) else Exit.FAILED
 
 
 command = shared.make("explain", ExplainOptions, run)
 
 
-class _Report:
-    """What is said of one argument."""
+class _Answer(NamedTuple):
+    """The output for one argument."""
 
-    def __init__(self, text: str, as_json: Any, *, is_known: bool) -> None:
-        self.text = text
-        self.as_json = as_json
-        self.is_known = is_known
+    text: str
+    as_json: Any
+    is_known: bool
 
 
-def _report(what: str) -> _Report:
+def _answer(what: str) -> _Answer:
     from pallas_debug.findings import explain
     from pallas_debug.findings.explain import layouts
 
@@ -94,21 +93,21 @@ def _report(what: str) -> _Report:
     if os.path.lexists(path):  # False for what is no path, however long
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
-        found = explain.entry(what, (*_extra(), *explain.CATALOGUE))
-        explained = explain.Explained(entry=found)
-        return _Report(explained.text(), _entry_json(found), is_known=True)
+        found = explain.entry(what)
+        return _Answer(found.text(), _entry_json(found), is_known=True)
     if _PATH.fullmatch(what):
         raise CannotRunError(f"no such file or directory: {what}")
-    explained_ = explain.explain(what, extra=_extra())
-    if explained_ is None and layouts.holds_layouts(what):
+    explanation = explain.explain(what)
+    if explanation is not None:
+        said = {**_details_json(explanation), "kernel": explain.kernel_name(what)}
+        return _Answer(explanation.text(), said, is_known=True)
+    if layouts.holds_layouts(what):
         lines = layouts.describe(what)
-        return _Report("\n".join(lines), {"layouts": list(lines)}, is_known=True)
-    if explained_ is None:
-        return _Report(_unknown(what), {"message": what, "entry": None}, is_known=False)
-    return _Report(explained_.text(), _explained_json(explained_), is_known=True)
+        return _Answer("\n".join(lines), {"layouts": list(lines)}, is_known=True)
+    return _Answer(_unknown(what), {"message": what, "entry": None}, is_known=False)
 
 
-def _of_file(path: Path) -> _Report:
+def _of_file(path: Path) -> _Answer:
     from pallas_debug.store.files import open_named
 
     try:
@@ -122,7 +121,7 @@ def _of_file(path: Path) -> _Report:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """The lines of a file, of which none is held that is longer than a megabyte."""
+    """Lines of a file, each cut after a megabyte."""
     is_rest = False
     left = MAX_LOG
     while line := file.readline(_LINE):
@@ -137,13 +136,13 @@ def _lines(file: IO[str]) -> Iterator[str]:
         is_rest = not line.endswith("\n")
 
 
-def _of_log(name: str, lines: Iterable[str]) -> _Report:
+def _of_log(name: str, lines: Iterable[str]) -> _Answer:
     from pallas_debug.findings import explain
 
-    scan = explain.read(lines, _extra())
+    scan = explain.read(lines)
     parts = [_occurrence(occurrence) for occurrence in scan.occurrences]
     parts.append(_counts(name, scan))
-    return _Report(
+    return _Answer(
         "\n\n".join(parts),
         {
             "file": name,
@@ -151,7 +150,7 @@ def _of_log(name: str, lines: Iterable[str]) -> _Report:
             "others": scan.others,
             "occurrences": [_occurrence_json(o) for o in scan.occurrences],
         },
-        is_known=any(o.explained for o in scan.occurrences),
+        is_known=any(o.explanation for o in scan.occurrences),
     )
 
 
@@ -167,9 +166,8 @@ def _occurrence(occurrence: Occurrence) -> str:
         said.append(f"{occurrence.count} times")
     if occurrence.workers:
         said.append(f"from {', '.join(occurrence.workers)}")
-    if occurrence.explained is None:
-        return f"{'; '.join(said)}\n{_unknown(occurrence.text)}"
-    return f"{'; '.join(said)}\n{occurrence.explained.text()}"
+    known = occurrence.explanation
+    return f"{'; '.join(said)}\n{known.text() if known else _unknown(occurrence.text)}"
 
 
 def _counts(name: str, scan: Scan) -> str:
@@ -193,8 +191,8 @@ def _unknown(text: str) -> str:
     return "\n".join([*lines, *(f"    {item}" for item in WHAT_TO_ATTACH)])
 
 
-def _of_dumps(directory: Path) -> _Report:
-    """Every failed compilation, those of one kernel that fail alike together."""
+def _of_dumps(directory: Path) -> _Answer:
+    """Every failed compilation; targets for which a kernel fails alike are listed together."""
     from pallas_debug.findings import explain
     from pallas_debug.report import plural
     from pallas_debug.store import open_dumps
@@ -207,13 +205,18 @@ def _of_dumps(directory: Path) -> _Report:
             failure = compilation.compilation.failure if compilation.compilation else None
             if failure is None:
                 continue
-            explained = explain.of_failure(failure, stored.kernel, _extra())
-            known = known and explained is not None
-            text = explained.text() if explained else _unknown(failure.message)
+            explanation = explain.of_failure(failure, stored.kernel)
+            known = known and explanation is not None
+            text = explanation.text() if explanation else _unknown(failure.message)
             by_text.setdefault(text, []).append(compilation.target)
-            said = {"entry": None} if explained is None else _explained_json(explained)
             data.append(
-                {"name": stored.name, "target": compilation.target, "failure": failure, **said}
+                {
+                    "name": stored.name,
+                    "target": compilation.target,
+                    "failure": failure,
+                    **_details_json(explanation),
+                    "kernel": stored.kernel.name if stored.kernel else None,
+                }
             )
         problems += [stored.problem, *(c.problem for c in stored.compilations)]
         name = one_line(stored.name)
@@ -227,14 +230,14 @@ def _of_dumps(directory: Path) -> _Report:
             "cannot be read"
         )
     if not parts:
-        return _Report(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
-    return _Report("\n\n".join(parts), data, is_known=known)
+        return _Answer(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
+    return _Answer("\n\n".join(parts), data, is_known=known)
 
 
 def _list(*, as_json: bool) -> int:
-    from pallas_debug.findings.explain import CATALOGUE
+    from pallas_debug.findings import explain
 
-    entries: Sequence[Explanation] = (*_extra(), *CATALOGUE)
+    entries = explain.entries()
     if as_json:
         output.print_json([_entry_json(entry) for entry in entries])
     else:
@@ -243,41 +246,20 @@ def _list(*, as_json: bool) -> int:
     return Exit.OK
 
 
-def _extra() -> tuple[Explanation, ...]:
-    """The entries of plugins."""
-    from pallas_debug.hooks import extra_explanations, plugin_manager
-
-    return extra_explanations(plugin_manager())
-
-
 def _entry_json(entry: Explanation) -> dict[str, Any]:
-    return {
-        "entry": entry.id,
-        "code": entry.code,
-        "title": entry.title,
-        "cause": entry.cause,
-        "advice": entry.advice,
-        "versions": entry.versions,
-        "targets": list(entry.targets),
-        "kinds": list(entry.kinds),
-        "links": list(entry.links),
-    }
+    names = "code", "title", "cause", "advice", "versions", "targets", "kinds", "links"
+    return {"entry": entry.id, **{name: getattr(entry, name) for name in names}}
 
 
-def _explained_json(explained: Explained) -> dict[str, Any]:
-    return {
-        **_entry_json(explained.entry),
-        "kernel": explained.kernel,
-        "details": list(explained.details),
-    }
+def _details_json(explanation: Explanation | None) -> dict[str, Any]:
+    if explanation is None:
+        return {"entry": None}
+    return {**_entry_json(explanation), "details": explanation.details}
 
 
 def _occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    said = (
-        {"entry": None} if occurrence.explained is None else _explained_json(occurrence.explained)
-    )
     return {
-        **said,
+        **_details_json(occurrence.explanation),
         "kernel": occurrence.kernel,
         "count": occurrence.count,
         "at": list(occurrence.lines),

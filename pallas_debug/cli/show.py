@@ -88,14 +88,8 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
     if failure.last_pass:
         lines.append(f"  last pass: {failure.last_pass}")
     lines += ["", failure.message, ""]
-    from pallas_debug.findings import explain
-    from pallas_debug.hooks import explanations, plugin_manager
-
-    for explanation in explanations(plugin_manager(), failure.message):
-        lines += [f"{explanation.id}: {explanation.cause}", f"  try: {explanation.advice}", ""]
-    explained = explain.of_failure(failure, kernel.kernel)
-    if explained is not None and not report.is_in_our_words(failure):
-        lines += [explained.text(), ""]
+    if failure.explanation is not None and not failure.says_what_to_do:
+        lines += [failure.explanation.text(), ""]
     return "\n".join(lines)
 
 

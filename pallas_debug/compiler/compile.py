@@ -10,6 +10,7 @@ from typing import Literal
 
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import Outcome
+from pallas_debug.findings import explain
 from pallas_debug.ir.locations import first_source_line, source_lines
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
 from pallas_debug.store import layout, raw
@@ -59,7 +60,7 @@ def finished(
         passes.append(described)
     failure = _failure(kernel, outcome, passes, files, timeout)
     if failure is not None:
-        failure = explained(failure, prints, versions)
+        failure = explain.explained(attributed(failure, prints, versions), kernel)
     reply = outcome.reply
     compilation = Compilation(
         kernel=kernel.name,
@@ -95,36 +96,33 @@ def refused(
         target=target.name,
         status="failed",
         key=key,
-        failure=failure,
+        failure=explain.explained(failure, kernel),
         device_kind=target.device_kind,
         versions=versions,
         switches=switches,
     )
 
 
-def explained(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
-    """The failure in our words first, where a switch or a print of the kernel's is its cause.
+def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
+    """The failure; if a switch or a print of the kernel caused it, that is named first.
 
     Args:
-      prints: what is known to be wrong with the kernel's prints.
+      prints: known faults of the kernel's prints.
     """
     if failure.stage in ("timeout", "setup"):
         return failure
     blamed = next((f for f in prints if _is_cause(f, failure)), None)
     if blamed is None:
         return switch_names.explained(failure, versions)
-    words = [
-        f"a TPU cannot do this print: {blamed.message}",
-        f"cause: {blamed.cause}",
-        f"try: {blamed.advice}",
-        "",
-        f"{failure.type}: {failure.message}",
-    ]
+    known = explain.of_finding(blamed)
     return replace(
         failure,
         type=blamed.kind,
-        message="\n".join(words),
+        message=f"a TPU cannot do this print: {blamed.message}\n\n"
+        f"{failure.type}: {failure.message}",
         source=blamed.source or failure.source,
+        explanation=known
+        and replace(known, cause=blamed.cause or known.cause, advice=blamed.advice or known.advice),
     )
 
 

@@ -69,7 +69,7 @@ class Jobs:
         except lower.LoweringFailed as error:
             log = error.failure.message.encode(errors="replace") + b"\n"
             prints = unprintable(captured)
-            failure = compile_.explained(error.failure, prints, versions.installed())
+            failure = compile_.attributed(error.failure, prints, versions.installed())
             yield self.refused(captured, target, key, failure), {layout.LOG: log}
             return
         with self._compiled(captured, target, key, lowered) as result:

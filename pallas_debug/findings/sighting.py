@@ -47,11 +47,4 @@ class Sighting:
         )
         if wording.cause and wording.advice:
             return finding
-        known = explain.of_finding(finding)
-        if known is None:
-            return finding
-        return replace(
-            finding,
-            cause=wording.cause or known.cause,
-            advice=wording.advice or known.advice,
-        )
+        return explain.explained(finding)

@@ -199,7 +199,8 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         targets = sorted(name for name, is_folder in files.listed(folder, root) if is_folder)
     except DumpDirectoryError as error:
         problem = problem or str(error)
-    compilations = tuple(filter(None, (read_compilation(folder / name, root) for name in targets)))
+    made = (read_compilation(folder / name, root, kernel) for name in targets)
+    compilations = tuple(filter(None, made))
     return StoredKernel(
         name=folder.name if folder != root else _name_of(folder),
         folder=folder,

@@ -10,8 +10,9 @@ import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import msgspec
 
@@ -31,7 +32,7 @@ MAX_DIMENSIONS = 256
 MAX_NUMBER = (1 << 63) - 1
 """Maximum of a size, a count or a line number: 64 bits, signed."""
 
-T = TypeVar("T", Kernel, Compilation, RunRecord)
+T = TypeVar("T", bound=Kernel | Compilation | RunRecord)
 
 
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
@@ -39,13 +40,22 @@ def encode(document: Kernel | Compilation | RunRecord) -> bytes:
     import json  # readers do without
 
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
+    plain = msgspec.to_builtins(document)
+    explanation = (plain.get("failure") or {}).get("explanation")
+    if explanation:  # most of its fields are empty
+        plain["failure"]["explanation"] = {k: v for k, v in explanation.items() if v}
     # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
-    text = json.dumps(head | msgspec.to_builtins(document), ensure_ascii=False, indent=1)
+    text = json.dumps(head | plain, ensure_ascii=False, indent=1)
     return text.encode(errors="replace")
 
 
-def decode(data: bytes, kind: type[T], path: Path) -> T:
+def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None) -> T:
     """The document in `data`, which was read from `path`.
+
+    A failure that was written before failures carried an explanation gets one here.
+
+    Args:
+      kernel: the kernel of a compilation, if known; its operands name what a failure counts.
 
     Raises:
       DumpFormatError: not JSON, cut short, another tool's, of a newer schema, or with a field
@@ -101,6 +111,8 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
             f"{where} is not a valid {expected} document: {wrong}. It was edited or damaged: "
             "delete its folder and dump again."
         )
+    if isinstance(found, Compilation) and "explanation" not in (document.get("failure") or ()):
+        return cast(T, _with_explanation(found, kernel))
     return found
 
 
@@ -121,6 +133,14 @@ def _upgrade_findings(run: dict[str, Any]) -> None:
             if joined is not None:
                 finding[name] = joined.split(", ") if isinstance(joined, str) else joined
         finding["witness"] = witness
+
+
+def _with_explanation(compilation: Compilation, kernel: Kernel | None) -> Compilation:
+    if compilation.failure is None:
+        return compilation
+    from pallas_debug.findings.explain import explained  # not where all kernels compiled
+
+    return replace(compilation, failure=explained(compilation.failure, kernel))
 
 
 _MAX_QUOTED = 60

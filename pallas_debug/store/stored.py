@@ -254,11 +254,13 @@ def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
     return sorted(name for name, is_folder in found if is_folder == of_folders)
 
 
-def read_compilation(folder: Path, root: Path) -> StoredCompilation | None:
-    """The compilation in a folder; None if it is not a target's, or is being replaced."""
+def read_compilation(
+    folder: Path, root: Path, kernel: Kernel | None = None
+) -> StoredCompilation | None:
+    """The compilation in a folder; None if it is no target's, or being replaced at this moment."""
     path = folder / COMPILATION
     try:
-        made = schema.decode(files.read(path, root), Compilation, path)
+        made = schema.decode(files.read(path, root), Compilation, path, kernel)
     except FileNotFoundError:
         return None
     except DumpFormatError as error:

@@ -160,7 +160,7 @@ class Store:
         folder = self.folder(kernel) / layout.target_folder(target)
         path = folder / layout.COMPILATION
         try:
-            found = schema.decode(read_regular(path) or b"", Compilation, path)
+            found = schema.decode(read_regular(path) or b"", Compilation, path, kernel)
         except DumpFormatError:
             return None
         if found.key != key or (found.failure and found.failure.stage not in _FINAL):

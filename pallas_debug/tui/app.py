@@ -15,7 +15,6 @@ from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions
 from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys
 from pallas_debug.tui.keys import registry as registry
-from pallas_debug.tui.model import failure
 from pallas_debug.tui.model.browser import BEFORE, Browser, Entry
 from pallas_debug.tui.model.state import Spot, spot_of
 from pallas_debug.tui.model.watch import DumpChange, Watch
@@ -41,8 +40,7 @@ _FOCUSABLE = ("kernels", "steps", "text")
 
 
 def preload() -> None:
-    """Import what explains failures, and what computes diffs: it takes long, and is often used."""
-    failure.prepare()
+    """Import what computes diffs: it takes long, and is often used."""
     import numpy  # noqa: F401
 
 

@@ -53,7 +53,7 @@ def test_messages_and_a_layout(command: Any) -> None:
     )
 
 
-def test_what_nobody_knows(command: Any) -> None:
+def test_what_the_catalogue_does_not_know(command: Any) -> None:
     done = command("explain", UNKNOWN)
     assert done.returncode == 1
     lines = done.stdout.splitlines()
@@ -105,6 +105,7 @@ def test_standard_input_and_json() -> None:
     assert (report["file"], report["lines"], report["others"]) == ("standard input", 5, 0)
     known, unknown = report["occurrences"]
     assert (known["entry"], known["count"], known["at"]) == ("scalar-to-vmem", 2, [2, 4])
+    assert known["kinds"] == ["ScalarStoreToVmem"]
     assert known["advice"].startswith("store jnp.full((1, 1), value)")
     assert (unknown["entry"], unknown["text"].strip()) == (None, UNKNOWN)
 
@@ -116,8 +117,8 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     (report,) = done.stdout.split("\n\n")
     lines = report.splitlines()
     assert lines[0].endswith(" v5e, v5p")  # said once for the two
-    assert "  wanted: 32 MiB of VMEM, of which there is 16 MiB" in lines
-    assert "  by its blocks the kernel takes at least:" in lines
+    assert "  needed: 32 MiB of VMEM, and the limit is 16 MiB" in lines
+    assert "  its blocks take at least:" in lines
     (fits,) = [line for line in lines if line.startswith("  would fit: ")]
     assert fits.startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
 

@@ -92,7 +92,11 @@ def test_killed_before_any_pass() -> None:
     compilation, files = finished(
         Outcome(reply=None, ended="SIGKILL", log=b"one\n\n two \n\n", dumps=())
     )
-    assert compilation.failure == Failure(
+    failure = compilation.failure
+    assert failure is not None
+    assert failure.explanation is not None
+    assert failure.explanation.id == "compiler-killed"
+    assert replace(failure, explanation=None) == Failure(
         stage="crash",
         type="SIGKILL",
         message="the compiler's process died of SIGKILL while it compiled add; the last pass it "
@@ -129,7 +133,10 @@ def test_timeout() -> None:
     dumps = tuple((DATA / "libtpu-0.0.50" / "aborting").iterdir())
     outcome = Outcome(reply=None, ended="timeout", log=b'at loc("k"("a.py":3:4))', dumps=dumps)
     failure = finished(outcome)[0].failure
-    assert failure == Failure(
+    assert failure is not None
+    assert failure.explanation is not None
+    assert failure.explanation.id == "compiler-timeout"
+    assert replace(failure, explanation=None) == Failure(
         stage="timeout",
         type="timeout",
         message="the compiler did not finish add within 1.5 s and was stopped; the last pass it "

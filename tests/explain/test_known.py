@@ -53,12 +53,10 @@ def issues(
     return {issue.id for issue in explain.known_issues(kernel, jaxpr, versions, targets)}
 
 
-@pytest.mark.parametrize(
-    "libtpu, warned",
-    [("0.0.41", False), ("0.0.43", True), ("0.0.45.2", True), ("0.0.46", False), ("0.0.50", False)],
-)
-def test_the_versions_that_have_a_fault(libtpu: str, warned: bool) -> None:
-    assert ("dma-zeros-with-unused-operand" in issues(KERNEL, JAXPR, libtpu=libtpu)) == warned
+def test_the_versions_that_have_a_fault() -> None:
+    versions = ("0.0.41", "0.0.43", "0.0.45.2", "0.0.46", "0.0.50")
+    assert [v for v in versions if issues(KERNEL, JAXPR, libtpu=v)] == ["0.0.43", "0.0.45.2"]
+    assert issues(KERNEL, JAXPR, libtpu="0.0.43") == {"dma-zeros-with-unused-operand"}
 
 
 def test_a_version_that_is_not_known_is_not_warned_of() -> None:

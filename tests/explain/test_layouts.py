@@ -13,9 +13,7 @@ DATA = Path(__file__).parents[1] / "ir" / "data"
 MESSAGES = Path(__file__).parent / "messages"
 
 
-@pytest.mark.parametrize(
-    "text, words",
-    [
+IN_WORDS = (
         ('#tpu.vpad<"32,{0,0},(8,128)">', "32-bit elements, tiles of 8 x 128"),
         ('#mosaic_tc.vpad<"32,{0,*},(8,128)">',
          "32-bit elements, tiles of 8 x 128, the same in all lanes"),
@@ -31,13 +29,15 @@ MESSAGES = Path(__file__).parent / "messages"
          "16-bit elements, 2 to a 32-bit word, tiles of 16 x 128, beginning at sublane 8 and lane "
          "64"),
         ('vpad<"8,{0,0},(32,128)">', "8-bit elements, 4 to a 32-bit word, tiles of 32 x 128"),
-    ],
 )  # fmt: skip
-def test_a_layout_in_words(text: str, words: str) -> None:
-    assert layouts.holds_layouts(text)
-    assert str(layouts.parse(text)) == words
-    (line,) = layouts.describe(text)
-    assert line.endswith(f": {words}")
+
+
+def test_a_layout_in_words() -> None:
+    for text, words in IN_WORDS:
+        assert layouts.holds_layouts(text), text
+        assert str(layouts.parse(text)) == words
+        (line,) = layouts.describe(text)
+        assert line.endswith(f": {words}")
 
 
 def test_no_layout() -> None:
@@ -65,7 +65,7 @@ def test_a_relayout_that_is_refused_says_what_it_is_and_what_is_wanted() -> None
 def test_an_operation_says_which_operand_has_which_layout() -> None:
     found = explain.explain((MESSAGES / "operation-layout.txt").read_text().split("=== from: ")[1])
     assert found is not None
-    assert found.entry.id == "operation-layout"
+    assert found.id == "operation-layout"
     plain = "32-bit elements, tiles of 8 x 128"
     assert found.details == (
         "tpu.dynamic_gather",

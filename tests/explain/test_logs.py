@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.findings import explain
-from pallas_debug.findings.explain import Occurrence, logs
+from pallas_debug.findings.explain import Occurrence, logs, plugins
 from pallas_debug.model import Explanation
 
 STORE = "ValueError: Cannot store scalars to VMEM"
@@ -31,7 +31,7 @@ def found(text: str | Iterable[str]) -> list[Occurrence]:
 
 
 def ids(occurrences: Iterable[Occurrence]) -> list[tuple[str | None, int, tuple[int, ...]]]:
-    return [(o.explained and o.explained.entry.id, o.count, o.lines) for o in occurrences]
+    return [(o.explanation and o.explanation.id, o.count, o.lines) for o in occurrences]
 
 
 def test_an_error_is_told_once_with_how_often_and_where() -> None:
@@ -44,8 +44,8 @@ def test_a_message_of_many_lines_is_one_error_and_names_its_kernel() -> None:
     assert ids([error]) == [("scoped-vmem-overflow", 1, (2,))]
     assert error.kernel == "softmax"
     assert error.headline.endswith("E1001: CompileTimeScopedVmemOom:")
-    assert error.explained is not None
-    assert error.explained.details == ("wanted: 32 MiB of VMEM, of which there is 16 MiB",)
+    assert error.explanation is not None
+    assert error.explanation.details == ("needed: 32 MiB of VMEM, and the limit is 16 MiB",)
 
 
 def test_kernels_are_told_apart() -> None:
@@ -57,16 +57,20 @@ def test_kernels_are_told_apart() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "first, second",
-    [
-        ("[gw0] ", "[gw1] "),
-        ("[1] ", "[2] "),
-        ("(worker pid=17) ", "(worker pid=18) "),
-        ("host-0  | ", "host-1  | "),
-    ],
+PREFIXES = (
+    ("[gw0] ", "[gw1] "),
+    ("[1] ", "[2] "),
+    ("(worker pid=17) ", "(worker pid=18) "),
+    ("host-0  | ", "host-1  | "),
 )
-def test_the_lines_of_several_workers_alternate(first: str, second: str) -> None:
+
+
+def test_the_lines_of_several_workers_alternate() -> None:
+    for first, second in PREFIXES:
+        check_alternating(first, second)
+
+
+def check_alternating(first: str, second: str) -> None:
     mine, other = LIMIT.splitlines(), LIMIT.replace("softmax", "matmul").splitlines()
     lines = [f"{p}{line}" for pair in zip(mine, other, strict=True)
              for p, line in zip((first, second), pair, strict=True)]  # fmt: skip
@@ -74,7 +78,7 @@ def test_the_lines_of_several_workers_alternate(first: str, second: str) -> None
     assert [(o.kernel, o.count, o.lines) for o in errors] == [
         ("softmax", 1, (1,)),
         ("matmul", 1, (2,)),
-    ]
+    ], first
     assert [len(o.workers) for o in errors] == [1, 1]
     assert errors[0].workers[0] in first
 
@@ -115,10 +119,10 @@ def test_errors_of_others_are_counted_and_left_alone() -> None:
     assert (scan.others, scan.lines, scan.dropped) == (2, 3, 0)
 
 
-def test_an_error_of_pallas_that_nobody_knows_is_said_to_be_unknown() -> None:
+def test_an_error_of_pallas_without_an_entry_is_said_to_be_unknown() -> None:
     text = "JaxRuntimeError: INTERNAL: Mosaic failed to compile TPU kernel: flux capacitor"
     (error,) = found(f"{text}\n  more of it\n{text}\n")
-    assert error.explained is None
+    assert error.explanation is None
     assert (error.headline, error.count, error.lines) == (text, 2, (1, 3))
 
 
@@ -137,10 +141,11 @@ def test_what_others_say_too_needs_a_word_of_pallas_before_it_by_the_same_worker
     assert found([frame, *["step"] * logs.BEFORE, text]) == []
 
 
-def test_entries_of_plugins_with_and_without_marks() -> None:
+def test_entries_of_plugins_with_and_without_marks(monkeypatch: pytest.MonkeyPatch) -> None:
     for marks in ((), ("flux",)):
         ours = Explanation(id="lab", pattern="flux cap", cause="?", advice="?", marks=marks)
-        occurrences = explain.scan(["a", "a flux capacitor", STORE], extra=[ours])
+        monkeypatch.setattr(plugins, "explanations", lambda ours=ours: (ours,))
+        occurrences = explain.scan(["a", "a flux capacitor", STORE])
         assert ids(occurrences) == [("lab", 1, (2,)), ("scalar-to-vmem", 1, (3,))]
 
 
@@ -166,7 +171,7 @@ def test_more_errors_that_differ_than_are_kept(monkeypatch: pytest.MonkeyPatch) 
 
 
 LARGE = """
-import resource, sys, time
+import resource, sys
 from pallas_debug import explain
 
 def lines():
@@ -178,7 +183,6 @@ def lines():
     yield "x" * 5_000_000 + "\\n"
 
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-start = time.perf_counter()
 scan = explain.read(lines())
 grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) // 1024
 print(scan.occurrences[0].count, scan.lines, grown)
@@ -189,7 +193,7 @@ assert "jax" not in sys.modules
 def test_a_large_log_is_read_in_bounded_memory() -> None:
     """12 MB here; all that a longer one adds is more pieces."""
     done = subprocess.run(
-        [sys.executable, "-c", LARGE], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", LARGE], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
     count, lines, grown = map(int, done.stdout.split())
@@ -207,5 +211,5 @@ def test_all_recorded_messages_in_one_log() -> None:
                 yield from part.split("\n", 1)[1].splitlines(keepends=True)
                 yield "Traceback (most recent call last):\n"
 
-    known = {o.explained.entry.id for o in explain.scan(lines()) if o.explained}
+    known = {o.explanation.id for o in explain.scan(lines()) if o.explanation}
     assert known == {entry.id for entry in explain.CATALOGUE}

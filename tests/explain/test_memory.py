@@ -100,9 +100,8 @@ def test_an_estimate_counts_what_lies_in_vmem_as_often_as_it_does() -> None:
     assert memory.estimate(kernel(ROWS.operands[0], grid=(None,)))[0].buffers == 2
 
 
-@pytest.mark.parametrize(
-    "shape, dtype, size",
-    [
+def test_blocks_are_padded_to_tiles() -> None:
+    blocks: tuple[tuple[tuple[int, ...], str, int], ...] = (
         ((8, 128), "float32", 4096),
         ((1, 1), "float32", 4096),
         ((9, 129), "float32", 4 * 4096),
@@ -113,10 +112,9 @@ def test_an_estimate_counts_what_lies_in_vmem_as_often_as_it_does() -> None:
         ((128,), "int32", 4096),
         ((), "int32", 4096),
         ((32, 128), "bool", 4096),
-    ],
-)
-def test_blocks_are_padded_to_tiles(shape: tuple[int, ...], dtype: str, size: int) -> None:
-    assert memory.padded_bytes(shape, dtype) == size
+    )
+    for shape, dtype, size in blocks:
+        assert memory.padded_bytes(shape, dtype) == size, (shape, dtype)
 
 
 def test_the_grid_axes_that_an_index_map_follows() -> None:
@@ -127,12 +125,9 @@ def test_the_grid_axes_that_an_index_map_follows() -> None:
     assert memory.axes(replace(made, index_map=None)) == ()
 
 
-@pytest.mark.parametrize(
-    "count, words",
-    [(0, "0 B"), (96, "96 B"), (1536, "1.5 KiB"), (16 << 20, "16 MiB"), (3 << 30, "3 GiB")],
-)
-def test_amounts(count: int, words: str) -> None:
-    assert memory.amount(count) == words
+def test_amounts() -> None:
+    counts = (0, 96, 1536, 16 << 20, 3 << 30)
+    assert [*map(memory.amount, counts)] == ["0 B", "96 B", "1.5 KiB", "16 MiB", "3 GiB"]
 
 
 def over(limit: int, used: int) -> memory.Overflow:
@@ -201,11 +196,11 @@ def test_an_explanation_holds_all_of_it() -> None:
     found = explain.explain(text, kernel=ROWS)
     assert found is not None
     assert found.details[:4] == (
-        "wanted: 40 MiB of VMEM, of which there is 16 MiB",
-        "by its blocks the kernel takes at least:",
+        "needed: 40 MiB of VMEM, and the limit is 16 MiB",
+        "its blocks take at least:",
         "  x_ref: 16 MiB, float32[1024, 2048] of [8192, 2048], 2 buffers",
         "  w_ref: 16 MiB, float32[2048, 2048]",
     )
     without = explain.explain(text)
     assert without is not None
-    assert without.details == ("wanted: 40 MiB of VMEM, of which there is 16 MiB",)
+    assert without.details == ("needed: 40 MiB of VMEM, and the limit is 16 MiB",)

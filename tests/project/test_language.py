@@ -48,7 +48,6 @@ OPEN = {
     "pallas_debug/bridge/walk": 1,
     "pallas_debug/checks": 2,
     "pallas_debug/cli": 7,
-    "pallas_debug/findings": 9,
     "pallas_debug/ir": 5,
     "pallas_debug/session": 2,
     "pallas_debug/store": 3,

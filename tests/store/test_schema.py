@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.model import (
     Compilation,
     CostEstimate,
+    Explanation,
     Failure,
     Finding,
     Kernel,
@@ -107,7 +109,20 @@ FULL_RUN = RunRecord(
     ),
 )
 
+EXPLAINED = replace(
+    FULL_COMPILATION,
+    failure=Failure(
+        stage="compile",
+        type="X",
+        message="a",
+        explanation=Explanation(
+            id="lab", cause="a", advice="b", code="E1", details=("a", "b"), links=("https://c",)
+        ),
+    ),
+)
+
 DOCUMENTS = [
+    EXPLAINED,
     FULL_KERNEL,
     Kernel(name="", digest="", primitive=""),
     FULL_COMPILATION,
@@ -120,6 +135,36 @@ DOCUMENTS = [
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_round_trip(document: Kernel | Compilation | RunRecord) -> None:
     assert schema.decode(schema.encode(document), type(document), PATH) == document
+
+
+def test_an_explanation_is_written_without_its_empty_fields() -> None:
+    written = json.loads(schema.encode(EXPLAINED))["failure"]["explanation"]
+    assert list(written) == ["id", "cause", "advice", "code", "details", "links"]
+
+
+def test_a_failure_of_an_older_dump_gets_its_explanation_when_it_is_read() -> None:
+    overflow = "Scoped allocation with size 32.00M and limit 16.00M exceeded"
+    document = json.loads(schema.encode(FULL_COMPILATION))
+    document["failure"]["message"] = f"E1001: CompileTimeScopedVmemOom: {overflow}"
+    unknown = schema.decode(json.dumps(document).encode(), Compilation, PATH)
+    assert unknown.failure is not None
+    assert unknown.failure.explanation is None  # it is recorded that none was known
+
+    del document["failure"]["explanation"]
+    block = Operand(
+        name="x_ref",
+        kind="input",
+        shape=(8192, 1024),
+        dtype="float32",
+        memory_space="vmem",
+        block_shape=(8192, 1024),
+    )
+    kernel = replace(FULL_KERNEL, operands=(block,))
+    found = schema.decode(json.dumps(document).encode(), Compilation, PATH, kernel)
+    assert found.failure is not None
+    assert found.failure.explanation is not None
+    assert found.failure.explanation.id == "scoped-vmem-overflow"
+    assert any("x_ref: 32 MiB" in line for line in found.failure.explanation.details)
 
 
 def test_a_person_can_read_it() -> None:

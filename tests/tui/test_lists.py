@@ -20,6 +20,7 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
+from pallas_debug.model import Explanation
 from pallas_debug.store import DumpReader
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model.browser import Browser
@@ -364,7 +365,10 @@ async def test_passes_are_filtered_and_hidden() -> None:
 # Failures.
 
 
-KNOWN = ["misaligned: what is read must start at a multiple of 128", "try: another start"]
+ENTRY = Explanation(
+    id="misaligned", cause="what is read must start at a multiple of 128", advice="another start"
+)
+KNOWN = ENTRY.brief()
 
 
 @pytest.mark.parametrize("size", [(160, 48), (40, 12)])
@@ -372,7 +376,7 @@ KNOWN = ["misaligned: what is read must start at a multiple of 128", "try: anoth
 async def test_a_failure_is_told_above_its_operation(
     golden: Golden, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallas_debug.tui.model.failure.explanation", lambda *_: KNOWN)
+    monkeypatch.setattr("pallas_debug.findings.explain.of_failure", lambda *_: ENTRY)
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "G")

@@ -10,6 +10,7 @@ import logging
 import re
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from jax.experimental import pallas as pl
 
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
+from pallas_debug.findings.explain import explained
 from pallas_debug.model import Failure, SourceLine
 
 _OF_THE_FUNCTION = re.compile(
@@ -35,7 +37,7 @@ def failure(error: BaseException) -> Failure:
     """
     found = lower.failure_of(error)
     line = _misused(error, found.message) or found.source or _innermost(error)
-    return Failure(stage="lowering", type=found.type, message=found.message, source=line)
+    return explained(replace(found, source=line))
 
 
 @contextlib.contextmanager

@@ -1,28 +1,38 @@
-"""Errors into words: what a message, a failure or a finding means, and what to do about it.
+"""What an error, a failure or a finding means, and what to do about it.
 
+`explained` is the entry point for engines: it completes a failure or finding when it is created.
 Floor 1: reads text and `model` alone, and never imports jax. `catalogue/` holds the entries,
-`recognise.py` finds the one that a text is about, `logs.py` reads whole logs, `memory.py`, `fit.py`
-and `layouts.py` read what a message says in figures, `known.py` lists faults of releases.
+`plugins.py` loads those of other distributions, `recognise.py` finds the entry for a text,
+`details.py`, `memory.py`, `fit.py` and `layouts.py` extract facts from a message, `logs.py` reads
+whole logs, `known.py` lists bugs in releases of jax and libtpu.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import importlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, overload
 
-from pallas_debug.findings.explain import explained as _explained
-from pallas_debug.findings.explain import recognise
-from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
-from pallas_debug.findings.explain.catalogue import TOPICS as TOPICS
-from pallas_debug.findings.explain.explained import Explained as Explained
-from pallas_debug.findings.explain.explained import headline as headline
-from pallas_debug.findings.explain.known import KnownIssue as KnownIssue
-from pallas_debug.findings.explain.known import known_issues as known_issues
-from pallas_debug.findings.explain.logs import Occurrence as Occurrence
-from pallas_debug.findings.explain.logs import Scan as Scan
-from pallas_debug.findings.explain.logs import read as read
-from pallas_debug.findings.explain.logs import scan as scan
-from pallas_debug.findings.explain.recognise import entry as entry
 from pallas_debug.model import Explanation, Failure, Finding, Kernel
+
+if TYPE_CHECKING:
+    from pallas_debug.findings.explain.catalogue import CATALOGUE as CATALOGUE
+    from pallas_debug.findings.explain.catalogue import TOPICS as TOPICS
+    from pallas_debug.findings.explain.details import kernel_name as kernel_name
+    from pallas_debug.findings.explain.known import KnownIssue as KnownIssue
+    from pallas_debug.findings.explain.known import known_issues as known_issues
+    from pallas_debug.findings.explain.logs import Occurrence as Occurrence
+    from pallas_debug.findings.explain.logs import Scan as Scan
+    from pallas_debug.findings.explain.logs import read as read
+    from pallas_debug.findings.explain.logs import scan as scan
+
+_LAZY = {
+    "catalogue": ("CATALOGUE", "TOPICS"),
+    "details": ("kernel_name",),
+    "known": ("KnownIssue", "known_issues"),
+    "logs": ("Occurrence", "Scan", "read", "scan"),
+}
+"""Public names by their modules: importing those takes longer than a run without faults should."""
 
 WHAT_TO_ATTACH = (
     "the message whole, with its traceback",
@@ -32,46 +42,105 @@ WHAT_TO_ATTACH = (
 )
 """For an error that no entry recognises."""
 
-UNKNOWN_ADVICE = "nobody here knows this error; to report it attach " + "; ".join(WHAT_TO_ATTACH)
+UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
+    WHAT_TO_ATTACH
+)
 
 
-def explain(
-    text: str,
-    *,
-    kernel: Kernel | None = None,
-    extra: Iterable[Explanation] = (),
-) -> Explained | None:
-    """What a message means; None where no entry recognises it.
+@overload
+def explained(fault: Failure, kernel: Kernel | None = None) -> Failure: ...
+
+
+@overload
+def explained(fault: Finding) -> Finding: ...
+
+
+def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure | Finding:
+    """The failure or finding with its explanation; unchanged if it has one or none is known.
+
+    A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine did not
+    give. Plugins come before the catalogue; the first call loads them.
+
+    Args:
+      fault: what went wrong.
+      kernel: the kernel that failed, if known: names operands and sizes blocks.
+    """
+    if isinstance(fault, Finding):
+        known = None if fault.cause and fault.advice else of_finding(fault)
+        if known is None:
+            return fault
+        return replace(fault, cause=fault.cause or known.cause, advice=fault.advice or known.advice)
+    return replace(fault, explanation=fault.explanation or of_failure(fault, kernel))
+
+
+def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
+    """The explanation of a message; None if no entry recognises it.
 
     Args:
       text: a message, with or without its traceback.
-      kernel: that which failed, where it is known: its operands name what the message counts.
-      extra: entries to try first, such as those of plugins.
+      kernel: the kernel that failed, if known: names operands and sizes blocks.
     """
-    known = kernel is not None
-    found = recognise.first(text, extra, in_context=known) or recognise.first(
-        text, CATALOGUE, in_context=known
-    )
-    return None if found is None else _explained.explained(found, text, kernel)
+    return _applied(_first(text, in_context=kernel is not None), text, kernel)
 
 
-def of_failure(
-    failure: Failure, kernel: Kernel | None = None, extra: Iterable[Explanation] = ()
-) -> Explained | None:
-    """What a failed compilation means."""
-    # What we refuse ourselves has the kind of a finding for its type.
+def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
+    """The explanation of a failure: by a plugin installed here, as recorded, or by the catalogue.
+
+    Args:
+      failure: as raised or as read from a dump.
+      kernel: the kernel that failed, if known: names operands and sizes blocks.
+    """
+    from pallas_debug.findings.explain import plugins, recognise
+
+    # The type of a failure that we raise ourselves is the kind of a finding.
     name = kernel.name if kernel else "?"
     text = f"{failure.type} in kernel `{name}`\n{failure.message}"
-    found = recognise.first(text, extra, in_context=True) or recognise.first(
-        text, CATALOGUE, in_context=True
-    )
-    return None if found is None else _explained.explained(found, failure.message, kernel)
+    found = recognise.first(text, plugins.explanations(), in_context=True)
+    if found is None and failure.explanation is not None:
+        return failure.explanation
+    return _applied(found or recognise.first(text, in_context=True), failure.message, kernel)
 
 
-def of_finding(finding: Finding) -> Explained | None:
-    """What a finding means in general; its own cause and advice say more of the case at hand."""
-    found = recognise.of_kind(finding.kind)
-    said = recognise.first(finding.message, in_context=True)
-    if found is None or (finding.kind == "InterpretError" and said is not None):
-        found = said
-    return None if found is None else Explained(entry=found, kernel=finding.kernel)
+def of_finding(finding: Finding) -> Explanation | None:
+    """The general explanation of a finding; its own cause and advice are closer to the case."""
+    found = next((entry for entry in entries() if finding.kind in entry.kinds), None)
+    if found is None or finding.kind == "InterpretError":
+        found = _first(finding.message, in_context=True) or found
+    return _applied(found, finding.message)
+
+
+def entries() -> tuple[Explanation, ...]:
+    """Every entry, those of plugins first."""
+    from pallas_debug.findings.explain import catalogue, plugins
+
+    return (*plugins.explanations(), *catalogue.CATALOGUE)
+
+
+def entry(name: str) -> Explanation:
+    """The entry with this id or XLA error code; UsageError if there is none."""
+    from pallas_debug.findings.explain import recognise
+
+    return recognise.entry(name, entries())
+
+
+def _first(text: str, *, in_context: bool) -> Explanation | None:
+    """The entry that recognises a text, those of plugins first."""
+    from pallas_debug.findings.explain import plugins, recognise
+
+    found = recognise.first(text, plugins.explanations(), in_context=in_context)
+    return found or recognise.first(text, in_context=in_context)
+
+
+def _applied(
+    entry: Explanation | None, text: str, kernel: Kernel | None = None
+) -> Explanation | None:
+    from pallas_debug.findings.explain import details
+
+    return None if entry is None else details.applied(entry, text, kernel)
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _LAZY.items():
+        if name in names:
+            return getattr(importlib.import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Block sizes with which a kernel would fit into VMEM.
+"""Block sizes that would fit into VMEM.
 
-A block's size along a grid axis is changed for all operands at once that follow that axis: the
-kernel's body most likely takes its sizes from its blocks, and they have to agree.
+A block size along a grid axis changes for all operands that follow the axis: the kernel's body most
+likely takes its sizes from its blocks, so they have to agree.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ class Suggestion:
     """Blocks that would fit.
 
     Attributes:
-      blocks: of each operand that changes, by name.
-      bytes: what all would take together.
-      how: in words: which grid axis gets how many times its steps.
+      blocks: new blocks by the names of their operands.
+      bytes: sum over all operands.
+      how: which grid axis gets how many times its steps.
     """
 
     blocks: dict[str, tuple[int | None, ...]]
@@ -45,32 +45,23 @@ class Suggestion:
 
 
 def suggestions(kernel: Kernel, overflow: Overflow) -> list[Suggestion]:
-    """The largest blocks that fit, one way for each grid axis, then all axes at once.
+    """The largest blocks that fit, for each grid axis, else for all axes together.
 
-    What the compiler needs beyond blocks and scratch (spilled registers above all) is taken to
-    shrink as the blocks do.
+    Memory beyond blocks and scratch, mostly spilled registers, is assumed to shrink with them.
     """
     needed = sum(allocation.bytes for allocation in estimate(kernel)) or 1
     budget = overflow.limit * min(1.0, needed / max(overflow.used, 1))
     used_axes = sorted({a for o in kernel.operands for a in axes(o) if a is not None})
-    found = []
-    for axis in used_axes:
-        suggestion = _smallest(kernel, (axis,), budget)
-        if suggestion is not None:
-            found.append(suggestion)
-    if not found and len(used_axes) > 1:
-        both = _smallest(kernel, tuple(used_axes), budget)
-        if both is not None:
-            found.append(both)
-    if not found and not used_axes:
-        rows = _by_rows(kernel, budget)
-        if rows is not None:
-            found.append(rows)
-    return found
+    found = [_smallest(kernel, (axis,), budget) for axis in used_axes]
+    if not used_axes:
+        found = [_by_rows(kernel, budget)]
+    elif not any(found):
+        found = [_smallest(kernel, tuple(used_axes), budget)]
+    return [suggestion for suggestion in found if suggestion is not None]
 
 
 def _smallest(kernel: Kernel, along: tuple[int, ...], budget: float) -> Suggestion | None:
-    """The least division along these axes that fits."""
+    """The smallest division along these axes that fits."""
     factor = 2
     while factor <= MAX_FACTOR:
         blocks = _divided(kernel, along, factor)
@@ -89,10 +80,10 @@ def _smallest(kernel: Kernel, along: tuple[int, ...], budget: float) -> Suggesti
 
 
 def _divided(kernel: Kernel, along: tuple[int, ...], factor: int) -> Blocks | None:
-    """Blocks divided along grid axes; None where a block would cut a tile or does not divide.
+    """Blocks divided along grid axes; None if a block is not divisible, or into whole tiles.
 
-    Scratch follows no axis. Where a dimension of it is as long as one that is divided, at the same
-    distance from the last, it is taken to hold a value of that block's shape.
+    Scratch follows no axis. A dimension of it that is as long as a divided one, at the same
+    distance from the last dimension, is assumed to hold a value of that block's shape.
     """
     followed = {
         (len(operand.block_shape) - position, operand.block_shape[position])
@@ -119,7 +110,7 @@ def _divided(kernel: Kernel, along: tuple[int, ...], factor: int) -> Blocks | No
 
 
 def _by_rows(kernel: Kernel, budget: float) -> Suggestion | None:
-    """A kernel without a grid, whose operands have their first dimension in common, in slices."""
+    """Blocks of rows, for a kernel without a grid whose operands share their first dimension."""
     operands = [o for o in kernel.operands if o.kind in ("input", "output")]
     lengths = {o.shape[0] for o in operands if len(o.shape) > 1}
     if len(lengths) != 1 or any(o.kind == "scratch" for o in kernel.operands):

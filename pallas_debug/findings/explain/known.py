@@ -1,7 +1,7 @@
-"""Faults of single releases of jax and libtpu that a kernel may meet without a word.
+"""Silent bugs in specific jax or libtpu releases.
 
-Each is bound to the versions that have it and to what a kernel must hold to meet it. That a kernel
-matches says that it may be hit, and not that it is.
+Each has the versions concerned and a matcher for the kernels that may be affected. A kernel that
+matches may be affected; it need not be.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ Matcher = Callable[[Kernel, str], bool]
 
 @dataclass(frozen=True, kw_only=True)
 class KnownIssue:
-    """A fault of some releases.
+    """A bug in some releases.
 
     Attributes:
-      package: whose versions count: `jax` or `libtpu`.
-      since, before: the first version that has it, and the first that has it no more; None where
-        it is not known.
-      targets: of the compiler; empty for all. Faults of an interpreter have none.
-      engine: `tpu`, `tpu interpret`, `hlo interpret`: who is wrong.
-      matches: whether a kernel, with its jaxpr, holds what the fault takes.
+      package: `jax` or `libtpu`, whose versions count.
+      since, before: first version with the bug and first without it; None if unknown.
+      targets: of the compiler; empty for all, and for a bug of an interpreter.
+      engine: what computes wrong results: `tpu`, `tpu interpret` or `hlo interpret`.
+      matches: whether a kernel, with its jaxpr, may be affected.
     """
 
     id: str
@@ -41,7 +40,7 @@ class KnownIssue:
     links: tuple[str, ...] = ()
 
     def concerns(self, versions: Mapping[str, str], targets: Iterable[str]) -> bool:
-        """Whether the versions have it; a version that is not known is taken to have it not."""
+        """Whether these versions have the bug; an unknown version does not."""
         version = versions.get(self.package)
         if version is None:
             return False
@@ -54,7 +53,7 @@ class KnownIssue:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`0.12.0.1` as numbers that compare."""
+    """`0.12.0.1` as a tuple that compares."""
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:4])
 
 
@@ -67,7 +66,7 @@ _REFERENCE = re.compile(r"\b(?P<letter>[a-z]+):Ref<")
 
 
 def references(kernel: Kernel, jaxpr: str) -> dict[str, str]:
-    """The letters by which the jaxpr calls the operands, by the operands' names."""
+    """Variables of the jaxpr by the names of the operands."""
     letters = _REFERENCE.findall(jaxpr.partition(". let")[0])
     return {o.name: letter for o, letter in zip(kernel.operands, letters, strict=False)}
 
@@ -96,7 +95,7 @@ def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
 KNOWN_ISSUES = (
     KnownIssue(
         id="dma-zeros-with-unused-operand",
-        title="a copy may bring zeros where the kernel has an operand that it never uses",
+        title="a copy may bring zeros if the kernel has an operand that it never uses",
         advice="leave the unused operand out, or use another libtpu",
         package="libtpu",
         engine="tpu",
@@ -107,7 +106,7 @@ KNOWN_ISSUES = (
     ),
     KnownIssue(
         id="boolean-column-abort",
-        title="the compiler may die of a one-dimensional mask that becomes a column",
+        title="the compiler may crash on a one-dimensional mask that becomes a column",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota",
         package="libtpu",
         engine="tpu",
@@ -142,12 +141,13 @@ KNOWN_ISSUES = (
 def known_issues(
     kernel: Kernel, jaxpr_text: str, versions: Mapping[str, str], targets: Iterable[str] = ()
 ) -> tuple[KnownIssue, ...]:
-    """The faults of these releases that a kernel may meet.
+    """Bugs of these releases that a kernel may be affected by.
 
     Args:
-      jaxpr_text: of the kernel, as `jaxpr.txt` in a dump has it.
-      versions: of `jax` and `libtpu`, as `Kernel.versions` and `Compilation.versions` hold them.
-      targets: that it is compiled for.
+      kernel: the kernel.
+      jaxpr_text: its jaxpr, as in `jaxpr.txt` of a dump.
+      versions: of `jax` and `libtpu`, as in `Kernel.versions` and `Compilation.versions`.
+      targets: names of the targets it is compiled for.
     """
     targets = tuple(targets)
     return tuple(

@@ -1,10 +1,10 @@
-"""Vector layouts of the Mosaic compiler in words.
+"""Vector layouts of the Mosaic compiler, described in English.
 
-A value of the kernel is laid out in vector registers of 8 sublanes by 128 lanes of 32 bits. The
-compiler writes how as `#tpu.vpad<"32,{0,*},(8,128),-1">`: bits of an element, where in the first
-tile the value begins (`*` where every sublane or lane holds the same), the tile, and a dimension of
-1 that the value has not got but its layout has. Newer releases write `mosaic_tc.vpad`, and messages
-the text between the quotes alone.
+A value is laid out in vector registers of 8 sublanes by 128 lanes of 32 bits. The compiler writes
+its layout as `#tpu.vpad<"32,{0,*},(8,128),-1">`: bits of an element, offset of the value in the
+first tile (`*` if it is replicated along sublanes or lanes), tile, and a dimension of size 1 that
+the layout adds to the value. Newer releases write `mosaic_tc.vpad`; messages have only the quoted
+text.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 _LAYOUT = re.compile(
-    # Not from within a number, and no longer ones than Python reads: a text may be all digits.
+    # Bounded: a text may be all digits, and Python refuses to convert very long numbers.
     r"(?<!\d)(?P<bits>\d{1,4}),\{(?P<sublane>\*|\d{1,9}),(?P<lane>\*|\d{1,9})\},"
     r"\((?P<tile>\d{1,9}(?:,\d{1,9})*)\)"
     r"(?P<implicit>(?:,-[12])*)"
@@ -37,15 +37,14 @@ _BITS_OF_A_REGISTER = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a value lies in vector registers.
+    """Layout of a value in vector registers.
 
     Attributes:
-      bits: of one element as it lies there; a mask counts as that which it masks.
-      offsets: sublane and lane of the value's first element in the first tile; None where all
-        sublanes, or all lanes, hold the same (the value is replicated along it).
+      bits: of one element; a mask has those of the values it masks.
+      offsets: sublane and lane of the first element in the first tile; None if the value is
+        replicated along them.
       tile: rows and lanes of a tile.
-      implicit: dimensions of 1 that the layout has and the value has not: -1 for the last, -2 for
-        the one before.
+      implicit: dimensions of size 1 that the layout adds: -1 for the last, -2 for the second last.
     """
 
     bits: int
@@ -100,12 +99,12 @@ def parse(text: str) -> Layout | None:
 
 
 def holds_layouts(text: str) -> bool:
-    """Whether a text has a layout to describe."""
+    """Whether a text contains a layout."""
     return _LAYOUT.search(text) is not None or _NO_LAYOUT.search(text) is not None
 
 
 def describe(text: str) -> tuple[str, ...]:
-    """What the layouts in a text say, a line each.
+    """Descriptions of the layouts in a text, a line each.
 
     Args:
       text: a layout, a message of the compiler, or lines of a Mosaic dump.
@@ -129,7 +128,7 @@ def _each(text: str) -> list[str]:
 
 
 def _operation(match: re.Match[str], line: str) -> list[str]:
-    """Each operand and result that is a vector, with its type and layout."""
+    """Every operand and result that is a vector, with its type and layout."""
     signature = _SIGNATURE.search(line)
     names = _VALUE.findall(match["operands"])
     lines = [match["name"]]
@@ -141,11 +140,11 @@ def _operation(match: re.Match[str], line: str) -> list[str]:
         for number, layout in enumerate(layouts):
             if layout is None:
                 continue
-            # A store is printed in another order than that of its operands.
+            # A store is not printed in the order of its operands.
             in_order = word == "operand" and "store" not in match["name"]
             is_named = in_order and len(names) == len(layouts)
             name = f" {names[number]}" if is_named else ""
-            # Scalars have a place in the list of layouts and none in that of the types.
+            # Scalars are in the list of layouts, but not in that of the types.
             kind = f", {types[number]}" if len(types) == len(layouts) else ""
             lines.append(f"  {word} {number}{name}{kind}: {layout}")
     if match["name"].endswith(".relayout"):
@@ -168,7 +167,7 @@ def _relayout(match: re.Match[str]) -> tuple[str, ...]:
 
 
 def reasons(source: Layout, target: Layout) -> list[str]:
-    """Why a value in one layout has to be moved to be in another."""
+    """What has to change to bring a value from one layout into another."""
     found = []
     for name, have, want in zip(("sublanes", "lanes"), source.offsets, target.offsets, strict=True):
         if have is None and want is not None:

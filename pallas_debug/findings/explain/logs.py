@@ -1,8 +1,8 @@
-"""Reads a log of any size for errors of kernels: what, how often, at which lines, of which kernel.
+"""Find errors of kernels in a log of any size: each once, with count, lines and kernel.
 
 The log is read in pieces of a few megabytes. Each piece is searched for the marks of the catalogue,
-which costs little, and only around a mark are lines looked at: a message runs on over several, and
-those of several processes may alternate. What is kept is one record for each distinct error.
+which is cheap; only lines around a mark are examined. A message spans several lines, and lines of
+several processes may alternate. Memory holds one record per distinct error.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
-from pallas_debug.findings.explain import recognise
+from pallas_debug.findings.explain import plugins, recognise
 from pallas_debug.findings.explain.catalogue import CATALOGUE
-from pallas_debug.findings.explain.explained import Explained, explained, kernel_name
+from pallas_debug.findings.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
 
 PIECE = 1 << 22
-"""Characters of the log that are held at a time, but for what is carried over."""
+"""Characters of the log held at a time, besides the lines carried over."""
 BEFORE = 200
-"""Lines that are looked back for a word which says that an error is about a kernel."""
+"""Lines before an error that are searched for a word that makes it one of a kernel."""
 AFTER = 240
-"""Lines, of all processes, within which a message of one of them is over."""
+"""Lines of all processes within which a message of one of them ends."""
 LONGEST = 120
-"""Lines of one message; a table of allocations has some seventy."""
+"""Maximum lines of a message; a table of allocations has about 70."""
 MAX_LINE = 1 << 14
-"""Characters of a line that are looked at."""
+"""Maximum characters of a line; the rest is ignored."""
 MAX_MESSAGE = 1 << 17
-"""Characters of a message that are looked at, all its lines together."""
+"""Maximum characters of a message, over all its lines."""
 MAX_PLACES = 10
 MAX_DISTINCT = 1000
 
@@ -37,9 +37,9 @@ _PREFIX = re.compile(
     r"(?P<worker>\[(?:gw|rank|worker|host|proc\w*)?[ :=-]?\d+\]|\([^()]*\bpid=\d+[^()]*\)"
     r"|[\w.-]+[ \t]+\|)[ \t:]?(?:\[ *\d+%\] )?"
 )
-"""What launchers write before each line: pytest-xdist, mpirun, ray, docker compose."""
+"""Prefixes of launchers: pytest-xdist, mpirun, ray, docker compose."""
 _DECORATION = re.compile(r"(?:E {2,}|[IWEF]\d{4} \d\d:\d\d:\d\d\.\d+ +\d+ \S+\] )")
-"""Before a message: pytest's margin, or the head of a line of libtpu's log."""
+"""Pytest's margin, or the prefix of libtpu's log."""
 _START = re.compile(
     r"(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception|Exit|Warning)\b(?::|$)"
     r"|(?:INTERNAL|INVALID_ARGUMENT|RESOURCE_EXHAUSTED|UNIMPLEMENTED|NOT_FOUND|ABORTED): "
@@ -47,25 +47,25 @@ _START = re.compile(
 )
 _ERROR = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
 _OURS = re.compile(r"Mosaic failed to compile|MosaicError|Pallas|pallas|LoweringException|libtpu")
-"""What an error that no entry recognises must have for it to be about a kernel."""
+"""Required of an unrecognised error to count as one of a kernel."""
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+::")
 _CHAIN = ("The above exception was the direct cause", "jax.io_callback failed")
-"""What stands between two tellings of one error."""
+"""Lines between two occurrences of the same exception in a chain."""
 _ERROR_MARKS = ("Error: ", "Exception: ", "Mosaic failed to compile")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Occurrence:
-    """An error of a log, told once.
+    """A distinct error of a log.
 
     Attributes:
-      explained: None where no entry recognises it.
-      text: of the first time, at most `LONGEST` lines.
-      lines: numbers of the first lines at which it stands, counted from 1.
-      workers: what the lines of the processes that say it begin with; empty for a plain log.
+      explanation: None if no entry recognises it.
+      text: of the first occurrence, at most `LONGEST` lines.
+      lines: numbers of the first lines where it occurs, counted from 1.
+      workers: prefixes of the processes that printed it; empty for a plain log.
     """
 
-    explained: Explained | None
+    explanation: Explanation | None
     text: str
     kernel: str | None = None
     count: int = 1
@@ -80,11 +80,11 @@ class Occurrence:
 
 @dataclass(frozen=True, kw_only=True)
 class Scan:
-    """What a log holds.
+    """Errors of a log.
 
     Attributes:
-      others: errors that are not about kernels, and are left alone.
-      dropped: errors beyond the first `MAX_DISTINCT` that differ.
+      others: number of errors that are not about kernels.
+      dropped: number of distinct errors beyond the first `MAX_DISTINCT`.
     """
 
     lines: int
@@ -93,19 +93,18 @@ class Scan:
     dropped: int = 0
 
 
-def scan(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Iterator[Occurrence]:
-    """The errors of kernels in a log, each once, in the order of their first lines.
+def scan(lines: Iterable[str]) -> Iterator[Occurrence]:
+    """Errors of kernels in a log, each once, in the order of their first lines.
 
     Args:
-      lines: of the log, with or without the newlines.
-      extra: entries besides those of the catalogue.
+      lines: of the log, with or without newlines.
     """
-    yield from read(lines, extra).occurrences
+    yield from read(lines).occurrences
 
 
-def read(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Scan:
-    """All that `scan` finds, and what it leaves alone."""
-    reader = _Reader(catalogue=(*extra, *CATALOGUE))
+def read(lines: Iterable[str]) -> Scan:
+    """The errors that `scan` yields, with the numbers of lines and of other errors."""
+    reader = _Reader(catalogue=(*plugins.explanations(), *CATALOGUE))
     held: list[str] = []
     size = 0
     for line in lines:
@@ -121,11 +120,11 @@ def read(lines: Iterable[str], extra: Iterable[Explanation] = ()) -> Scan:
 
 @dataclass
 class _Worker:
-    """What is known of one process's part of the log.
+    """State of one process's part of the log.
 
     Attributes:
-      last: the error that was told last, and where its message ends.
-      is_echo: whether what comes next may be the same error told again.
+      last: key of its last error.
+      is_echo: whether the next error may be the same one, repeated in an exception chain.
     """
 
     last: tuple[object, ...] | None = None
@@ -134,15 +133,15 @@ class _Worker:
 
 @dataclass
 class _Reader:
-    """The log up to here; `held` are the lines that the next piece still needs."""
+    """State after some pieces; `held` are the lines that the next piece still needs."""
 
     catalogue: tuple[Explanation, ...]
     held: list[str] = field(default_factory=list)
     first: int = 1  # number of the first held line
-    done: int = 1  # number of the first line that is not looked at yet
+    done: int = 1  # number of the first line not examined yet
     workers: dict[str, _Worker] = field(default_factory=dict)
     found: dict[tuple[object, ...], Occurrence] = field(default_factory=dict)
-    told: dict[str, int] = field(default_factory=dict)  # message ends of each worker
+    ends: dict[str, int] = field(default_factory=dict)  # of the last message of each worker
     others: int = 0
     dropped: int = 0
 
@@ -168,10 +167,10 @@ class _Reader:
         )
 
     def _marked(self, text: str, ends: list[int]) -> list[int]:
-        """Indices of the lines that hold a mark.
+        """Indices of the lines that contain a mark.
 
-        To look for a text costs a millisecond for a megabyte, and there are some 200. Most need not
-        be looked for: a word from their middle is not among the words of this piece.
+        Searching for one of some 200 marks takes a millisecond per megabyte. Most are skipped: a
+        word from their middle is not among the words of this piece.
         """
         if any(entry.pattern and not entry.marks for entry in self.catalogue):
             return list(range(len(ends)))
@@ -192,7 +191,7 @@ class _Reader:
         worker, line = _split(held[index])
         number = self.first + index
         state = self.workers.setdefault(worker, _Worker())
-        if number < self.told.get(worker, 0):
+        if number < self.ends.get(worker, 0):
             return
         if any(mark in line for mark in _CHAIN):
             state.is_echo = True
@@ -202,22 +201,21 @@ class _Reader:
         if entry is None and _is_about_kernels(held, index, worker):
             entry = recognise.first(message, self.catalogue, in_context=True)
         if entry is not None and not entry.marks and not _matches(entry, line):
-            return  # without marks every line is looked at: this one's turn comes
+            return  # without marks every line is examined: the matching one comes later
         if entry is None and not (_ERROR.search(line) or "Mosaic failed" in line):
             return
-        self.told[worker] = self.first + end
+        self.ends[worker] = self.first + end
         if entry is None and not _OURS.search(f"{_frames(held, index, worker)}\n{message}"):
             self.others += 1
             return
         if entry is None and "CpuCallback error" in line:
-            return  # jax wraps what its callbacks raise, and says it below
-        self._tell(entry, message, number, worker, state)
+            return  # jax wraps exceptions of callbacks, and prints them below
+        self._add(entry, message, number, worker, state)
 
-    def _tell(
+    def _add(
         self, entry: Explanation | None, message: str, number: int, worker: str, state: _Worker
     ) -> None:
-        meaning = None if entry is None else explained(entry, message)
-        kernel = meaning.kernel if meaning else kernel_name(message)
+        kernel = kernel_name(message)
         key: tuple[object, ...] = (entry.id if entry else message.split("\n", 1)[0], kernel)
         echo = state.is_echo and state.last is not None and state.last[0] == key[0]
         state.is_echo = False
@@ -230,7 +228,8 @@ class _Reader:
             if len(self.found) >= MAX_DISTINCT:
                 self.dropped += 1
                 return
-            known = Occurrence(explained=meaning, text=message, kernel=kernel, count=0)
+            explanation = None if entry is None else applied(entry, message)
+            known = Occurrence(explanation=explanation, text=message, kernel=kernel, count=0)
         workers = known.workers
         if worker and worker not in workers and len(workers) < MAX_PLACES:
             workers = (*workers, worker)
@@ -250,7 +249,7 @@ def _is_about_kernels(held: list[str], index: int, worker: str) -> bool:
 
 
 def _frames(held: list[str], index: int, worker: str) -> str:
-    """The traceback that ends in a line, whole; empty where there is none."""
+    """The whole traceback that ends in a line; empty if there is none."""
     frames: list[str] = []
     for raw in reversed(held[max(0, index - BEFORE) : index]):
         whose, line = _split(raw)
@@ -269,7 +268,7 @@ def _matches(entry: Explanation, line: str) -> bool:
 
 
 def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
-    """The lines of a message without what stands before them, and the index behind the last."""
+    """The lines of a message without their prefixes, and the index after the last."""
     lines = [_split(held[index])[1]]
     end = index + 1
     left = MAX_MESSAGE - len(lines[0])
@@ -288,7 +287,7 @@ def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """What a launcher wrote before a line, and the message's own part of it."""
+    """The launcher's prefix of a line, and the rest."""
     line = line.rstrip("\r\n")
     prefix = _PREFIX.match(line)
     worker = ""

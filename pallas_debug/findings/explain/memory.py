@@ -1,8 +1,8 @@
-"""What an overflow of VMEM or SMEM says: who takes how much, and the blocks that would fit.
+"""Allocations behind an overflow of VMEM or SMEM.
 
-libtpu says it in three ways. Over the scoped limit it gives two sums and no table; over the chip's
-capacity a table of the largest allocations; and where one allocation alone is too large, that one.
-Where there is no table, it is made from the kernel's blocks.
+libtpu has three messages. Above the scoped limit it prints two sums; above the chip's capacity, a
+table of the largest allocations; and if a single allocation is too large, that one. Without a table
+in the message, the allocations are estimated from the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Allocation:
     """A piece of VMEM or SMEM.
 
     Attributes:
-      what: `input 0`, `scratch`, `spilled registers`, or the operand's name where it is known.
-      block: of the block or buffer, as XLA writes it: `f32[512,4096]`.
-      whole: of the whole operand.
-      buffers: how often the block is there.
-      bytes: of all buffers together.
+      what: the operand's name if known, else `input 0`, `scratch`, `spilled registers`.
+      block: dtype and shape of the block or buffer, as XLA writes it: `f32[512,4096]`.
+      whole: dtype and shape of the whole operand.
+      buffers: number of buffers of the block.
+      bytes: sum over all buffers.
     """
 
     what: str
@@ -68,11 +68,11 @@ class Allocation:
 
 @dataclass(frozen=True, kw_only=True)
 class Overflow:
-    """What was to be had of a memory, and what was wanted, in bytes.
+    """Bytes of a memory that were used, and its limit.
 
     Attributes:
-      allocations: largest first; not all of them where the compiler names only some.
-      is_estimate: whether they are made from the kernel's blocks and not the compiler's own.
+      allocations: largest first; the compiler may name only some.
+      is_estimate: whether they are estimated from the kernel's blocks.
     """
 
     space: str
@@ -91,10 +91,11 @@ def amount(count: float) -> str:
 
 
 def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
-    """The overflow that a message tells of; None where it tells of none.
+    """The overflow that a message reports, if any.
 
     Args:
-      kernel: gives operands their names, and the table where the message has none.
+      message: of the compiler.
+      kernel: for the names of its operands, and for an estimate if the message has no table.
     """
     one = _ONE.search(message)
     if one is not None:
@@ -154,7 +155,7 @@ def _allocation(tag: str, size: int, kernel: Kernel | None) -> Allocation:
 
 
 def _name(kernel: Kernel | None, side: str, number: int) -> str | None:
-    """The operand's own name; the compiler counts scalar prefetch among the inputs."""
+    """The operand's name; the compiler counts scalar prefetch among the inputs."""
     if kernel is None:
         return None
     kinds = ("dynamic_grid", "scalar_prefetch", "input") if side == "input" else ("output",)
@@ -170,10 +171,11 @@ def _bytes(text: str) -> int:
 def estimate(
     kernel: Kernel, blocks: Sequence[tuple[int | None, ...]] | None = None
 ) -> list[Allocation]:
-    """What the operands take of VMEM, largest first: a lower bound, as nobody knows the spills.
+    """VMEM used by the operands, largest first: a lower bound, as spills are unknown.
 
     Args:
-      blocks: instead of those of the kernel's operands, in the order of `kernel.operands`.
+      kernel: the kernel.
+      blocks: replaces the blocks of `kernel.operands`.
     """
     found = []
     for number, operand in enumerate(kernel.operands):
@@ -197,14 +199,14 @@ def estimate(
 
 
 def block_of(operand: Operand) -> tuple[int | None, ...] | None:
-    """The block that lies in VMEM: of scratch, and where there is no block, the whole."""
+    """The part that is in VMEM: the block, or the whole operand without one."""
     if operand.kind in ("scalar_prefetch", "dynamic_grid"):
         return None
     return operand.shape if operand.block_shape is None else operand.block_shape
 
 
 def _buffers(kernel: Kernel, operand: Operand) -> int:
-    """The compiler keeps one buffer of a block that never changes, else two."""
+    """Number of buffers: the compiler keeps one for a block that never changes, else two."""
     steps = math.prod(size or 2 for size in kernel.grid)
     said = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if operand.kind == "scratch" or steps == 1:
@@ -215,7 +217,7 @@ def _buffers(kernel: Kernel, operand: Operand) -> int:
 
 
 def padded_bytes(shape: Sequence[int], dtype: str) -> int:
-    """Bytes of an array in VMEM, where its last two dimensions are whole tiles."""
+    """Bytes of an array in VMEM, its last two dimensions padded to whole tiles."""
     bits = bits_of(dtype)
     rows = SUBLANES * max(1, 32 // bits)
     *leading, second, last = (1, 1, *shape)
@@ -234,7 +236,7 @@ _PARAMETERS = re.compile(r"lambda\s*;(?P<names>.*?)\.\s*let", re.DOTALL)
 
 
 def axes(operand: Operand) -> tuple[int | None, ...]:
-    """For each dimension of the block, the grid axis whose index it takes as it is, if any."""
+    """For each dimension of the block, the grid axis that its index map passes through, if any."""
     if operand.index_map is None or operand.block_shape is None:
         return ()
     result = _RESULT.search(operand.index_map)
@@ -250,7 +252,7 @@ def axes(operand: Operand) -> tuple[int | None, ...]:
 
 
 def _is_constant(operand: Operand) -> bool:
-    """Whether the index map gives numbers alone, so that one block is all there is."""
+    """Whether the index map returns only constants, so that there is a single block."""
     result = _RESULT.search(operand.index_map or "")
     if operand.index_map is None or result is None:
         return True

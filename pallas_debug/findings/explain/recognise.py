@@ -1,7 +1,7 @@
-"""Which entry of the catalogue a text is about.
+"""Match texts against the entries of the catalogue.
 
-A message is recognised by its error code or by its core, never by what stands before it or by the
-class of the exception: both change from release to release.
+A message is recognised by its error code or by its core, never by a prefix or by the exception's
+class: those change from release to release.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pallas_debug.findings.explain.catalogue.general import STATUSES
 from pallas_debug.model import Explanation
 
 CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\b")
-"""What makes it plausible that a text which other programs print too is about a kernel."""
+"""Words near which a message that other programs print too is about a kernel."""
 
 _CODE = re.compile(r"E\d{4}")
 
@@ -27,10 +27,10 @@ def matches(
     *,
     in_context: bool = False,
 ) -> list[Explanation]:
-    """The entries that recognise a text; those that are general only where no other does.
+    """The entries that recognise a text; general ones only if no other does.
 
     Args:
-      in_context: the text is known to be about a kernel, whatever it says.
+      in_context: whether the text is known to be about a kernel.
     """
     about_kernels = in_context or CONTEXT.search(text) is not None
     found = [
@@ -47,9 +47,9 @@ def matches(
 def first(
     text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
 ) -> Explanation | None:
-    """The entry that recognises a text; of several, that whose words come last.
+    """The entry that recognises a text; of several, the one that matches last.
 
-    In a log of chained exceptions the last one is what the user sees.
+    The last of several chained exceptions is the one that the user sees.
     """
     found = matches(text, catalogue, in_context=in_context)
     return max(found, key=lambda entry: _last(entry, text), default=None)
@@ -59,11 +59,11 @@ def _last(entry: Explanation, text: str) -> int:
     return max((m.start() for m in compiled(entry.pattern).finditer(text)), default=-1)
 
 
-def entry(name: str, catalogue: Sequence[Explanation] = CATALOGUE) -> Explanation:
-    """The entry of an id or of a code of XLA's.
+def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
+    """The entry with an id or XLA error code.
 
     Raises:
-      UsageError: there is none; the message names those that are spelled alike.
+      UsageError: there is none; the message suggests similar ids.
     """
     code = name.upper()
     if code in {status for status, _ in STATUSES}:
@@ -83,12 +83,7 @@ def entry(name: str, catalogue: Sequence[Explanation] = CATALOGUE) -> Explanatio
     )
 
 
-def of_kind(kind: str, catalogue: Iterable[Explanation] = CATALOGUE) -> Explanation | None:
-    """The entry that explains findings of a kind."""
-    return next((entry for entry in catalogue if kind in entry.kinds), None)
-
-
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A recogniser; each is compiled when a text first holds one of its marks."""
+    """A compiled pattern, compiled when a text first contains one of the entry's marks."""
     return re.compile(pattern)

@@ -263,7 +263,7 @@ def interpret_error(seen: Sighting, *, error: str) -> Finding:
 
 def failed(seen: Sighting, failure: Failure, kernel: Kernel | None = None) -> Finding:
     """A call that jax failed to trace, or a kernel that was not compiled."""
-    known = explain.of_failure(failure, kernel)
+    known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"

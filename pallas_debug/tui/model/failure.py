@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.model import Failure, Kernel
+from pallas_debug.model import Failure
 from pallas_debug.tui.model.browser import Browser, Entry
 
 _NAMED = re.compile(
@@ -62,6 +62,7 @@ def report(browser: Browser, entry: Entry, target: str | None) -> FailureReport 
         headline=f"{failure.stage} failed{where}{after}: {failure.type}",
         place=_place(browser, entry, failure),
         message=tuple(lines),
+        explanation=tuple(failure.explanation.brief()) if failure.explanation else (),
     )
 
 
@@ -74,28 +75,6 @@ def _place(browser: Browser, entry: Entry, failure: Failure) -> str:
         lines = browser.source_lines(entry)
         text = lines[source.line - 1] if 0 < source.line <= len(lines) else None
     return f"{source}   {text.strip()}" if text else str(source)
-
-
-def explanation(failure: Failure, kernel: Kernel | None) -> list[str]:
-    """Explain a failure: its cause, details from the message, what to try.
-
-    Asks plugins of other distributions first, which may take a while; one that cannot be loaded is
-    ignored.
-    """
-    from pallas_debug.findings import explain
-    from pallas_debug.hooks import explanations, plugin_manager
-
-    try:
-        extra = explanations(plugin_manager(), failure.message)
-    except Exception:  # noqa: BLE001 - a broken plugin must not hide the failure
-        extra = []
-    found = explain.of_failure(failure, kernel, extra=extra)
-    return found.brief() if found is not None else []
-
-
-def prepare() -> None:
-    """Import what `explanation` needs."""
-    explanation(Failure(stage="compile", type="", message=""), None)
 
 
 def line_of(lines: Sequence[str], failure: Failure) -> int | None:

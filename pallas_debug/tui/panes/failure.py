@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Iterator
 from typing import ClassVar
 
 from textual import work
 from textual.events import Resize
 from textual.message import Message
 from textual.reactive import reactive
-from textual.timer import Timer
 from textual.widget import Widget
 
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.model import Failure, Kernel
-from pallas_debug.tui.model import DEBOUNCE
+from pallas_debug.model import Failure
 from pallas_debug.tui.model import failure as failures
 from pallas_debug.tui.model.browser import Browser, Entry, TextPlace
 from pallas_debug.tui.model.failure import FailureReport
@@ -59,7 +55,6 @@ class FailurePane(LineView):
         super().__init__(id=id)
         self.report: FailureReport | None = None
         self._report_rows: list[tuple[str, str]] = []
-        self._timer: Timer | None = None
 
     @property
     def count(self) -> int:
@@ -70,40 +65,10 @@ class FailurePane(LineView):
         report = failures.report(browser, entry, target) if entry is not None else None
         if report == self.report:
             return
-        self.workers.cancel_group(self, "explain")
-        if self._timer is not None:
-            self._timer.stop()
-        self._set_report(report, keep=0)
-        failure = browser.failure(entry, target) if entry is not None else None
-        if failure is not None and entry is not None:
-            kernel = browser.stored(entry).kernel
-            # A second busy thread would delay this screen, and the next kernel too.
-            explain = partial(self._explain_if_shown, failure, kernel, report)
-            self._timer = self.set_timer(DEBOUNCE, explain)
-
-    def _explain_if_shown(
-        self, failure: Failure, kernel: Kernel | None, report: FailureReport | None
-    ) -> None:
-        if report is self.report:
-            self._explain(failure, kernel, report)
-
-    @work(thread=True, group="explain")
-    def _explain(
-        self, failure: Failure, kernel: Kernel | None, report: FailureReport | None
-    ) -> None:
-        lines = failures.explanation(failure, kernel)
-        if lines:
-            self.call_later(self._explained, report, lines)
-
-    def _explained(self, report: FailureReport | None, lines: Sequence[str]) -> None:
-        if report is not None and report is self.report:
-            self._set_report(replace(report, explanation=tuple(lines)), keep=self.cursor)
-
-    def _set_report(self, report: FailureReport | None, *, keep: int) -> None:
         self.report = report
         self.display = report is not None
         self._fit()
-        self.changed(keep=keep)
+        self.changed(keep=0)
 
     def find_line(self, browser: Browser, place: TextPlace) -> None:
         """Find the line of a text at which its kernel failed, and post `LineFound`."""

@@ -28,7 +28,7 @@ TOPICS: dict[str, tuple[Explanation, ...]] = {
     "Checks, prints, interpret modes": checks.ENTRIES,
     "Environment": environment.ENTRIES,
     "Crashes": crash.ENTRIES,
-    "What is left": general.ENTRIES,
+    "Other errors": general.ENTRIES,
 }
 
 CATALOGUE: tuple[Explanation, ...] = tuple(e for entries in TOPICS.values() for e in entries)

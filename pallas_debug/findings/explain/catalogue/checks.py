@@ -39,7 +39,7 @@ ENTRIES = (
         "Only interpret mode is supported on CPU backend",
         "Cannot lower pallas_call on platform:",
         title="a TPU kernel is called where there is no TPU",
-        cause="a CPU runs kernels in interpret mode alone",
+        cause="a CPU runs kernels only in interpret mode",
         advice="run under pallas_debug.interpret or pltpu.force_tpu_interpret_mode(), in pytest "
         "with --pallas-interpret; or compile it here with `pallas-debug dump`",
         links=(JAX + "20908",),
@@ -47,7 +47,7 @@ ENTRIES = (
     entry(
         "interpreter-random",
         "MLIR translation rule for primitive 'prng_",
-        title="HLO interpret mode has no random numbers of the TPU's",
+        title="HLO interpret mode lacks the TPU's random numbers",
         cause="pltpu.prng_seed and prng_random_bits exist on TPUs and in TPU interpret mode",
         advice="use TPU interpret mode (pltpu.InterpretParams()), or pass random numbers in",
     ),

@@ -8,7 +8,7 @@ ENTRIES = (
     entry(
         "mask-to-column",
         "layout.h:…Check failed: rem == 0",
-        title="the compiler dies of a row of booleans that becomes a column",
+        title="the compiler crashes on a row of booleans that becomes a column",
         cause="m[:, None] or a reshape of a one-dimensional mask: libtpu 0.0.42 refuses it with "
         "`unsupported shape cast`, 0.0.50 aborts",
         advice="build the mask in two dimensions with jax.lax.broadcasted_iota, or turn int32 or "
@@ -23,7 +23,7 @@ ENTRIES = (
         title="libtpu aborts after it has written its dumps",
         cause="it looks for a template of a report that is not in the wheel; the bundles are there",
         advice="read the dumps that were written, or use a newer libtpu",
-        versions="libtpu 0.0.40 and about it, on a TPU host, with --xla_jf_dump_to; without a TPU "
+        versions="around libtpu 0.0.40, on a TPU host, with --xla_jf_dump_to; without a TPU "
         "0.0.40 and 0.0.42 write them and go on",
     ),
     entry(
@@ -41,9 +41,9 @@ ENTRIES = (
         "died of SIGSEGV",
         "died of SIGILL",
         kind="CompilerAbort",
-        title="the compiler's process died of a bad memory access or instruction",
-        cause="a fault of libtpu's, which a kernel that it should have refused brings about: a "
-        "float as an index is one, an empty operand in SMEM another",
+        title="the compiler crashed on a bad memory access or instruction",
+        cause="a bug in libtpu, triggered by a kernel that it should have refused: for instance a "
+        "float as an index, or an empty operand in SMEM",
         advice="look at the operations of the line last named; make the kernel smaller until it "
         "compiles; then report it",
         ambiguous=True,
@@ -55,8 +55,8 @@ ENTRIES = (
         "*** Check failure stack trace: ***",
         kind="CompilerAbort",
         title="a check inside the compiler failed and ended its process",
-        cause="a fault of libtpu's: a kernel that it should have compiled or refused",
-        advice="the last pass that left a dump says how far it came; make the kernel smaller until "
+        cause="a bug in libtpu: it should have compiled or refused the kernel",
+        advice="the last pass that left a dump shows how far it got; make the kernel smaller until "
         "it compiles; then report it. A dead process may hold the TPU: end it",
         links=(JAX + "39366",),
         ambiguous=True,

@@ -67,7 +67,7 @@ ENTRIES = (
         "Invalid TPU external name",
         "Your TPU topology name … is invalid",
         title="libtpu knows no topology of this name",
-        cause="topologies are spelled as in v5e:2x2, v5p:2x2x1, v6e:2x2 and tpu7x:2x2x1",
+        cause="topologies are written as in v5e:2x2, v5p:2x2x1, v6e:2x2 and tpu7x:2x2x1",
         advice="`pallas-debug targets` lists the names",
     ),
     entry(
@@ -75,9 +75,9 @@ ENTRIES = (
         "could not determine TPU accelerator type",
         "could not determine TPU worker hostnames",
         title="libtpu asks for the TPU of this host, and there is none",
-        cause="it was loaded on a machine without a TPU; to compile it does not matter",
-        advice="nothing, where only compiling is wanted; TPU_SKIP_MDS_QUERY=1 saves the time that "
-        "it waits. On a TPU host set TPU_ACCELERATOR_TYPE",
+        cause="it was loaded on a machine without a TPU; compiling works without one",
+        advice="nothing, if you only compile; TPU_SKIP_MDS_QUERY=1 avoids the wait. "
+        "On a TPU host set TPU_ACCELERATOR_TYPE",
         links=(JAX + "29069",),
         general=True,
     ),
@@ -85,7 +85,7 @@ ENTRIES = (
         "unknown-flag",
         "Unknown flag in XLA_FLAGS",
         "ERROR: Unknown command line flag 'xla_",
-        title="a flag that this XLA or libtpu does not know, and it ends the process",
+        title="a flag unknown to this XLA or libtpu, which ends the process",
         cause="flags of the TPU's compiler go into LIBTPU_INIT_ARGS, others into XLA_FLAGS; and "
         "both change between releases",
         advice="move the flag to the other variable, or leave it out",
@@ -118,7 +118,7 @@ ENTRIES = (
         "pallas_call() got an unexpected keyword argument",
         title="an argument that pallas_call of this jax does not take",
         cause="it was renamed or removed",
-        advice="leave backend= out: the compiler_params say it; see Pallas's changelog for others",
+        advice="leave backend= out: compiler_params select it; see Pallas's changelog for others",
         versions="backend= until jax 0.9",
         links=(PALLAS + "CHANGELOG.html",),
     ),

@@ -1,4 +1,4 @@
-"""What is left to say where no other entry fits."""
+"""General entries, for messages that no other entry matches."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STATUSES = (
     ("E0014", "DataLoss"),
     ("E0015", "Unauthenticated"),
 )
-"""Codes of XLA's that say no more than the status which they stand for."""
+"""XLA error codes that only name a status."""
 
 ENTRIES = (
     entry(
@@ -31,16 +31,16 @@ ENTRIES = (
         kind="InvalidOperation",
         title="jax wrote an operation that is not valid",
         cause="the message asks for a bug report, but mostly a kernel has mixed up scalars and "
-        "vectors, dtypes or shapes; the operation it names is the one that came of the line",
+        "vectors, dtypes or shapes; the operation it names is what the line was lowered to",
         advice="look at the types behind `but got`, and cast or reshape so that they fit",
         general=True,
     ),
     entry(
         "xla-status",
         *(f"{code}: {name}" for code, name in STATUSES),
-        title="an error of XLA's that has no code of its own",
+        title="an XLA error without a code of its own",
         cause="these codes say no more than the status: an argument, a resource, something inside",
-        advice="the words behind the code say what it is",
+        advice="the text after the code says what it is",
         general=True,
     ),
 )

@@ -11,7 +11,7 @@ ENTRIES = (
         "shape-cast",
         "unsupported shape cast",
         title="a reshape that moves elements across tiles",
-        cause="a reshape is free while it leaves whole tiles alone; this one splits or joins the "
+        cause="a reshape is free if it keeps whole tiles; this one splits or joins the "
         "last two dimensions, or turns a vector into a column, and the compiler has no way to",
         advice="keep the last dimension, or split and join it in multiples of 128; keep dimensions "
         "of 1 (keepdims=True) instead of adding them later; build masks with "
@@ -62,7 +62,7 @@ ENTRIES = (
         "Unsupported type in transpose",
         kind="UnsupportedLayout",
         title="a transposition of a padded matrix or of a narrow dtype",
-        cause="older compilers transpose whole 32-bit tiles alone",
+        cause="older compilers transpose only whole 32-bit tiles",
         advice="pad both dimensions to 128, transpose as float32 or int32, or contract the other "
         "dimension in lax.dot_general instead of transposing",
         versions="libtpu of 2023 to 2025: 0.0.11 says so of int8, 0.0.17 transposes it",

@@ -33,7 +33,7 @@ ENTRIES = (
         "Cannot do int indexing on TPU",
         "Multiple source vregs along gather dimension",
         title="rows or elements are picked by an array of indices",
-        cause="a TensorCore picks within a tile alone, as jnp.take_along_axis does along the last "
+        cause="a TensorCore gathers only within a tile, as jnp.take_along_axis does along the last "
         "two dimensions",
         advice="multiply by a one-hot matrix; loop over the indices with ref[pl.ds(i, 1)]; or let "
         "an index map with scalar prefetch bring the rows",
@@ -183,7 +183,7 @@ ENTRIES = (
         "are only allowed on VMEM and SMEM references",
         "Buffers with a memory space of HBM or ANY cannot be referenced directly",
         title="a reference in HBM is loaded or stored directly",
-        cause="a TPU core loads and stores VMEM and SMEM alone; HLO interpret mode lets it pass",
+        cause="a TPU core loads and stores only VMEM and SMEM; HLO interpret mode accepts it",
         advice="copy it with pltpu.sync_copy or make_async_copy to a VMEM scratch; or give the "
         "operand a block and leave memory_space out",
         kinds=("DirectHbmAccess",),
@@ -203,7 +203,7 @@ ENTRIES = (
         "'arith.index_cast' op operand",
         kind="InvalidOperation",
         title="an index is a float",
-        cause="the index came of a division with / or of a float operand; jax says it as an "
+        cause="the index comes from a division with / or a float operand; jax reports it as an "
         "internal error",
         advice="divide with //, or cast the index with .astype(jnp.int32)",
         links=(JAX + "26034",),
@@ -214,7 +214,7 @@ ENTRIES = (
         "failed to verify 'elementType': VectorElementTypeInterface",
         kind="UnsupportedDtype",
         title="complex numbers in a kernel",
-        cause="a TPU vector holds real numbers alone; jax says it as an error of MLIR",
+        cause="a TPU vector holds only real numbers; jax reports it as an error of MLIR",
         advice="keep the real and the imaginary part in two arrays; compute FFTs before the call",
         ambiguous=True,
     ),
@@ -247,7 +247,7 @@ ENTRIES = (
     entry(
         "float32-only",
         "Only float32 is supported",
-        title="an operation that takes float32 alone",
+        title="an operation that takes only float32",
         cause="jnp.argmax and jnp.argmin of a kernel have no rule for other dtypes",
         advice="cast before it: x.astype(jnp.float32)",
         kind="UnsupportedDtype",

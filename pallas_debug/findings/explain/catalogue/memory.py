@@ -1,4 +1,4 @@
-"""VMEM, SMEM and HBM that do not suffice, when a program is compiled and when it runs."""
+"""Too little VMEM, SMEM or HBM, at compile time and at run time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ENTRIES = (
         name="CompileTimeScopedVmemOom",
         title="the kernel needs more VMEM than one kernel is given",
         cause="the blocks of all operands, twice each where they are pipelined, with scratch and "
-        "what the compiler spills, are larger than the scoped VMEM limit: 16 MiB unless told on "
+        "what the compiler spills, are larger than the scoped VMEM limit: by default 16 MiB on "
         "v5e and v5p, 32 MiB on v6e and tpu7x",
         advice="make the blocks smaller; or raise the limit with "
         "pltpu.CompilerParams(vmem_limit_bytes=…) where the chip has more VMEM; or pass "

@@ -65,8 +65,8 @@ ENTRIES = (
     entry(
         "index-map-type",
         "must return integer scalars. Output[",
-        title="an index map returns what is no integer",
-        cause="a block index came of a division with / or is an array",
+        title="an index map returns something that is not an integer",
+        cause="a block index comes from a division with / or is an array",
         advice="divide with //; index a scalar prefetch operand down to one number",
     ),
     entry(

@@ -1,4 +1,4 @@
-"""How an entry of the catalogue is written: messages as they are printed, `…` for what varies."""
+"""Entries of the catalogue: messages as printed, with `…` for what varies."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ def entry(
     """An entry.
 
     Args:
-      says: the core of each message that it is recognised by, without prefix and exception class;
-        `…` stands for any text within a line.
-      kind: of the finding that such a failure amounts to; the first of `kinds` unless told.
-      name: what XLA calls the code. It prints both, and a code alone may be another tool's.
+      says: the core of each message, without prefix and exception class; `…` is any text within a
+        line.
+      kind: kind of finding that such a failure amounts to; by default the first of `kinds`.
+      name: XLA's name of the code. XLA prints both; a code alone may be another tool's.
     """
     parts = [_pattern(text) for text in says]
     marks = [max(text.split("…"), key=len).strip() for text in says]
     if code is not None and name is not None:
         parts.append(rf"\b{code}: {name}\b")
         marks.append(name)
-    for word in kinds:  # as our own reports say it
+    for word in kinds:  # as in our own reports
         parts.append(rf"\b{word} in kernel `")
         marks.append(OF_A_FINDING)
     page = (ERRORS + code[1:],) if code is not None else ()

@@ -15,8 +15,8 @@ ENTRIES = (
         "Out-of-bounds masked swap of",
         "is (at least partially) out of bounds for",
         title="a load, store or copy goes past the ends of what it indexes",
-        cause="HLO interpret mode moves such a slice inside without a word, a TPU reads or writes "
-        "whatever lies there",
+        cause="HLO interpret mode silently moves such a slice inside, a TPU reads or writes "
+        "whatever is there",
         advice="bound the start by the size less the length of the slice, or pad the array; an "
         "index below 0 does not count from the end",
         kinds=("OutOfBoundsRead", "OutOfBoundsWrite"),
@@ -36,7 +36,7 @@ ENTRIES = (
     entry(
         "output-revisited",
         "Revisited block",
-        title="an output block comes again after another one",
+        title="an output block is visited again after another one",
         cause="an output block is written back when another one comes, and is not read back: what "
         "was summed in it before is lost",
         advice="put the grid axes over which the output block stays the same last",
@@ -67,7 +67,7 @@ ENTRIES = (
         "parallel-prefix",
         "Dimensions with parallel semantics must form a prefix of the grid",
         title="a parallel axis follows one that is not",
-        cause="TPU interpret mode spreads the leading axes over its cores alone",
+        cause="TPU interpret mode spreads only the leading axes over its cores",
         advice="put the parallel axes first, or run with one core",
     ),
     entry(
@@ -84,7 +84,7 @@ ENTRIES = (
     entry(
         "deadlock",
         title="a wait that never ends",
-        cause="nobody signals the semaphore, or no copy is left to be waited for",
+        cause="the semaphore is never signalled, or no copy is left to wait for",
         advice="start a copy for every wait, signal as often as is waited for, on the device and "
         "core that waits",
         kinds=("Deadlock", "SemaphoreNeverSignalled", "DmaWaitedTwice"),
@@ -140,7 +140,7 @@ ENTRIES = (
         name="RuntimeUnexpectedCoreHalt",
         title="a core halted in the middle of a program",
         cause="a check in the program failed, a kernel went out of bounds or left a semaphore, or "
-        "the hardware failed; the words behind the address say which. All later calls fail with "
+        "the hardware failed; the text after the address says which. All later calls fail with "
         "`The program continuator has halted unexpectedly`",
         advice="run the kernel under TPU interpret mode with detect_races; look for `observed "
         "errors are` in the log",
@@ -150,7 +150,7 @@ ENTRIES = (
         "masked-swap-assertion",
         "in swap_buffer_content",
         title="TPU interpret mode stopped at a store",
-        cause="in this jax a store past the ends of its buffer is an AssertionError without words",
+        cause="in this jax a store past the ends of its buffer is an AssertionError without text",
         advice="run it under pallas_debug.interpret, which names the slice; bound its start",
         versions="jax 0.10",
     ),

@@ -36,7 +36,7 @@ ENTRIES = (
         kind="BlockShapeTiling",
         title="a block cuts the tile of its dtype",
         cause="narrow dtypes have taller tiles: 16 rows for 16 bits, 32 rows for 8 bits. jax "
-        "checks for 8 rows alone",
+        "checks only for 8 rows",
         advice="give blocks of bfloat16 a multiple of 16 rows and blocks of int8 and float8 a "
         "multiple of 32, or take the dimension whole",
         versions="libtpu 0.0.42 says so of int8 and float8 blocks of 8 rows, 0.0.50 compiles them",
@@ -46,12 +46,12 @@ ENTRIES = (
         "cannot statically prove that index in dimension",
         code="E2003",
         name="CompileTimeMosaicUnprovenMemoryAccessAlignment",
-        title="a load or store starts at an index of which nobody knows that it is aligned",
-        cause="the start along a tiled dimension is computed at run time, and the compiler takes "
-        "what it cannot prove for misaligned",
+        title="a load or store starts at an index that is not known to be aligned",
+        cause="the start along a tiled dimension is computed at run time, and the compiler "
+        "treats what it cannot prove as misaligned",
         advice="where it is aligned, say so with pl.multiple_of(index, n); where it is not, load "
-        "the aligned tile and shift it with pltpu.roll. A false pl.multiple_of reads the wrong "
-        "tile and nothing says so: run it under pallas-debug's checks",
+        "the aligned tile and shift it with pltpu.roll. A false pl.multiple_of silently "
+        "reads the wrong tile: run it under pallas-debug's checks",
         kinds=("UnprovenAlignment",),
         links=(JAX + "36770",),
     ),
@@ -67,7 +67,7 @@ ENTRIES = (
         "rows (16 for 16 bits, 32 for 8)",
         advice="copy the aligned slice around the one that is wanted and cut it in VMEM; or pad "
         "the array so that the slice is whole tiles",
-        versions="worded anew in libtpu 0.0.50",
+        versions="reworded in libtpu 0.0.50",
         kinds=("UnalignedDma",),
         links=(JAX + "29520",),
     ),
@@ -76,7 +76,7 @@ ENTRIES = (
         "Matmul operand…must have a shape divisible by",
         "unsupported operand shapes or layouts",
         title="the operands of a matrix product are too small or cut a tile",
-        cause="old compilers multiply whole tiles alone",
+        cause="old compilers multiply only whole tiles",
         advice="contract over at least 128 elements, with a multiple of 8 rows (16 for bfloat16); "
         "pad with zeros",
         versions="libtpu of 2023 and 2024: 0.0.2 says so, 0.0.6 pads",

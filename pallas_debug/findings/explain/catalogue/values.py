@@ -15,14 +15,14 @@ ENTRIES = (
     entry(
         "output-not-written",
         title="a part of an output is never written",
-        cause="the store stands under a condition, or the grid has too few steps",
+        cause="the store is under a condition, or the grid has too few steps",
         advice="write every block at every grid point; count steps with pl.cdiv",
         kinds=("OutputNotWritten", "UninitializedOutput"),
     ),
     entry(
         "padding",
         title="the padding of a ragged last block gets into a result",
-        cause="where a block reaches past the array, what lies beyond is not zero but anything",
+        cause="where a block reaches past the array, what is beyond it is arbitrary, not zero",
         advice="select with jnp.where(broadcasted_iota < n, x, 0) before a sum or a product, on "
         "both sides of it",
         kinds=("PaddingRead", "RaggedPadding"),
@@ -30,14 +30,14 @@ ENTRIES = (
     ),
     entry(
         "false-hint",
-        title="pl.multiple_of says what is not so",
-        cause="the compiler believes the hint and reads the tile that it would be",
+        title="pl.multiple_of states a false multiple",
+        cause="the compiler believes the hint and reads the tile that it implies",
         advice="correct the number, or load the aligned tile and shift it with pltpu.roll",
         kinds=("FalseHint", "FalseMultipleOf"),
     ),
     entry(
         "nan",
-        title="an operation makes a NaN of operands that held none",
+        title="an operation produces a NaN from operands without one",
         cause="0/0, inf - inf, inf * 0, the logarithm of a negative number; in attention mostly a "
         "row that is masked as a whole",
         advice="guard the divisor, subtract the maximum before exp, mask with a large finite "
@@ -46,7 +46,7 @@ ENTRIES = (
     ),
     entry(
         "infinity",
-        title="an operation makes an infinity of finite operands",
+        title="an operation produces an infinity from finite operands",
         cause="the result is larger than its dtype can hold, or a divisor is 0",
         advice="subtract the maximum before exp, scale the operands, or use a wider dtype",
         kinds=("InfinityProduced",),
@@ -54,13 +54,13 @@ ENTRIES = (
     entry(
         "division-by-zero",
         title="integers are divided by zero",
-        cause="no engine raises: the result is -1 or anything",
+        cause="no engine raises: the result is -1 or arbitrary",
         advice="divide by jnp.where(n == 0, 1, n), and select the result",
         kinds=("DivisionByZero",),
     ),
     entry(
         "check-failed",
-        title="a check of the kernel's own is false",
+        title="a check in the kernel failed",
         cause="its condition does not hold for the values of the finding",
         advice="look at the values and the grid point; `pallas-debug dump --switch assertions` "
         "compiles debug checks into the kernel",
@@ -68,7 +68,7 @@ ENTRIES = (
     ),
     entry(
         "engines-disagree",
-        title="two engines give other results",
+        title="two engines give different results",
         cause="the kernel depends on what none of them promises: the order of its grid points, "
         "what a buffer holds before it is written, what scratch keeps along a parallel axis, when "
         "a copy arrives",

@@ -1,9 +1,9 @@
-"""A failure in words: its entry of the catalogue, and what its own text adds to that."""
+"""Facts that a message adds to its entry of the catalogue: sizes, layouts, kernel names."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 
 from pallas_debug.findings.explain import fit, layouts, memory
 from pallas_debug.model import Explanation, Kernel
@@ -18,7 +18,7 @@ _KERNEL = re.compile(
     r"|XLA label: (?P<label>[\w-]+?)(?:\.\d+)? = custom-call"
 )
 _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
-"""What a compilation calls a kernel that it has no name for."""
+"""Names in messages about a kernel without a name of its own."""
 
 _LAYOUT_ENTRIES = ("relayout", "operation-layout", "shape-cast", "sublane-gather", "gather")
 _RESHAPE = re.compile(
@@ -37,81 +37,20 @@ _INSTEAD = {
 _MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of (?P<multiple>\d+)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Explained:
-    """What a message means.
-
-    Attributes:
-      details: lines on this very message: an allocation table, layouts, blocks that would fit.
-      kernel: the name that the message gives, if any.
-    """
-
-    entry: Explanation
-    details: tuple[str, ...] = ()
-    kernel: str | None = None
-
-    @property
-    def headline(self) -> str:
-        """`scoped-vmem-overflow (E1001): the kernel needs more VMEM than …`."""
-        return headline(self.entry)
-
-    @property
-    def cause(self) -> str:
-        return self.entry.cause
-
-    @property
-    def advice(self) -> str:
-        return self.entry.advice
-
-    @property
-    def kind(self) -> str:
-        """Of the finding that a failure of this entry amounts to; empty where it has no name."""
-        return self.entry.kind
-
-    def brief(self) -> list[str]:
-        """Two or three lines for below a failure; `details` are left for `pallas-debug explain`."""
-        lines = [f"{title(self.entry)}: {self.entry.cause}"]
-        if self.details:
-            lines.append(self.details[-1])
-        return [*lines, f"try: {self.entry.advice}"]
-
-    def text(self) -> str:
-        """All of it, as a person reads it."""
-        return "\n".join([self.headline, *(f"  {line}" for line in body(self))])
-
-
-def title(entry: Explanation) -> str:
-    """`scoped-vmem-overflow (E1001)`."""
-    return f"{entry.id} ({entry.code})" if entry.code else entry.id
-
-
-def headline(entry: Explanation) -> str:
-    """The entry in one line."""
-    return f"{title(entry)}: {entry.title}" if entry.title else title(entry)
-
-
-def body(explained: Explained) -> list[str]:
-    """What stands below the headline."""
-    entry = explained.entry
-    lines = [f"cause: {entry.cause}", *explained.details, f"try: {entry.advice}"]
-    if entry.versions:
-        lines.append(f"versions: {entry.versions}")
-    if entry.targets:
-        lines.append(f"targets: {', '.join(entry.targets)}")
-    return lines + [f"see: {link}" for link in entry.links]
-
-
-def explained(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explained:
-    """An entry with what the text itself says."""
-    return Explained(
-        entry=entry,
+def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explanation:
+    """The entry as the explanation of one message: with its details, without the recogniser."""
+    return replace(
+        entry,
         details=tuple(_details(entry.id, text, kernel)),
-        kernel=kernel.name if kernel else kernel_name(text),
+        pattern="",
+        marks=(),
+        ambiguous=False,
+        general=False,
     )
 
 
 def kernel_name(text: str) -> str | None:
-    """The kernel that a message names."""
+    """The kernel that a message names, if any."""
     for match in _KERNEL.finditer(text):
         name = next(value for value in match.groups() if value)
         if name not in _GENERIC:
@@ -144,9 +83,9 @@ def _memory(text: str, kernel: Kernel | None) -> list[str]:
     if overflow is None:
         return []
     used, limit = memory.amount(overflow.used), memory.amount(overflow.limit)
-    lines = [f"wanted: {used} of {overflow.space.upper()}, of which there is {limit}"]
+    lines = [f"needed: {used} of {overflow.space.upper()}, and the limit is {limit}"]
     if overflow.is_estimate:
-        lines.append("by its blocks the kernel takes at least:")
+        lines.append("its blocks take at least:")
     lines += [f"  {allocation}" for allocation in overflow.allocations]
     if kernel is not None and overflow.space == "vmem":
         lines += [f"would fit: {s}" for s in fit.suggestions(kernel, overflow)]
