@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
@@ -13,22 +15,29 @@ if TYPE_CHECKING:
     from pallas_debug_kernels import Operation
 
 
-@click.command("kernels")
+@dataclass(frozen=True, kw_only=True)
+class KernelsOptions:
+    as_json: bool
+
+
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with every spec's arguments.")
-def command(as_json: bool) -> int:
+def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
     Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`.
     """
     from pallas_debug_kernels import operations
 
-    if as_json:
+    if options.as_json:
         output.print_json([_as_json(op) for op in operations()])
     else:
         output.print_table(
             ["kernel", "", "specs"], [[op.name, op.summary, _by_tag(op)] for op in operations()]
         )
     return Exit.OK
+
+
+command = shared.make("kernels", KernelsOptions, run)
 
 
 def _by_tag(op: Operation) -> str:

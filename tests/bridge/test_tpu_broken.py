@@ -43,10 +43,10 @@ KINDS = {
     Fault.DMA_BUFFER_REUSED: "DataRace",
     Fault.DMA_NOT_AWAITED: "DmaNotAwaited",
     Fault.DMA_WAITED_TWICE: "Deadlock",
-    Fault.SEMAPHORE_LEFT_OVER: "SemaphoreNotZero",
+    Fault.SEMAPHORE_LEFT_OVER: "SemaphoreLeftOver",
     Fault.SEMAPHORE_NEVER_SIGNALLED: "Deadlock",
     Fault.DIRECT_HBM_ACCESS: "DirectHbmAccess",
-    Fault.UNSUPPORTED_CHECK: "CheckNotSupported",
+    Fault.UNSUPPORTED_CHECK: "UnsupportedCheck",
 }
 
 
@@ -106,7 +106,7 @@ def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixtu
         return
     (finding,) = findings
     assert finding.kind == KINDS[kernel.fault]
-    assert finding.engine == "tpu interpret"
+    assert finding.engines == ("tpu interpret",)
     assert finding.cause or kernel.fault in (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
     assert finding.advice
     assert finding.source is not None

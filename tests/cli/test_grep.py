@@ -93,7 +93,7 @@ def test_hostile_files(command: Any, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "arguments,code,said",
     [
-        (["(", NEW], 2, "'(' is no regular expression: missing ), unterminated subpattern"),
+        (["(", NEW], 2, "'(' is not a valid regular expression: missing ): (. Pass -F"),
         (["x", "nowhere"], 3, "no such directory: nowhere"),
     ],
 )

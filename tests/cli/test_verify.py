@@ -60,7 +60,7 @@ def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_pa
     assert finding["kind"] == "OutOfBoundsRead"
     assert finding["source"]["line"] == LINE
     assert finding["grid_point"] == [1]
-    assert set(finding["engine"].split(", ")) >= {"checks", "tpu interpret"}
+    assert set(finding["engines"]) >= {"checks", "tpu interpret"}
     by_engine = {o["engine"]: o["status"] for o in verdict["outcomes"]}
     assert by_engine["checks"] == by_engine["races"] == "found"
     sarif = json.loads((tmp_path / "out.sarif").read_text())

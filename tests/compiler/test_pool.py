@@ -20,7 +20,7 @@ import pytest
 from pallas_debug.compiler import children
 from pallas_debug.compiler.pool import Outcome, Pool, Settings
 from pallas_debug.errors import WorkerError
-from pallas_debug.store import locks, raw, scratch
+from pallas_debug.store import layout, locks, raw
 
 Module = Callable[[str], bytes]
 Wait = Callable[[Callable[[], bool]], None]
@@ -382,7 +382,7 @@ def test_the_parent_is_killed(
 
 
 def is_free(folder: Path) -> bool:
-    opened = os.open(folder / scratch.LOCK, os.O_RDWR)
+    opened = os.open(folder / layout.LOCK, os.O_RDWR)
     try:
         return locks.try_lock(opened)
     finally:

@@ -424,8 +424,8 @@ def pytest_configure(config):
     [
         (
             "from pallas_debug_pytest import watcher, listener\n"
-            "    watcher.Watcher._add_to = watcher.Watcher._said = fail\n"
-            "    watcher.Watcher._say_what_was_cut = fail\n"
+            "    watcher.Watcher._add_to = watcher.Watcher._output = fail\n"
+            "    watcher.Watcher._note_dropped_prints = fail\n"
             "    listener.Listener._findings = listener.Listener._kernels = fail",
             ["--pallas-interpret=hlo"],
             0,

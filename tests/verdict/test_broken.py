@@ -11,9 +11,9 @@ import jax
 import pytest
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
 
+from pallas_debug.findings.faults import named
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Verdict, verify
-from pallas_debug.verdict.merge import family
 
 RACES = frozenset(
     {
@@ -34,7 +34,7 @@ KINDS = {
     Fault.NAN_FROM_MASKED_ROW: "NanProduced",
     Fault.NAN_FROM_LOG_OF_ZERO: "NanProduced",
     Fault.NAN_FROM_OVERFLOW: "InfinityProduced",
-    Fault.VMEM_CAPACITY: "VmemCapacity",
+    Fault.VMEM_CAPACITY: "VmemOverflow",
 }
 """What a class of faults is called by who finds it, where merge.py does not say it."""
 
@@ -73,13 +73,13 @@ def judged(kernel: BrokenKernel, function: Callable[..., jax.Array], asked: str)
 
 def at_fault(kernel: BrokenKernel, verdict: Verdict) -> list[Finding]:
     """The findings of the kernel's line that are of its class."""
-    kinds = OTHER_KINDS.get(kernel.name) or {KINDS.get(kernel.fault) or str(kernel.fault)}
+    kinds = OTHER_KINDS.get(kernel.name) or {KINDS.get(kernel.fault) or named(str(kernel.fault))}
     return [
         finding
         for finding in verdict.findings
         if finding.source is not None
         and (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
-        and not kinds.isdisjoint(family(finding.kind))
+        and finding.kind in kinds
     ]
 
 
