@@ -36,7 +36,7 @@ if (
 
 ENVIRONMENT = dict(os.environ)
 
-pytest_plugins = ("tiers",)
+pytest_plugins = ("tiers", "evidence")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

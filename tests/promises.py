@@ -4,9 +4,9 @@
     python tests/promises.py --check    exit with 1 if the page is stale, with 2 if it was written
                                         with another jax: some tables of tests depend on it
 
-Nothing is listed by hand. Promises are read off the code: guide pages, kinds
-of findings, targets, commands. Tests are found by what they are parametrised with (broken kernels),
-by the commands in the pages that they run, and by the names in their source.
+Nothing is listed by hand. Promises are read off the code: guide pages, faults, targets, commands.
+Tests are found by what they are parametrised with (broken kernels), by the commands in the pages
+that they run, and by the names in their source.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def page() -> str:
     }
     tables = [
         ("Pages with commands", pages()),
-        ("Classes of faults", faults(sources)),
+        ("Faults", faults(sources)),
         ("Targets", targets(sources)),
         ("Commands", commands(sources)),
     ]
@@ -130,17 +130,16 @@ def pages() -> Shown:
 
 def faults(sources: Mapping[str, Source]) -> Shown:
     """Faults, by the broken kernels that tests are parametrised with, and by their names."""
-    from pallas_debug_kernels.broken import BrokenKernel
+    from broken_kernels import BrokenKernel
 
     from pallas_debug.findings.faults import Fault
-    from pallas_debug.findings.faults import named as fault_named
 
     found = {str(fault): named(sources, str(fault)) for fault in Fault}
     for file, source in sources.items():
         if "BROKEN" not in source.names:
             continue
         for value in parameters(load(TESTS / file)):
-            fault = fault_named(str(value.fault)) if isinstance(value, BrokenKernel) else None
+            fault = Fault(value.fault) if isinstance(value, BrokenKernel) else None
             if fault is not None:
                 found[str(fault)].add(file)
     return found

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from pallas_debug_kernels.broken import BROKEN
+from broken_kernels import BROKEN
 
 from pallas_debug.analysis import analyze
 from pallas_debug.bridge.capture.capture import Capture

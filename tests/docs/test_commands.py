@@ -55,6 +55,7 @@ def test_a_page_shows_what_its_commands_print(name: str, zygote: Zygote) -> None
         ("softmax-0123abcd ok", "softmax-ffffffff ok"),
         ("ok, 11 of 19 passes changed something", "ok, 12 of 22 passes changed something"),
         ("in 1.43s", "in 12.01s"),
+        ("in 1.43s", "in 71.20s (0:01:11)"),
         ("4,095 B   0.4 ms", "12,345 B  10.1 ms"),
         ("a … c", "a b c"),
         ("first\n…\nlast", "first\nlast"),

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels import Operation, operations
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
@@ -119,13 +119,13 @@ def check(found: list[Capture]) -> None:
 
 
 @pytest.mark.parametrize("op", cases(differentiable=False))
-def test_bundled_operations(session: Session, op: Operation) -> None:
+def test_bundled_operations(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[0]
     check(captures(session, partial(op.function, **spec.kwargs), spec.args))
 
 
 @pytest.mark.parametrize("op", cases(differentiable=True))
-def test_their_gradients(session: Session, op: Operation) -> None:
+def test_their_gradients(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[-1]
 
     def loss(*args: jax.Array) -> jax.Array:
@@ -135,7 +135,7 @@ def test_their_gradients(session: Session, op: Operation) -> None:
     check(captures(session, jax.grad(loss, argnums=op.differentiable), spec.args))
 
 
-TRACED = [k for k in BROKEN if k.verdict(Engine.TRACE).outcome is Outcome.PASSES]
+TRACED = [k for k in BROKEN if k.expectation(JaxEngine.TRACE).reaction is Reaction.PASSES]
 """Those that do not fail before there is a kernel."""
 
 

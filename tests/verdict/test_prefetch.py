@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from broken_kernels import broken
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import broken
 
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import resolve_all

@@ -1,12 +1,10 @@
 """Grid points that write the same output block in an order, or at a time, that the TPU forbids."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from .record import NAN, RACE, WRONG, BrokenKernel, Expected, Fault, raises
+from pallas_debug_kernels.broken import NAN, RACE, WRONG, BrokenKernel, Expectations, raises
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -194,59 +192,59 @@ X = (jax.ShapeDtypeStruct((32, 128), F32),)
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.NON_CONSECUTIVE_REVISIT,
+        fault="OutputRevisited",
         summary="An output block is added to again after another one was written.",
         function=output_revisited,
         repaired=output_revisited_repaired,
         reference=lambda x: x[:16] + x[16:],
         args=X,
-        expected=Expected(
+        expected=Expectations(
             tpu=raises(
                 "Revisited block (slice(0, 8, 1), slice(0, 128, 1)) of output 0 in iteration (2,)"
             )
         ),
     ),
     BrokenKernel(
-        fault=Fault.NON_CONSECUTIVE_REVISIT,
+        fault="OutputRevisited",
         summary="The sum of a matrix product is the outermost grid axis, not the innermost.",
         function=contraction_outermost,
         repaired=contraction_outermost_repaired,
         reference=lambda x, y: jnp.dot(x, y),
         args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((256, 128), F32)),
-        expected=Expected(
+        expected=Expectations(
             tpu=raises(
                 "Revisited block (slice(0, 8, 1), slice(0, 128, 1)) of output 0 in iteration (1, 0)"
             )
         ),
     ),
     BrokenKernel(
-        fault=Fault.PARALLEL_REVISIT,
-        summary="A sum is accumulated over a grid axis that is said to be parallel.",
+        fault="DataRace",
+        summary="A sum is accumulated over a grid axis declared parallel.",
         function=parallel_sum,
         repaired=parallel_sum_repaired,
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),
         args=X,
-        expected=Expected(tpu_races=RACE),
+        expected=Expectations(tpu_races=RACE),
     ),
     BrokenKernel(
-        fault=Fault.PARALLEL_REVISIT,
+        fault="DataRace",
         summary="Parallel grid points write one block, and the last of them is meant to win.",
         function=parallel_last_one_wins,
         repaired=parallel_last_one_wins_repaired,
         reference=lambda x: x[24:],
         args=X,
-        expected=Expected(
+        expected=Expectations(
             tpu=WRONG,
             tpu_races=RACE,
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNINITIALIZED_SCRATCH,
+        fault="UninitializedRead",
         summary="Scratch is carried over a parallel grid axis, from one core to another.",
         function=parallel_scratch_carried,
         repaired=parallel_scratch_carried_repaired,
         reference=lambda x: x.reshape(4, 8, 128).cumsum(axis=0).reshape(32, 128),
         args=X,
-        expected=Expected(tpu=WRONG, tpu_races=NAN),
+        expected=Expectations(tpu=WRONG, tpu_races=NAN),
     ),
 )

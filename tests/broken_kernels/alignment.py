@@ -1,12 +1,10 @@
 """Accesses, copies and blocks that do not fit the tiles of the TPU's memory."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from .record import BrokenKernel, Expected, Fault, raises
+from pallas_debug_kernels.broken import BrokenKernel, Expectations, raises
 
 F32 = jnp.float32
 HBM = pl.BlockSpec(memory_space=pl.ANY)
@@ -30,7 +28,7 @@ def unproven_lane_offset_repaired(offset: jax.Array, x: jax.Array) -> jax.Array:
 def unproven_lane_store(offset: jax.Array, x: jax.Array) -> jax.Array:
     def put_columns(offset_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         out_ref[...] = jnp.zeros_like(out_ref)
-        # Twice 64 is 128, but nobody told the compiler that the offset counts in 64.
+        # Twice 64 is 128, but the compiler does not know that the offset counts in 64.
         out_ref[:, pl.ds(offset_ref[0] * 64, 128)] = x_ref[:, :128]  # FAULT
 
     return _put_columns(put_columns, offset, x)
@@ -171,33 +169,33 @@ UNPROVEN = raises(
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.UNPROVEN_ALIGNMENT,
+        fault="UnprovenAlignment",
         summary="Columns are loaded from an offset that cannot be proven to be aligned.",
         function=unproven_lane_offset,
         repaired=unproven_lane_offset_repaired,
         reference=lambda offset, x: x[:, 128:],
         args=(OFFSET, WIDE),
         values={0: (128,)},
-        expected=Expected(compile=UNPROVEN),
+        expected=Expectations(compile=UNPROVEN),
     ),
     BrokenKernel(
-        fault=Fault.UNPROVEN_ALIGNMENT,
+        fault="UnprovenAlignment",
         summary="Columns are stored from an offset that cannot be proven to be aligned.",
         function=unproven_lane_store,
         repaired=unproven_lane_store_repaired,
         reference=lambda offset, x: jnp.pad(x[:, :128], ((0, 0), (128, 0))),
         args=(OFFSET, WIDE),
         values={0: (2,)},
-        expected=Expected(compile=UNPROVEN),
+        expected=Expectations(compile=UNPROVEN),
     ),
     BrokenKernel(
-        fault=Fault.UNALIGNED_DMA,
+        fault="UnalignedDma",
         summary="A copy takes half a tile.",
         function=unaligned_dma,
         repaired=unaligned_dma_repaired,
         reference=lambda x: x[:, :64],
         args=(jax.ShapeDtypeStruct((8, 128), F32),),
-        expected=Expected(
+        expected=Expectations(
             compile=(
                 raises(
                     "Source and target leading tiles have different trailing dimensions",
@@ -211,50 +209,50 @@ KERNELS = (
         ),
     ),
     BrokenKernel(
-        fault=Fault.BLOCK_SHAPE_TILING,
+        fault="BlockShapeTiling",
         summary="A block has 4 rows.",
         function=block_of_four_rows,
         repaired=block_of_four_rows_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises(
                 "last two dimensions of your block shape are divisible by 8 and 128 respectively"
             )
         ),
     ),
     BrokenKernel(
-        fault=Fault.BLOCK_SHAPE_TILING,
+        fault="BlockShapeTiling",
         summary="A block is one row of a matrix.",
         function=block_of_one_row,
         repaired=block_of_one_row_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises(
                 "last two dimensions of your block shape are divisible by 8 and 128 respectively"
             )
         ),
     ),
     BrokenKernel(
-        fault=Fault.BLOCK_SHAPE_TILING,
+        fault="BlockShapeTiling",
         summary="A block of a vector has 100 elements.",
         function=block_of_100_elements,
         repaired=block_of_100_elements_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((1000,), F32),),
-        expected=Expected(
+        expected=Expectations(
             lower=raises("The Pallas TPU lowering currently requires that rank 1 block shapes")
         ),
     ),
     BrokenKernel(
-        fault=Fault.BLOCK_SHAPE_TILING,
+        fault="BlockShapeTiling",
         summary="A block of int8 has the 8 rows of a block of float32.",
         function=int8_block_of_eight_rows,
         repaired=int8_block_of_eight_rows_repaired,
         reference=lambda x: x,
         args=(jax.ShapeDtypeStruct((64, 128), jnp.int8),),
-        expected=Expected(
+        expected=Expectations(
             compile=raises("E2002: CompileTimeMosaicMisalignedBlockAndTiling", before="0.0.50")
         ),
     ),

@@ -1,12 +1,10 @@
 """Semaphores whose signals and waits do not add up."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from .record import HANGS, BrokenKernel, Expected, Fault, prints
+from pallas_debug_kernels.broken import HANGS, BrokenKernel, Expectations, prints
 
 REGULAR = pltpu.SemaphoreType.REGULAR
 
@@ -102,39 +100,43 @@ X = (jax.ShapeDtypeStruct((16, 128), jnp.float32),)
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.SEMAPHORE_LEFT_OVER,
-        summary="A semaphore is signalled, and nobody waits for it.",
+        fault="SemaphoreLeftOver",
+        summary="A semaphore is signalled and never waited for.",
         function=signal_left_over,
         repaired=signal_left_over_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")),
+        expected=Expectations(
+            tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")
+        ),
     ),
     BrokenKernel(
-        fault=Fault.SEMAPHORE_LEFT_OVER,
+        fault="SemaphoreLeftOver",
         summary="A semaphore is raised by two and lowered by one, at every grid point.",
         function=signal_of_two_wait_for_one,
         repaired=signal_of_two_wait_for_one_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")),
+        expected=Expectations(
+            tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")
+        ),
     ),
     BrokenKernel(
-        fault=Fault.SEMAPHORE_NEVER_SIGNALLED,
-        summary="A semaphore is waited for, and nobody signals it.",
+        fault="Deadlock",
+        summary="A semaphore is waited for and never signalled.",
         function=never_signalled,
         repaired=never_signalled_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(tpu=HANGS),
+        expected=Expectations(tpu=HANGS),
     ),
     BrokenKernel(
-        fault=Fault.SEMAPHORE_NEVER_SIGNALLED,
+        fault="Deadlock",
         summary="Every grid point waits for a semaphore that the first one alone signals.",
         function=signalled_once_too_few,
         repaired=signalled_once_too_few_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(tpu=HANGS),
+        expected=Expectations(tpu=HANGS),
     ),
 )

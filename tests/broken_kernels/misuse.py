@@ -1,12 +1,10 @@
 """Calls that jax itself refuses, most of them while it traces."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from .record import BrokenKernel, Expected, Fault, raises
+from pallas_debug_kernels.broken import BrokenKernel, Expectations, raises
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -173,100 +171,100 @@ TWO_BLOCKS = (jax.ShapeDtypeStruct((16, 128), F32),)
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.CAPTURED_CONSTANT,
+        fault="CapturedConstant",
         summary="A kernel uses an array from outside that is not among its operands.",
         function=captured_constant,
         repaired=captured_constant_repaired,
         reference=lambda x: x * jnp.arange(128, dtype=F32),
         args=X,
-        expected=Expected(
+        expected=Expectations(
             trace=raises("captures constants [f32[128]]. You should pass them as inputs")
         ),
     ),
     BrokenKernel(
-        fault=Fault.CAPTURED_CONSTANT,
+        fault="CapturedConstant",
         summary="An index map uses an array that is not scalar prefetch.",
         function=index_map_captures_constant,
         repaired=index_map_captures_constant_repaired,
         reference=lambda x: jnp.roll(x, 8, axis=0),
         args=TWO_BLOCKS,
-        expected=Expected(trace=raises("must not capture constants")),
+        expected=Expectations(trace=raises("must not capture constants")),
     ),
     BrokenKernel(
-        fault=Fault.INDEX_MAP_ARITY,
+        fault="IndexMapArity",
         summary="An index map gives fewer block indices than the block has dimensions.",
         function=index_map_of_wrong_arity,
         repaired=double_repaired,
         reference=lambda x: x * 2,
         args=TWO_BLOCKS,
-        expected=Expected(trace=raises("must return 2 values to match block_shape")),
+        expected=Expectations(trace=raises("must return 2 values to match block_shape")),
     ),
     BrokenKernel(
-        fault=Fault.INDEX_MAP_ARITY,
+        fault="IndexMapArity",
         summary="An index map takes fewer arguments than the grid has axes.",
         function=index_map_of_too_few_arguments,
         repaired=double_repaired,
         reference=lambda x: x * 2,
         args=TWO_BLOCKS,
-        expected=Expected(trace=raises("takes 1 positional argument but 2 were given")),
+        expected=Expectations(trace=raises("takes 1 positional argument but 2 were given")),
     ),
     BrokenKernel(
-        fault=Fault.BLOCK_RANK,
+        fault="BlockRank",
         summary="A block has more dimensions than its array.",
         function=block_of_wrong_rank,
         repaired=double_repaired,
         reference=lambda x: x * 2,
         args=TWO_BLOCKS,
-        expected=Expected(
+        expected=Expectations(
             trace=raises("must have the same number of dimensions as the array shape (16, 128)")
         ),
     ),
     BrokenKernel(
-        fault=Fault.STORE_DTYPE,
+        fault="StoreDtype",
         summary="A float32 value is stored to a bfloat16 output.",
         function=store_of_wrong_dtype,
         repaired=store_of_wrong_dtype_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((16, 128), jnp.bfloat16),),
-        expected=Expected(
+        expected=Expectations(
             trace=raises("Invalid dtype for `swap`. Ref dtype: bfloat16. Value dtype: float32")
         ),
     ),
     BrokenKernel(
-        fault=Fault.STORE_SHAPE,
+        fault="StoreShape",
         summary="A value of one dimension is stored to an output of two.",
         function=store_of_wrong_shape,
         repaired=store_of_wrong_shape_repaired,
         reference=lambda x: x.sum(axis=0, keepdims=True),
         args=X,
-        expected=Expected(trace=raises("Invalid shape for `swap`. Ref shape: (1, 128)")),
+        expected=Expectations(trace=raises("Invalid shape for `swap`. Ref shape: (1, 128)")),
     ),
     BrokenKernel(
-        fault=Fault.KERNEL_RETURNS_VALUE,
+        fault="KernelReturnsValue",
         summary="The kernel returns its result where it should store it.",
         function=kernel_returns_value,
         repaired=kernel_returns_value_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(trace=raises("should return None. It returns a PyTree")),
+        expected=Expectations(trace=raises("should return None. It returns a PyTree")),
     ),
     BrokenKernel(
-        fault=Fault.SCALAR_STORE_TO_VMEM,
+        fault="ScalarStoreToVmem",
         summary="A scalar is stored to an output in VMEM.",
         function=scalar_store_to_vmem,
         repaired=scalar_store_to_vmem_repaired,
         reference=lambda x: x.sum().reshape(1, 1),
         args=X,
-        expected=Expected(lower=raises("Cannot store scalars to VMEM")),
+        expected=Expectations(lower=raises("Cannot store scalars to VMEM")),
     ),
     BrokenKernel(
-        fault=Fault.DIRECT_HBM_ACCESS,
+        fault="DirectHbmAccess",
         summary="A ref in HBM is loaded from without a copy.",
         function=direct_hbm_access,
         repaired=direct_hbm_access_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises("Loads are only allowed on VMEM and SMEM references"),
             tpu=raises(
                 "get_p: Buffers with a memory space of HBM or ANY cannot be referenced directly"

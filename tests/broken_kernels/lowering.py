@@ -1,12 +1,10 @@
 """Operations, dtypes and layouts that jax or the TPU compiler refuses, or dies of."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-
-from .record import BrokenKernel, Expected, Fault, aborts, raises
+from pallas_debug_kernels.broken import BrokenKernel, Expectations, aborts, raises
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -243,7 +241,7 @@ def x64_index_map(x: jax.Array) -> jax.Array:
         double,
         out_shape=x,
         grid=(2,),
-        # Under x64 a bare 0 is an int64, and the TPU's index maps return int32.
+        # Under x64 a Python 0 is an int64, and the TPU's index maps return int32.
         in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],  # FAULT
         out_specs=pl.BlockSpec((8, 128), lambda i: (i, jnp.int32(0))),
     )(x)
@@ -261,136 +259,136 @@ X = (jax.ShapeDtypeStruct((8, 128), F32),)
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_PRIMITIVE,
-        summary="jnp.cumsum stands in a kernel.",
+        fault="UnsupportedPrimitive",
+        summary="jnp.cumsum is used in a kernel.",
         function=cumulative_sum,
         repaired=cumulative_sum_repaired,
         reference=lambda x: jnp.cumsum(x, axis=1),
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises("Unimplemented primitive in Pallas TPU lowering for tc: cumsum")
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_PRIMITIVE,
-        summary="jnp.sort stands in a kernel.",
+        fault="UnsupportedPrimitive",
+        summary="jnp.sort is used in a kernel.",
         function=sort_rows,
         repaired=sort_rows_repaired,
         reference=lambda x: x.max(axis=1, keepdims=True),
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises("Unimplemented primitive in Pallas TPU lowering for tc: sort")
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_PRIMITIVE,
+        fault="UnsupportedPrimitive",
         summary="A lax.scan in a kernel stacks outputs.",
         function=scan_with_outputs,
         repaired=scan_with_outputs_repaired,
         reference=lambda x: jnp.cumsum(x, axis=0),
         args=X,
-        expected=Expected(lower=raises("Scan with 1 extensive output(s) is not supported")),
+        expected=Expectations(lower=raises("Scan with 1 extensive output(s) is not supported")),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_GATHER,
+        fault="UnsupportedGather",
         summary="Rows of a block are gathered by a vector of indices.",
         function=gather_rows,
         repaired=gather_rows_repaired,
         reference=lambda index, x: x[index[0, :8]],
         args=(jax.ShapeDtypeStruct((1, 128), jnp.int32), jax.ShapeDtypeStruct((16, 128), F32)),
         values={0: [3, 1, 4, 15, 5, 9, 2, 6] + [0] * 120},
-        expected=Expected(lower=raises("Only take_along_axis-like gathers supported")),
+        expected=Expectations(lower=raises("Only take_along_axis-like gathers supported")),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_DTYPE,
+        fault="UnsupportedDtype",
         summary="A block of float16 is loaded.",
         function=float16_block,
         repaired=float16_block_repaired,
         reference=lambda x: x.astype(F32) * 2,
         args=(jax.ShapeDtypeStruct((16, 128), jnp.float16),),
-        expected=Expected(compile=raises("Invalid vector type for load")),
+        expected=Expectations(compile=raises("Invalid vector type for load")),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_DTYPE,
+        fault="UnsupportedDtype",
         summary="Matrices of int8 are multiplied, which v4 cannot.",
         function=int8_matmul,
         repaired=int8_matmul_repaired,
         reference=lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.int32),
         args=(jax.ShapeDtypeStruct((128, 128), jnp.int8),) * 2,
-        expected=Expected(
+        expected=Expectations(
             compile=raises(
                 "E2001: CompileTimeMosaicUnsupportedRhsType: Unsupported matmul RHS type", "v4"
             )
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_DTYPE,
+        fault="UnsupportedDtype",
         summary="Matrices of uint8 are multiplied.",
         function=uint8_matmul,
         repaired=uint8_matmul_repaired,
         reference=lambda x, y: jnp.dot(x, y, preferred_element_type=jnp.int32),
         args=(jax.ShapeDtypeStruct((128, 128), jnp.uint8),) * 2,
-        expected=Expected(
+        expected=Expectations(
             lower=raises("Unsigned integer dtype uint8 is not supported for dot_general")
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_CAST,
+        fault="UnsupportedCast",
         summary="bfloat16 is cast to float16.",
         function=bfloat16_to_float16,
         repaired=bfloat16_to_float16_repaired,
         reference=lambda x: x.astype(F32),
         args=(jax.ShapeDtypeStruct((16, 128), jnp.bfloat16),),
-        expected=Expected(lower=raises("Unsupported cast: bfloat16 -> float16")),
+        expected=Expectations(lower=raises("Unsupported cast: bfloat16 -> float16")),
     ),
     BrokenKernel(
-        fault=Fault.INVALID_OPERATION,
+        fault="InvalidOperation",
         summary="An iota of float32 is asked for.",
         function=float_iota,
         repaired=float_iota_repaired,
         reference=lambda x: x * jnp.arange(128, dtype=F32),
         args=X,
-        expected=Expected(
+        expected=Expectations(
             lower=raises("'tpu.iota' op result #0 must be vector of integer or index values")
         ),
     ),
     BrokenKernel(
-        fault=Fault.INVALID_OPERATION,
+        fault="InvalidOperation",
         summary="A slice starts at a quotient, which is a float.",
         function=float_offset,
         repaired=float_offset_repaired,
         reference=lambda x: x,
         args=(jax.ShapeDtypeStruct((16, 128), F32),),
-        expected=Expected(lower=raises("'arith.index_cast' op operand #0 must be")),
+        expected=Expectations(lower=raises("'arith.index_cast' op operand #0 must be")),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_SHAPE_CAST,
+        fault="UnsupportedShapeCast",
         summary="A block is reshaped across lanes that are not whole tiles.",
         function=flatten,
         repaired=flatten_repaired,
         reference=lambda x: x.reshape(16, 60),
         args=(jax.ShapeDtypeStruct((8, 120), F32),),
-        expected=Expected(
+        expected=Expectations(
             compile=raises("infer-vector-layout: unsupported shape cast", before="0.0.50")
         ),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_SHAPE_CAST,
+        fault="UnsupportedShapeCast",
         summary="Lanes are split into sublanes, which v4 cannot.",
         function=split_lanes,
         repaired=split_lanes_repaired,
         reference=lambda x: x.reshape(8, 16, 16),
         args=(jax.ShapeDtypeStruct((8, 256), F32),),
-        expected=Expected(compile=raises("infer-vector-layout: unsupported shape cast", "v4")),
+        expected=Expectations(compile=raises("infer-vector-layout: unsupported shape cast", "v4")),
     ),
     BrokenKernel(
-        fault=Fault.COMPILER_ABORT,
+        fault="CompilerAbort",
         summary="A row of booleans is turned into a column.",
         function=mask_as_column,
         repaired=mask_as_column_repaired,
         reference=lambda x, y: jnp.where(y[0, :32, None] > 0, x, 0.0),
         args=(jax.ShapeDtypeStruct((32, 128), F32), jax.ShapeDtypeStruct((8, 128), F32)),
-        expected=Expected(
+        expected=Expectations(
             compile=(
                 raises("infer-vector-layout: unsupported shape cast", before="0.0.50"),
                 aborts("Check failed: rem == 0 (1024 vs. 0)", since="0.0.50"),
@@ -398,13 +396,13 @@ KERNELS = (
         ),
     ),
     BrokenKernel(
-        fault=Fault.X64_INDEX_MAP,
+        fault="X64IndexMap",
         summary="An index map returns an int64 under x64.",
         function=x64_index_map,
         repaired=x64_index_map_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((16, 128), F32),),
         x64=True,
-        expected=Expected(compile=raises("failed to legalize operation 'func.return'")),
+        expected=Expectations(compile=raises("failed to legalize operation 'func.return'")),
     ),
 )

@@ -1,5 +1,4 @@
 """Promises to the compiler that are not kept, and checks that fail."""
-# mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
 import jax.numpy as jnp
@@ -7,8 +6,7 @@ from jax import lax
 from jax.experimental import checkify
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-
-from .record import BrokenKernel, Expected, Fault, raises
+from pallas_debug_kernels.broken import BrokenKernel, Expectations, raises
 
 F32 = jnp.float32
 
@@ -126,43 +124,43 @@ NOT_FUNCTIONALIZED = raises(
 
 KERNELS = (
     BrokenKernel(
-        fault=Fault.FALSE_MULTIPLE_OF,
-        summary="A column offset is said to be a multiple of 128, and is 64.",
+        fault="FalseHint",
+        summary="A column offset is declared a multiple of 128, and is 64.",
         function=false_lane_multiple,
         repaired=false_lane_multiple_repaired,
         reference=lambda offset, x: lax.dynamic_slice_in_dim(x, offset[0], 128, axis=1),
         args=(jax.ShapeDtypeStruct((1,), jnp.int32), jax.ShapeDtypeStruct((8, 256), F32)),
         values={0: (64,)},
-        expected=Expected(),
+        expected=Expectations(),
     ),
     BrokenKernel(
-        fault=Fault.FALSE_MULTIPLE_OF,
-        summary="A row offset is said to be a multiple of 8, and is one of 4.",
+        fault="FalseHint",
+        summary="A row offset is declared a multiple of 8, and is one of 4.",
         function=false_row_multiple,
         repaired=false_row_multiple_repaired,
         reference=lambda x: jnp.concatenate([x[0:8], x[12:20], x[24:32]]),
         args=(jax.ShapeDtypeStruct((32, 128), F32),),
-        expected=Expected(),
+        expected=Expectations(),
     ),
     BrokenKernel(
-        fault=Fault.DEBUG_CHECK_FAILED,
+        fault="CheckFailed",
         summary="A debug_check fails at the second grid point.",
         function=failing_debug_check,
         repaired=failing_debug_check_repaired,
         reference=mask_rows_reference,
         args=(LENGTHS, X),
         values={0: (5, 9)},
-        expected=Expected(),
+        expected=Expectations(),
     ),
     BrokenKernel(
-        fault=Fault.UNSUPPORTED_CHECK,
-        summary="A check of checkify's own stands in a kernel.",
+        fault="UnsupportedCheck",
+        summary="A kernel calls checkify.check.",
         function=check_without_debug,
         repaired=check_without_debug_repaired,
         reference=mask_rows_reference,
         args=(LENGTHS, X),
         values={0: (5, 8)},
-        expected=Expected(
+        expected=Expectations(
             lower=raises("Non-debug checks are not supported by the Mosaic backend"),
             hlo=NOT_FUNCTIONALIZED,
             tpu=NOT_FUNCTIONALIZED,
