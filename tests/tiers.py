@@ -31,6 +31,7 @@ BUDGET = {
     "cli": 110,
     "docs": 75,
     "explain": 40,
+    "findings": 10,
     "hooks": 10,
     "ir": 10,
     "kernels": 400,

@@ -86,7 +86,9 @@ def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
         assert all(c.compilation and c.compilation.ok for c in kernel.compilations)
 
 
-def test_under_xdist_each_kernel_is_compiled_once(pytester: pytest.Pytester) -> None:
+def test_under_xdist_each_kernel_is_compiled_once(
+    run_pytest: Run, pytester: pytest.Pytester
+) -> None:
     pytester.makepyfile(
         test_kernels="""
         import jax.numpy as jnp, pytest
@@ -107,7 +109,7 @@ def test_under_xdist_each_kernel_is_compiled_once(pytester: pytest.Pytester) -> 
         pool.Pool.compile = compile
         """,
     )
-    run(pytester, "--pallas-dump", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
+    run_pytest("--pallas-dump", "-n", "2", "--dist", "each").assert_outcomes(passed=16)
     assert len((pytester.path / "compiled.txt").read_text().splitlines()) == 1
 
 
@@ -159,6 +161,7 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
     assert lines[2].startswith("show one: pallas-debug show dumps/vector_add-")
 
 
+@pytest.mark.slow
 def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")

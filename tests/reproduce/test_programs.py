@@ -25,7 +25,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import lower, trace
 from pallas_debug.bridge.unparse import scripts
 from pallas_debug.compiler import targets
-from pallas_debug.ir.normal import normal_lines
+from pallas_debug.ir.normal import normal_form, stripped
 from pallas_debug.reproduce import grammar
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import signature
@@ -95,7 +95,9 @@ def normal(mosaic: str) -> list[str]:
     Constants stand in front, each once: jax makes one anew for each function that it inlines.
     Those of a kernel with checks are left out: each check of a process has a number of its own.
     """
-    lines = [x for x in normal_lines(mosaic.split("\n"), "mlir", ("ssa", "loc")) if x]
+    text = stripped(mosaic.split("\n"), "mlir", ("ssa", "loc")).lines
+    forms = (normal_form(line, "mlir", ("ssa", "loc")) for line in text)
+    lines = [form for form in forms if form]
     constants = {line.strip() for line in lines if "arith.constant" in line}
     noise = re.compile(rf"arith\.constant|tpu\.trace_st|{_SAME_SHAPE.pattern}")
     kept = [line for line in lines if not noise.search(line)]
