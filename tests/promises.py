@@ -139,8 +139,9 @@ def faults(sources: Mapping[str, Source]) -> Shown:
         if "BROKEN" not in source.names:
             continue
         for value in parameters(load(TESTS / file)):
-            if isinstance(value, BrokenKernel):
-                found[str(value.fault)].add(file)
+            fault = fault_named(str(value.fault)) if isinstance(value, BrokenKernel) else None
+            if fault is not None:
+                found[str(fault)].add(file)
     return found
 
 
@@ -188,7 +189,12 @@ def started(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         listed: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and node.func.id in ("command", "run", "tool"):
+            if isinstance(node.func, ast.Name) and node.func.id in (
+                "command",
+                "real_command",
+                "run",
+                "tool",
+            ):
                 listed = node.args[:1]
             elif isinstance(node.func, ast.Name) and node.func.id == "commands":
                 listed = [

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
@@ -14,9 +16,13 @@ if TYPE_CHECKING:
     from pallas_debug_kernels.broken import BrokenKernel
 
 
-@click.command("kernels")
+@dataclass(frozen=True, kw_only=True)
+class KernelsOptions:
+    as_json: bool
+
+
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with every spec's arguments.")
-def command(as_json: bool) -> int:
+def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
     Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. Those
@@ -25,13 +31,16 @@ def command(as_json: bool) -> int:
     from pallas_debug_kernels import operations
     from pallas_debug_kernels.broken import BROKEN
 
-    if as_json:
+    if options.as_json:
         output.print_json([*map(_as_json, operations()), *map(_broken_as_json, BROKEN)])
     else:
         rows = [[op.name, op.summary, _by_tag(op)] for op in operations()]
         rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
         output.print_table(["kernel", "", "specs"], rows)
     return Exit.OK
+
+
+command = shared.make("kernels", KernelsOptions, run)
 
 
 def _by_tag(op: BundledOperation) -> str:

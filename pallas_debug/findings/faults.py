@@ -301,3 +301,10 @@ FORMER: dict[str, Fault] = {
     "VmemCapacity": Fault.VMEM_OVERFLOW,
 }
 """Names in records of schema 1 and in files of suppressions older than that; never written."""
+
+_BY_NAME = {str(fault): fault for fault in Fault} | FORMER
+
+
+def named(name: str) -> Fault | None:
+    """The fault of that name, or of that former name; None for an unknown one."""
+    return _BY_NAME.get(name)

@@ -29,10 +29,7 @@ UNSEEN = {
 }
 """Faults that only the values or the compiler show."""
 
-OTHER_KINDS = {
-    "mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST,  # what the compiler dies of
-    "output_never_zeroed": Fault.OUTPUT_NOT_WRITTEN,  # read to add to it, and never zeroed
-}
+OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}  # what the compiler dies of
 
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"
@@ -73,7 +70,7 @@ def test_found_at_its_line(captures: Callable[..., list[Capture]], kernel: Broke
     assert (Fault(finding.kind), finding.kernel) == (kind, captured.kernel.name)
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
-    assert finding.engine == "static"
+    assert finding.engines == ("static",)
     assert analysis.not_judged == ()
 
 

@@ -140,6 +140,6 @@ def test_the_sizes_that_are_said_to_fit_do(captures: Captures) -> None:
 def test_a_block_that_cannot_be_halved(captures: Captures) -> None:
     (captured,) = captures(*limited((16, 5_000_001), (8, 5_000_001)))
     (finding,) = analyze(captured, [resolve("v5e")]).findings
-    assert finding.kind == "VmemCapacity"
+    assert finding.kind == "VmemOverflow"
     assert finding.cause == "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
     assert finding.advice == "cut the arrays into smaller blocks, or use a narrower dtype"

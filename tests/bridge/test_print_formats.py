@@ -216,8 +216,8 @@ def test_what_jax_refuses_is_said_before(name: str) -> None:
     printing, expected = REFUSED[name]
     (finding,) = findings(printing)
     assert words(finding) == expected
-    assert (finding.kind, finding.kernel, finding.engine) == (
-        "PrintNotSupported", "prints", "print formats",
+    assert (finding.kind, finding.kernel, finding.engines) == (
+        "PrintNotSupported", "prints", ("print formats",),
     )  # fmt: skip
     assert finding.source is not None
     assert Path(finding.source.file) == Path(__file__)

@@ -62,7 +62,7 @@ def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> 
         return
     (finding,) = ran.findings
     assert Fault(finding.kind) == kernel.fault
-    assert finding.engine == "tpu interpret"
+    assert finding.engines == ("tpu interpret",)
     assert finding.cause or kernel.fault in (Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE)
     assert finding.advice
     assert finding.source is not None

@@ -71,7 +71,7 @@ def test_jit(transform: Callable[..., Any], mode: str) -> None:
     finding = one(transform(logs), X, mode=mode)
     assert (finding.kind, finding.kernel) == ("NanProduced", "logs")
     assert (finding.grid_point, finding.count, finding.loop) == ((0,), 2, ())
-    assert finding.engine == "checks"
+    assert finding.engines == ("checks",)
 
 
 def test_the_values_are_those_of_the_unchecked_kernel() -> None:

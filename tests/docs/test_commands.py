@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from zygote import Zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,8 +35,8 @@ def test_there_are_pages_with_commands() -> None:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_its_commands_print(name: str) -> None:
-    with commands.scratch_directory() as scratch:
+def test_a_page_shows_what_its_commands_print(name: str, zygote: Zygote) -> None:
+    with commands.scratch_directory(zygote.executable) as scratch:
         found = commands.differences(PAGES[name], scratch)
     assert not found, "\n\n".join(found)
 

@@ -412,15 +412,15 @@ def test_a_kernel_that_cannot_be_written_out(session: Session) -> None:
 
     (captured,) = captures(session, constant, (X,))
     assert unparse.program_of(captured) == (
-        f"{unparse.UNSPELLED}it has reduce, which holds a function of its own.\n"
+        f"{unparse.NO_PROGRAM}it has reduce, which holds a function of its own.\n"
     )
     broken_params = {**captured.params, "grid_mapping": None}
     program = unparse.program_of(replace(captured, params=broken_params))
     assert program.startswith(
-        f"{unparse.UNSPELLED}pallas-debug failed to write it (AttributeError: "
+        f"{unparse.NO_PROGRAM}pallas-debug failed to write it (AttributeError: "
     )
     assert program.count("\n") == 1
     made_by_kernel = replace(captured, kernel=replace(captured.kernel, primitive="mpmd_map"))
     assert unparse.program_of(made_by_kernel) == (
-        f"{unparse.UNSPELLED}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
+        f"{unparse.NO_PROGRAM}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
     )

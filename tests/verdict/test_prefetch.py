@@ -35,7 +35,7 @@ def notes(verdict: Verdict) -> tuple[str, ...]:
 
 def only(verdict: Verdict) -> Finding:
     (finding,) = verdict.findings
-    assert (finding.kind, finding.engine) == ("BlockIndexOutOfBounds", "static")
+    assert (finding.kind, finding.engines) == ("BlockOutOfBounds", ("static",))
     return finding
 
 

@@ -16,18 +16,18 @@ from __future__ import annotations
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.unparse import program
-from pallas_debug.bridge.unparse.values import CannotSpell
+from pallas_debug.bridge.unparse.values import CannotUnparse
 
-UNSPELLED = "# There is no program of this kernel: "
+NO_PROGRAM = "# There is no program of this kernel: "
 """First words of the file for a kernel that cannot be unparsed; the reason follows."""
 
 
 def program_of(captured: Capture) -> str:
     """Unparse a kernel as a module, or as a comment with the reason why it is impossible."""
     try:
-        return program.spelled(captured)
-    except CannotSpell as error:
-        return f"{UNSPELLED}it has {error}.\n"
+        return program.unparsed(captured)
+    except CannotUnparse as error:
+        return f"{NO_PROGRAM}it has {error}.\n"
     except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{UNSPELLED}pallas-debug failed to write it ({said}).\n"
+        return f"{NO_PROGRAM}pallas-debug failed to write it ({said}).\n"
