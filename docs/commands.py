@@ -54,6 +54,7 @@ _TOLERANT = (
     (re.compile(r"\b\d+ passes"), "N passes"),
     (re.compile(r"\b[\d,]+ (B|bytes of generated code)\b"), r"N \1"),
     (re.compile(r"\b[\d.]+ ?m?s\b"), "T"),
+    (re.compile(r" \(\d+:\d\d:\d\d\)"), ""),  # pytest adds it to times over a minute
     (re.compile(r"\b\d+(?:\.\d+){2,}\b"), "VERSION"),
     (re.compile(r"\b\d+ cores"), "N cores"),
     (re.compile(r"\bbuilt on .*ago"), "built on DATE"),

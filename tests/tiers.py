@@ -24,25 +24,25 @@ MAX_TEST = 20.0
 """CPU seconds that no test should exceed, marked or not."""
 
 BUDGET = {
-    "compiler": 30,
-    "analysis": 35,
+    "compiler": 48,
+    "analysis": 40,
     "bridge": 140,
     "checks": 280,
-    "cli": 165,
-    "docs": 200,
-    "explain": 30,
+    "cli": 110,
+    "docs": 75,
+    "explain": 40,
     "hooks": 10,
     "ir": 10,
     "kernels": 400,
     "plugin": 45,
-    "project": 15,
+    "project": 30,
     "report": 5,
-    "reproduce": 35,
-    "session": 120,
+    "reproduce": 32,
+    "session": 64,
     "store": 15,
-    "torture": 100,
-    "tui": 115,
-    "verdict": 70,
+    "torture": 75,
+    "tui": 110,
+    "verdict": 58,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 

@@ -36,7 +36,7 @@ LONG_SUM = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Spot:
+class EventSpot:
     """Where an event goes wrong first.
 
     Attributes:
@@ -75,14 +75,14 @@ def look(subject: Subject, revisited: frozenset[str]) -> Result:
     return result
 
 
-def first_spot(event: Event, bad: np.ndarray, rank: int) -> Spot:
+def first_spot(event: Event, bad: np.ndarray, rank: int) -> EventSpot:
     """The first place at which an array of an event is true: by grid point, then by iteration."""
     spots = np.argwhere(bad)
     loops = spots[:, : bad.ndim - rank][:, ::-1]  # the outermost first
     keys = np.concatenate([spots[:, bad.ndim - rank :], loops], axis=1)
     first = int(np.lexsort(keys.T[::-1])[0]) if keys.shape[1] else 0
     spot = tuple(int(i) for i in spots[first])
-    return Spot(
+    return EventSpot(
         spot=spot,
         point=tuple(int(i) for i in spots[first][bad.ndim - rank :]),
         loops=(*event.loops, *(int(i) for i in loops[first])),

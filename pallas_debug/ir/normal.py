@@ -92,6 +92,11 @@ def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
     return sorted_attributes(line) if "attrs" in ignore else line
 
 
+def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
+    """A normal form per line of a whole text; None for a line of nothing but noise."""
+    return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
+
+
 class _Text:
     """The bytes of a text, some of which are dropped; each line ends with a newline."""
 

@@ -1,4 +1,7 @@
-"""Numbers, dtypes, memory spaces and parameters, as program text."""
+"""Numbers, dtypes, memory spaces and parameters, as program text.
+
+Raises `CannotUnparse` for values without any.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +43,7 @@ def number(value: Any) -> str:
 
 
 def constant(value: Any) -> str:
-    """Write a number or small array with its dtype.
-
-    Raises:
-      CannotUnparse: it is too large, or not an array of numbers.
-    """
+    """Write a number or small array with its dtype."""
     array = np.asarray(value)
     name = array.dtype.name
     if array.shape:
@@ -59,11 +58,7 @@ def constant(value: Any) -> str:
 
 
 def dtype(value: Any) -> str:
-    """Write a dtype: `jnp.float32`.
-
-    Raises:
-      CannotUnparse: it is not one of numbers.
-    """
+    """Write a dtype: `jnp.float32`."""
     if dtypes.issubdtype(value, dtypes.extended):
         raise CannotUnparse(f"values of dtype {value}")
     name = jnp.dtype(value).name
@@ -75,11 +70,7 @@ def is_default(memory_space: Any) -> bool:
 
 
 def memory_space(value: Any) -> str:
-    """Write a memory space: `pltpu.VMEM`.
-
-    Raises:
-      CannotUnparse: it has no public name.
-    """
+    """Write a memory space: `pltpu.VMEM`."""
     for module in ("pltpu", "pl"):
         for name in ("VMEM", "SMEM", "HBM", "ANY", "SEMAPHORE", "CMEM", "VMEM_SHARED", "HOST"):
             if vars(_PUBLIC[module]).get(name) is value:
@@ -88,11 +79,7 @@ def memory_space(value: Any) -> str:
 
 
 def buffer(aval: Any) -> str:
-    """Write the type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`.
-
-    Raises:
-      CannotUnparse: it has no public name.
-    """
+    """Write the type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`."""
     kinds = {
         pallas_core.Semaphore: "REGULAR",
         pallas_core.BarrierSemaphore: "BARRIER",
@@ -115,11 +102,7 @@ def array_type(aval: Any) -> str:
 
 
 def parameter(value: Any) -> str:
-    """Write a parameter of a primitive or of a kernel.
-
-    Raises:
-      CannotUnparse: it is an object without a public name.
-    """
+    """Write a parameter of a primitive or of a kernel."""
     if value is None or isinstance(value, (bool, str, bytes)):
         return repr(value)
     if isinstance(value, (int, float, np.number, np.bool_)):
