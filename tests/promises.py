@@ -139,9 +139,8 @@ def faults(sources: Mapping[str, Source]) -> Shown:
         if "BROKEN" not in source.names:
             continue
         for value in parameters(load(TESTS / file)):
-            fault = Fault(value.fault) if isinstance(value, BrokenKernel) else None
-            if fault is not None:
-                found[str(fault)].add(file)
+            if isinstance(value, BrokenKernel):
+                found[value.fault].add(file)
     return found
 
 

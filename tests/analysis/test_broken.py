@@ -29,10 +29,7 @@ UNSEEN = {
 }
 """Faults that only the values or the compiler show."""
 
-OTHER_KINDS = {
-    "mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST,  # what the compiler dies of
-    "output_never_zeroed": Fault.UNINITIALIZED_READ,  # the kernel reads its output to add to it
-}
+OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}  # what the compiler dies of
 
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"

@@ -27,7 +27,6 @@ RACES = frozenset(
 """Faults that TPU interpret mode sees; the static analysis sees most of them, too."""
 
 OTHER_KINDS = {
-    "output_never_zeroed": {Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN},  # by engine
     "mask_as_column": {Fault.UNSUPPORTED_SHAPE_CAST, Fault.COMPILER_ABORT},  # by release
     "softmax_without_maximum": {Fault.INFINITY_PRODUCED},  # which makes the NaN a line below
 }
