@@ -108,7 +108,7 @@ def _of_function(
 
     with output.progress(
         lambda: len(sessions[0].dumps) * len(sessions[0].targets) if sessions else 0,
-        lambda: sessions[0].pending if sessions else 0,
+        lambda: sessions[0].queue.pending if sessions else 0,
     ) as tick:
 
         def tock(session: Session) -> None:
@@ -162,7 +162,7 @@ def _of_program(
         problem = programs.run_program(what, rest, module=options["module"])
         session.record_run(" ".join(["-m", what] if options["module"] else [what]))
         with output.progress(
-            lambda: len(session.dumps) * len(session.targets), lambda: session.pending
+            lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
         ) as tick:
             session.wait(tick)
     for error in session.problems:

@@ -1,7 +1,7 @@
-"""One session: kernels are captured, compiled in the background, and handed to subscribers.
+"""One session: captures kernels, compiles them in the background, notifies subscribers.
 
 options    what a session is to do
-keeper     the subscriber that writes the dump directory
+queue      from a captured kernel to its compilations, and the subscriber that stores them
 session    the session itself
 """
 

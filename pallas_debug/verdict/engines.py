@@ -295,7 +295,9 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
     return [
         compiled(kernel, finished[target])
         if target in finished
-        else Seen(outcomes=(not_compiled(kernel, target, session.not_compiled(kernel, target)),))
+        else Seen(
+            outcomes=(not_compiled(kernel, target, session.queue.not_compiled(kernel, target)),)
+        )
         for target in targets
     ]
 

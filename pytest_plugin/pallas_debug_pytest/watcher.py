@@ -471,7 +471,7 @@ class Watcher:
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
                 yield Unjudged(skip.kernel, "checks", skip.sentence)
-        yield from map(Unjudged._make, session.uncompiled())
+        yield from map(Unjudged._make, session.queue.uncompiled())
 
     def pytest_unconfigure(self) -> None:
         # A run that was interrupted did not come by sessionfinish.

@@ -215,7 +215,7 @@ def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
             )
         session.request(captures, session.targets)
         until = time.monotonic() + 60
-        while not (at_work := session._pool.pids(at_work=True)):
+        while not (at_work := session.queue.worker_pids()):
             assert time.monotonic() < until, "no compiler has begun within a minute"
             time.sleep(0.01)
         os.kill(at_work[0], signal.SIGKILL)

@@ -274,7 +274,7 @@ def test_a_session_ends_in_order_after_an_error_in_a_kernel(tmp_path: Path) -> N
     with pytest.raises(jax.errors.JaxRuntimeError, match=BEYOND), session:
         rows(12)
     assert session.dumps[0].compilation("v5e").ok
-    assert session.worker_pids() == []
+    assert session.queue.worker_pids() == []
 
 
 # The chip
