@@ -123,7 +123,7 @@ class Compiled(Generic[P, R]):
             raise CannotRunError(self._no_tpu("compile"))
         return self._executable(call)
 
-    def _executable(self, call: executable.Call) -> Any:
+    def _executable(self, call: executable.CallArguments) -> Any:
         key = call.key()
         with self._lock:
             found = self._executables.get(key)
@@ -131,7 +131,7 @@ class Compiled(Generic[P, R]):
                 found = self._executables[key] = self._compile(call)
         return found
 
-    def _compile(self, call: executable.Call) -> Any:
+    def _compile(self, call: executable.CallArguments) -> Any:
         lowered = self._lowered(call)
         try:
             return lowered.compile(dict(switches.compile_options(self.switches)))
@@ -141,7 +141,7 @@ class Compiled(Generic[P, R]):
                 raise
             raise CannotRunError(refused) from error
 
-    def _lowered(self, call: executable.Call) -> Any:
+    def _lowered(self, call: executable.CallArguments) -> Any:
         kind = call.device_kind()
         stand_in = targets.of_device(kind) if kind else None
         return executable.lowered(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.walk.events import Dim, Event, View
-from pallas_debug.bridge.walk.operations import Operation, operations
+from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.model import Finding, Target
 from pallas_debug.report import plural
 
@@ -41,7 +41,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
 
 
 def _of_operation(
-    subject: Subject, operation: Operation, targets: Sequence[Target]
+    subject: Subject, operation: Equation, targets: Sequence[Target]
 ) -> Iterable[Finding]:
     for rule in (_index, _memory, _rule, _dtype, _column, _matmul, _alignment):
         found = rule(subject, operation, targets)
@@ -51,7 +51,7 @@ def _of_operation(
 
 
 def _at(
-    subject: Subject, operation: Operation, kind: str, message: str, cause: str, advice: str
+    subject: Subject, operation: Equation, kind: str, message: str, cause: str, advice: str
 ) -> Finding:
     return Finding(
         kind=kind,
@@ -66,7 +66,7 @@ def _at(
     )
 
 
-def _index(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _index(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """Loads, stores and copies at a place that is a float."""
     if not operation.float_index:
         return None
@@ -81,7 +81,7 @@ def _index(subject: Subject, operation: Operation, _: Sequence[Target]) -> Findi
     )
 
 
-def _memory(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _memory(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """Loads and stores that the memory space of the ref does not take."""
     if operation.name not in _ACCESSES or not operation.inputs[0].is_ref:
         return None
@@ -109,7 +109,7 @@ def _memory(subject: Subject, operation: Operation, _: Sequence[Target]) -> Find
     return None
 
 
-def _rule(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _rule(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """Primitives that jax's lowering has no rule for, and uses of some that it refuses."""
     if operation.name == "check" and not operation.is_debug:
         return _at(
@@ -151,7 +151,7 @@ def _rule(subject: Subject, operation: Operation, _: Sequence[Target]) -> Findin
     return None
 
 
-def _is_along_axis(operation: Operation) -> bool:
+def _is_along_axis(operation: Equation) -> bool:
     values, indices = operation.inputs[:2]
     shape = operation.outputs[0].shape
     return len(values.shape) == len(shape) and indices.shape == (*shape, 1)
@@ -167,7 +167,7 @@ _ADVICE = {
 }
 
 
-def _dtype(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _dtype(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """float16, float iotas, casts that the TPU has not."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
         return _at(
@@ -201,7 +201,7 @@ def _dtype(subject: Subject, operation: Operation, _: Sequence[Target]) -> Findi
     return None
 
 
-def _column(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _column(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """A row of bools that is made a column."""
     if not operation.turns_lanes:
         return None
@@ -216,7 +216,7 @@ def _column(subject: Subject, operation: Operation, _: Sequence[Target]) -> Find
     )
 
 
-def _matmul(subject: Subject, operation: Operation, targets: Sequence[Target]) -> Finding | None:
+def _matmul(subject: Subject, operation: Equation, targets: Sequence[Target]) -> Finding | None:
     """Products of dtypes that jax or a chip does not multiply."""
     if operation.name != "dot_general":
         return None
@@ -249,7 +249,7 @@ def _matmul(subject: Subject, operation: Operation, targets: Sequence[Target]) -
     )
 
 
-def _alignment(subject: Subject, operation: Operation, _: Sequence[Target]) -> Finding | None:
+def _alignment(subject: Subject, operation: Equation, _: Sequence[Target]) -> Finding | None:
     """Slices of lanes from an offset of which nobody says that it is a multiple of 128."""
     multiple = operation.lane_start
     if not multiple or multiple % LANES == 0 or operation.inputs[0].space != "vmem":

@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from pallas_debug.bridge.instrument import checkify_errors
-from pallas_debug.bridge.instrument.observe import Run
-from pallas_debug.bridge.instrument.sites import Failure, shape_text, slice_text
+from pallas_debug.bridge.instrument.observe import CheckedRun
+from pallas_debug.bridge.instrument.sites import SiteFailure, shape_text, slice_text
 from pallas_debug.model import Finding
 
 ENGINE = "checks"
 
 
-def findings(run: Run) -> tuple[Finding, ...]:
+def findings(run: CheckedRun) -> tuple[Finding, ...]:
     """One for each line and operand at which a check failed, the first to fail first."""
     kept = [failure for failure in run.failures if _matters(failure, run)]
     found = [_WORDS[failure.site.check](run.kernel, failure) for failure in kept]
@@ -41,7 +41,7 @@ def merged(found: Iterable[Finding]) -> list[Finding]:
     return list(by_place.values())
 
 
-def _matters(failure: Failure, run: Run) -> bool:
+def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
     """A NaN that was read is a fault only where it is kept and comes of nothing else.
 
     Interpreters fill what was never written, and the padding of a ragged last block, with NaN. A
@@ -70,18 +70,18 @@ def _matters(failure: Failure, run: Run) -> bool:
     )
 
 
-def _is_masked(failure: Failure) -> bool:
+def _is_masked(failure: SiteFailure) -> bool:
     """Whether what was read of an input went through a `where`."""
     return bool(failure.site.details.get("masked"))
 
 
-def _is_unwritten(run: Run) -> bool:
+def _is_unwritten(run: CheckedRun) -> bool:
     """Whether a NaN in an output can only be what the interpreter put there."""
     sources = ("nan", "uninitialized")
     return not run.inputs and not any(f.site.check in sources for f in run.failures)
 
 
-def _never_written(run: Run, name: str) -> Finding:
+def _never_written(run: CheckedRun, name: str) -> Finding:
     stores = [s for s in run.sites if s.operation == "store" and s.operand == name]
     finding = Finding(
         kind="OutputNotWritten",
@@ -104,7 +104,7 @@ def _never_written(run: Run, name: str) -> Finding:
     )
 
 
-def _base(kernel: str, failure: Failure, kind: str, message: str) -> Finding:
+def _base(kernel: str, failure: SiteFailure, kind: str, message: str) -> Finding:
     names = [name for name, _ in failure.site.values]
     return Finding(
         kind=kind,
@@ -120,13 +120,13 @@ def _base(kernel: str, failure: Failure, kind: str, message: str) -> Finding:
     )
 
 
-def _user(kernel: str, failure: Failure) -> Finding:
+def _user(kernel: str, failure: SiteFailure) -> Finding:
     message = checkify_errors.message(failure.site, failure.values)
     finding = _base(kernel, failure, "CheckFailed", message)
     return replace(finding, advice="the condition of this check is false here; see its values")
 
 
-def _nan(kernel: str, failure: Failure) -> Finding:
+def _nan(kernel: str, failure: SiteFailure) -> Finding:
     site = failure.site
     operands = ", ".join(site.details["operands"])
     given = [f"{value:g}" for value in failure.values]
@@ -143,7 +143,7 @@ def _nan(kernel: str, failure: Failure) -> Finding:
     )
 
 
-def _infinity(kernel: str, failure: Failure) -> Finding:
+def _infinity(kernel: str, failure: SiteFailure) -> Finding:
     site = failure.site
     given = [f"{value:g}" for value in failure.values]
     of = " and ".join(given) if given else "operands " + ", ".join(site.details["operands"])
@@ -181,7 +181,7 @@ _NAN_CAUSES = {
 }
 
 
-def _index(kernel: str, failure: Failure) -> Finding:
+def _index(kernel: str, failure: SiteFailure) -> Finding:
     if failure.site.operation == "block":
         return _block(kernel, failure)
     site, (start, *_) = failure.site, failure.values
@@ -212,7 +212,7 @@ def _index(kernel: str, failure: Failure) -> Finding:
     )
 
 
-def _block(kernel: str, failure: Failure) -> Finding:
+def _block(kernel: str, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
     dim, size, bound = details["dim"], details["size"], details["bound"]
@@ -239,7 +239,7 @@ def _block(kernel: str, failure: Failure) -> Finding:
     )
 
 
-def _division(kernel: str, failure: Failure) -> Finding:
+def _division(kernel: str, failure: SiteFailure) -> Finding:
     what = "remainder" if failure.site.operation == "rem" else "division"
     of = f" of {failure.values[0]}" if failure.values else ""
     shape = failure.site.details["shape"]
@@ -251,7 +251,7 @@ def _division(kernel: str, failure: Failure) -> Finding:
     )
 
 
-def _hint(kernel: str, failure: Failure) -> Finding:
+def _hint(kernel: str, failure: SiteFailure) -> Finding:
     (value, *_), divisor = failure.values, failure.site.details["divisor"]
     return replace(
         _base(kernel, failure, "FalseHint", f"{value} is not a multiple of {divisor}"),
@@ -260,7 +260,7 @@ def _hint(kernel: str, failure: Failure) -> Finding:
     )
 
 
-def _uninitialized(kernel: str, failure: Failure) -> Finding:
+def _uninitialized(kernel: str, failure: SiteFailure) -> Finding:
     site = failure.site
     space = site.details["space"].upper()
     shape = f"{shape_text(site.details['dtype'], site.details['shape'])} in {space}"
@@ -284,7 +284,7 @@ def _uninitialized(kernel: str, failure: Failure) -> Finding:
     )
 
 
-_WORDS: dict[str, Callable[[str, Failure], Finding]] = {
+_WORDS: dict[str, Callable[[str, SiteFailure], Finding]] = {
     "user": _user,
     "nan": _nan,
     "inf": _infinity,

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pallas_debug.compiler.children import STOPPED, Children, Lease
-from pallas_debug.compiler.protocol import DUMPS, Reply, Request, read_reply, write_request
+from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
@@ -49,7 +49,7 @@ _QUIET = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """What came of one request, before anybody made sense of it.
 
     Attributes:
@@ -66,7 +66,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PoolSettings:
     """How children are started.
 
     Attributes:
@@ -115,8 +115,8 @@ class Pool:
         own, which end with it.
     """
 
-    def __init__(self, settings: Settings | None = None, *, shared: bool = False) -> None:
-        self.settings = settings or Settings(jobs=default_jobs())
+    def __init__(self, settings: PoolSettings | None = None, *, shared: bool = False) -> None:
+        self.settings = settings or PoolSettings(jobs=default_jobs())
         self._executor = _executor(self.settings.jobs)
         self._process = os.getpid()
         self._children = _shared() if shared else Children[_Child](keeps_idle=False)
@@ -156,7 +156,7 @@ class Pool:
         topology: str | None,
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[RequestOutcome]:
         """Have a child compile a module, in the calling thread's time.
 
         The outcome's dump files are there until the block is left.
@@ -183,11 +183,11 @@ class Pool:
         num_devices: int,
         options: Mapping[str, str],
         folder: Path,
-    ) -> Outcome:
+    ) -> RequestOutcome:
         """Have a child compile, and take what it wrote to `folder`."""
         child = self._lease.take()
         log = child.folder / "compiler.log"
-        request = Request(
+        request = CompileRequest(
             module=module,
             topology=topology,
             num_devices=num_devices,
@@ -202,7 +202,9 @@ class Pool:
                 raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
             dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
-            return Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
+            return RequestOutcome(
+                reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps
+            )
         finally:
             if alive:
                 child.clear()
@@ -254,7 +256,7 @@ class _Child:
     idle_since = 0.0
     served = 0
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
         self.key = _key(settings)
         self._scratch = _scratch(DUMPS)
         self.folder = self._scratch.path
@@ -278,7 +280,7 @@ class _Child:
             self._scratch.remove()
             raise WorkerError(f"the compiler's process could not be started: {error}") from error
 
-    def ask(self, request: Request, timeout: float) -> tuple[Reply | None, str | None]:
+    def ask(self, request: CompileRequest, timeout: float) -> tuple[Reply | None, str | None]:
         """The reply, or what ended the process instead."""
         overdue = threading.Event()
 
@@ -355,7 +357,7 @@ class _Child:
             return self.process.wait()
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: PoolSettings) -> dict[str, str]:
     """Environment variables of a child, but for what differs between children."""
     environment = dict(os.environ) | _QUIET
     environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
@@ -369,7 +371,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
-def _key(settings: Settings) -> Hashable:
+def _key(settings: PoolSettings) -> Hashable:
     """All that a child depends on and reads when it starts."""
     environment = _environment(settings)
     for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # each child has its own; of no concern to it

@@ -31,7 +31,7 @@ _BOOT = Path(__file__).with_name("boot.py")
 _MAX_OUTPUT = 2**20
 
 
-class Child:
+class ConfinedProcess:
     """A process that runs a Python file, confined as `boot.py` says.
 
     Its output goes to files, which no process can make larger than the limit; leaving the block

@@ -13,7 +13,7 @@ from typing import BinaryIO, Self, cast
 
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
-from pallas_debug.reproduce.confined import Child
+from pallas_debug.reproduce.confined import ConfinedProcess
 from pallas_debug.reproduce.worker import FAILURE, LENGTH, MODULE, write
 
 _WORKER = """\
@@ -43,7 +43,7 @@ class Lowerer:
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
         self._ends = time.monotonic() + seconds
-        self._child: Child | None = None
+        self._child: ConfinedProcess | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class Lowerer:
 
     def _start(self) -> None:
         seconds = max(self._ends - time.monotonic(), 1.0)
-        child = Child(_WORKER, seconds=seconds, arguments=[str(_ROOT)], is_asked=True)
+        child = ConfinedProcess(_WORKER, seconds=seconds, arguments=[str(_ROOT)], is_asked=True)
         self._child = self._stack.enter_context(child)
 
 

@@ -10,7 +10,7 @@ from typing import Literal
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
-from pallas_debug.reproduce.confined import Child
+from pallas_debug.reproduce.confined import ConfinedProcess
 from pallas_debug.reproduce.same import signature
 from pallas_debug.reproduce.template import COMPILED, FAILED, NO_COMPILER
 
@@ -59,7 +59,7 @@ def executed(script: str, *, timeout: float) -> Shown:
     Raises:
       CannotRunError: it never came to the kernel.
     """
-    with Child(script, seconds=timeout) as child:
+    with ConfinedProcess(script, seconds=timeout) as child:
         code = child.wait()
         if code is None:
             message = f"the script did not end within {timeout:g} s and was stopped"

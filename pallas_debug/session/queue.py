@@ -22,7 +22,7 @@ import pluggy
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.compiler import job
 from pallas_debug.compiler import switches as switch_names
-from pallas_debug.compiler.pool import Pool, Settings, default_jobs
+from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.hooks import first, hookimpl, notify
@@ -101,7 +101,7 @@ class Queue:
         self._lock = threading.Lock()
         self._requested: dict[tuple[str, str], Kernel] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
-        settings = Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
+        settings = PoolSettings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
         self._pool = Pool(settings, shared=True)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
 

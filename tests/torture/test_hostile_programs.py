@@ -496,9 +496,9 @@ print(json.dumps({
 
 
 def confined(code: str, *, seconds: float = 20) -> tuple[int | None, str, str]:
-    from pallas_debug.reproduce.confined import Child
+    from pallas_debug.reproduce.confined import ConfinedProcess
 
-    with Child(code, seconds=seconds) as child:
+    with ConfinedProcess(code, seconds=seconds) as child:
         return child.wait(), child.out, child.err
 
 

@@ -20,7 +20,7 @@ from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge.instrument import checkify_errors, instrument
 from pallas_debug.bridge.instrument.observe import kernel_name
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, Layout, failure_values
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
 
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
@@ -89,7 +89,7 @@ def _unchecked(params: Mapping[str, Any], reason: str) -> None:
     )
 
 
-def _with_first(context: Any, error: Any, layout: Layout, rows: Any) -> Any:
+def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> Any:
     """`error`, or the first failure of a kernel in grid order."""
     if not layout.sites:
         return error
@@ -111,10 +111,10 @@ def _with_first(context: Any, error: Any, layout: Layout, rows: Any) -> Any:
     return error
 
 
-def _keys(layout: Layout, record: Any) -> list[Any]:
+def _keys(layout: RecordLayout, record: Any) -> list[Any]:
     """What sorts first failures by time: the grid point, then where in the program, loop by loop.
 
-    The traced counterpart of `Layout.read`'s order.
+    The traced counterpart of `RecordLayout.read`'s order.
     """
     rank = layout.grid_rank
     keys = [record[:, 1 + d] for d in range(rank)]

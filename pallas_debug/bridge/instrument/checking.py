@@ -24,7 +24,13 @@ from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.instrument import conditions, nan_flow
-from pallas_debug.bridge.instrument.recording import Pending, Recorder, Region, Tripwire, any_of
+from pallas_debug.bridge.instrument.recording import (
+    CheckedRegion,
+    Pending,
+    Recorder,
+    Tripwire,
+    any_of,
+)
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
 
@@ -71,7 +77,7 @@ _ACCESSES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operand:
+class RefOperand:
     """What is known of a ref: its name, and what it is to the kernel."""
 
     name: str
@@ -113,24 +119,26 @@ class Checker(rewrite.Visitor):
     def __init__(
         self,
         checks: Sequence[str],
-        operands: dict[int, Operand],
+        operands: dict[int, RefOperand],
         recorder: Recorder | Tripwire | None,
     ) -> None:
         self._checks = frozenset(checks)
         self._operands = operands
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._regions: list[Region] = []  # those that are being visited, the innermost last
+        self._regions: list[CheckedRegion] = []  # those that are being visited, the innermost last
         self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
         self._reads: dict[int, int] = {}  # what was read of an input, and the number of its site
-        self._place = rewrite.Place()
+        self._place = rewrite.ProgramPoint()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
     # What `rewrite.replay` calls.
 
-    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+    def before(
+        self, eqn: Any, inputs: Sequence[Any], place: rewrite.ProgramPoint
+    ) -> Sequence[Any] | None:
         self._place = place
         primitive = eqn.primitive
         if primitive is checkify.check_p:
@@ -150,7 +158,7 @@ class Checker(rewrite.Visitor):
         return None
 
     def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.Place
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
     ) -> None:
         self._place = place
         if eqn.primitive in _ACCESSES:
@@ -167,17 +175,17 @@ class Checker(rewrite.Visitor):
         if self._trips and len(outputs) == 1:
             self._regions[-1].flow.follow(eqn, inputs, outputs)
 
-    def entering(self, place: rewrite.Place) -> None:
-        self._regions.append(Region())
+    def entering(self, place: rewrite.ProgramPoint) -> None:
+        self._regions.append(CheckedRegion())
 
-    def leaving(self, place: rewrite.Place) -> None:
+    def leaving(self, place: rewrite.ProgramPoint) -> None:
         region = self._regions.pop()
         if region.pending and self._recorder is not None:
             self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = Operand(name=name, kind="scratch")
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
             self._kept_alive.append(ref)
 
     def wants(self, jaxpr: Any) -> bool:

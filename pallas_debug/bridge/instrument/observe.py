@@ -25,7 +25,7 @@ from jax._src.lib.mlir import ir
 
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import READ
-from pallas_debug.bridge.instrument.sites import Failure, Site
+from pallas_debug.bridge.instrument.sites import Site, SiteFailure
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.errors import PallasDebugError
@@ -34,7 +34,7 @@ from pallas_debug.model import PrintRecord, SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class CheckedRun:
     """What the checks of one launch of a kernel said.
 
     Attributes:
@@ -48,7 +48,7 @@ class Run:
 
     kernel: str
     call: SourceLine | None
-    failures: Sequence[Failure]
+    failures: Sequence[SiteFailure]
     sites: Sequence[Site]
     inputs: frozenset[str]
     outputs: Mapping[str, str]
@@ -61,7 +61,7 @@ class Observer(Protocol):
     checks: tuple[str, ...]
     prints: bool
 
-    def checked(self, run: Run) -> None:
+    def checked(self, run: CheckedRun) -> None:
         """A kernel with checks was run."""
 
     def printed(self, record: PrintRecord) -> None:
@@ -287,7 +287,7 @@ def _telling(
         tripped: int,
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
-    ) -> Sequence[Failure]:
+    ) -> Sequence[SiteFailure]:
         if not tripped:
             return ()
         try:
@@ -322,7 +322,7 @@ def _telling(
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
         boxes = {n: _box_of_nan(n, a) for n, a in written}
         if second is None:
-            failures: Sequence[Failure] = layout.read(np.asarray(rows))
+            failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             # Nothing comes of a NaN that was read and shows nowhere.
@@ -332,7 +332,7 @@ def _telling(
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
         _innermost(observer).checked(
-            Run(
+            CheckedRun(
                 kernel=name,
                 call=call,
                 failures=failures,

@@ -29,7 +29,12 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import interpret, launched, tpu_handlers, tpu_run
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
-from pallas_debug.bridge.interpret.tpu_run import Allocation, IndexMap, Site, TracedKernel
+from pallas_debug.bridge.interpret.tpu_run import (
+    CallbackSite,
+    IndexMap,
+    TracedAllocation,
+    TracedKernel,
+)
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding, Operand, SourceLine
@@ -147,7 +152,7 @@ class _Trace:
     operands: tuple[Operand, ...]
     index_maps: dict[int, str]
     num_axes: int
-    known: dict[int, tuple[Any, Allocation]] = field(default_factory=dict)
+    known: dict[int, tuple[Any, TracedAllocation]] = field(default_factory=dict)
     grid_point: Any = None
     loop: tuple[Any, ...] = ()
     body_point: Any = None
@@ -369,7 +374,7 @@ def _parts(function: Any) -> tuple[Any, Mapping[str, Any]]:
 
 def _site(
     trace: _Trace, name: str, function: Any, keywords: Mapping[str, Any], args: tuple[Any, ...]
-) -> Site:
+) -> CallbackSite:
     parameters = tuple(inspect.signature(function).parameters)
     arguments = dict(zip(parameters, args, strict=False))
     info = keywords.get("source_info") or source_info_util.current()
@@ -377,7 +382,7 @@ def _site(
     if operand:
         kind = "input" if keywords.get("input_name") else "output"
         _name(trace, arguments["buffer_id"], operand, kind, anew=True)
-    return Site(
+    return CallbackSite(
         kernel=trace.kernel,
         parameters=parameters,
         keywords=keywords,
@@ -386,19 +391,19 @@ def _site(
     )
 
 
-def _allocation(name: str, arguments: Mapping[str, Any]) -> Allocation | None:
+def _allocation(name: str, arguments: Mapping[str, Any]) -> TracedAllocation | None:
     if name == "_allocate_semaphores":
-        return Allocation(tuple(arguments["shape"]), "semaphore", "semaphore")
+        return TracedAllocation(tuple(arguments["shape"]), "semaphore", "semaphore")
     if name == "_allocate_buffer":
         value, space = arguments["val"], int(arguments["memory_space"])
-        return Allocation(
+        return TracedAllocation(
             tuple(value.shape), str(value.dtype), interpreter.TPU_MEMORY_SPACE_NAMES[space]
         )
     return None
 
 
 def _observed(
-    name: str, site: Site, function: Any, keywords: Mapping[str, Any]
+    name: str, site: CallbackSite, function: Any, keywords: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The callback that jax is given: the handler around jax's function.
 

@@ -75,7 +75,7 @@ def stop(finding: Finding) -> KernelFault:
 
 
 @dataclass(eq=False)
-class Allocation:
+class TracedAllocation:
     """A buffer or an array of semaphores of a traced kernel; named once the kernel takes it."""
 
     shape: tuple[int, ...]
@@ -119,7 +119,7 @@ class TracedKernel:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Site:
+class CallbackSite:
     """One callback of a traced kernel.
 
     Attributes:
@@ -132,7 +132,7 @@ class Site:
     parameters: tuple[str, ...]
     keywords: Mapping[str, Any]
     source: SourceLine | None
-    allocation: Allocation | None = None
+    allocation: TracedAllocation | None = None
 
     def place(self, arguments: Mapping[str, Any], grid_point: Any, loop: Any) -> Place:
         device = int(arguments.get("device_id") or 0)
@@ -171,7 +171,7 @@ class Waiter:
 
 
 @dataclass(eq=False)
-class Run:
+class KernelRun:
     """One run of a kernel, on all of its devices and cores.
 
     Semaphores are known by their id and the number of the core, buffers by device, core and id.
@@ -180,8 +180,8 @@ class Run:
     memory: Any
     kernel: TracedKernel
     devices: set[int] = field(default_factory=set)
-    buffers: dict[Point, Allocation] = field(default_factory=dict)
-    semaphores: dict[Point, tuple[Allocation, Point]] = field(default_factory=dict)
+    buffers: dict[Point, TracedAllocation] = field(default_factory=dict)
+    semaphores: dict[Point, tuple[TracedAllocation, Point]] = field(default_factory=dict)
     copies: dict[Point, deque[Copy]] = field(default_factory=dict)
     num_copies: dict[Point, int] = field(default_factory=dict)
     signals: dict[Point, Place] = field(default_factory=dict)
@@ -239,7 +239,7 @@ class _Here(threading.local):
 here = _Here()
 
 
-def current_run() -> Run | None:
+def current_run() -> KernelRun | None:
     return getattr(interpreter._shared_memory, MARK, None)
 
 
@@ -315,14 +315,14 @@ def check_hang() -> None:
         _deadlock(run, waiter, waiters)
 
 
-def _deadlock(run: Run, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
+def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
     findings = {id(w): words.deadlock(_describe(run, w), len(waiters) - 1) for w in waiters}
     for other in waiters:
         tell(findings[id(other)])
     raise stop(findings[id(waiter)])
 
 
-def _describe(run: Run, waiter: Waiter) -> words.Wait:
+def _describe(run: KernelRun, waiter: Waiter) -> words.Wait:
     at = int(waiter.semaphore.id), waiter.core
     return words.Wait(
         place=replace(waiter.place, copy=None),

@@ -38,7 +38,7 @@ PRIMITIVES: dict[str, jax_core.Primitive] = {
 """What lowers to a kernel. `core_map` is discharged to one of these before it is lowered."""
 
 
-class Watcher(Protocol):
+class LoweringWatcher(Protocol):
     """Subscriber to lowerings and runs, called within jax in the thread that lowers or runs.
 
     It should not raise. What it raises all the same is handed to its `report`, and the program goes
@@ -61,13 +61,13 @@ class Watcher(Protocol):
 _epoch = jax.make_user_context(None)
 _epochs = itertools.count(1)
 _lock = threading.RLock()
-_watchers: tuple[Watcher, ...] = ()
+_watchers: tuple[LoweringWatcher, ...] = ()
 _local = threading.local()
 
 
 @contextlib.contextmanager
 def watching(
-    watcher: Watcher,
+    watcher: LoweringWatcher,
     *,
     epoch: object | None = None,
     runs: bool = False,
@@ -336,6 +336,6 @@ def _tell_ran(tokens: tuple[object, ...]) -> None:
         _notify_ran(watcher, tokens)
 
 
-def _notify_ran(watcher: Watcher, tokens: tuple[object, ...]) -> None:
+def _notify_ran(watcher: LoweringWatcher, tokens: tuple[object, ...]) -> None:
     with guarded("hook", "noting which kernels ran", watcher.report):
         watcher.ran(tokens)

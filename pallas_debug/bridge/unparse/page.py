@@ -48,7 +48,7 @@ class Page:
         return f"v{next(self._values)}"
 
 
-class Block:
+class Writer:
     """A jaxpr that is being written, at some depth of the page, and what its variables are called.
 
     Args:
@@ -73,13 +73,13 @@ class Block:
         indent = "    " * self.depth
         self.page.lines.append(f"{indent}{text}  # {comment}" if comment else f"{indent}{text}")
 
-    def deeper(self) -> Block:
+    def deeper(self) -> Writer:
         """For the body of a function that is defined here; it knows nothing yet."""
-        return Block(self.page, self.depth + 1)
+        return Writer(self.page, self.depth + 1)
 
-    def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Block:
+    def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Writer:
         """For another jaxpr at the same depth."""
-        return Block(self.page, self.depth, known, live)
+        return Writer(self.page, self.depth, known, live)
 
     def is_dropped(self, var: Any) -> bool:
         """Whether nobody reads a result."""
