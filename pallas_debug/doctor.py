@@ -28,12 +28,17 @@ some weeks, and after half a year new kernels stop compiling."""
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was looked at.
+
+    Attributes:
+      patches: rows of the table of patches to jax that it is about.
+    """
 
     name: str
     state: State
     detail: str
     remedy: str | None = None
+    patches: tuple[object, ...] = ()
 
 
 def examine() -> Iterator[Check]:
@@ -89,13 +94,16 @@ def _jax() -> Iterator[Check]:
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import selftest
+    from pallas_debug.bridge import patches, selftest
 
     for name, problem in selftest.results().items():
+        rows = patches.needed(name)
+        replaced = f"; replaces {', '.join(map(str, rows))}" if rows else ""
         yield Check(
             name=name,
             state="failed" if problem else "ok",
-            detail=problem or "as expected in this jax",
+            detail=problem or f"as expected in this jax{replaced}",
+            patches=rows,
             remedy="upgrade pallas-debug, or use a jax that it knows" if problem else None,
         )
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import jax
 from jax._src import hardware_utils, xla_bridge
 
+from pallas_debug.bridge import patches
+
 
 def leave_out_absent_tpu() -> None:
     """Where the machine has no TPU and nobody asked for one, let jax not try to load it.
@@ -21,7 +23,7 @@ def leave_out_absent_tpu() -> None:
         return
     chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if chips == 0:
-        xla_bridge._backend_factories.pop("tpu", None)
+        patches.install(patches.NO_TPU)
 
 
 def default_backend() -> str:

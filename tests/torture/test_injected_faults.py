@@ -173,7 +173,7 @@ def test_a_decorated_function_keeps_its_result(
 def test_a_function_runs_without_a_session_that_cannot_be_started(
     inject: Injected, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fault = Fault("pallas_debug.bridge.lowering.hook", "_install", "starting a session")
+    fault = Fault("pallas_debug.bridge.patches", "_install", "starting a session")
     inject(fault, RuntimeError("a bug"))
     decorated = pallas_debug.debug(targets="", interpret="hlo", to=tmp_path)(lambda x: x + 1)
     np.testing.assert_array_equal(decorated(X), X + 1)

@@ -8,8 +8,9 @@ makes of its first failure what jax would have raised. An error from before the 
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,6 +19,7 @@ import numpy as np
 from jax._src import checkify
 from jax._src.pallas import mpmd, pallas_call
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
 from pallas_debug.bridge.instrument.observe import kernel_name
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
@@ -26,41 +28,42 @@ _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
 
 
+_installed = threading.Event()
+
+
 class UncheckedKernel(UserWarning):
     """A kernel that `checkify` was asked to look into, and could not."""
 
 
 def install() -> None:
     """From now on `checkify.checkify` looks into kernels."""
-    checkify.error_checks[pallas_call.pallas_call_p] = _with_context if _TAKES_CONTEXT else _rule
-    checkify.error_checks[mpmd.mpmd_map_p] = _mesh_with_context if _TAKES_CONTEXT else _mesh_rule
+    if not _installed.is_set():
+        _installed.set()
+        patches.install(patches.CHECKIFY)
 
 
 def uninstall() -> None:
     """As jax has it: no error in a kernel is seen."""
-    checkify.error_checks.pop(pallas_call.pallas_call_p, None)
-    checkify.error_checks.pop(mpmd.mpmd_map_p, None)
+    if _installed.is_set():
+        _installed.clear()
+        patches.uninstall(patches.CHECKIFY)
 
 
-def _rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
-    return _checked(None, error, enabled, args, params)
+def rule(_: Any, primitive: str) -> Callable[..., tuple[Any, Sequence[Any]]]:
+    """The rule for a Pallas primitive in jax's table for `checkify`."""
+    check = {"pallas_call": _checked, "mpmd_map": _mesh}[primitive]
+    if _TAKES_CONTEXT:
+        return lambda context, error, enabled, *args, **params: check(
+            context, error, enabled, args, params
+        )
+    return lambda error, enabled, *args, **params: check(None, error, enabled, args, params)
 
 
-def _with_context(
-    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
+def _mesh(
+    context: Any, error: Any, enabled: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Any, Sequence[Any]]:
-    return _checked(context, error, enabled, args, params)
-
-
-def _mesh_rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
     _unchecked(params, "it is a kernel over a mesh (`pl.kernel`)")
     return error, mpmd.mpmd_map_p.bind(*args, **params)
-
-
-def _mesh_with_context(
-    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
-) -> tuple[Any, Sequence[Any]]:
-    return _mesh_rule(error, enabled, *args, **params)
 
 
 def _checked(

@@ -7,16 +7,13 @@ wants dimension semantics for the whole grid, and an operand in HBM by the whole
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax._src import core as jax_core
-from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
@@ -52,18 +49,6 @@ def one_by_one(params: Mapping[str, Any]) -> Callable[..., Any] | None:
     if all(_mapped_dim(block) is None for block in in_hbm):
         return None
     return functools.partial(_run_one_by_one, params)
-
-
-def fits() -> str | None:
-    """What of this does not fit the installed jax, or None."""
-    run = interpret_pallas_call.interpret_pallas_call
-    wanted = {"interpret_params", "grid_mapping", "compiler_params", "out_avals"}
-    missing = wanted - set(inspect.signature(run).parameters)
-    if missing:
-        return f"interpret_pallas_call has no parameter {', '.join(sorted(missing))}"
-    wanted = {"index_map_out_tree", "array_aval", "transformed_block_aval", "block_shape"}
-    missing = wanted - {f.name for f in dataclasses.fields(pallas_core.BlockMapping)}
-    return f"BlockMapping has no {', '.join(sorted(missing))}" if missing else None
 
 
 def _memory_space(block: Any) -> Any:

@@ -6,7 +6,6 @@ import contextlib
 import dis
 import inspect
 import linecache
-import logging
 import re
 import types
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import numpy as np
 from jax._src import source_info_util
 from jax.experimental import pallas as pl
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.model import Failure, SourceLine
@@ -38,29 +38,14 @@ def failure(error: BaseException) -> Failure:
     return Failure(stage="lowering", type=found.type, message=found.message, source=line)
 
 
-@contextlib.contextmanager
-def with_all_frames() -> Iterator[None]:
-    """jax takes its own frames out of what it raises; not so meanwhile: they know what it was at.
-
-    The setting is one of the process.
-    """
-    before = jax.config.jax_traceback_filtering
-    jax.config.update("jax_traceback_filtering", "off")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
+def with_all_frames() -> contextlib.AbstractContextManager[None]:
+    """Keep jax's own frames in what it raises, in the whole process."""
+    return patches.installed(patches.FRAMES)
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """jax logs each exception of a callback with its whole stack; not so meanwhile."""
-    logger = logging.getLogger("jax._src.callback")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+def quietly() -> contextlib.AbstractContextManager[None]:
+    """Keep jax from logging each exception of a callback with its stack."""
+    return patches.installed(patches.QUIET)
 
 
 def _misused(error: BaseException, message: str) -> SourceLine | None:
