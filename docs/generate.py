@@ -137,7 +137,7 @@ def python() -> str:
     ]
     for name in ("debug", "interpret", "compile", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
-    from pallas_debug.compiled import Compiled
+    from pallas_debug._api.compile import Compiled
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
@@ -45,7 +46,7 @@ def command(
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotRunError(_without_a_terminal(where))
     gc.disable()  # until the first screen: nothing of what is made for it goes again
-    roots, of_path = _roots(where or (Path("dumps"),))
+    roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
     from pallas_debug.tui.ahead import Ahead
 
     ahead = Ahead()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli.dump import command as dump
 
 
@@ -15,7 +16,7 @@ from pallas_debug.cli.dump import command as dump
     "--to",
     "directory",
     type=click.Path(path_type=Path),
-    default="dumps",
+    default=defaults.DIRECTORY,
     show_default=True,
     help="The dump directory.",
 )

@@ -15,7 +15,7 @@ def command(as_json: bool) -> int:
 
     Really compiles a kernel for every target. Exits with 3 where kernels cannot be dumped.
     """
-    from pallas_debug.doctor import examine
+    from pallas_debug._api.doctor import examine
 
     checks = []
     for check in examine():

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -16,16 +17,13 @@ if TYPE_CHECKING:
     from pallas_debug.model import Dump
     from pallas_debug.session import Session
 
-DIRECTORY = "dumps"
-TARGETS = "v5e"
-
 
 @click.command("dump", context_settings={"allow_interspersed_args": False})
 @shared.module
 @shared.directory(
-    "directory", "The dump directory; it is made when it does not exist.", Path(DIRECTORY)
+    "directory", "The dump directory; it is made when it does not exist.", Path(defaults.DIRECTORY)
 )
-@shared.targets(TARGETS)
+@shared.targets(defaults.TARGETS)
 @shared.args
 @shared.spec
 @click.option(
@@ -92,7 +90,7 @@ def _spelled(ctx: click.Context, options: dict[str, Any]) -> list[str]:
 def _of_function(
     module: str, name: str, args: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[Dump], Path]:
-    from pallas_debug.api import dump
+    from pallas_debug._api.dump import dump
 
     try:
         function = programs.import_function(module, name)
@@ -142,14 +140,14 @@ def _of_program(
     what: str, rest: tuple[str, ...], options: dict[str, Any]
 ) -> tuple[list[Dump], Path]:
     programs.check_exists(what, module=options["module"])
-    from pallas_debug.api import Notice, say_mode, split_targets
-    from pallas_debug.compiler import switches
+    from pallas_debug._api.debug import Notice, say_mode
+    from pallas_debug.compiler import switches, targets
     from pallas_debug.session import Options, Session
 
     session = Session(
         Options(
             dumps=options["directory"],
-            targets=split_targets(",".join(options["targets"])) or ("",),
+            targets=targets.split(",".join(options["targets"])) or ("",),
             interpret=options["interpret"],
             timeout=options["timeout"],
             jobs=options["jobs"],

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.command("grep")
 @click.argument("pattern")
-@click.argument("directory", type=click.Path(path_type=Path), default="dumps")
+@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
 @click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are alike.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is text, no regular expression.")
 @click.option("-c", "--count", is_flag=True, help="Counts of lines for each text that has some.")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import report
+from pallas_debug import defaults, report
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.report import one_line
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command("ls")
-@click.argument("directory", type=click.Path(path_type=Path), default="dumps")
+@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
 @click.option("-n", "--name", help="Only kernels with this in their name.")

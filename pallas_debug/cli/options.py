@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from pallas_debug import defaults
+
 Decorator = Callable[[Any], Any]
 
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
@@ -24,7 +26,7 @@ spec = click.option(
 timeout = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
+    default=defaults.COMPILE_TIMEOUT,
     show_default=True,
     help="Seconds that one compilation may take. Waiting for another process that compiles the "
     "same kernel may take 5 more.",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify")
-@shared.targets("all")
+@shared.targets(defaults.VERIFY_TARGETS)
 @shared.args
 @shared.spec
 @shared.module

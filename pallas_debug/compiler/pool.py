@@ -23,13 +23,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from pallas_debug import defaults
 from pallas_debug.compiler.children import STOPPED, Children, Lease
 from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
-
-DEFAULT_TIMEOUT = 120.0
-"""Seconds that one compilation may take."""
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags beside the dump directory that every child gets: locations on every operation."""
@@ -76,13 +74,13 @@ class PoolSettings:
     """
 
     jobs: int = 2
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = defaults.COMPILE_TIMEOUT
     flags: tuple[str, ...] = ()
 
 
 def default_jobs() -> int:
     """A child per core, four at most."""
-    return max(1, min(4, os.cpu_count() or 1))
+    return max(1, min(defaults.MAX_JOBS, os.cpu_count() or 1))
 
 
 def check_machine() -> None:

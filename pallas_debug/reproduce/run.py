@@ -7,6 +7,7 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug import defaults
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
@@ -20,9 +21,6 @@ _FAILED = re.compile(
 )
 
 Stage = Literal["lowering", "compile"]
-
-DEFAULT_SECONDS = 120.0
-"""That a script may run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +40,7 @@ class Shown:
         return signature(self.failure) == signature(recorded)
 
 
-def run(script: str, *, timeout: float = DEFAULT_SECONDS) -> Shown:
+def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
     """Run a script of `script_of` in a confined process of its own.
 
     Raises:

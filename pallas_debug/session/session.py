@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pallas_debug import defaults
 from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.instrument import observe
@@ -27,7 +28,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
-from pallas_debug.session.options import DEFAULT_CHIP, Options, mode_of, resolve_targets
+from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
 
 _reporting: list[object] = []
@@ -78,7 +79,8 @@ class Session:
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
-        chip_name = options.chip or (None if self.targets or not self._interprets else DEFAULT_CHIP)
+        needs_chip = self._interprets and not self.targets
+        chip_name = options.chip or (defaults.CHIP if needs_chip else None)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []

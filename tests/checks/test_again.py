@@ -15,10 +15,10 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug._api.check import Report
 from pallas_debug.bridge.instrument import again
 from pallas_debug.bridge.instrument.recording import CERTAIN, PERHAPS, READ
 from pallas_debug.bridge.instrument.sites import Site, SiteFailure
-from pallas_debug.checked import Report
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
 ROWS = pl.BlockSpec((4, 128), lambda i: (i, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import tomllib
 from collections import defaultdict
 from pathlib import Path
 
@@ -190,3 +191,60 @@ def test_jax_is_patched_by_the_table_alone() -> None:
 )
 def test_a_patch_elsewhere_would_be_found(code: str) -> None:
     assert patches_in(ast.parse(code))
+
+
+CONTRACTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"][
+    "contracts"
+]
+
+
+@pytest.mark.parametrize("package", ["pallas_debug", "pallas_debug.bridge"])
+def test_the_floors_name_every_room(package: str) -> None:
+    (contract,) = (c for c in CONTRACTS if c.get("containers") == [package])
+    named = [name.strip() for layer in contract["layers"] for name in layer.split("|")]
+    assert contract["exhaustive"]
+    assert sorted(named) == sorted(modules(package))
+
+
+def modules(package: str) -> set[str]:
+    folder = ROOT / package.replace(".", "/")
+    rooms = {path.parent.name for path in folder.glob("*/__init__.py")}
+    return rooms | {path.stem for path in folder.glob("*.py") if path.stem != "__init__"}
+
+
+def test_every_room_below_the_engines_is_without_jax() -> None:
+    (floors,) = (c for c in CONTRACTS if c.get("containers") == ["pallas_debug"])
+    below = floors["layers"][floors["layers"].index("bridge") + 1 :]
+    rooms = {f"pallas_debug.{name.strip()}" for layer in below for name in layer.split("|")}
+    (contract,) = (c for c in CONTRACTS if c["name"] == "The floors without jax")
+    assert set(contract["source_modules"]) == rooms
+    assert {"jax", "jaxlib"} <= set(contract["forbidden_modules"])
+
+
+MAX_LINES, MAX_FILES = 500, 14
+
+
+def test_no_file_has_grown_over_500_lines() -> None:
+    paths = [path for package in PACKAGES for path in package.rglob("*.py")]
+    sizes = {path: len(path.read_text().splitlines()) for path in paths}
+    grown = {str(p.relative_to(ROOT)): n for p, n in sizes.items() if n > MAX_LINES}
+    assert not {name: lines for name, lines in grown.items() if name not in STILL_LONG}
+
+
+STILL_LONG = {
+    "pallas_debug/tui/app.py",
+    "pallas_debug/tui/lineview.py",
+    "pallas_debug/verdict/engines.py",
+}
+"""Files that are still too long; to be emptied."""
+
+
+def test_no_room_has_grown_over_14_files() -> None:
+    package = ROOT / "pallas_debug"
+    rooms = [path.parent for path in package.rglob("__init__.py") if path.parent != package]
+    crowded = {
+        str(room.relative_to(package)): sorted(path.stem for path in files)
+        for room in rooms
+        if len(files := [p for p in room.glob("*.py") if p.stem != "__init__"]) > MAX_FILES
+    }
+    assert set(crowded) <= {"cli", "tui", "tui/commands"}

@@ -16,7 +16,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import flash_attention, vector_add
 
 import pallas_debug
-from pallas_debug import api, doctor
+from pallas_debug._api import debug as api
+from pallas_debug._api import doctor
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UnknownTargetError, UsageError

@@ -63,7 +63,7 @@ class Again:
 
     Args:
       params: of the `pallas_call`, as it is without checks.
-      checks: names from `checking.CHECKS`.
+      checks: names, as `defaults.CHECKS` lists them.
       ours: entered while this is lowered, so that nobody takes it for the user's.
     """
 

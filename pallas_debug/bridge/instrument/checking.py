@@ -34,12 +34,6 @@ from pallas_debug.bridge.instrument.recording import (
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
 
-CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
-"""Every check there is, by its name."""
-
-DEFAULT = ("user", "nan", "index", "div", "hint", "uninitialized")
-"""What is checked unless told. A float divided by zero is often meant, and so is an infinity."""
-
 _MAKES_NAN = {
     *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
     *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
@@ -111,7 +105,7 @@ class Checker(rewrite.Visitor):
     """Visits a kernel's equations, and writes what fails into the words of a ref.
 
     Args:
-      checks: names from `CHECKS`.
+      checks: names, as `defaults.CHECKS` lists them.
       names: what the kernel's refs are called, by the `id` of their tracers.
       recorder: writes down what failed.
     """

@@ -75,7 +75,7 @@ def instrument(
 
     Args:
       params: of a `pallas_call` equation.
-      checks: names from `checking.CHECKS`.
+      checks: names, as `defaults.CHECKS` lists them.
       printed: is given what the kernel prints; its prints are left alone where there is none.
       trips: whether it is enough to know that something may have failed; in HLO interpret mode.
 

@@ -23,6 +23,7 @@ import jax
 from jax._src import source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 
+from pallas_debug import defaults
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import interpret, launched, tpu_handlers, tpu_methods, tpu_run
@@ -37,16 +38,13 @@ from pallas_debug.bridge.interpret.tpu_run import (
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.model import Finding, Operand, SourceLine
 
-HANG_AFTER = 30.0
-"""Seconds without any progress after which a wait is said to last for ever."""
-
 _epoch = jax.make_user_context(None)
 _lock = threading.RLock()
 
 
 @contextlib.contextmanager
 def reporting(
-    report: Callable[[Finding], None], *, hang_after: float | None = HANG_AFTER
+    report: Callable[[Finding], None], *, hang_after: float | None = defaults.HANG_AFTER
 ) -> Iterator[None]:
     """What TPU interpret mode finds meanwhile, in any thread, is reported.
 

@@ -1,7 +1,4 @@
-"""`pallas_debug.check`: run a function with every check in its kernels, and hear all that failed.
-
-Floor 3, beside `api.py`.
-"""
+"""`pallas_debug.check`: run a function with checks in its kernels, and report all failures."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
@@ -61,7 +59,7 @@ class Report:
 
 def check(
     function: Callable[P, R],
-    errors: str | Iterable[str] = names.DEFAULT,
+    errors: str | Iterable[str] = defaults.DEFAULT_CHECKS,
     *,
     interpret: Interpret = None,
     chip: str | None = None,

@@ -1,7 +1,4 @@
-"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder.
-
-Floor 3, beside `api.py`.
-"""
+"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.lowering import executable, trace
 from pallas_debug.compiler import switches, targets
@@ -29,7 +27,7 @@ def compile(
     transpose_trace: bool = False,
     poison_buffers: bool = False,
     assertions: bool = False,
-    chip: str = "v5e",
+    chip: str = defaults.CHIP,
 ) -> Compiled[P, R]:
     """`function` compiled for the TPU of this host, with these switches.
 
@@ -75,7 +73,7 @@ class Compiled(Generic[P, R]):
     """What `compile` returns. `switches` are the names of those that are on."""
 
     def __init__(
-        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = "v5e"
+        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = defaults.CHIP
     ) -> None:
         functools.update_wrapper(self, function)
         self.switches = switches
