@@ -11,9 +11,5 @@ confined     child processes with limits and hardly an environment
 boot         what such a child does first, without any import of ours
 run          a script in a process of its own
 same         whether two failures are the same
-lines        a program as lines that can be taken out
-changes      ways to make a program smaller
-lowering     candidates, lowered in a child that is kept
-worker       what that child does
-shrink       the search for a small one
+shrinking    the search for a smaller script that fails the same
 """

@@ -15,6 +15,7 @@ from pallas_debug_kernels import Operation, Spec, operations
 from tiers import slow_but_first
 
 import pallas_debug.checkify as ours
+from pallas_debug import defaults
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.compiler import targets

@@ -21,9 +21,14 @@ from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
-from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.instrument import conditions, nan_flow
+from pallas_debug.bridge.instrument.primitives import (
+    ACCESSES,
+    MAKES_INFINITY,
+    MAKES_NAN,
+    capacity,
+)
 from pallas_debug.bridge.instrument.recording import (
     CheckedRegion,
     Pending,
@@ -34,41 +39,6 @@ from pallas_debug.bridge.instrument.recording import (
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
 
-_MAKES_NAN = {
-    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
-    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
-    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
-    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
-}
-"""Primitives that can make a NaN of operands that are none."""
-
-_MAKES_INFINITY = {
-    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
-    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
-    *("sinh", "tan", "convert_element_type"),
-}
-"""Primitives that can make an infinity of operands that are finite."""
-
-_ARITHMETIC = _MAKES_NAN | _MAKES_INFINITY
-
-_CHECKED = {
-    checkify.check_p,
-    pallas_primitives.multiple_of_p,
-    lax.div_p,
-    lax.rem_p,
-    lax.dynamic_slice_p,
-    lax.gather_p,
-}
-
-_ACCESSES = {
-    state_primitives.get_p: ("read", 1),
-    state_primitives.swap_p: ("write", 2),
-    state_primitives.addupdate_p: ("write", 2),
-    pallas_primitives.load_p: ("read", None),
-    pallas_primitives.swap_p: ("write", None),
-}
-"""What an access does, and with which input its index begins."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
@@ -76,29 +46,6 @@ class RefOperand:
 
     name: str
     kind: str
-
-
-def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
-    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive in _ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
-            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
-        elif eqn.primitive.name in _ARITHMETIC or eqn.primitive in _CHECKED:
-            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
-        elif eqn.primitive is lax.while_p:
-            # Once in the loop, and once behind it.
-            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if rewrite.is_jaxpr(inner):
-                    total += capacity(rewrite.opened(inner)[0], checks)
-    return total
-
-
-def _is_index(aval: Any) -> bool:
-    dtype = getattr(aval, "dtype", None)
-    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))
 
 
 class Checker(rewrite.Visitor):
@@ -137,7 +84,7 @@ class Checker(rewrite.Visitor):
         primitive = eqn.primitive
         if primitive is checkify.check_p:
             return self._user_check(eqn, inputs)
-        if primitive in _ACCESSES:
+        if primitive in ACCESSES:
             self._access(eqn, inputs)
         elif primitive is tpu_primitives.dma_start_p:
             self._copy(eqn, inputs)
@@ -155,16 +102,16 @@ class Checker(rewrite.Visitor):
         self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
     ) -> None:
         self._place = place
-        if eqn.primitive in _ACCESSES:
+        if eqn.primitive in ACCESSES:
             self._first_read(eqn, inputs, outputs)
             return
         if eqn.primitive is lax.select_n_p:
             self._selected(inputs[1:])
         if nan_flow.is_clean_constant(eqn):
             self._clean[id(outputs[0])] = outputs[0]
-        if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
+        if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
-        if eqn.primitive.name in _MAKES_INFINITY and "inf" in self._checks:
+        if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
             self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
         if self._trips and len(outputs) == 1:
             self._regions[-1].flow.follow(eqn, inputs, outputs)
@@ -283,7 +230,7 @@ class Checker(rewrite.Visitor):
     def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
         if "index" not in self._checks:
             return
-        what, first = _ACCESSES[eqn.primitive]
+        what, first = ACCESSES[eqn.primitive]
         if first is None:
             ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
         else:
@@ -474,7 +421,7 @@ class Checker(rewrite.Visitor):
         known = self._operands.get(id(inputs[0]))
         if "uninitialized" not in self._checks or known is None or known.kind == "scalar_prefetch":
             return
-        is_read = _ACCESSES[eqn.primitive][0] == "read"
+        is_read = ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
         if not conditions.is_float(value):
             return

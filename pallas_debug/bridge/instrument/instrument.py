@@ -19,7 +19,7 @@ from jax._src import core as jax_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.instrument import checking, conditions, printing
+from pallas_debug.bridge.instrument import checking, conditions, primitives, printing
 from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
 from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxprs import rewrite
@@ -89,7 +89,7 @@ def instrument(
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
         return None  # it runs nowhere
-    capacity = checking.capacity(params["jaxpr"], checks) if checks else 0
+    capacity = primitives.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
     made = _Rewriting(params, tuple(checks), printed, trips=trips)
     if capacity == 0:

@@ -16,12 +16,12 @@ from pallas_debug.compiler.pool import Pool, PoolSettings, RequestOutcome
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import grammar
-from pallas_debug.reproduce.changes import KINDS, Reduction
-from pallas_debug.reproduce.lines import Program, parse
-from pallas_debug.reproduce.lowering import Lowerer
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import Signature, signature, signature_of
 from pallas_debug.reproduce.script import script_of
+from pallas_debug.reproduce.shrinking.changes import KINDS, Reduction
+from pallas_debug.reproduce.shrinking.lines import Program, parse
+from pallas_debug.reproduce.shrinking.lowering import Lowerer
 
 _MAX_SECONDS = 60.0
 """Maximum seconds that a candidate is lowered for, or compiled."""

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pallas_debug.reproduce.lines import Node, Program, every, parse
+from pallas_debug.reproduce.shrinking.lines import Node, Program, every, parse
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _SHAPE = re.compile(r"[(\[]([\d, ]+)[)\]]")

@@ -14,18 +14,18 @@ from typing import BinaryIO, Self, cast
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
 from pallas_debug.reproduce.confined import ConfinedProcess
-from pallas_debug.reproduce.worker import FAILURE, LENGTH, MODULE, write
+from pallas_debug.reproduce.shrinking.worker import FAILURE, LENGTH, MODULE, write
 
 _WORKER = """\
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from pallas_debug.reproduce import worker
+from pallas_debug.reproduce.shrinking import worker
 
 worker.main()
 """
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _MAX_REPLY = 256 * 2**20
 _MAX_PART = 2**16
 
