@@ -1,4 +1,4 @@
-"""What applies where the user says nothing: chip, directory, timeouts, checks. Imports nothing."""
+"""Defaults: chip, directory, timeouts, checks. Imports nothing."""
 
 CHIP = "v5e"
 """Target whose chip is given to interpreted code that asks for one."""

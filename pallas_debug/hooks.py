@@ -1,4 +1,4 @@
-"""What other distributions can add to and learn of a session, by pluggy.
+"""Hooks for other distributions, by pluggy.
 
 Register a plugin under the entry-point group `pallas_debug`; it may be a module or an object, and
 implements any of the hooks below with `hookimpl`. Our own store and pytest plugin are written

@@ -1,4 +1,4 @@
-"""What travels between the rooms: small frozen dataclasses, and nothing else.
+"""Frozen dataclasses that travel between the rooms.
 
 Floor 0. Imports the standard library alone. Every class here can be written as JSON and read back
 (`store/schema.py` does both); what cannot be (a live jaxpr, a process) does not belong here.

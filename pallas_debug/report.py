@@ -1,4 +1,4 @@
-"""What happened, in a few lines for a person. Pure text from `model.py`; no engine, no terminal."""
+"""Summaries, findings and prints as text; no engine, no terminal."""
 
 from __future__ import annotations
 

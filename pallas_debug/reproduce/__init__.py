@@ -1,4 +1,4 @@
-"""A dumped kernel as one script that needs jax alone, and a smaller one that fails the same.
+"""A dumped kernel as a script that needs jax alone, run confined and shrunk.
 
 recorded     what a dump holds of a kernel for a target
 grammar      programs, written again from what was read; the rest is refused

@@ -1,4 +1,4 @@
-"""The pytest plugin of pallas-debug: options `--pallas-*`, the marker and two fixtures.
+"""The pytest plugin: options `--pallas-*`, a marker and two fixtures.
 
 Loaded into every pytest run of an environment that has pallas-debug, so at import it knows pytest
 and the standard library alone. What does the work is imported when an option, a marker or a fixture

@@ -1,1 +1,1 @@
-"""The kernel as jax lowers it, as data: `Capture`."""
+"""A kernel as jax lowers it, as data: `Capture`."""

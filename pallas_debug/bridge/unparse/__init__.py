@@ -1,4 +1,4 @@
-"""Kernels as Python programs: from a jaxpr back to lines that a person could have written.
+"""Kernels as Python programs that reproduce their jaxpr.
 
 `program_of` writes a captured kernel as a module that needs jax alone. Its lines use what jax
 offers to everybody; where a primitive has no such spelling, it is bound by its own name.

@@ -1,4 +1,4 @@
-"""Errors into words: what a message, a failure or a finding means, and what to do about it.
+"""Explanations of compiler messages, failures and findings.
 
 Floor 1: reads text and `model` alone, and never imports jax. `catalogue/` holds the entries,
 `recognise.py` finds the one that a text is about, `logs.py` reads whole logs, `memory.py`, `fit.py`

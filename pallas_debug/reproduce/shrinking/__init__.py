@@ -1,4 +1,4 @@
-"""Delta debugging: the search for a smaller program that fails the same.
+"""Delta debugging: a smaller script that fails the same way.
 
 lines     a program as lines that can be taken out
 changes   ways to make a program smaller

@@ -1,4 +1,4 @@
-"""What each key does, a file per kind. The order here is that of the help."""
+"""Actions behind the keys, a file per kind, in the order of the help."""
 
 # isort: off
 from pallas_debug.tui.commands import panes, go, kernels, passes, search, text, diffs, source
