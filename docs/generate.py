@@ -27,14 +27,14 @@ for root in (ROOT, ROOT / "kernels", ROOT / "pytest_plugin"):
 
 
 def cli() -> str:
-    """The commands, off click."""
+    """Commands and their options, read from click."""
     from pallas_debug.cli.group import COMMANDS
     from pallas_debug.cli.group import cli as group
 
     context = click.Context(group, info_name="pallas-debug")
     parts = [
-        "Standard output is data, standard error is talk. Every command that reports takes "
-        "`--json`. A table on a terminal is tab-separated lines elsewhere. "
+        "Data goes to standard output, messages to standard error. Every command that reports "
+        "takes `--json`. Tables are tab-separated if the output is not a terminal. "
         "See also the [exit codes](exit-codes.md).",
         table(
             ["command", "what it does"],
@@ -120,9 +120,9 @@ def pytest_options() -> str:
         "pytest options",
         "pytest_plugin/pallas_debug_pytest/options.py",
         [
-            "Each option has three spellings. The command line comes before the environment, the "
-            "environment before the ini file. An empty value counts as none. "
-            "The [guide](../guides/pytest.md) shows them at work.",
+            "Each option has three forms. The command line takes precedence over the environment, "
+            "and the environment over the ini file. An empty value counts as none. "
+            "See the [guide](../guides/pytest.md) for examples.",
             table(["command line", "ini", "environment", "bare flag", "meaning"], rows),
         ],
     )
@@ -133,9 +133,9 @@ def python() -> str:
     import pallas_debug
 
     parts = [
-        "What `import pallas_debug` offers. The import loads neither jax nor anything else that "
-        "takes time; each name is loaded at its first use. The objects that these return are "
-        "described under [dump format](dump-format.md): they are what the files hold.",
+        "The public API of `import pallas_debug`. The import does not load jax; names are imported "
+        "lazily. The objects that these functions return are those of the files, and described "
+        "under [dump format](dump-format.md).",
     ]
     for name in ("debug", "interpret", "compile", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
@@ -224,41 +224,41 @@ def dump_format() -> str:
     files = reader.STAGE_FILES
     tree = [
         "dumps/",
-        "  <kernel>-<8 hex>/        a kernel at its shapes, whoever dumped it",
-        f"    {writer.KERNEL:23}what the kernel is: Kernel",
+        "  <kernel>-<8 hex>/        a kernel at its shapes",
+        f"    {writer.KERNEL:23}the kernel: Kernel",
         f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
-        f"    {files['source']:23}the file that holds the kernel function, as it was",
-        f"    {writer.PROGRAM:23}the kernel as a program that needs jax alone",
-        f"    {writer.PROGRAM + origin.SUFFIX:23}who wrote it: its signature",
+        f"    {files['source']:23}the file of the kernel function",
+        f"    {writer.PROGRAM:23}the kernel as a program that needs only jax",
+        f"    {writer.PROGRAM + origin.SUFFIX:23}its signature",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
-        f"      {writer.COMPILATION:21}what the compiler made of it: Compilation",
+        f"      {writer.COMPILATION:21}the compiler's result: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
-        f"      {origin.STABLEHLO + origin.SUFFIX:21}who wrote it: its signature",
+        f"      {origin.STABLEHLO + origin.SUFFIX:21}its signature",
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
         f"      {compile_.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
-        f"      {compile_.LOG:21}all that the compiler printed",
-        f"  {writer.RUNS + '/<run>/<name>.json':25}which kernels a test or script used: RunRecord",
+        f"      {compile_.LOG:21}the compiler's output",
+        f"  {writer.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
     ]
     parts = [
-        "A dump directory is made of plain files: it can be searched with `grep`, copied, and read "
-        "on a machine that has neither jax nor libtpu.",
+        "A dump directory consists of plain files: it can be searched with `grep`, copied, and "
+        "read on a machine that has neither jax nor libtpu.",
         "## Folders",
         "```text\n" + "\n".join(tree) + "\n```",
         f"- Names of kernels, targets and tests become file names without separators and control "
-        f"characters, of at most {names.MAX_BYTES} bytes; one that is cut ends in a digest.\n"
+        f"characters, of at most {names.MAX_BYTES} bytes; a truncated one ends in a digest.\n"
         f"- `{compile_.PASSES}/` holds the passes that changed something. "
         f"`{writer.COMPILATION}` lists all of them; one that changed nothing has the text of the "
         "pass before it.\n"
-        f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent where jax refused to lower "
+        f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent if jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
         f"- A file that ends in `{origin.SUFFIX}` holds 64 hex digits: an HMAC-SHA256 over the "
-        "kernel's digest and the file beside it, with a key that is made by a user's first dump on "
+        "kernel's digest and the file next to it, with a key that a user's first dump makes on "
         f"a machine and never leaves it (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}`"
-        "). `reproduce` asks before it runs a dump without such a signature. It is absent where no "
+        "). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
         "key could be written.\n"
         f"- A folder is made under `{writer._TMP}/`, flushed to the disk, and then renamed, so "
-        "that no reader finds half of one, and what a run reported as written survives a kill and "
-        "a power failure. A compilation that replaces another is exchanged with it in one step. "
+        "that no reader finds half of one, and whatever a run reported as written survives a kill "
+        "and a power failure. A replacement is exchanged with the old compilation in one step. "
         "On a file system that cannot exchange two folders (NFS, for one), the old one is moved "
         f"to `{writer._TMP}/` first; after a kill at that moment it is missing until the next run "
         "into the directory puts it back. "
@@ -268,7 +268,7 @@ def dump_format() -> str:
         "other file in its folder. A compilation is taken from the cache only if all of them are "
         "as recorded.\n"
         f"- `{writer._LOCKS}/` holds the locks by which processes compile each kernel once; while "
-        "a lock is held, its file says by whom. A folder under "
+        "a lock is held, its file names the holder. A folder under "
         f"`{writer._TMP}/` holds a lock (`{scratch.LOCK}`) as long as its process lives, and is "
         "deleted by the next run after that. Where no lock can tell, because the file system has "
         "none or the folder was made on another host or before a reboot, it is deleted once "
@@ -276,8 +276,7 @@ def dump_format() -> str:
         "Both directories may be deleted while nothing is running.",
         "## Documents",
         f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. The "
-        f"schema is **{schema.VERSION}**; a document of a newer one is refused with an error that "
-        "says so, never guessed at.",
+        f"schema is **{schema.VERSION}**; a document with a newer one is refused with an error.",
         table(
             ["kind", "file", "holds"],
             [
@@ -357,9 +356,8 @@ def hooks() -> str:
     parts = [
         f"Hooks are [pluggy](https://pluggy.readthedocs.io)'s, under the project name "
         f"`{module.GROUP}`; a distribution registers a plugin under the entry-point group of the "
-        "same name. They are called in whatever thread the event happens in. An implementation may "
-        "take fewer arguments than the hook has. The [guide](../guides/extending.md) has a plugin "
-        "that runs."
+        "same name. They are called in the thread of the event. An implementation may take fewer "
+        "arguments than the hook has. The [guide](../guides/extending.md) shows a complete plugin."
     ]
     for name, function in vars(module.Specs).items():
         if name.startswith("_"):
@@ -392,7 +390,7 @@ def targets() -> str:
         "Targets",
         "pallas_debug/compiler/targets.py",
         [
-            "What `--target`, `--pallas-target` and `targets=` take, joined by commas.",
+            "Values of `--target`, `--pallas-target` and `targets=`, separated by commas.",
             table(["target", "topology", "device kind", "cores per device", ""], rows),
             "`all` is every generation. A full topology name is a target too: a generation of the "
             "table, a colon and its shape, such as `v5e:2x4` or `v5p:2x2x2`. A kernel under "
@@ -414,12 +412,12 @@ def switches() -> str:
         "Switches",
         "pallas_debug/compiler/switches.py",
         [
-            "What `--switch` and `switches=` take, joined by commas or repeated, and what "
-            "`pallas_debug.compile` has an argument for each of. The "
-            "[guide](../guides/dumping.md#switches) shows them at work.",
+            "Values of `--switch` (separated by commas, or repeated) and `switches=`, and "
+            "arguments of `pallas_debug.compile`. "
+            "See the [guide](../guides/dumping.md#switches) for examples.",
             table(["switch", "on a TPU", "cost", "what is set", "tried from"], rows),
-            "Switches are part of the cache's key, and `show` prints those of a compilation. One "
-            "that the installed libtpu or jax does not know makes the compilation fail, and the "
+            "Switches are part of the cache key, and `show` prints those of a compilation. With "
+            "one that the installed libtpu or jax does not know, the compilation fails, and the "
             "failure names it.",
         ],
     )
@@ -435,12 +433,12 @@ def keys() -> str:
 
     moving = in_pane(Binding.make_bindings(LineView.BINDINGS))
     parts = [
-        "What `pallas-debug browse` can do. `?` shows the same, with your own keys and those of "
-        "the pane that has the focus; `ctrl+p` has every action by what it does. The names are "
-        "what [your keymap](../guides/browse.md#keys-of-your-own) gives keys to.",
+        "Keys of `pallas-debug browse`. `?` shows the same, with your own keys and those of the "
+        "focused pane; `ctrl+p` lists every action by title. Use the names of actions in "
+        "[your keymap](../guides/browse.md#keys-of-your-own).",
         f"## {MOVING}",
-        "In every list and text, and in the help. These are not in the keymap; one that you give "
-        "to an action is the action's.",
+        "In every list and text, and in the help. These are not in the keymap, which takes "
+        "precedence.",
         table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving]),
     ]
     groups: dict[str, list[list[str]]] = {}
@@ -458,33 +456,32 @@ def _keys(text: str) -> str:
 
 
 VARIABLES = {
-    "LIBTPU_INIT_ARGS": "Flags for libtpu. They are given to every compilation and are part of "
-    "the cache's key; `--xla_mosaic_dump_to` is left out, as each compilation has a directory of "
-    "its own.",
+    "LIBTPU_INIT_ARGS": "Flags for libtpu, passed to every compilation and part of the cache key; "
+    "`--xla_mosaic_dump_to` is dropped, as each compilation has its own directory.",
     "TPU_LIBRARY_PATH": "A libtpu other than the installed one.",
     "JAX_COMPILATION_CACHE_DIR": "Has no effect on captures or compilations; `doctor` mentions it.",
     "JAX_XLA_PROFILE_VERSION": "As for any jax program: part of XLA's options for every kernel.",
-    "PYTHONPATH": "Handed on to the compiler's process.",
+    "PYTHONPATH": "Passed to the compiler's process.",
     "TERM": "`dumb` turns the progress line and colours off.",
-    "NO_COLOR": "Where it is set and not empty, nothing is printed in colours.",
-    "VISUAL": "The editor that `browse` opens sources and texts in, before `EDITOR`. It is split "
-    "into words as a shell does, and run without one.",
-    "EDITOR": "The same, where `VISUAL` is unset.",
-    "PAGER": "What `browse` reads a text in at `|`; `less -R` where it is unset.",
-    "XDG_STATE_HOME": "Below it, `pallas-debug/` holds the position in `browse`, reports of its "
-    "crashes, and the key that dumps are signed with; `~/.local/state` where it is unset.",
-    "PALLAS_DEBUG_TRACEBACK": "Where it is set and not empty, a command that ends in an internal "
-    "error prints the traceback.",
-    "XDG_CONFIG_HOME": "Below it, `pallas-debug/browse.toml` holds keys of your own; `~/.config` "
-    "where it is unset.",
-    "TMUX": "Where it is set, what is copied is handed through tmux, too.",
-    "STY": "Where it is set, what is copied is handed through screen.",
+    "NO_COLOR": "If set and not empty, disables colours.",
+    "VISUAL": "The editor in which `browse` opens sources and texts, before `EDITOR`. It is split "
+    "into arguments like a shell command, and run without a shell.",
+    "EDITOR": "The same, if `VISUAL` is unset.",
+    "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
+    "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, reports of its "
+    "crashes, and the key that signs dumps; `~/.local/state` if unset.",
+    "PALLAS_DEBUG_TRACEBACK": "If set and not empty, a command that ends in an internal error "
+    "prints the traceback.",
+    "XDG_CONFIG_HOME": "Its file `pallas-debug/browse.toml` holds your own keys; `~/.config` if "
+    "unset.",
+    "TMUX": "If set, copied text is also passed through tmux.",
+    "STY": "If set, copied text is passed through screen.",
 }
 """Variables that the code reads, besides those of the pytest plugin."""
 
 THEIRS = {
-    "JAX_PLATFORMS": "As for any jax program. Where it is unset and the machine has no TPU, jax "
-    "is kept from looking for one.",
+    "JAX_PLATFORMS": "As for any jax program. If it is unset and the machine has no TPU, jax "
+    "does not search for one.",
     "JAX_OPTIMIZATION_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
     "JAX_MEMORY_FITTING_LEVEL": "As for any jax program: part of XLA's options for every kernel.",
     "JAX_DISABLE_MOST_OPTIMIZATIONS": "As for any jax program: part of XLA's options for every "
@@ -511,14 +508,14 @@ def environment() -> str:
         "## Read",
         table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
         "## Of the pytest plugin",
-        "The twins of the [pytest options](pytest-options.md); nothing else reads them.",
+        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin.",
         table(
             ["variable", "as"],
             [[f"`{o.environment}`", f"`{o.flag}`"] for o in OPTIONS],
         ),
         "## Set in the compiler's process",
-        "It inherits the environment, but for `XLA_FLAGS`, with these on top. Your own process is "
-        "left as it is.",
+        "It inherits the environment except `XLA_FLAGS`, with these variables added. Your own "
+        "process is not changed.",
         table(
             ["variable", "value"],
             [[f"`{n}`", f"`{v}`"] for n, v in pool._QUIET.items()]
@@ -547,10 +544,9 @@ def errors() -> str:
     from pallas_debug.findings.explain import TOPICS
 
     parts = [
-        "What `pallas-debug explain` knows: every way in which a kernel is known to fail, with its "
-        "cause and what to do. An entry is found by its id, by XLA's code, by the message or by "
-        "the kind of a finding. The "
-        "[guide](../guides/explain.md) shows the command at work.",
+        "The catalogue of `pallas-debug explain`: known failures of kernels, with their cause and "
+        "what to do. An entry is found by its id, by XLA's code, by the message or by the kind of "
+        "a finding. See the [guide](../guides/explain.md) for examples.",
     ]
     for topic, entries in TOPICS.items():
         parts.append(f"## {topic}")
@@ -574,7 +570,7 @@ def _sentence(text: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Words in which Markdown's own signs are meant as they are."""
+    """Escape the characters that have a meaning in Markdown."""
     return re.sub(r"([*_<>\[\]])", r"\\\1", text)
 
 
@@ -687,7 +683,7 @@ def _says(path: Path) -> str:
     )
 
 
-BEGIN, END = "<!-- map: written by docs/generate.py -->\n", "\n<!-- end of map -->"
+BEGIN, END = "<!-- map -->\n", "<!-- /map -->"
 
 
 def with_map(text: str, new: str) -> str:
@@ -696,7 +692,7 @@ def with_map(text: str, new: str) -> str:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"no map to write: {BEGIN.strip()} … {END.strip()}")
-    return before + begin + new + end + after
+    return f"{before}{begin}\n{new}\n\n{end}{after}"
 
 
 MAPS: dict[str, bool] = {"README.md": False, "CONTRIBUTING.md": True}

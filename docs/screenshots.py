@@ -56,7 +56,7 @@ async def _picture(dumps: Path, size: tuple[int, int], keys: tuple[str, ...]) ->
         for key in keys:
             await pilot.press(key)
             await pilot.pause()
-        await app.workers.wait_for_complete()  # what is counted aside
+        await app.workers.wait_for_complete()  # counts in the background
         await pilot.pause()
         return app.export_screenshot()
 

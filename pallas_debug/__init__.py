@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pallas_debug._api.dump import dump as dump
     from pallas_debug._api.interpret import interpret as interpret
     from pallas_debug._api.verify import verify as verify
+    from pallas_debug.findings import explain as explain
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
 
@@ -32,10 +33,14 @@ _HOMES = {
     "verify": "pallas_debug._api.verify",
 }
 
-__all__ = ["__version__", *_HOMES]
+_MODULES = {"explain": "pallas_debug.findings.explain"}
+
+__all__ = ["__version__", *_HOMES, *_MODULES]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)

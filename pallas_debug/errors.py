@@ -1,7 +1,7 @@
 """Every exception that pallas-debug raises on purpose.
 
-Floor 0. Each says what is wrong, where, with which values, the likely cause where one is known,
-and what to do next. The command line turns them into an exit code (`cli/exits.py`).
+Floor 0. Messages name the problem, its place, the values, the likely cause if known, and what to
+do. The command line maps them to exit codes (`cli/exits.py`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 
 class PallasDebugError(Exception):
-    """Whatever pallas-debug reports rather than crashes with."""
+    """Base class of all problems that pallas-debug reports."""
 
 
 class UsageError(PallasDebugError):
-    """What was asked for makes no sense: an unknown name, an argument that does not parse."""
+    """An invalid request: an unknown name, an argument that does not parse."""
 
 
 class CannotRunError(PallasDebugError):
-    """What was asked for makes sense, but cannot be done on this machine or in this process."""
+    """A valid request that cannot be met on this machine or in this process."""
 
 
 class DumpDirectoryError(CannotRunError):
@@ -30,15 +30,15 @@ class DumpDirectoryError(CannotRunError):
 
 
 class LockTimeoutError(CannotRunError):
-    """Another process holds a lock for longer than this one may wait: a kernel is not attempted."""
+    """Another process holds a lock for longer than the limit: a kernel is not attempted."""
 
 
 class DumpFormatError(PallasDebugError):
-    """A file of a dump directory is not what it should be: cut short, foreign, too new."""
+    """A file of a dump directory is invalid: truncated, foreign, too new."""
 
 
 class UnknownTargetError(UsageError):
-    """A target that nobody knows."""
+    """An unknown target."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name = name
@@ -50,11 +50,11 @@ class UnknownTargetError(UsageError):
 
 
 class LibtpuError(CannotRunError):
-    """The TPU compiler cannot be had here."""
+    """The TPU compiler is not available here."""
 
 
 class WorkerError(PallasDebugError):
-    """The compiler's process could not be started, or answered with what is no answer."""
+    """The compiler's process could not be started, or sent an invalid reply."""
 
 
 class IncompatibleJaxError(CannotRunError):
@@ -62,7 +62,7 @@ class IncompatibleJaxError(CannotRunError):
 
 
 class KernelFault(PallasDebugError):
-    """A kernel did what no kernel may do, and was stopped there; the text is the finding's."""
+    """A kernel was stopped because of a fault; the text is the finding's."""
 
     def __init__(self, text: str, finding: Finding | None = None) -> None:
         self.finding = finding
@@ -73,9 +73,9 @@ class InternalError(PallasDebugError):
     """A bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
 
     Attributes:
-      boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`,
-        `report` or `engine`.
-      place: file and line of the innermost frame of pallas-debug, None where there is none.
+      boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`, `report` or
+        `engine`.
+      place: file and line of the innermost frame of pallas-debug, None if there is none.
     """
 
     def __init__(self, text: str, *, boundary: str = "", place: str | None = None) -> None:
@@ -85,7 +85,7 @@ class InternalError(PallasDebugError):
 
 
 class PluginError(PallasDebugError):
-    """A plugin of another distribution raised; pallas-debug went on without it."""
+    """A plugin of another distribution raised; pallas-debug continued without it."""
 
 
 class ChecksFailed(PallasDebugError):

@@ -1,7 +1,7 @@
-"""Frozen dataclasses that travel between the rooms.
+"""Data that travels between the rooms: small frozen dataclasses, and nothing else.
 
-Floor 0. Imports the standard library alone. Every class here can be written as JSON and read back
-(`store/schema.py` does both); what cannot be (a live jaxpr, a process) does not belong here.
+Floor 0. Imports only the standard library. Every class here can be written as JSON and read back
+(`store/schema.py` does both); what cannot (a live jaxpr, a process) does not belong here.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ Status = Literal["ok", "failed"]
 Stage = Literal["jaxpr", "source", "stablehlo", "mosaic"]
 
 STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic")
-"""The stages of a kernel before the compiler's own passes, in the order in which they arise."""
+"""Stages of a kernel before the compiler's own passes, in order."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:
-    """A line of somebody's Python source, with its text as it was when the kernel was traced."""
+    """A line of Python source, with its text when the kernel was traced."""
 
     file: str
     line: int
@@ -39,8 +39,8 @@ class Operand:
     Attributes:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
       shape: of the whole array; for scratch, of the buffer.
-      block_shape: of the block that one grid point sees; None for a dimension that is squeezed
-        away. None as a whole where there is no block (scratch, scalar prefetch).
+      block_shape: of the block of one grid point, with None for a squeezed dimension; None without
+        a block (scratch, scalar prefetch).
       index_map: jaxpr of the index map as text; None where there is no block.
       memory_space: as the kernel asked for it, `default` where it left the choice to Pallas.
       pipeline: what the kernel said of its buffering, as text; None for jax's default.
@@ -58,7 +58,7 @@ class Operand:
 
 @dataclass(frozen=True, kw_only=True)
 class CostEstimate:
-    """What the kernel's author told XLA it costs: operations, transcendentals, bytes."""
+    """Cost declared by the kernel's author: operations, transcendentals, bytes."""
 
     flops: int
     transcendentals: int
@@ -70,15 +70,15 @@ class Kernel:
     """A kernel as jax lowered it: its final form, after vmap, grad and the like.
 
     Attributes:
-      name: what jax calls the kernel (`name=` of the call, else the Python function's name).
-      digest: 64 hex digits over everything that makes the kernel what it is, but not over where
-        its lines are: two runs that trace the same kernel at the same shapes agree on it.
-      source: where the kernel function starts.
+      name: jax's name of the kernel (`name=` of the call, else the Python function's name).
+      digest: 64 hex digits over the kernel itself, without its line numbers: two runs that trace
+        the same kernel at the same shapes agree on it.
+      source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
       mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
-      chip: device kind that the Python code asked for while the kernel was traced, and got;
-        None where it never asked. Such a kernel is, strictly, one for that chip.
+      chip: device kind that the Python code queried during tracing; None if it did not. Such a
+        kernel is, strictly, one for that chip.
     """
 
     name: str
@@ -98,7 +98,7 @@ class Kernel:
     versions: Mapping[str, str] = field(default_factory=dict)
 
     def of_kind(self, kind: OperandKind) -> tuple[Operand, ...]:
-        """The operands of one kind, in their order."""
+        """Operands of one kind, in order."""
         return tuple(operand for operand in self.operands if operand.kind == kind)
 
 
@@ -107,10 +107,10 @@ class Target:
     """A chip to compile for.
 
     Attributes:
-      name: what the user writes, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
-      topology: the name libtpu knows it by; None for the device of this host.
-      device_kind: what jax calls the chip, `TPU v5 lite`; None where only the device can tell.
-      num_cores: TensorCores that one jax device has (2 for megacore).
+      name: as users write it, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
+      topology: libtpu's name of it; None for the device of this host.
+      device_kind: jax's name of the chip, `TPU v5 lite`; None if only the device knows it.
+      num_cores: TensorCores of one jax device (2 for megacore).
     """
 
     name: str
@@ -122,16 +122,16 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """A pass of the Mosaic compiler, and what it left behind.
+    """A pass of the Mosaic compiler, with its result.
 
     Attributes:
       number: the compiler's own, counted from 0.
       size: bytes of the text after the pass.
       sha256: of that text.
-      seconds: from the end of the pass before to the end of this one, as the files' times tell.
-      changed: whether the text differs from that of the pass before.
+      seconds: from the end of the previous pass to the end of this one, by the files' times.
+      changed: whether the text differs from that of the previous pass.
       failed: whether the compiler stopped in this pass.
-      file: below the target's folder; None where nothing changed and no text is kept.
+      file: below the target's folder; None if nothing changed and no text is kept.
     """
 
     number: int
@@ -178,7 +178,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes that the executable needs, by the compiler's own reckoning."""
+    """Bytes that the executable needs, according to the compiler."""
 
     generated_code: int
     arguments: int
@@ -188,7 +188,7 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class FileRecord:
-    """What a file of a dump was when it was written: its size in bytes and its SHA-256."""
+    """Size in bytes and SHA-256 of a file of a dump when it was written."""
 
     size: int
     sha256: str
@@ -196,17 +196,17 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """A kernel for one target: what the compiler made of it.
+    """A kernel compiled for one target.
 
     Attributes:
-      key: 64 hex digits over kernel, source lines, target, versions and flags: the same key
-        means that compiling again would give the same.
-      flags: what libtpu was told, in its own spelling.
+      key: 64 hex digits over kernel, source lines, target, versions and flags: with the same key,
+        compiling again would give the same result.
+      flags: libtpu flags, in its own syntax.
       switches: options by name that it was compiled with, such as `log_recorder`.
-      notes: sentences that whoever runs the executable should know.
+      notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
-      files: every file of the target's folder but the manifest itself, by its path below the
+      files: every file of the target's folder except the manifest itself, by its path below the
         folder. Empty in dumps older than this field.
     """
 
@@ -277,7 +277,7 @@ class PrintRecord:
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
-      values: what was printed, each as text; large arrays with their edges alone.
+      values: each as text; only the edges of large arrays.
     """
 
     kernel: str
@@ -329,7 +329,7 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """What one test or script used: written to `runs/<run id>/`.
+    """Kernels, prints and findings of one test or script: written to `runs/<run id>/`.
 
     Attributes:
       name: the test's node id or the script's command.
@@ -364,7 +364,7 @@ class Dump:
         """The compilation for `target`.
 
         Raises:
-          KeyError: there is none; the message lists those there are.
+          KeyError: there is none; the message lists the existing ones.
         """
         for compilation in self.compilations:
             if compilation.target == target:

@@ -338,6 +338,14 @@ TABLE: tuple[Patch, ...] = (
     ),
     Patch(
         area=TPU_MODE,
+        owner="jax._src.pallas.mosaic.interpret.thread_map",
+        name="_run_jaxpr",
+        replacement="pallas_debug.bridge.interpret.threads:sharing",
+        why="compiles a kernel's body once, not once per thread and launch",
+        parameters=("jaxpr", "consts", "args"),
+    ),
+    Patch(
+        area=TPU_MODE,
         owner=f"{_INTERPRETER}:DMA",
         name="__init__",
         replacement=f"{_METHODS}:adopting",

@@ -6,6 +6,8 @@ takes half a second and prints a page of warnings, before jax falls back to the 
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -58,3 +60,17 @@ def device_kind() -> str:
     """What jax calls its first device. This initialises the backend."""
     leave_out_absent_tpu()
     return str(jax.devices()[0].device_kind)
+
+
+@contextlib.contextmanager
+def compiling_quickly() -> Iterator[None]:
+    """Compile programs for the CPU without most optimisations.
+
+    For programs that are run once: of a small one, compilation takes longer than the run.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)

@@ -1,9 +1,9 @@
-"""Compiler processes that outlive the work they were started for, and who holds which.
+"""Compiler processes that outlive a session, and leases on them.
 
 Loading libtpu takes half a second and 200 MB, so children are kept between sessions: a session
-takes a `Lease`, which bounds how many children work for it, and gives back each child after each
-request. Idle children end after `IDLE_SECONDS`, with this process, and when it dies (they notice
-the closed pipe). A forked process starts with none.
+takes a `Lease`, which bounds how many children work for it, and returns a child after each request.
+Idle children end after `IDLE_SECONDS`, with this process, and when it dies (they notice the closed
+pipe). A forked process starts with none.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ STOPPED = "the pool of compiler processes was stopped"
 
 
 class Child(Protocol):
-    """A process as this module sees it.
+    """A process, as this module uses it.
 
     Attributes:
-      key: what it read when it was started; a request with another key needs another child.
-      taken: when it was last given a request (`time.monotonic`).
-      idle_since: when it was last given back.
-      served: how many requests it was given.
+      key: settings that it read on start; a request with another key needs another child.
+      taken: time of its last request (`time.monotonic`).
+      idle_since: time when it was last returned.
+      served: number of requests.
     """
 
     key: Hashable
@@ -57,7 +57,7 @@ class Child(Protocol):
         """Kill the process if it runs, wait for its end, and delete its files."""
 
     def disown(self) -> None:
-        """Let go of a process that belongs to the parent of this process."""
+        """Let go of a process that belongs to this process's parent."""
 
 
 C = TypeVar("C", bound=Child)
@@ -68,7 +68,7 @@ class Lease(Generic[C]):
 
     Args:
       jobs: maximum number of children that work for it at a time.
-      key: returns what a child started now would depend on.
+      key: returns the settings that a child started now would depend on.
       start: starts one.
     """
 
@@ -92,13 +92,13 @@ class Lease(Generic[C]):
         self._busy_seconds = 0.0
 
     def add_pending(self, count: int) -> None:
-        """Count work that will want a child, or no longer does."""
+        """Change the number of work items that will need a child."""
         with self._children.changed:
             self._pending += count
             self._children.changed.notify_all()
 
     def take(self) -> C:
-        """An idle child, a new one, or the first that is given back.
+        """Return an idle child, a new one, or the first that is returned.
 
         Raises:
           WorkerError: the lease was stopped, or no child could be started.
@@ -116,18 +116,18 @@ class Lease(Generic[C]):
         self._children.give_back(self, child)
 
     def drop(self, child: C) -> None:
-        """Give back a child that is of no more use."""
+        """Return a child that is unusable."""
         self._children.drop(self, child)
 
     def release(self, *, stop: bool) -> None:
-        """End the lease; `stop` kills the children that work for it at the moment."""
+        """End the lease; `stop` kills the children that are working for it."""
         self._children.release(self, stop=stop)
 
     def wants_another(self, of_key: list[C]) -> bool:
-        """Return whether waiting for one of these children takes longer than starting another.
+        """Whether waiting for one of these children takes longer than starting another.
 
-        A child costs half a second of a core before it compiles anything: worth it only where
-        the kernels that wait keep the present children busy for longer.
+        A child costs half a second of a core before it compiles anything: worth it only if the
+        waiting kernels keep the present children busy for longer.
         """
         waiting = self._pending - len(self.held) - self.starting
         each = self._busy_seconds / self._finished if self._finished else 0.0
@@ -136,7 +136,7 @@ class Lease(Generic[C]):
         return waiting * each > WORTH_A_CHILD or (waiting > 0 and longest > WORTH_A_CHILD)
 
     def forget(self) -> None:
-        """Begin again in a forked process."""
+        """Reset in a forked process."""
         self.held.clear()
         self.starting = self._pending = 0
 
@@ -144,8 +144,8 @@ class Lease(Generic[C]):
 class Children(Generic[C]):
     """All children of a pool, leased or idle.
 
-    There are never more than the largest number that a present lease asks for, except for idle
-    ones that an earlier, larger lease has left behind.
+    There are never more than the largest number requested by a present lease, except for idle ones
+    left by an earlier, larger lease.
 
     Args:
       keeps_idle: keep idle children for `IDLE_SECONDS` after the last lease; else they end with it.
@@ -175,7 +175,7 @@ class Children(Generic[C]):
                     self.changed.wait(timeout=_LOOK_AGAIN)
                     continue
                 elif self._is_full():
-                    # Of another environment: with one of this, there would be nothing to start.
+                    # They have another environment: otherwise nothing would have to be started.
                     if not self._idle:
                         self.changed.wait(timeout=_LOOK_AGAIN)
                         continue
@@ -221,7 +221,7 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def release(self, lease: Lease[C], *, stop: bool) -> None:
-        """End a lease. Where `stop` leaves no other lease, idle children end as well."""
+        """End a lease. With `stop`, and without other leases, idle children end as well."""
         with self.changed:
             lease.stopped = True
             self._leases.discard(lease)
@@ -229,14 +229,14 @@ class Children(Generic[C]):
             is_last = not self._leases
             held = list(lease.held) if stop else []
         for child in held:
-            child.stop()  # whose thread then drops it
+            child.stop()  # its thread then drops it
         if is_last and not self._keeps_idle:
             self.close()
         elif is_last and stop:
             self._end(lambda _: True)
 
     def close(self) -> None:
-        """End all leases and children at once, at work or not."""
+        """End all leases and children at once, whether working or not."""
         with self.changed:
             for lease in self._leases:
                 lease.stopped = True
@@ -252,12 +252,11 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def pids(self) -> list[int]:
-        """Process IDs of the children that are alive."""
         with self.changed:
             return [child.pid for child in self._alive if child.usable()]
 
     def disown(self) -> None:
-        """Forget all children, in a forked process to which they do not belong.
+        """Forget all children, in a forked process which does not own them.
 
         The threads that held locks are the parent's, so nothing here may wait for one.
         """
@@ -280,7 +279,7 @@ class Children(Generic[C]):
         return lease.key()
 
     def _idle_child(self, key: Hashable) -> C | None:
-        """The idle child that was used last: surplus ones thus reach the end of their time."""
+        """The idle child that was used last, so that surplus ones reach their time limit."""
         for child in reversed(self._idle):
             if child.key == key:
                 self._idle.remove(child)
@@ -299,13 +298,13 @@ class Children(Generic[C]):
         return lease.wants_another(of_key) if of_key else key not in self._starting
 
     def _schedule(self) -> None:
-        """Have a timer look at the idle child whose time is up first."""
+        """Set a timer for the idle child that expires first."""
         if not self._keeps_idle or self._timer is not None or not self._idle:
             return
         due = min(child.idle_since for child in self._idle) + IDLE_SECONDS
         timer = threading.Timer(max(0.0, due - time.monotonic()), self._end_idle)
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no more threads, as this process ends
+        with contextlib.suppress(RuntimeError):  # no new threads: this process is ending
             timer.start()
             self._timer = timer
 
@@ -328,7 +327,7 @@ class Children(Generic[C]):
             lease.held.add(child)
             stopped = lease.stopped
             self.changed.notify_all()
-        if stopped:  # meanwhile, by a thread that did not yet see this child
+        if stopped:  # meanwhile, by a thread that did not see this child yet
             self.drop(lease, child)
             raise WorkerError(STOPPED)
         return child

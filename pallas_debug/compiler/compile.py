@@ -18,10 +18,10 @@ PASSES = "passes"
 LOG = "compiler.log"
 
 _FATAL = re.compile(r"F\d{4} ")
-"""A line of libtpu's log that is its last: level and date."""
+"""Last line of libtpu's log: level and date."""
 
 _OF_A_PRINT = re.compile(r"Signedness cannot be inferred|\bbitwidth\b")
-"""What libtpu says as it refuses a print, or dies of it."""
+"""Messages with which libtpu refuses a print, or dies of it."""
 
 Files = dict[str, bytes | Path]
 
@@ -41,7 +41,7 @@ def finished(
     notes: tuple[str, ...] = (),
     prints: Sequence[Finding] = (),
 ) -> tuple[Compilation, Files]:
-    """What the worker's outcome amounts to, and the files to keep of it.
+    """Make a compilation of the worker's outcome, with the files to keep.
 
     Args:
       switches: options by name with which it was compiled.
@@ -93,7 +93,6 @@ def refused(
     versions: Mapping[str, str],
     switches: tuple[str, ...] = (),
 ) -> Compilation:
-    """A kernel that never reached the compiler."""
     return Compilation(
         kernel=kernel.name,
         target=target.name,
@@ -162,8 +161,10 @@ def _failure(
                 f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
             )
-            if outcome.ended == "SIGKILL":  # we send it for a timeout alone
-                message += "\nMost likely the system stopped it for want of memory: try --jobs 1."
+            if outcome.ended == "SIGKILL":  # sent by us only for a timeout
+                message += (
+                    "\nMost likely the system stopped it because memory ran out: try --jobs 1."
+                )
         return Failure(
             stage=stage,
             type=outcome.ended or "unknown",
@@ -184,14 +185,14 @@ def _failure(
 
 
 def _last_words(log: str) -> str:
-    """The line of a failed internal check, or the last line that says something."""
+    """The line of a failed internal check, or the last non-empty line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
     return (checks or lines or [""])[-1]
 
 
 def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
-    """None of the message's words name a line: where the failed pass holds one line alone, it."""
+    """For a message without a line: that of the failed pass, if it holds only one."""
     failed = next((p for p in passes if p.failed and p.file), None)
     path = files.get(failed.file) if failed and failed.file else None
     if not isinstance(path, Path):

@@ -1,6 +1,6 @@
 """One kernel for one target, from the capture to its compilation and files.
 
-Lowers in this process, has a child of the pool compile, and says what came of it.
+Lowers in this process, and has a child of the pool compile.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pallas_debug.model import Compilation, Failure, Finding, SourceLine, Target
 
 
 class Jobs:
-    """Compiles kernels as one session wants it.
+    """Compiles kernels with the options of one session.
 
     Args:
       pool: the compiler's processes.
-      wanted: names of switches, as `switches.parse` gives them.
+      wanted: names of switches, as `switches.parse` returns them.
     """
 
     def __init__(self, pool: Pool, wanted: tuple[str, ...] = ()) -> None:
@@ -36,7 +36,7 @@ class Jobs:
         self._flags = tuple(user_flags())
 
     def key(self, captured: Capture, target: Target) -> str:
-        """Under which compiling again would give the same: lines, versions and flags included."""
+        """Cache key: everything that affects the result, including lines, versions and flags."""
         content = json.dumps(
             [
                 captured.kernel.digest,
@@ -56,7 +56,7 @@ class Jobs:
     def compile(
         self, captured: Capture, target: Target, key: str
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
-        """The compilation and its files, which are there until the block is left.
+        """Compile, and yield the compilation and its files, which exist until the block is left.
 
         Raises:
           CannotRunError: nothing can be compiled here.
@@ -75,7 +75,6 @@ class Jobs:
             yield result
 
     def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
-        """A kernel that never reached the compiler."""
         return compile_.refused(
             captured.kernel,
             target,
@@ -88,7 +87,7 @@ class Jobs:
     def unavailable(
         self, captured: Capture, target: Target, key: str, error: CannotRunError
     ) -> Compilation:
-        """A kernel for which there was no compiler."""
+        """Compilation of a kernel for which no compiler was available."""
         failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
         return self.refused(captured, target, key, failure)
 
@@ -121,7 +120,7 @@ class Jobs:
             yield compilation, files
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:
-        """What to know of the kernel's prints though it compiled."""
+        """Notes on the kernel's prints, though it compiled."""
         if not print_formats.count(captured.params):
             return ()
         wrong = [
@@ -133,7 +132,7 @@ class Jobs:
 
 
 def unprintable(captured: Capture) -> tuple[Finding, ...]:
-    """The prints of a kernel that a TPU cannot do."""
+    """Findings on prints of a kernel that a TPU does not support."""
     return print_formats.findings(captured.kernel.name, captured.params)
 
 

@@ -1,8 +1,8 @@
 """A pool of compiler processes.
 
-Requests are taken in turn by a few threads, each with a child of its own that has libtpu loaded
-and lives for many kernels. A child that aborts, hangs or is killed costs the kernel at hand its
-result and is replaced for the next. Sessions of one process share its children (`children.py`).
+A few threads take requests in turn, each with a child that has libtpu loaded and compiles many
+kernels. A child that aborts, hangs or is killed costs one kernel its result, and is replaced for
+the next. Sessions of one process share its children (`children.py`).
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
-"""Flags beside the dump directory that every child gets: locations on every operation."""
+"""Flags that every child gets besides the dump directory: locations on every operation."""
 
 _DUMP_TO = "xla_mosaic_dump_to"
 
 _LINGER = 10.0
-"""Seconds that a child may take to die: an abort first prints where it was."""
+"""Maximum seconds for a child to die: an abort first prints its location."""
 
 _QUIET = {
     "JAX_PLATFORMS": "cpu",
@@ -48,13 +48,13 @@ _QUIET = {
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOutcome:
-    """What came of one request, before anybody made sense of it.
+    """Result of one request, not interpreted yet.
 
     Attributes:
-      reply: the worker's; None where it died or was stopped.
-      ended: `timeout`, or what ended the process (`SIGABRT`, `exit code 1`); None with a reply.
-      log: all that the compiler printed.
-      dumps: the files it wrote; they are deleted when the request's work is done.
+      reply: the worker's; None if it died or was stopped.
+      ended: `timeout`, or how the process ended (`SIGABRT`, `exit code 1`); None with a reply.
+      log: the compiler's output.
+      dumps: files it wrote; deleted when the request is done.
     """
 
     reply: Reply | None
@@ -65,12 +65,12 @@ class RequestOutcome:
 
 @dataclass(frozen=True, kw_only=True)
 class PoolSettings:
-    """How children are started.
+    """Settings of children.
 
     Attributes:
-      jobs: how many there are at most; each holds some 400 MB once it has compiled.
+      jobs: maximum number; each takes some 400 MB once it has compiled.
       timeout: seconds for one compilation.
-      flags: for libtpu, beside ours; they are read once per process.
+      flags: for libtpu, besides ours; read once per process.
     """
 
     jobs: int = 2
@@ -79,12 +79,12 @@ class PoolSettings:
 
 
 def default_jobs() -> int:
-    """A child per core, four at most."""
+    """One child per core, at most four."""
     return max(1, min(defaults.MAX_JOBS, os.cpu_count() or 1))
 
 
 def check_machine() -> None:
-    """Say early, and in one sentence, why nothing can be compiled here.
+    """Fail early if nothing can be compiled here.
 
     Raises:
       LibtpuError: the machine is not x86-64 Linux, or libtpu is not installed.
@@ -103,14 +103,14 @@ def check_machine() -> None:
 
 
 class Pool:
-    """Compiler processes, started as they are needed.
+    """Compiler processes, started on demand.
 
-    Use as a context manager: on leaving, what is under way is finished; after an exception
-    (ctrl+c among them) it is stopped instead.
+    Use as a context manager: leaving it finishes the compilations in progress; leaving by an
+    exception (including ctrl+c) stops them.
 
     Args:
-      shared: use the children of this process, which stay for the next pool; else children of its
-        own, which end with it.
+      shared: use the children of this process, which stay for the next pool; otherwise its own,
+        which end with it.
     """
 
     def __init__(self, settings: PoolSettings | None = None, *, shared: bool = False) -> None:
@@ -133,8 +133,8 @@ class Pool:
         self.close(stop=kind is not None)
 
     def submit(self, work: Callable[[], object]) -> concurrent.futures.Future[object]:
-        """Run `work` in a thread of the pool; within it, `compile` has a child at hand."""
-        if self._process != os.getpid():  # forked: the threads have stayed behind
+        """Run `work` in a thread of the pool, where `compile` has a child available."""
+        if self._process != os.getpid():  # forked: the threads stayed with the parent
             self._executor, self._process = _executor(self.settings.jobs), os.getpid()
         self._lease.add_pending(1)
 
@@ -155,13 +155,13 @@ class Pool:
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
     ) -> Iterator[RequestOutcome]:
-        """Have a child compile a module, in the calling thread's time.
+        """Have a child compile a module, and wait for it.
 
-        The outcome's dump files are there until the block is left.
+        The outcome's dump files exist until the block is left.
 
         Raises:
-          WorkerError: no child could be started, or it answered with nonsense.
-          LibtpuError: libtpu cannot be had here.
+          WorkerError: no child could be started, or its reply was invalid.
+          LibtpuError: libtpu is not available here.
         """
         check_machine()
         with contextlib.ExitStack() as stack:
@@ -170,7 +170,7 @@ class Pool:
             yield self._compile(module, topology, num_devices, dict(options or {}), scratch.path)
 
     def warm(self) -> None:
-        """Start a child that will be needed soon, if there is none, while others do their work."""
+        """Preload a child that will be needed soon, if there is none."""
         check_machine()
         self._lease.warm()
 
@@ -182,7 +182,7 @@ class Pool:
         options: Mapping[str, str],
         folder: Path,
     ) -> RequestOutcome:
-        """Have a child compile, and take what it wrote to `folder`."""
+        """Have a child compile, and move its files to `folder`."""
         child = self._lease.take()
         log = child.folder / "compiler.log"
         request = CompileRequest(
@@ -196,7 +196,7 @@ class Pool:
         try:
             reply, ended = child.ask(request, self.settings.timeout)
             alive = reply is not None
-            if self._lease.stopped and not alive:  # the kernel is not to blame
+            if self._lease.stopped and not alive:  # not the kernel's fault
                 raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
             dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
@@ -211,14 +211,14 @@ class Pool:
                 self._lease.drop(child)
 
     def _start(self) -> _Child:
-        """A new child; before its first one, a pool deletes what killed runs left."""
+        """Start a child; the first time, also delete what killed runs left."""
         is_swept, self._is_swept = self._is_swept, True
         if not is_swept:
             sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
         return _Child(self.settings)
 
     def close(self, *, stop: bool = False) -> None:
-        """Finish what is under way, or stop it at once. Nothing compiles from then on."""
+        """Finish compilations in progress, or stop them at once. Nothing compiles from then on."""
         if stop:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._lease.release(stop=True)
@@ -226,7 +226,7 @@ class Pool:
         self._lease.release(stop=stop)
 
     def pids(self, *, at_work: bool = False) -> list[int]:
-        """Process IDs of the children that are alive, or only of those at work for this pool."""
+        """Process IDs of live children, or only of those working for this pool."""
         if at_work:
             return [child.pid for child in list(self._lease.held) if child.usable()]
         return self._children.pids()
@@ -234,8 +234,8 @@ class Pool:
 
 def _executor(jobs: int) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(
-        # One more than there are children: a kernel is lowered, and another one's files are
-        # read, while every child compiles.
+        # One more than children: one kernel is lowered, and another's files are read, while every
+        # child compiles.
         max_workers=jobs + 1,
         thread_name_prefix="pallas-debug-compile",
     )
@@ -261,7 +261,7 @@ class _Child:
         self.dumps = self.folder / DUMPS
         self._startup = self.folder / "startup.log"
         environment = _environment(settings)
-        environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, disabled or not
+        environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, even if disabled
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -270,8 +270,8 @@ class _Child:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     env=environment,
-                    start_new_session=True,  # ctrl+c is for the parent to answer
-                    # It holds the folder's lock as well: it may outlive us for a moment.
+                    start_new_session=True,  # ctrl+c is handled by the parent
+                    # The child holds the folder's lock as well: it may outlive us for a moment.
                     pass_fds=() if self._scratch.lock is None else (self._scratch.lock,),
                 )
         except OSError as error:
@@ -279,7 +279,7 @@ class _Child:
             raise WorkerError(f"the compiler's process could not be started: {error}") from error
 
     def ask(self, request: CompileRequest, timeout: float) -> tuple[Reply | None, str | None]:
-        """The reply, or what ended the process instead."""
+        """Return the reply, or how the process ended instead."""
         overdue = threading.Event()
 
         def stop() -> None:
@@ -308,7 +308,7 @@ class _Child:
         return self._startup.read_bytes() if self._startup.exists() else b""
 
     def clear(self) -> None:
-        """Forget the request that was answered."""
+        """Delete the files of the last request."""
         for path in [*self.dumps.iterdir(), self.folder / "compiler.log"]:
             path.unlink(missing_ok=True)
 
@@ -333,21 +333,21 @@ class _Child:
         return self.alive() and self.dumps.is_dir()
 
     def disown(self) -> None:
-        """In a forked process: the child must see the pipe close when its parent ends."""
+        """Let go of the child in a forked process: its pipe must close when its parent ends."""
         for pipe in (self.process.stdin, self.process.stdout):
-            # Not the buffer: a thread that is not here may hold its lock, with half a request in.
+            # Not the buffer: a thread of the parent may hold its lock, with half a request in it.
             cast(Any, pipe).raw.close()
         self._scratch.disown()
-        self.process.returncode = 0  # there is nothing to wait for in this process
+        self.process.returncode = 0  # nothing to wait for in this process
 
     def stop(self) -> None:
-        """End the process; who waits for its answer is told."""
+        """Kill the process; `ask` then returns."""
         if self.alive():
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def _wait(self) -> int:
-        """The exit code of a process that closed its pipes; one that lingers is killed."""
+        """Exit code of a process that closed its pipes, killed if it lingers."""
         try:
             return self.process.wait(timeout=_LINGER)
         except subprocess.TimeoutExpired:
@@ -356,9 +356,9 @@ class _Child:
 
 
 def _environment(settings: PoolSettings) -> dict[str, str]:
-    """Environment variables of a child, but for what differs between children."""
+    """Environment variables common to all children."""
     environment = dict(os.environ) | _QUIET
-    environment.pop("XLA_FLAGS", None)  # the program's, and of no concern to the compiler
+    environment.pop("XLA_FLAGS", None)  # the program's, not for the compiler
     environment["LIBTPU_INIT_ARGS"] = " ".join(
         [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
     )
@@ -370,9 +370,9 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
 
 
 def _key(settings: PoolSettings) -> Hashable:
-    """All that a child depends on and reads when it starts."""
+    """Everything that a child reads on start."""
     environment = _environment(settings)
-    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # each child has its own; of no concern to it
+    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # these do not matter to a child
         environment.pop(name, None)
     directory = None
     if user_flags() or settings.flags:  # which may name files relative to this
@@ -382,7 +382,7 @@ def _key(settings: PoolSettings) -> Hashable:
 
 
 def _scratch(*folders: str) -> Scratch:
-    """A new folder for what a compilation writes, with these in it."""
+    """Create a folder for the files of a compilation, with these subfolders."""
     try:
         scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
         for folder in folders:
@@ -396,10 +396,10 @@ def _scratch(*folders: str) -> Scratch:
 
 
 def user_flags() -> list[str]:
-    """The flags for libtpu that the user's environment holds; a dump directory is ours to set.
+    """Flags for libtpu in the user's environment, without a dump directory, which is ours to set.
 
-    libtpu takes `--flag=value`, `--flag value` and one dash, splits at white space and knows no
-    quotes.
+    libtpu takes `--flag=value`, `--flag value` and one dash, splits at white space and does not
+    support quotes.
     """
     flags: list[str] = []
     words = iter(os.environ.get("LIBTPU_INIT_ARGS", "").split())

@@ -1,4 +1,4 @@
-"""What parent and worker say to each other over their pipes.
+"""Messages between parent and worker.
 
 A message is one line of JSON, which counts the raw bytes that follow it. Nothing is executed or
 unpickled: both sides read data.
@@ -15,7 +15,7 @@ from pallas_debug.errors import WorkerError
 from pallas_debug.model import Memory
 
 DUMPS = "mosaic"
-"""Where libtpu writes its passes, below the folder that a worker is given on its command line."""
+"""Subfolder of the worker's folder to which libtpu writes its passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class CompileRequest:
     """Compile a module.
 
     Attributes:
-      log: file that takes all that the compiler prints meanwhile.
+      log: file for the compiler's output.
     """
 
     topology: str | None
@@ -35,7 +35,7 @@ class CompileRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What came of it: `error` is None where there is an executable."""
+    """Result of a request; `error` is None if there is an executable."""
 
     seconds: float
     device_kind: str | None = None
@@ -69,19 +69,19 @@ def write_reply(pipe: BinaryIO, reply: Reply) -> None:
 
 
 def read_reply(pipe: BinaryIO) -> Reply | None:
-    """The next reply, or None at the end of the stream: the worker is no more.
+    """The next reply, or None at the end of the stream: the worker has ended.
 
     Raises:
-      WorkerError: what came is no reply.
+      WorkerError: the reply is invalid.
     """
     line = pipe.readline()
     if not line.endswith(b"\n"):
         return None
-    import msgspec  # here, as the worker only writes replies: it takes 25 ms to import
+    import msgspec  # lazy, as the worker only writes replies: it takes 25 ms to import
 
     try:
         return msgspec.convert(json.loads(line), Reply)
     except (ValueError, RecursionError) as error:
         raise WorkerError(
-            f"the compiler's process answered with what is no reply: {line[:200]!r} ({error})"
+            f"the compiler's process sent an invalid reply: {line[:200]!r} ({error})"
         ) from error

@@ -1,8 +1,8 @@
-"""What can be asked of a compilation by name, beside its target.
+"""Named options of a compilation, besides its target.
 
-A switch is an option that libtpu takes with each compilation, or a setting of jax's while the
-kernel is lowered. Imports no jax. What is said of code and refusals was seen with libtpu 0.0.42
-(jax 0.10.2) and 0.0.50 (jax 0.12.0).
+A switch is an option that libtpu takes with each compilation, or a setting of jax during lowering.
+Imports no jax. Costs and refusals were established with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax
+0.12.0).
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pallas_debug.model import Failure
 LOG_RECORDER = "log_recorder"
 
 NOT_RECORDED = (
-    f"it prints, and a TPU shows nothing of it: it was compiled without the switch {LOG_RECORDER}"
+    f"it prints, but a TPU shows no output: it was compiled without the switch {LOG_RECORDER}"
 )
-"""A note on a kernel."""
+"""Note on a compilation."""
 
 _REFUSED = (
     re.compile(r"No such compile option: '(?P<option>\w+)'"),
@@ -30,15 +30,15 @@ _REFUSED = (
 
 @dataclass(frozen=True, kw_only=True)
 class Switch:
-    """One of them.
+    """A named option.
 
     Attributes:
-      option: the compile option of libtpu's, or the setting of jax's.
-      value: what it is set to.
-      where: who takes it: libtpu as it compiles, or jax as it lowers.
-      summary: what it is for, on a TPU.
-      cost: what it does to the code.
-      since: the first versions with which it was tried.
+      option: compile option of libtpu, or setting of jax.
+      value: of the option.
+      where: applied by libtpu when it compiles, or by jax when it lowers.
+      summary: effect on a TPU.
+      cost: effect on the code.
+      since: first versions with which it was tried.
     """
 
     name: str
@@ -69,7 +69,7 @@ SWITCHES: Mapping[str, Switch] = {
             where="compile",
             summary="a slice, load or store that leaves its buffer halts the device; the assertion "
             "names the line",
-            cost="a comparison and a branch for each access whose place is not a constant",
+            cost="a comparison and a branch for each access at an index that is not constant",
             since="libtpu 0.0.42",
         ),
         Switch(
@@ -77,7 +77,7 @@ SWITCHES: Mapping[str, Switch] = {
             option="xla_jf_poison_vmem_allocations",
             value="true",
             where="compile",
-            summary="fresh VMEM is filled with a pattern, so that what reads it too early shows",
+            summary="fresh VMEM is filled with a pattern, which exposes reads of unwritten memory",
             cost="about 3 KiB of generated code, and a store to all of it at the start",
             since="libtpu 0.0.42",
         ),
@@ -87,7 +87,7 @@ SWITCHES: Mapping[str, Switch] = {
             value="true",
             where="compile",
             summary="transposes are traced for the profiler",
-            cost="none was seen in the generated code",
+            cost="none seen in the generated code",
             since="libtpu 0.0.42",
         ),
         Switch(
@@ -95,7 +95,7 @@ SWITCHES: Mapping[str, Switch] = {
             option="jax_pallas_poison_buffers",
             value="true",
             where="lowering",
-            summary="buffers of `pl.run_scoped` begin as NaN, or as the least integer",
+            summary="buffers of `pl.run_scoped` are initialised to NaN, or the smallest integer",
             cost="a store to each such buffer, each time it is allocated",
             since="jax 0.10.2",
         ),
@@ -113,10 +113,10 @@ SWITCHES: Mapping[str, Switch] = {
 
 
 def parse(text: str | Iterable[str]) -> tuple[str, ...]:
-    """`"log_recorder,assertions"`, or names, in the order in which they are listed in `SWITCHES`.
+    """Parse `"log_recorder,assertions"`, or names, in the order of `SWITCHES`.
 
     Raises:
-      UsageError: a switch that there is not.
+      UsageError: an unknown switch.
     """
     texts = [text] if isinstance(text, str) else list(text)
     names = [name.strip() for given in texts for name in given.split(",") if name.strip()]
@@ -133,16 +133,16 @@ def compile_options(names: Iterable[str]) -> dict[str, str]:
 
 
 def lowering_settings(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of jax's settings that are to be true while a kernel is lowered."""
+    """Names of jax's settings that are true while a kernel is lowered."""
     chosen = (SWITCHES[name] for name in names)
     return tuple(s.option for s in chosen if s.where == "lowering")
 
 
 def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
-    """Whether a TPU would show what kernels print, by a switch or by a flag of libtpu's.
+    """Whether a TPU would show what kernels print, by a switch or by a flag of libtpu.
 
     Args:
-      flags: as libtpu was given them for all compilations.
+      flags: of libtpu, for all compilations.
     """
     option = SWITCHES[LOG_RECORDER].option
     given = (flag.lstrip("-").partition("=") for flag in flags)
@@ -151,7 +151,7 @@ def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
 
 
 def refusal(message: str, versions: Mapping[str, str]) -> str | None:
-    """A sentence, where a message says that libtpu or jax does not know one of our options."""
+    """Sentence for a message by which libtpu or jax refuses one of our options; else None."""
     found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
     switch = next((s for s in SWITCHES.values() if found and s.option == found["option"]), None)
     if switch is None:

@@ -1,6 +1,6 @@
-"""The chips that one can compile for.
+"""Chips to compile for.
 
-Topology names and device kinds were read off libtpu 0.0.42 and 0.0.50, through
+Topology names and device kinds were read from libtpu 0.0.42 and 0.0.50, through
 `jax.experimental.topologies`.
 """
 
@@ -49,16 +49,16 @@ BUILTIN: tuple[Target, ...] = (
 )
 
 DEVICE = Target(
-    name="tpu", topology=None, device_kind=None, summary="the TPU of this host, where it has one"
+    name="tpu", topology=None, device_kind=None, summary="the TPU of this host, if it has one"
 )
-"""What it is, the device alone can tell: `of_device` makes a target of it."""
+"""Only the device knows its kind: `of_device` makes a target of it."""
 
 _SIDE = r"[1-9][0-9]{0,2}"  # libtpu dies of a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
 
 def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """All targets that have a name: ours, and those that plugins bring."""
+    """All named targets: ours, and those of plugins."""
     return (*BUILTIN, *extra, DEVICE)
 
 
@@ -66,7 +66,7 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
     """The target of that name, or of that full topology name.
 
     Raises:
-      UnknownTargetError: nobody knows it; the message lists the known ones.
+      UnknownTargetError: it is unknown; the message lists the known ones.
     """
     named = {target.name: target for target in known(extra)}
     wanted = name.strip()
@@ -100,9 +100,9 @@ def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tup
 
 
 def of_device(device_kind: str) -> Target | None:
-    """The target `tpu` on a host whose jax devices are of that kind; None for no known TPU.
+    """The target `tpu` on a host whose jax devices are of that kind; None if unknown.
 
-    It is compiled for in a process that does not touch the device, like any other.
+    Compiling for it does not touch the device.
     """
     for target in BUILTIN:
         if target.device_kind == device_kind:

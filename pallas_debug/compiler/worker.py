@@ -1,9 +1,9 @@
 """Compiler process: `python -m pallas_debug.compiler.worker` reads requests on standard input.
 
-The pipes to the parent are moved out of the way first, so that whatever libtpu prints on standard
-output or error goes into the log of the request at hand. It ends when its parent does: a thread
-reads the requests, and leaves at the end of the stream even while a compilation hangs. The folder
-named on its command line, where its files go, it then takes with it.
+The pipes to the parent are moved first, so that whatever libtpu prints on standard output or error
+goes into the log of the current request. It ends with its parent: a thread reads the requests, and
+exits at the end of the stream even while a compilation hangs. It then deletes the folder named on
+its command line, which holds its files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # By number and not by name: libtpu splits its flags at white space and knows no quotes.
+    # By number and not by name: libtpu splits its flags at white space and does not support quotes.
     dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
     os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
     requests: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
@@ -45,7 +45,7 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[CompileRequest]) -> None:
     try:
         while (request := read_request(pipe)) is not None:
             requests.put(request)
-    finally:  # the parent has gone, or wants no more
+    finally:  # the parent has ended, or needs no more
         try:
             from pallas_debug.store import scratch
 
@@ -60,17 +60,17 @@ def _load() -> None:
     What is wrong with it, the first request will be told.
     """
     with contextlib.suppress(Exception):
-        from pallas_debug.bridge import libtpu as compiler
+        from pallas_debug.bridge import libtpu
 
-        compiler.describe(BUILTIN[0].topology)
+        libtpu.describe(BUILTIN[0].topology)
 
 
 def _serve(request: CompileRequest) -> Reply:
-    from pallas_debug.bridge import libtpu as compiler
+    from pallas_debug.bridge import libtpu
 
     start = time.perf_counter()
     try:
-        compiled = compiler.compile_module(
+        compiled = libtpu.compile_module(
             request.module,
             topology=request.topology,
             num_devices=request.num_devices,
@@ -92,7 +92,7 @@ def _serve(request: CompileRequest) -> Reply:
 
 @contextlib.contextmanager
 def _logged(path: str) -> Iterator[None]:
-    """Standard output and error go to `path` meanwhile."""
+    """Redirect standard output and error to `path`."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     sys.stdout.flush()
     sys.stderr.flush()

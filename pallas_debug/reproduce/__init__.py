@@ -1,15 +1,15 @@
-"""A dumped kernel as a script that needs jax alone, run confined and shrunk.
+"""Reproduce a dumped kernel as one script that needs only jax, and shrink it.
 
-recorded     what a dump holds of a kernel for a target
-grammar      programs, written again from what was read; the rest is refused
-expressions  the same of their expressions
+recorded     a kernel for a target, read from a dump
+grammar      programs, rewritten by a closed grammar
+expressions  expressions of programs
 flags        flags of libtpu that a script may set
-template     what every script is made of
-script       the script that is made of a dump
-vet          the last look at a script: the template, and data in its gaps
-confined     child processes with limits and hardly an environment
-boot         what such a child does first, without any import of ours
-run          a script in a process of its own
+template     the parts common to all scripts
+script       the script generated from a dump
+vet          check of a script against its template
+confined     child processes with limits and a minimal environment
+boot         first code of such a child; imports nothing of ours
+run          run a script in a child process
 same         whether two failures are the same
 shrinking    the search for a smaller script that fails the same
 """

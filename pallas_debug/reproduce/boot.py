@@ -1,7 +1,7 @@
-"""What a child process does to itself before it runs a script: limits, and a network of its own.
+"""Confine a child process before it runs a script: resource limits, and a separate network.
 
-Run as `python -I boot.py CPU_SECONDS PARENT MODE FILE`; the standard library alone, and no jax. It
-replaces itself by the interpreter that runs FILE, which keeps the limits.
+Run as `python -I boot.py CPU_SECONDS PARENT MODE FILE`; imports only the standard library. It
+replaces itself with the interpreter that runs FILE, which inherits the limits.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if os.getppid() != int(parent):  # it died before it could take this process with it
+    if os.getppid() != int(parent):  # the parent died before it could take this process with it
         os._exit(1)
     _leave_network(libc)
     os.execv(sys.executable, [sys.executable, "-I", "-X", "utf8", *command])
@@ -54,7 +54,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _leave_network(libc: ctypes.CDLL) -> None:
-    """Have no network, where Linux lets a user make a namespace; many containers do not."""
+    """Leave the network, if Linux allows users to create a namespace; many containers do not."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return

@@ -1,4 +1,4 @@
-"""Child processes for scripts: an empty directory, limits, hardly any of the environment."""
+"""Child processes for scripts: an empty directory, limits, a minimal environment."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pallas_debug.errors import CannotRunError
 from pallas_debug.store.scratch import PREFIX, Scratch
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TPU_LIBRARY_PATH")
-"""The variables of the user's environment that a child gets."""
+"""Variables of the user's environment that a child inherits."""
 
 _SET = {
     "JAX_PLATFORMS": "cpu",
@@ -32,16 +32,15 @@ _MAX_OUTPUT = 2**20
 
 
 class ConfinedProcess:
-    """A process that runs a Python file, confined as `boot.py` says.
+    """A process that runs a Python file, confined by `boot.py`.
 
-    Its output goes to files, which no process can make larger than the limit; leaving the block
-    kills it with every process that it started.
+    Its output goes to files, whose size the limit bounds; leaving the block kills its process
+    group.
 
     Args:
-      code: of the file that it runs.
-      seconds: of wall time after which the caller stops it; it bounds the processor's time too.
-      is_asked: whether it answers on its output what comes on its input, instead of writing to a
-        file.
+      code: content of the file.
+      seconds: wall time after which the caller stops it; also bounds processor time.
+      is_asked: whether it answers requests on its standard input, instead of writing to a file.
 
     Raises:
       CannotRunError: it cannot be started.
@@ -102,7 +101,7 @@ class ConfinedProcess:
         return (self._folder / name).open("wb")
 
     def wait(self) -> int | None:
-        """How it ended; None where it was stopped after its time."""
+        """Wait for the exit code; None if it was stopped after its time."""
         try:
             return self.process.wait(self._seconds)
         except subprocess.TimeoutExpired:
@@ -111,24 +110,22 @@ class ConfinedProcess:
             self.kill()
 
     def kill(self) -> None:
-        """Kill it and every process that it started."""
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     @property
     def out(self) -> str:
-        """What it wrote, if it answers no questions: the end of it, where that is long."""
+        """The end of its output, unless it answers requests."""
         return _end(self._folder / "out")
 
     @property
     def err(self) -> str:
-        """What it wrote to standard error."""
         return _end(self._folder / "err")
 
 
 def environment(home: Path) -> dict[str, str]:
-    """All that a child knows of the user's environment, and where it may write."""
+    """The complete environment of a child, including where it may write."""
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {**kept, **_SET, "HOME": str(home), "TMPDIR": str(home)}
 

@@ -1,4 +1,4 @@
-"""The expressions of programs: each form is written from its parsed values, or refused."""
+"""Expressions of programs: each form is written from its parsed values, or refused."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _UNARY: dict[type[ast.unaryop], str] = {ast.USub: "-", ast.Invert: "~"}
 
 
 class Refused(Exception):
-    """A part of a program is not one that programs are made of."""
+    """Part of a program that the grammar does not allow."""
 
     def __init__(self, why: str, line: int | None = None) -> None:
         super().__init__(why)
@@ -38,7 +38,7 @@ class Refused(Exception):
 
 
 class Scope:
-    """The names that a function, or the module, has bound so far."""
+    """Names bound so far in a function or the module."""
 
     def __init__(self, around: Scope | None = None) -> None:
         self.around = around
@@ -49,11 +49,11 @@ class Scope:
 
 
 class Expressions:
-    """Writes expressions as text, and knows the names that they may use.
+    """Writes expressions as text, and tracks the names that they may use.
 
     Attributes:
       scope: of the function that is being written.
-      imported: modules and names of modules that the program imports.
+      imported: modules, and names of modules, that the program imports.
     """
 
     def __init__(self) -> None:
@@ -62,10 +62,10 @@ class Expressions:
         self.depth = 0
 
     def text(self, node: ast.expr) -> str:
-        """An expression.
+        """Write an expression.
 
         Raises:
-          Refused: programs have none like it.
+          Refused: the grammar has no such form.
         """
         self.nested(node)
         write = _EXPRESSIONS.get(type(node))
@@ -82,13 +82,13 @@ class Expressions:
 
     def _name(self, node: ast.Name) -> str:
         if not self.scope.has(node.id):
-            raise refused(f"the name {node.id!r} is bound nowhere above", node)
+            raise refused(f"the name {node.id!r} is not bound above", node)
         return node.id
 
     def _attribute(self, node: ast.Attribute) -> str:
         path = path_of(node)
         if not vocabulary.is_constant(path):
-            raise refused(f"{path or node.attr!r} is no value of a program", node)
+            raise refused(f"{path or node.attr!r} is not a value of a program", node)
         return path
 
     def _subscript(self, node: ast.Subscript) -> str:
@@ -111,14 +111,14 @@ class Expressions:
         return ":".join(bounds)
 
     def _ref(self, node: ast.expr) -> str:
-        """A name, or a view of what it stands for."""
+        """Write a name, or a view of the ref it refers to."""
         if isinstance(node, ast.Name):
             return self.text(node)
         is_view = isinstance(node, ast.Subscript) and isinstance(node.value, ast.Attribute)
         called = node.func if isinstance(node, ast.Call) else None
         is_method = isinstance(called, ast.Attribute) and called.attr in vocabulary.REF_METHODS
         if not (is_view or is_method):
-            raise refused("what is indexed is neither a name nor a view", node)
+            raise refused("the indexed object is neither a name nor a view", node)
         return self.text(node)
 
     def _called(self, node: ast.Call) -> str:
@@ -127,7 +127,7 @@ class Expressions:
             return self.written(path, node, vocabulary.CALLS[path])
         if path in vocabulary.RECORDS:
             if node.args:
-                raise refused(f"{path} is given a field without its name", node)
+                raise refused(f"{path} takes fields only by name", node)
             self._check_flags(path, node)
             return self.written(path, node, None)
         primitive, _, last = path.rpartition(".")
@@ -144,10 +144,10 @@ class Expressions:
             known = vocabulary.COPY_METHODS.get(method.attr)
             if known is not None and path_of(copy.func) in vocabulary.COPIES:
                 return self.written(f"{self.text(copy)}.{method.attr}", node, known)
-        raise refused(f"{path or 'this'} is nothing that a program calls", node)
+        raise refused(f"{path or 'this'} is not a function that programs call", node)
 
     def written(self, function: str, node: ast.Call, known: frozenset[str] | None) -> str:
-        """A call, with the arguments by name that are known; None for any."""
+        """Write a call with keyword arguments of these names; None allows any."""
         if function.startswith(vocabulary.CHECKIFY) and vocabulary.CHECKIFY not in self.imported:
             raise refused(f"{vocabulary.CHECKIFY} is not imported", node)
         args = [self.text(argument) for argument in node.args]
@@ -157,7 +157,7 @@ class Expressions:
     def keywords(
         self, node: ast.Call, known: frozenset[str] | None
     ) -> Iterator[tuple[str, ast.expr]]:
-        """Arguments by name; those of a record, which is data, have any."""
+        """Keyword arguments; those of a record, which is plain data, may have any name."""
         for keyword in node.keywords:
             name = keyword.arg
             if name is None:
@@ -168,14 +168,14 @@ class Expressions:
             yield name, keyword.value
 
     def _check_flags(self, path: str, node: ast.Call) -> None:
-        """Flags of libtpu's for one kernel are those of the closed list."""
+        """Restrict libtpu flags of a kernel to those of the closed list."""
         field = vocabulary.FLAGS_OF.get(path)
         for keyword in node.keywords if field is not None else ():
             if keyword.arg != field or _is_none(keyword.value):
                 continue
             given = keyword.value
             if not isinstance(given, ast.Dict):
-                raise refused("the flags of a kernel are no dict", node)
+                raise refused("the flags of a kernel are not a dict", node)
             for key, value in zip(given.keys, given.values, strict=True):
                 name = key.value if isinstance(key, ast.Constant) else None
                 set_to = value.value if isinstance(value, ast.Constant) else None
@@ -251,13 +251,13 @@ class Expressions:
     def names_of(self, arguments: Sequence[ast.arg]) -> list[str]:
         for argument in arguments:
             if argument.annotation is not None:
-                raise refused("an argument says of which type it is", argument)
+                raise refused("an argument has a type annotation", argument)
             check_name(argument.arg, argument)
         return [argument.arg for argument in arguments]
 
 
 class Inner:
-    """A scope within the writer's, for the length of a block."""
+    """Context manager for a nested scope."""
 
     def __init__(self, writer: Expressions, names: Sequence[str]) -> None:
         self._writer = writer
@@ -289,24 +289,24 @@ _EXPRESSIONS: dict[type[ast.expr], Callable[[Expressions, Any], str]] = {
 
 
 def printable(text: str) -> str:
-    """A text in which everything that is not printable is an escape, line breaks included."""
+    """Escape everything that is not printable, line breaks included."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def refused(why: str, node: ast.AST) -> Refused:
-    """The exception for a form that programs do not have."""
+    """Return the exception for a form that programs do not have."""
     return Refused(why, getattr(node, "lineno", None))
 
 
 def check_name(name: str, node: ast.AST) -> None:
     if not _NAME.fullmatch(name):
-        raise refused(f"{name[:80]!r} is no name that a program binds", node)
+        raise refused(f"{name[:80]!r} is not a name that programs bind", node)
     if name in vocabulary.IMPORTS:
         raise refused(f"{name} is the name of a module, and bound again", node)
 
 
 def _check_no_text(*nodes: ast.expr) -> None:
-    """A string or list times a number is as large as one likes."""
+    """Refuse a string or list times a number, which can be arbitrarily large."""
     for node in nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if is_text or isinstance(node, (ast.List, ast.Tuple, ast.Dict)):
@@ -314,7 +314,7 @@ def _check_no_text(*nodes: ast.expr) -> None:
 
 
 def path_of(node: ast.expr) -> str:
-    """A dotted name that begins with a module's; empty for anything else."""
+    """A dotted name that begins with a module's name; empty for other expressions."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)
@@ -325,7 +325,6 @@ def path_of(node: ast.expr) -> str:
 
 
 def kind_of(node: ast.AST) -> str:
-    """What a form is called: `Try`, `FormattedValue`."""
     return type(node).__name__
 
 

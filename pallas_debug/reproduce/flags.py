@@ -1,8 +1,8 @@
-"""The flags of libtpu that a script may set: a closed list of switches and numbers.
+"""Flags of libtpu that a script may set: a closed list of switches and numbers.
 
-A dump says what libtpu was told when it was made, and a flag of libtpu's can name any directory to
-write to. So a script sets no flag that is not listed here; the others are left out, which the
-script's head and the command say.
+A dump records its libtpu flags, and a flag can name any directory to write to. So a script sets no
+flag that is not listed here; the others are omitted, and the script's header and the command name
+them.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ KNOWN: Mapping[str, re.Pattern[str]] = {
     ),
     "xla_mosaic_on_device_checks": re.compile(r"|bounds"),
 }
-"""What each flag may be set to: nothing here is a path, or names one."""
+"""Pattern for the value of each flag: none matches a path."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChosenFlags:
-    """Flags as a script sets them, and the names of those that it leaves out."""
+    """Flags that a script sets, and the names of those that it omits."""
 
     kept: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
 def chosen(flags: Iterable[str]) -> ChosenFlags:
-    """The known ones of a dump's flags, each as `--name=value`.
+    """Known flags of a dump, each as `--name=value`.
 
     Args:
       flags: words as libtpu takes them: `--flag=value`, `--flag value`, `--flag`, or with one dash.
@@ -83,6 +83,6 @@ def chosen(flags: Iterable[str]) -> ChosenFlags:
 
 
 def is_known(name: str, value: str) -> bool:
-    """Whether a flag is listed, and its value one that it may have."""
+    """Whether a flag is listed and its value allowed."""
     values = KNOWN.get(name)
     return values is not None and values.fullmatch(value) is not None

@@ -1,10 +1,10 @@
-"""The closed grammar of programs: a dump's file in, a text of our own out.
+"""The closed grammar of programs: a dump's file in, our own text out.
 
-A dump's program is read into a tree and written again, form by form, from its parsed values. A form
-that is not one of those below has nothing that writes it, so it never gets into what is run: no
-other import, no builtin, no attribute that `bridge/unparse/vocabulary.py` does not list, no name
-that is not bound further up in a scope around it. Comments are lost, but for types of results and
-names of operands, which `lines.py` reads.
+A dump's program is parsed into a tree and written again, form by form, from its parsed values.
+Other forms have no writer, so they never reach the code that is run: no other import, no builtin,
+no attribute that `bridge/unparse/vocabulary.py` does not list, no name that is not bound earlier in
+an enclosing scope. Comments are dropped, except for types of results and names of operands, which
+`lines.py` reads.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ _CONSTANTS = (vocabulary.ARGUMENTS, vocabulary.AXES, vocabulary.ENABLE_X64)
 
 
 def emitted(program: str) -> str:
-    """The program, written again from what was read.
+    """Rewrite a program from its parsed values.
 
     Raises:
-      CannotRunError: it is no program of a kernel; the message names the line and what is wrong.
+      CannotRunError: it is no program of a kernel; the message names the line and the reason.
     """
     try:
         body = parsed(program).body
@@ -54,10 +54,10 @@ def emitted(program: str) -> str:
 
 
 def parsed(text: str) -> ast.Module:
-    """The tree of a text, whatever the text.
+    """Parse any text.
 
     Raises:
-      Refused: it is too large or too deep, or no Python.
+      Refused: it is too large, too deep, or no Python.
     """
     if len(text) > MAX_PROGRAM:
         raise Refused(f"it has {len(text):,} characters, and a program at most {MAX_PROGRAM:,}")
@@ -66,11 +66,11 @@ def parsed(text: str) -> ast.Module:
             warnings.simplefilter("ignore")
             return ast.parse(text)
     except SyntaxError as error:
-        raise Refused(f"it is no Python: {error.msg}", error.lineno) from None
+        raise Refused(f"it is not valid Python: {error.msg}", error.lineno) from None
     except (RecursionError, MemoryError):
         raise Refused("it is nested too deeply") from None
     except (ValueError, UnicodeError) as error:  # NUL bytes, lone surrogates, endless numbers
-        raise Refused(f"it is no Python: {error}") from None
+        raise Refused(f"it is not valid Python: {error}") from None
 
 
 def _sentence(error: Refused, program: str) -> str:
@@ -87,14 +87,14 @@ def _sentence(error: Refused, program: str) -> str:
 
 
 def _comments(program: str) -> dict[int, str]:
-    """The comments that may be kept, by line."""
+    """Comments that may be kept, by line."""
     found = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(program).readline):
             text = token.string[1:].strip()
             if token.type == tokenize.COMMENT and _COMMENT.fullmatch(text):
                 found[token.start[0]] = text
-    except (tokenize.TokenError, SyntaxError):  # ast read it, so only its end can be at fault
+    except (tokenize.TokenError, SyntaxError):  # it did parse: only its end can be at fault
         pass
     return found
 
@@ -103,7 +103,7 @@ class Emitter(Expressions):
     """Writes trees as text, and refuses every form that programs do not have.
 
     Args:
-      comments: those of the text that the trees were read from, by line.
+      comments: by line, of the text that the trees were parsed from.
     """
 
     def __init__(self, comments: dict[int, str] | None = None) -> None:
@@ -112,7 +112,7 @@ class Emitter(Expressions):
         self._lines: list[str] = []
 
     def module(self, body: Sequence[ast.stmt]) -> str:
-        """A whole program.
+        """Write a whole program.
 
         Raises:
           Refused: it is none.
@@ -133,7 +133,7 @@ class Emitter(Expressions):
         functions = body[at:]
         for number, function in enumerate(functions, 1):
             if not isinstance(function, ast.FunctionDef) or function.decorator_list:
-                raise refused("here is no plain function", function)
+                raise refused("expected a plain function", function)
             self._lines += ["", ""]
             if number == len(functions):
                 self._call(function)
@@ -158,22 +158,22 @@ class Emitter(Expressions):
             (alias,) = node.names
             given = (node.module, alias.name, alias.asname)
         else:
-            raise refused("this is no import of a program", node)
+            raise refused("programs have no such import", node)
         name = next((n for n, known in vocabulary.IMPORTS.items() if known == given), None)
         if name is None or name in self.imported:
-            raise refused("this is no import of a program", node)
+            raise refused("programs have no such import", node)
         self.imported.add(name)
         module, what, as_ = vocabulary.IMPORTS[name]
         text = f"from {module} import {what}" if module else f"import {what}"
         self._lines.append(f"{text} as {as_}" if as_ else text)
 
     def _constant(self, name: str, node: ast.stmt) -> None:
-        """One of what every program says of its arguments and devices."""
+        """Write one of the constants that describe arguments and devices."""
         target = node.targets[0] if isinstance(node, ast.Assign) else None
         if not isinstance(node, ast.Assign) or not isinstance(target, ast.Name):
-            raise refused(f"here is no {name}", node)
+            raise refused(f"expected {name}", node)
         if target.id != name or len(node.targets) != 1:
-            raise refused(f"here is no {name}", node)
+            raise refused(f"expected {name}", node)
         if name == vocabulary.ARGUMENTS:
             self._check_arguments(node.value)
             self._listed(f"{name} = ", node.value, "", 0)
@@ -182,21 +182,21 @@ class Emitter(Expressions):
         elif isinstance(node.value, ast.Constant) and isinstance(node.value.value, bool):
             self._lines.append(f"{name} = {node.value.value}")
         else:
-            raise refused(f"{name} is no bool", node)
+            raise refused(f"{name} is not a bool", node)
         self.scope.names.add(name)
 
     def _check_arguments(self, node: ast.expr) -> None:
-        """Arguments are types, which nothing is computed for."""
+        """Check that arguments are types, which involve no computation."""
         for item in node.elts if isinstance(node, ast.List) else ():
             path = path_of(item.func) if isinstance(item, ast.Call) else ""
             if path != "jax.ShapeDtypeStruct" and not vocabulary.is_constant(path):
-                raise refused("an argument is no `jax.ShapeDtypeStruct`", item)
+                raise refused("an argument is not a `jax.ShapeDtypeStruct`", item)
             if any(isinstance(inner, ast.Call) and inner is not item for inner in ast.walk(item)):
                 raise refused("an argument's type is computed", item)
 
     def _axes(self, node: ast.expr) -> str:
         if not isinstance(node, ast.Dict):
-            raise refused("AXES is no dict", node)
+            raise refused("AXES is not a dict", node)
         axes = []
         for key, value in zip(node.keys, node.values, strict=True):
             size = value.value if isinstance(value, ast.Constant) else None
@@ -208,9 +208,9 @@ class Emitter(Expressions):
         return "{" + ", ".join(axes) + "}"
 
     def _listed(self, start: str, node: ast.expr, end: str, depth: int) -> None:
-        """A list, an item a line, with the operands' names."""
+        """Write a list, one item per line, with the operands' names."""
         if not isinstance(node, ast.List):
-            raise refused("here is no list", node)
+            raise refused("expected a list", node)
         indent = _INDENT * depth
         if not node.elts:
             self._lines.append(f"{indent}{start}[]{end}")
@@ -235,7 +235,7 @@ class Emitter(Expressions):
         self._bind(node.name, node, is_module=depth == 0)
         names = self._parameters(node.args, node)
         if node.returns is not None or getattr(node, "type_params", None):
-            raise refused("a function says of which type it is", node)
+            raise refused("a function has a type annotation", node)
         indent = _INDENT * depth
         self._lines += [indent + decorator for decorator in decorators]
         self._lines.append(f"{indent}def {node.name}({', '.join(names)}):")
@@ -246,7 +246,7 @@ class Emitter(Expressions):
 
     def _when(self, node: ast.FunctionDef, decorator: ast.expr) -> str:
         if not isinstance(decorator, ast.Call) or path_of(decorator.func) != _WHEN:
-            raise refused(f"a function is decorated by something else than `{_WHEN}`", node)
+            raise refused(f"a function is decorated by something other than `{_WHEN}`", node)
         return self.written(_WHEN, decorator, frozenset())
 
     def _parameters(self, node: ast.arguments, around: ast.AST) -> list[str]:
@@ -279,7 +279,7 @@ class Emitter(Expressions):
         self._line(text, depth, node)
 
     def _open(self, node: ast.expr) -> str:
-        """An expression, as a tuple without brackets where it has several."""
+        """Write an expression, and a tuple without parentheses."""
         if isinstance(node, ast.Tuple) and len(node.elts) > 1:
             return ", ".join(self.text(item) for item in node.elts)
         return self.text(node)
@@ -295,15 +295,15 @@ class Emitter(Expressions):
             return f"({', '.join(names)}{',' if len(names) == 1 else ''})"
         if isinstance(node, ast.Subscript) and not is_inner:
             return self.text(node)
-        raise refused("what is assigned to is no name", node)
+        raise refused("the target of an assignment is not a name", node)
 
     def _call(self, node: ast.FunctionDef) -> None:
-        """`call`: a `pl.pallas_call` of the kernel."""
+        """Write `call`: a `pl.pallas_call` of the kernel."""
         arguments, body = node.args, node.body
         if node.name != vocabulary.CALL or ast.unparse(arguments) != "*args":
-            raise refused("the last function is no `call(*args)`", node)
+            raise refused("the last function is not `call(*args)`", node)
         if node.returns is not None or getattr(node, "type_params", None):
-            raise refused("a function says of which type it is", node)
+            raise refused("a function has a type annotation", node)
         outer = body[0].value if len(body) == 1 and isinstance(body[0], ast.Return) else None
         inner = outer.func if isinstance(outer, ast.Call) else None
         if not isinstance(outer, ast.Call) or not isinstance(inner, ast.Call):
@@ -323,7 +323,7 @@ class Emitter(Expressions):
         if name == "grid_spec":
             spec = "pltpu.PrefetchScalarGridSpec"
             if not isinstance(value, ast.Call) or path_of(value.func) != spec or value.args:
-                raise refused(f"grid_spec is no `{spec}`", value)
+                raise refused(f"grid_spec is not a `{spec}`", value)
             self._lines.append(f"{_INDENT * 2}{name}={spec}(")
             for inner, of in self.keywords(value, vocabulary.CALLS[spec]):
                 if isinstance(of, ast.List):

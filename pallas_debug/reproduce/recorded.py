@@ -1,4 +1,4 @@
-"""What a dump holds of a kernel for a target, as far as it takes to show it again."""
+"""A kernel for a target, as a dump records it."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Recorded:
 
     Attributes:
       topology: name of one that is large enough for the kernel.
-      program: the kernel as a module of Python; None where the dump has none.
-      why_no_program: a phrase, then.
-      stablehlo: the module that jax handed to the compiler; None where it never did.
-      compilation: what came of it; None where the dump has nothing for the target.
+      program: the kernel as a Python module; None if the dump has none.
+      why_no_program: the reason then, as a phrase.
+      stablehlo: the module that jax handed to the compiler; None if lowering failed.
+      compilation: its result; None if the dump has none for the target.
       is_ours: whether this user dumped on this machine what a script of it runs.
     """
 
@@ -48,14 +48,14 @@ class Recorded:
 
 
 def read(stored: StoredKernel, name: str | None) -> Recorded:
-    """What a dump holds of a kernel.
+    """Read a kernel from a dump.
 
     Args:
       name: of the target; None for the only one, else the first that failed.
 
     Raises:
-      UsageError: no target was named and the choice is not clear, or an unknown one was.
-      CannotRunError: the dump holds neither program nor StableHLO of it.
+      UsageError: no target was named and the choice is ambiguous, or it is unknown.
+      CannotRunError: the dump holds neither program nor StableHLO of the kernel.
       DumpFormatError: none of its compilations can be read.
     """
     shown = printable(stored.name)
@@ -83,7 +83,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     stablehlo = stored.stage_text("stablehlo", wanted) if module is not None else None
     if program is None and stablehlo is None:
         raise CannotRunError(
-            f"{shown} cannot be shown again: {why}, and there is no StableHLO of it for "
+            f"{shown} cannot be reproduced: {why}, and there is no StableHLO of it for "
             f"{wanted}. Dump it again with this version of pallas-debug"
         )
     return Recorded(
@@ -102,7 +102,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
 def _is_ours(
     stored: StoredKernel, program: str | None, module: Path | None, stablehlo: str | None
 ) -> bool:
-    """Whether what a script runs is signed: the text that was read, and not what the file holds."""
+    """Whether the content that a script runs is signed: the text as read, not the file."""
     assert stored.kernel is not None
     if program is not None:
         path, text = stored.folder / PROGRAM, program
@@ -127,10 +127,10 @@ def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
 
 
 def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Target:
-    """The target of that name.
+    """Find the target of that name.
 
     Raises:
-      UnknownTargetError: the user named one that there is not.
+      UnknownTargetError: the user named an unknown one.
       CannotRunError: the dump did.
     """
     if name == targets.DEVICE.name and compilation and compilation.device_kind:
@@ -169,7 +169,7 @@ def _size(kernel: Kernel) -> int:
 
 
 def _program(stored: StoredKernel) -> tuple[str | None, str]:
-    """A kernel's program, or why it has none: a file that is a comment of one line."""
+    """A kernel's program, or the reason why it has none: a file that is a one-line comment."""
     file = stored.named(PROGRAM)
     if not files.is_there(file.path):
         return None, f"there is no {file.path}, which this version writes with each kernel"

@@ -1,4 +1,4 @@
-"""A script in a process of its own, and what came of it."""
+"""Run a script in a child process, and read its result."""
 
 from __future__ import annotations
 
@@ -25,26 +25,25 @@ Stage = Literal["lowering", "compile"]
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a script showed.
+    """Result of a script.
 
     Attributes:
-      failure: None where the kernel compiled.
+      failure: None if the kernel compiled.
     """
 
     failure: Failure | None
 
     def is_as(self, recorded: Failure | None) -> bool:
-        """Whether it is what was recorded."""
         if self.failure is None or recorded is None:
             return self.failure is recorded
         return signature(self.failure) == signature(recorded)
 
 
 def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
-    """Run a script of `script_of` in a confined process of its own.
+    """Run a script of `script_of` in a confined process.
 
     Raises:
-      CannotRunError: it is no such script, or it never came to the kernel, such as for want of
+      CannotRunError: it is no such script, or did not get as far as the kernel, for example without
         libtpu.
     """
     vet.require(script)
@@ -52,10 +51,10 @@ def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
 
 
 def executed(script: str, *, timeout: float) -> Shown:
-    """Run any script in a confined process, and say what it showed; for `run` and its tests.
+    """Run any script in a confined process; for `run` and its tests.
 
     Raises:
-      CannotRunError: it never came to the kernel.
+      CannotRunError: it did not get as far as the kernel.
     """
     with ConfinedProcess(script, seconds=timeout) as child:
         code = child.wait()

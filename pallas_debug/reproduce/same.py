@@ -1,4 +1,4 @@
-"""Whether two failures are the same: in the same stage, with the same core message or code."""
+"""Compare failures: the same stage, and the same core message or error code."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _LONGEST = 160
 
 @dataclass(frozen=True, kw_only=True)
 class Signature:
-    """What two failures share that are the same.
+    """The part of a failure that identifies it.
 
     Attributes:
-      said: an error code, or the beginning of the message without numbers and places.
+      said: an error code, or the beginning of the message without numbers and locations.
     """
 
     stage: str
@@ -34,12 +34,10 @@ class Signature:
 
 
 def signature(failure: Failure) -> Signature:
-    """What a failure is recognised by."""
     return signature_of(failure.stage, failure.message)
 
 
 def signature_of(stage: str, message: str) -> Signature:
-    """The same, of a failure's stage and message."""
     code = _CODE.search(message)
     if code is not None and stage == "compile":
         return Signature(stage=stage, said=code[0])
@@ -52,7 +50,7 @@ def signature_of(stage: str, message: str) -> Signature:
 
 
 def _core(message: str) -> str:
-    """The message up to where it begins to tell of places and values."""
+    """The message up to the first location or value."""
     paragraph = message.strip().partition("\n\n")[0]
     without = _WHERE.sub("", _PLEA.sub("", " ".join(paragraph.split())))
     return _NUMBER.sub("N", without)[:_LONGEST].partition("#")[0].strip(" .")

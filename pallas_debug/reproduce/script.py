@@ -1,4 +1,4 @@
-"""The script that shows a kernel again."""
+"""The script that reproduces a kernel."""
 
 from __future__ import annotations
 
@@ -23,18 +23,17 @@ MAX_STABLEHLO = 64 * 2**20
 
 
 def script_of(recorded: Recorded, *, program: str | None = None, note: str = "") -> str:
-    """The kernel as a script that lowers and compiles it.
+    """Generate a script that lowers and compiles the kernel.
 
-    The program in it is not the dump's text but what the closed grammar makes of it, and the whole
-    is checked against the template: it can be run as it is.
+    Its program is not the dump's text but the output of the closed grammar, and the whole is
+    checked against the template, so it is safe to run.
 
     Args:
-      program: instead of that of the dump, such as a smaller one.
-      note: lines for its head.
+      program: replaces that of the dump, for example with a smaller one.
+      note: lines for its header.
 
     Raises:
-      CannotRunError: the program has a line that no kernel needs, or the dump a value that no dump
-        has.
+      CannotRunError: the grammar refuses the program, or the dump has an invalid value.
     """
     program = program if program is not None else recorded.program
     kind = TEMPLATES["stablehlo" if program is None else "program"]
@@ -47,7 +46,7 @@ def script_of(recorded: Recorded, *, program: str | None = None, note: str = "")
 
 
 def left_out(recorded: Recorded) -> str | None:
-    """A sentence on flags of the dump that the script does not set; None where it sets all."""
+    """Sentence on flags of the dump that the script does not set; None if it sets all."""
     compilation = recorded.compilation
     found = flags.chosen(compilation.flags if compilation else ()).left_out
     if not found:
@@ -72,7 +71,7 @@ def _head(recorded: Recorded, is_stablehlo: bool, note: str) -> str:
         outcome = f"It failed for {recorded.target.name}, {_STAGES[failure.stage]}:"
     lines = [f"The kernel {recorded.kernel.name!r}, with {versions}."]
     if is_stablehlo:
-        lines.append(f"It is given as StableHLO: {recorded.why_no_program}.")
+        lines.append(f"It is embedded as StableHLO: {recorded.why_no_program}.")
     omitted = left_out(recorded)
     if omitted is not None:
         lines += textwrap.wrap(f"{omitted[0].upper()}{omitted[1:]}.", _WIDTH)
@@ -90,11 +89,10 @@ _STAGES = {
 
 _HOW = """\
 Run it with Python; it needs jax and, to compile, libtpu (`pip install "jax[tpu]"`), and no TPU.
-It exits with 0 if the kernel compiles and with 1 if it fails; it dies if the compiler does."""
+It exits with 0 if the kernel compiles and with 1 if it fails; a compiler crash ends it."""
 
 
 def _quoted(failure: Failure | None) -> list[str]:
-    """The first lines of what was said."""
     if failure is None:
         return []
     said = f"{failure.type}: {failure.message[:_MAX_QUOTED]}".splitlines()[:6]
@@ -133,6 +131,6 @@ def _module(recorded: Recorded) -> str:
 
 
 def _parted(text: str) -> str:
-    """A long string as several, a line each."""
+    """Split a long string literal, one line each."""
     parts = [text[at : at + _WIDTH] for at in range(0, len(text), _WIDTH)]
     return "\n".join(["(", *(f"    {part!r}" for part in parts), ")"])

@@ -1,14 +1,14 @@
-"""What every script is made of: its first line, its functions and how it exits."""
+"""The parts common to all scripts: first line, functions and exit codes."""
 
 from __future__ import annotations
 
 from pallas_debug.bridge import internals
 
 COMPILED, FAILED, NO_COMPILER = 0, 1, 3
-"""How a script exits: the kernel compiled, failed, or could not be given to a compiler."""
+"""Exit codes of a script: the kernel compiled, failed, or could not be given to a compiler."""
 
 FIRST_LINE = "# -*- coding: utf-8 -*-"
-"""Python takes the encoding from the first line that names one: it is ours, and no dump's."""
+"""The first line that names an encoding decides it for Python: so it is ours, not the dump's."""
 
 SETTINGS = (
     "TOPOLOGY",
@@ -18,7 +18,7 @@ SETTINGS = (
     "OPTIONS",
     "FLAGS",
 )
-"""What a script assigns between the kernel and the template's functions."""
+"""Names that a script assigns between the kernel and the template's functions."""
 
 MAX_DEVICES = 1024
 """Maximum number of devices that a kernel is compiled for."""
@@ -152,4 +152,4 @@ def lowered():
 )
 
 TEMPLATES = {"program": _OF_PROGRAM, "stablehlo": _OF_STABLEHLO}
-"""How scripts end, by what they hold."""
+"""Ends of scripts, by their content."""

@@ -1,8 +1,8 @@
-"""The last look at a script before it is run: our template, and in its gaps nothing but data.
+"""Final check of a script before it is run: our template, with nothing but data in its gaps.
 
-The script is read as the interpreter will read it, from its bytes, and compared with the template
-that it claims to be. What may differ is the program, which goes through the closed grammar once
-more, and the values of a few names, each of which is checked.
+The script is parsed from its bytes, as the interpreter will do, and compared with its template.
+Only the program, which goes through the closed grammar once more, and the values of a few names,
+each of which is checked, may differ.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BASE85 = re.compile(r"[0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]*")
 _MAX_CORES = 16
 
 
-@functools.lru_cache(maxsize=4)  # a script is checked as it is made, and where it is run
+@functools.lru_cache(maxsize=4)  # a script is checked when it is made, and when it is run
 def require(script: str) -> None:
     """Check that a script is one that this module's caller made.
 
     Raises:
-      CannotRunError: it is not; the message says what differs.
+      CannotRunError: it is not; the message names the difference.
     """
     try:
         _check(script)
@@ -61,7 +61,7 @@ def _check(script: str) -> None:
     try:
         body = ast.parse(script.encode()).body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise Refused(f"it is no Python ({type(error).__name__})") from None
+        raise Refused(f"it is not valid Python ({type(error).__name__})") from None
     for kind, template in TEMPLATES.items():
         end = _forms(template)
         if len(body) > len(end) and _dumped(body[-len(end) :]) == end:
@@ -83,7 +83,7 @@ def _check_parts(body: Sequence[ast.stmt], *, is_program: bool) -> None:
         raise Refused("more than a module precedes its settings")
     module = _value(first[-1], "MODULE")
     if not isinstance(module, str) or not _BASE85.fullmatch(module):
-        raise Refused("MODULE is no packed module", first[-1].lineno)
+        raise Refused("MODULE is not a packed module", first[-1].lineno)
 
 
 def _check_setting(node: ast.stmt, name: str) -> None:
@@ -93,15 +93,15 @@ def _check_setting(node: ast.stmt, name: str) -> None:
 
 
 def _value(node: ast.stmt, names: str) -> Any:
-    """What is assigned to a name, or to several between commas."""
+    """The value assigned to a name, or to a tuple of names."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
-        raise Refused(f"here is no {names}", node.lineno)
+        raise Refused(f"expected {names}", node.lineno)
     if ast.unparse(node.targets[0]).strip("()") != names:
-        raise Refused(f"here is no {names}", node.lineno)
+        raise Refused(f"expected {names}", node.lineno)
     try:
         return ast.literal_eval(node.value)
     except (ValueError, TypeError, MemoryError, RecursionError):
-        raise Refused(f"{names} is no literal", node.lineno) from None
+        raise Refused(f"{names} is not a literal", node.lineno) from None
 
 
 @functools.cache

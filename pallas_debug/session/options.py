@@ -1,4 +1,4 @@
-"""What a session is to do: its options, and the targets and the interpret mode that they name."""
+"""Options of a session, and the targets and the interpret mode that they name."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from pallas_debug.hooks import extra_targets
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
-"""Who runs kernels, as text or `Mode`. None is `auto` where there is no accelerator, else `off`."""
+"""Interpret mode, as text or `Mode`. None is `auto` without an accelerator, else `off`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """What a session is to do.
+    """What a session does.
 
     Attributes:
-      dumps: directory to dump into; None to capture alone.
+      dumps: directory to dump into; None to capture only.
       targets: names to compile for; empty to compile for none.
-      chip: target whose chip is given to code that asks for one; the first target unless told, and
-        v5e where there is none.
-      interpret: who runs kernels: a mode such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
-        is `auto` where there is no accelerator, else `off`.
+      chip: target whose chip is given to code that queries it; by default the first target, or v5e
+        without targets.
+      interpret: mode in which kernels run, such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
+        is `auto` without an accelerator, else `off`.
       timeout: seconds for one compilation.
-      jobs: compiler processes at most.
-      epoch: sessions of an equal epoch share jax's caches; each has its own unless told.
-      checks: what running kernels are checked for, by name (`checks/names.py`); empty for nothing.
-      prints: whether what interpreted kernels print is kept, and told to the plugins.
+      jobs: maximum number of compiler processes.
+      epoch: sessions of an equal epoch share jax's caches; by default each has its own.
+      checks: names of checks for running kernels (`checks/names.py`); empty for none.
+      prints: whether prints of interpreted kernels are kept, and passed to the plugins.
       switches: options of compilations by name (`compiler/switches.py`), such as `log_recorder`.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
     """
@@ -54,7 +54,7 @@ class Options:
 
 
 def mode_of(asked: Interpret) -> Mode:
-    """The interpret mode that was asked for; without one, `auto` where there is no accelerator.
+    """The requested interpret mode, by default `auto` without an accelerator.
 
     Raises:
       UsageError: no such mode.
@@ -69,7 +69,7 @@ def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
     """The targets of these names; `tpu` becomes that of this host's device.
 
     Raises:
-      UnknownTargetError: a name that nobody knows.
+      UnknownTargetError: an unknown name.
       CannotRunError: `tpu` on a host without one.
     """
     if not names:

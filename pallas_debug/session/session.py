@@ -37,7 +37,7 @@ _reporting: list[object] = []
 
 @dataclass(frozen=True, kw_only=True)
 class Uncaptured:
-    """A kernel that jax lowered and that could not be captured."""
+    """A kernel that jax lowered but that could not be captured."""
 
     name: str
     problem: PallasDebugError
@@ -47,18 +47,18 @@ class Uncaptured:
 
 
 class Session:
-    """Kernels captured from entering to leaving, and compiled in the background.
+    """Captures kernels between entering and leaving, and compiles them in the background.
 
-    Leaving waits for the compilations; leaving by ctrl+c, then or while it waits, stops them.
-    `kernels`, `dumps` and `problems` hold what there is, during and after; `uncaptured` has the
-    kernels that could not be captured, `skips` those that were not checked, and `launched` the
-    digests of those that an interpreter or their checks saw run. `queue` compiles them.
+    Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while it waits, stops them.
+    `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
+    that could not be captured, `skips` those that were not checked, and `launched` the digests of
+    kernels that ran to their end in an interpreter or with checks. `queue` compiles them.
 
     Args:
       options: what to do.
-      *plugins: notified of what happens.
-      runs: whether they are notified of every run of a kernel as well.
-      say: given a sentence for each kernel that `auto` runs in TPU interpret mode.
+      *plugins: notified of events.
+      runs: whether they are also notified of every run of a kernel.
+      say: called with a sentence for each kernel that `auto` runs in TPU interpret mode.
 
     Raises:
       UnknownTargetError, DumpDirectoryError, IncompatibleJaxError, UsageError: on creation.
@@ -138,13 +138,13 @@ class Session:
             stop = True
             raise
         finally:
-            if stop:  # threads of the pool that wait for a lock, too
+            if stop:  # also threads of the pool that wait for a lock
                 self._stopping.set()
             with self._guarded("summary", "stopping the compiler processes"):
                 self.queue.close(stop=stop)
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        """Undo what entering did; of what that raises, only what a kernel did goes up."""
+        """Undo the effects of entering; exceptions other than a kernel's become problems."""
         try:
             self._stack.__exit__(kind, *rest)
         except PallasDebugError:
@@ -156,22 +156,22 @@ class Session:
 
     @property
     def interpret_mode(self) -> Mode:
-        """Who runs kernels; `off` leaves it to the code."""
+        """Mode in which kernels run; `off` leaves it to the code."""
         return self._mode
 
     @property
     def kernels(self) -> list[Kernel]:
-        """The distinct kernels that were captured, in the order of their first lowering."""
+        """Distinct captured kernels, in the order of their first lowering."""
         return [c.kernel for c in self._captures.values()]
 
     @property
     def captures(self) -> list[capture.Capture]:
-        """The same with what it takes to lower them again."""
+        """Captures of `kernels`, which can be lowered again."""
         return list(self._captures.values())
 
     @property
     def dumps(self) -> list[Dump]:
-        """The captured kernels with their finished compilations."""
+        """Captured kernels with their finished compilations."""
         found = []
         finished = dict(self.queue.made)
         names = dict.fromkeys([*(t.name for t in self.targets), *(name for _, name in finished)])
@@ -185,13 +185,13 @@ class Session:
 
     @property
     def kept(self) -> list[Dump]:
-        """Those of `dumps` that are in the dump directory, whole, and of their compilations those
-        that are; all of them where nothing is dumped."""
+        """Those of `dumps` that are completely in the dump directory, with those of their
+        compilations that are; all of them if nothing is dumped."""
         return self.dumps if self.store is None else self.store.kept(self.dumps)
 
     @property
     def unchecked(self) -> list[str]:
-        """Sentences on kernels that were not checked as asked for, or not wholly."""
+        """Sentences on kernels that were not checked, or not completely."""
         return [skip.sentence for skip in self.skips]
 
     @property
@@ -224,8 +224,14 @@ class Session:
         prints: Iterable[PrintRecord] = (),
         findings: Iterable[Finding] = (),
     ) -> Path | None:
-        """Keep which kernels a test or script used (all that were captured unless told), what they
-        printed and what was found; the file that has it, None where nothing is dumped."""
+        """Record the kernels, prints and findings of a test or script.
+
+        Args:
+          kernels: by default all captured ones.
+
+        Returns:
+          The file; None if nothing is dumped.
+        """
         if self.store is None:
             return None
         with self._guarded("summary", f"recording what {name} used"):
@@ -242,7 +248,7 @@ class Session:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
-        """Kernels that this thread lowers meanwhile are captured, and not compiled yet."""
+        """Capture kernels that this thread lowers, and do not compile them yet."""
         before = getattr(self._local, "collected", None)
         collected: list[capture.Capture] = []
         self._local.collected = collected
@@ -253,7 +259,7 @@ class Session:
 
     @contextlib.contextmanager
     def interpreting(self, mode: Mode | str) -> Iterator[None]:
-        """Kernels run in another mode meanwhile: for one test or one call within the session.
+        """Run kernels in another mode: for one test or one call within the session.
 
         Raises:
           UsageError: no such mode.
@@ -269,10 +275,10 @@ class Session:
 
     @contextlib.contextmanager
     def checking(self, checks: Iterable[str]) -> Iterator[None]:
-        """Kernels are checked for something else meanwhile, those too that were jitted before.
+        """Change the checks of kernels, including those that were jitted before.
 
         Args:
-          checks: names, as `checks/names.py` lists them; none to check for nothing.
+          checks: names, from `checks/names.py`; empty for none.
         """
         before, self.observer.checks = self.observer.checks, tuple(checks)
         try:
@@ -286,10 +292,10 @@ class Session:
 
     @contextlib.contextmanager
     def compiling_for(self, names: Iterable[str]) -> Iterator[None]:
-        """Kernels that are lowered or run meanwhile are compiled for these targets.
+        """Change the targets for kernels that are lowered or run.
 
         Raises:
-          UnknownTargetError: a target that nobody knows.
+          UnknownTargetError: an unknown target.
         """
         before, self._wanted = self._wanted, resolve_targets(tuple(names), self.plugins)
         try:
@@ -299,7 +305,7 @@ class Session:
 
     @contextlib.contextmanager
     def answering(self, target: Target) -> Iterator[None]:
-        """Code that asks for its chip meanwhile gets this one; on a TPU it goes on getting that."""
+        """Change the chip for code that queries it; a no-op on a TPU."""
         if platform.has_tpu():
             yield
             return
@@ -308,9 +314,9 @@ class Session:
 
     @contextlib.contextmanager
     def separately(self) -> Iterator[None]:
-        """What is found and printed meanwhile is kept apart from what was before, as for a test.
+        """Separate findings and prints from earlier ones, as for a test.
 
-        `observer` begins anew; a fault that was told of before is told of again.
+        Clears `observer`, so that known faults are reported again.
         """
         self.observer.clear()
         self.raised.clear()
@@ -319,7 +325,7 @@ class Session:
 
     @contextlib.contextmanager
     def _reports(self) -> Iterator[None]:
-        """What interpreters find goes to the observer, unless somebody else asks meanwhile."""
+        """Send interpreter findings to the observer, unless an inner session takes them."""
         token = object()
 
         def found(finding: Finding) -> None:
@@ -334,12 +340,12 @@ class Session:
             _reporting.remove(token)
 
     def settle(self) -> None:
-        """Wait for interpreted kernels that this thread began, and raise what went wrong there."""
+        """Wait for interpreted kernels that this thread started, and raise their exceptions."""
         if _reporting:
             interpret.settle()
 
     def reset(self) -> None:
-        """After an exception in a kernel: the interpreters keep their state otherwise."""
+        """Reset the interpreters after an exception in a kernel, whose state they would keep."""
         interpret.reset()
 
     @property
@@ -347,7 +353,8 @@ class Session:
         return self._mode.kind != "off"
 
     def _chosen(self, kernel: str, why: str) -> None:
-        """`auto` runs a kernel in TPU interpret mode. Called within jax: nothing may escape."""
+        """Report that `auto` runs a kernel in TPU interpret mode. Called within jax: nothing may
+        escape."""
         with self._guarded("report", f"telling how kernel `{kernel}` runs"):
             sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
             with self._lock:
@@ -356,7 +363,7 @@ class Session:
             if self._say is not None and not known:
                 self._say(sentence)
 
-    # What the hook calls, within jax: nothing may escape.
+    # Called by the hook, within jax: nothing may escape.
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
         name = "?"
@@ -391,7 +398,7 @@ class Session:
         return kernel.digest
 
     def _keep(self, captured: capture.Capture) -> None:
-        """Tell the plugins of a new kernel. Each part that fails leaves the others as they are."""
+        """Notify the plugins of a new kernel. Parts that fail do not affect the others."""
         kernel = captured.kernel
         for problem in captured.problems:
             self.report(problem)
@@ -410,7 +417,7 @@ class Session:
             with self._guarded("hook", "noting which kernels ran"):
                 captured = self._captures.get(str(token))
                 if captured is not None:
-                    if self._wanted is not self.targets:  # jitted before these were asked for
+                    if self._wanted is not self.targets:  # jitted before these targets were set
                         self.request([captured], self._wanted)
                     self._tell("kernel_used", kernel=captured.kernel)
 
@@ -424,7 +431,7 @@ class Session:
                 self.problems.append(problem)
 
     def calls(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
-        """Files and lines that were on the way to where the kernel was called."""
+        """Files and lines of the user's frames that lead to the kernel's call."""
         return frozenset(self._calls.get(kernel.digest, ()))
 
     def _tell(self, event: str, **kwargs: Any) -> None:
@@ -437,11 +444,11 @@ class Session:
         return (self.options.epoch, self.interpret_mode)
 
     def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
-        """Keep what the block raises as a problem: a crash of ours is not the program's."""
+        """Record exceptions as problems: a bug of ours must not fail the program."""
         return guarded(boundary, doing, self.report)
 
     def _skipped(self, skip: Skip) -> None:
-        """A kernel is not checked as asked for."""
+        """Record a kernel that is not checked as requested."""
         with self._lock:
             self.skips.append(skip)
         self.report(PallasDebugError(skip.sentence))

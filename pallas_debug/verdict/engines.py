@@ -6,6 +6,7 @@ An engine that fails gives no verdict on a kernel. Its outcome is then `unjudged
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import math
@@ -17,6 +18,7 @@ from typing import Any
 
 from pallas_debug import defaults, guards
 from pallas_debug.analysis import analyze, names
+from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised, trace
@@ -41,6 +43,9 @@ MOST_CALLS = 8
 
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
+
+SMALL = 4_000_000
+"""Maximum elements, over all grid points, of kernels that are interpreted without optimisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,7 +353,11 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
     args, kwargs = call.values
     start = time.perf_counter()
     result, stopped, returned = None, None, False
-    with raised.quietly(), Session(replace(options, epoch=object()), runs=True) as session:
+    with (
+        platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
+        raised.quietly(),
+        Session(replace(options, epoch=object()), runs=True) as session,
+    ):
         try:
             result = trace.block_until_ready(call.function(*args, **kwargs))
             session.settle()
@@ -375,6 +384,16 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
         returned=returned,
         problems=_problems(session, outcomes),
     )
+
+
+def _are_small(kernels: Iterable[Kernel]) -> bool:
+    """Whether compiling these kernels for an interpreter takes longer than running them."""
+    elements = 0
+    for kernel in kernels:
+        blocks = [operand.block_shape or operand.shape for operand in kernel.operands]
+        largest = max((math.prod(size or 1 for size in block) for block in blocks), default=1)
+        elements += math.prod(size or SMALL for size in kernel.grid) * largest
+    return elements <= SMALL
 
 
 def as_it_ran(

@@ -1,8 +1,7 @@
 """The pytest plugin: options `--pallas-*`, a marker and two fixtures.
 
-Loaded into every pytest run of an environment that has pallas-debug, so at import it knows pytest
-and the standard library alone. What does the work is imported when an option, a marker or a fixture
-asks for it.
+Loaded into every pytest run of an environment that has pallas-debug, so it imports only pytest and
+the standard library. The rest is imported when an option, a marker or a fixture needs it.
 
 PYTEST_DONT_REWRITE
 """
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
 
 FIXTURES = frozenset({"pallas", "pallas_target"})
 REPORTED = "_pallas"
-"""On a test's report: what became of its kernels. Plain JSON, so xdist carries it."""
+"""Attribute of a test's report with its kernels. Plain JSON, which xdist can send."""
 OUTPUT = "pallas_debug"
-"""Key of what a worker of xdist has to say at its end."""
+"""Key of the final output of an xdist worker."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -82,7 +81,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    # In xdist's controller, which collects no tests and so has not seen what they ask for.
+    # xdist's controller collects no tests, so it has not seen their markers and fixtures.
     said = getattr(node, "workeroutput", {}).get(OUTPUT)
     if said is not None:
         from pallas_debug_pytest import run
@@ -94,8 +93,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pallas(request: pytest.FixtureRequest) -> Pallas:
     """The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`.
 
-    `.compile(function, *args)` compiles without running, `.interpret(mode)` is a context,
-    `.expect(kind)` one in which something must be found.
+    `.compile(function, *args)` compiles without running; `.interpret(mode)` and `.expect(kind)` are
+    context managers.
     """
     from pallas_debug_pytest import fixtures
 
@@ -104,9 +103,9 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @pytest.fixture
 def pallas_target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The chip this test is for, as an abstract one; kernels that ask for their chip get it.
+    """The chip this test is for, as an abstract one; kernels that query their chip get it.
 
-    Each of `--pallas-target` in turn; v5e unless told.
+    Each of `--pallas-target` in turn; by default v5e.
     """
     from pallas_debug_pytest import fixtures
 

@@ -1,8 +1,7 @@
 """`--pallas-coverage`: kernels that the source files of a run define and that never launched.
 
-What is defined is read off the files' syntax: calls of `pallas_call`, `kernel`, `mpmd_map` and
-`core_map` in the modules below the root directory that the run imported. What was launched the
-session knows. No jax.
+Definitions are found in the syntax trees of imported modules below the root directory: calls of
+`pallas_call`, `kernel`, `mpmd_map` and `core_map`. The session reports launches. No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,7 +30,7 @@ _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """Where a kernel function stands, decorators included."""
+    """Location of a kernel function, decorators included."""
 
     file: str
     first: int
@@ -46,8 +45,8 @@ class Definition:
     """A call that makes a kernel.
 
     Attributes:
-      kernels: functions that it may be called with; empty where the syntax does not tell.
-      around: the function in which it stands, else the call itself.
+      kernels: functions that it may be called with; empty if the syntax does not determine them.
+      around: the enclosing function, else the call itself.
     """
 
     file: str
@@ -58,7 +57,7 @@ class Definition:
 
 
 class Coverage:
-    """What is launched in this process, and what could have been.
+    """Kernels launched in this process, out of all defined ones.
 
     Args:
       root: directory below which files count.
@@ -70,13 +69,12 @@ class Coverage:
         self._calls: set[Line] = set()
 
     def launched(self, kernel: Kernel, calls: Iterable[Line]) -> None:
-        """A kernel was run, by way of these lines."""
+        """Record the launch of a kernel, with the lines of its callers."""
         if kernel.source is not None:
             self._kernels.add((kernel.source.file, kernel.source.line))
         self._calls.update(calls)
 
     def result(self) -> dict[str, bool]:
-        """Whether each kernel was launched, by `file:line function`."""
         found = {}
         for file in _files(self._root):
             for definition in definitions(file):
@@ -88,12 +86,12 @@ class Coverage:
         for function in definition.kernels:
             if any(function.holds(line) for line in self._kernels):
                 return True
-        # A kernel function that is handed in, or comes from elsewhere: who called it tells.
+        # An unknown kernel function: its caller identifies it.
         return not definition.kernels and any(map(definition.around.holds, self._calls))
 
 
 def lines(results: Iterable[Mapping[str, bool]]) -> list[str]:
-    """For the summary: of all workers, what none of them launched."""
+    """Summary lines on the kernels that no worker launched."""
     launched: dict[str, bool] = {}
     for result in results:
         for place, was in result.items():
@@ -113,7 +111,7 @@ def _in_order(place: str) -> tuple[str, int]:
 
 
 def _files(root: Path) -> list[Path]:
-    """Source files below `root` of the modules that are imported."""
+    """Source files below `root` of the imported modules."""
     environment = Path(sys.prefix)
     found = set()
     for module in list(sys.modules.values()):
@@ -131,7 +129,6 @@ def _is_installed(file: Path, environment: Path) -> bool:
 
 
 def definitions(file: Path) -> list[Definition]:
-    """The calls in a file that make kernels."""
     try:
         source = file.read_text(encoding="utf-8")
         if not any(name in source for name in (*CALLS, _KERNEL)):
@@ -143,7 +140,7 @@ def definitions(file: Path) -> list[Definition]:
 
 
 class _Reader:
-    """Reads one file."""
+    """Finds the definitions in one file."""
 
     def __init__(self, file: str, tree: ast.Module) -> None:
         self._file = file
@@ -220,12 +217,12 @@ class _Reader:
     def _functions(
         self, node: ast.expr, scopes: tuple[_Scope, ...], depth: int
     ) -> Iterator[Function]:
-        """The functions that an expression may be, as far as this file and its imports tell."""
+        """Functions that an expression may be, as far as the file and its imports tell."""
         if depth > 8:  # x = partial(x)
             return
         if isinstance(node, ast.Lambda):
             yield self._place(node)
-        elif isinstance(node, ast.Call) and node.args:  # functools.partial(kernel, …), and the like
+        elif isinstance(node, ast.Call) and node.args:  # functools.partial(kernel, …) and similar
             yield from self._functions(node.args[0], scopes, depth + 1)
         elif isinstance(node, ast.IfExp):
             yield from self._functions(node.body, scopes, depth + 1)
@@ -256,7 +253,7 @@ class _Reader:
                 yield from self._functions(node.value, scopes, depth + 1)
 
     def _imported_function(self, node: ast.expr) -> Iterator[Function]:
-        """By the module object: the run has imported it."""
+        """Look up the function in the module object: the run has imported it."""
         module = next(
             (m for m in list(sys.modules.values()) if getattr(m, "__file__", None) == self._file),
             None,
@@ -277,7 +274,7 @@ class _Reader:
 
 
 def _own_nodes(scope: _Scope) -> Iterator[ast.AST]:
-    """The statements of a scope, not those of functions within it."""
+    """Statements of a scope, without those of nested functions."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop(0)
@@ -299,7 +296,7 @@ def _parameters(scope: _Scope) -> set[str]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """Names in the file that stand for something of pallas, and what they are there."""
+    """Names in the file that refer to something of pallas, and their names there."""
     return {
         alias.asname or alias.name: alias.name
         for node in ast.walk(tree)
@@ -315,7 +312,7 @@ def _is_partial(call: ast.Call) -> bool:
 
 
 def _looked_up(node: ast.expr, module: ModuleType | None) -> object:
-    """`name` or `module.name`; of anything else, nothing: attributes of objects may run code."""
+    """Look up `name` or `module.name`; nothing else, as attributes of objects may run code."""
     if isinstance(node, ast.Name):
         return vars(module).get(node.id) if module is not None else None
     if isinstance(node, ast.Attribute):
@@ -325,13 +322,13 @@ def _looked_up(node: ast.expr, module: ModuleType | None) -> object:
 
 
 def _around(scopes: tuple[_Scope, ...]) -> str:
-    """The function that calls with a kernel it was given."""
+    """The innermost function, if the kernel is one of its parameters."""
     names = [getattr(scope, "name", None) for scope in scopes]
     return next((name for name in reversed(names) if name), "<module>")
 
 
 def _written(node: ast.expr) -> str:
-    """The kernel's name as the call has it: `partial(body, 1)` is `body`."""
+    """Name of the kernel in the call: `partial(body, 1)` is `body`."""
     if isinstance(node, ast.Call) and node.args:
         return _written(node.args[0])
     if isinstance(node, ast.Lambda):

@@ -1,4 +1,4 @@
-"""What was found in the kernels of one test, as the text of its failure. No jax, no session.
+"""Findings of one test, as the text of its failure. No jax, no session.
 
 PYTEST_DONT_REWRITE
 """
@@ -13,14 +13,14 @@ from pallas_debug import report
 from pallas_debug.model import Finding
 
 MAX_LINES = 15
-"""Of one finding; a message of the user's may be of any length."""
+"""Maximum lines per finding; a user's message may be of any length."""
 MAX_FINDINGS = 5
 
 Key = tuple[str, str, str | None, int | None, str | None]
 
 
 def key(finding: Finding) -> Key:
-    """What makes two findings the same fault."""
+    """Identity of a fault."""
     line = finding.source
     return (
         finding.kind,
@@ -32,12 +32,11 @@ def key(finding: Finding) -> Key:
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:
-    """How often each fault was seen."""
     return Counter({key(finding): finding.count for finding in findings})
 
 
 def text(findings: Sequence[Finding], record: Path | None) -> str:
-    """The first findings in full, how many more there are, and where all of them are.
+    """The first findings in full, the number of the others, and the file that has all of them.
 
     Args:
       findings: of one test.
@@ -54,22 +53,22 @@ def text(findings: Sequence[Finding], record: Path | None) -> str:
 
 
 def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
-    """Whether an exception was this finding: an interpreter stops the program with its text."""
+    """Whether an exception has this finding's text: an interpreter stops the program with it."""
     words = report.finding_text(finding)
     return any(words in said for said in texts)
 
 
 def at_their_line(longrepr: object, finding: Finding) -> None:
-    """Let a failure of ours stand at the kernel's line, as `--tb=line` and editors show it."""
+    """Place a failure of ours at the kernel's line, for `--tb=line` and editors."""
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None and finding.source is not None:
         crash.path, crash.lineno = finding.source.file, finding.source.line
 
 
 def in_their_words(longrepr: object, finding: Finding) -> None:
-    """Let a failure by an interpreter's exception say what was found, not how jax was told.
+    """Replace the text of an interpreter's exception with the finding.
 
-    jax puts its own stack, a page of it, into the exception's text.
+    jax adds its own stack to the exception's text, about a page.
     """
     chain = getattr(longrepr, "chain", None)
     if not chain:

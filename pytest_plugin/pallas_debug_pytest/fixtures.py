@@ -1,6 +1,6 @@
-"""What the fixtures `pallas` and `pallas_target` give.
+"""Values of the fixtures `pallas` and `pallas_target`.
 
-Imported when a test asks for one of them.
+Imported when a test uses one of them.
 
 PYTEST_DONT_REWRITE
 """
@@ -39,24 +39,24 @@ class Pallas:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """The kernels that this test ran or lowered so far, each once."""
+        """Kernels that this test has run or lowered so far, each once."""
         return tuple(self._running.used.values())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found in them so far. Reading it excuses nothing: `expect` does."""
+        """Findings so far. Reading them does not expect them: use `expect`."""
         self._settle()
         return self._running.findings
 
     @property
     def prints(self) -> tuple[PrintRecord, ...]:
-        """What they printed so far, in order."""
+        """Prints so far, in order."""
         self._settle()
         return self._running.session.observer.records
 
     @property
     def dumps(self) -> tuple[Dump, ...]:
-        """What is compiled: by `compile`, and of `kernels` where the run dumps."""
+        """Compiled kernels: by `compile`, and of `kernels` if the run dumps."""
         session = self._running.session
         if session.store is None:
             return tuple(self._compiled)
@@ -75,10 +75,10 @@ class Pallas:
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
 
-        As `pallas_debug.dump`, into the run's dump directory, else into the test's `tmp_path`.
+        Like `pallas_debug.dump`, into the run's dump directory, else into the test's `tmp_path`.
 
         Args:
-          targets: names; those of the marker, else those of the run, unless told.
+          targets: names; by default those of the marker, else those of the run.
         """
         settings = self._watcher.settings
         made = api.dump(
@@ -93,25 +93,25 @@ class Pallas:
         return made
 
     def interpret(self, mode: str) -> AbstractContextManager[None]:
-        """Kernels that are called within the block run in this mode."""
+        """Run kernels that are called within the block in this mode."""
         return self._running.session.interpreting(mode)
 
     @contextlib.contextmanager
     def expect(
         self, kind: str, *, kernel: str | None = None, match: str | None = None
     ) -> Iterator[list[Finding]]:
-        """Within the block something must be found, and does not fail the test.
+        """Expect a finding within the block, which then does not fail the test.
 
             with pallas.expect("OutOfBoundsRead", kernel="rows") as found:
                 rows(12)
             assert found[0].grid_point == (1,)
 
-        Where an interpreter stops the program for it, the block ends there.
+        If an interpreter stops the program for it, the block ends there.
 
         Args:
           kind: of the finding, such as `NanProduced`.
-          kernel: its name; any unless told.
-          match: a regular expression that is searched for in the finding's text.
+          kernel: its name; by default any.
+          match: regular expression to search for in the finding's text.
         """
         running, found = self._running, list[Finding]()
         self._settle()
@@ -142,7 +142,7 @@ class Pallas:
 
 
 def pallas(request: pytest.FixtureRequest) -> Pallas:
-    """For the test of this request, which is watched from now on if it was not."""
+    """The fixture's value for this request; watches its test from now on."""
     watcher = run.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
@@ -151,7 +151,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @contextlib.contextmanager
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The chip of this request's test, for the code that it calls as well."""
+    """The chip of this request's test, also for the code that it calls."""
     watcher = run.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
@@ -182,4 +182,4 @@ def _not_found(
     if match is not None:
         wanted += f" that matches {match!r}"
     others = ", ".join(dict.fromkeys(f"{f.kind} in `{f.kernel}`" for f in findings))
-    return f"expected {wanted}; found was {others or 'nothing. Is it checked for?'}"
+    return f"expected {wanted}; found {others or 'nothing. Is the check enabled?'}"

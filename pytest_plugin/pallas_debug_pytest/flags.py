@@ -18,22 +18,22 @@ _OURS = "xla_mosaic_dump_to"
 
 
 def check(value: str) -> None:
-    """Whether libtpu can read it.
+    """Check that libtpu can parse the flags.
 
     Raises:
-      ValueError: what it would stumble over.
+      ValueError: it cannot; the message names the problem.
     """
     words = value.split()
     if not words or not words[0].startswith("-"):
-        raise ValueError(f"{value!r} is no list of flags; write it as '--xla_a=1 --xla_b=2'")
+        raise ValueError(f"{value!r} is not a list of flags; write it as '--xla_a=1 --xla_b=2'")
     if any(quote in value for quote in "\"'"):
-        raise ValueError(f"{value!r} holds quotes, which libtpu does not know")
+        raise ValueError(f"{value!r} contains quotes, which libtpu does not support")
     if any(word.lstrip("-").partition("=")[0] == _OURS for word in words):
-        raise ValueError(f"--{_OURS} is what --pallas-dump sets; name the directory there")
+        raise ValueError(f"--{_OURS} is set by --pallas-dump; pass the directory there")
 
 
 def add(config: pytest.Config, value: str) -> None:
-    """Put the flags behind those that the environment holds, until the run is over.
+    """Append the flags to those in the environment, until the run is over.
 
     Raises:
       pytest.UsageError: libtpu has been loaded in this process.
@@ -46,7 +46,7 @@ def add(config: pytest.Config, value: str) -> None:
         )
     before = os.environ.get(VARIABLE)
     if before is not None and before.endswith(value):
-        return  # a worker of xdist has the environment of the process that started it
+        return  # an xdist worker inherits the environment of its controller
     os.environ[VARIABLE] = f"{before} {value}" if before else value
     config.add_cleanup(lambda: _restore(before))
 

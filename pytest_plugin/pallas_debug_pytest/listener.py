@@ -1,4 +1,4 @@
-"""In the process that talks to the user: the header, and the summary of the run. No jax.
+"""Header and summary of the run, in the process that reports to the user. No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 NAME = "pallas-debug"
 
 VERIFIED: tuple[Engine, ...] = ("static", "compile", "checks")
-"""Engines of `--pallas-verify`: the test itself is what runs the kernels."""
+"""Engines of `--pallas-verify`: the test itself runs the kernels."""
 
 NOTHING: Mapping[str, Any] = {
     "problems": [],
@@ -39,7 +39,7 @@ NOTHING: Mapping[str, Any] = {
     "outcomes": [],
     "coverage": None,
 }
-"""What a watcher has to say at the end of a run in which nothing happened."""
+"""A watcher's output for a run in which nothing happened."""
 
 
 class Listener:
@@ -71,7 +71,7 @@ class Listener:
             where = text.relative(settings.dump)
             doing.append(f"dumping to {where} for {', '.join(settings.targets)}")
         elif settings.names_target and not settings.watches:
-            doing.append(f"target {', '.join(settings.targets)}, for tests that ask for it")
+            doing.append(f"target {', '.join(settings.targets)}, for tests that request it")
         if settings.interpret is not None:
             doing.append(f"kernels run in {_title(settings.interpret)}")
         elif settings.watches and self._interprets():
@@ -81,7 +81,7 @@ class Listener:
         if settings.checks:
             doing.append(f"checked for {', '.join(settings.checks)}")
         if settings.races:
-            doing.append("races fail their test")
+            doing.append("data races fail the test")
         if settings.coverage:
             doing.append("kernels that never launch are listed")
         if settings.flags:
@@ -105,21 +105,20 @@ class Listener:
         self._targets.update(data.get("targets", ()))
 
     def add_problem(self, problem: PallasDebugError) -> None:
-        """Something of ours went wrong: a line in the summary, and no test's failure."""
+        """Add a problem of ours to the summary, without failing a test."""
         self.problems.append(str(problem))
 
     def hear(self, said: Mapping[str, Any]) -> None:
-        """What a watcher had to say at its end."""
         self._said.append(said)
         self._found.update(said["found"])
 
-    # Before other plugins: those that write reports see the exit status.
+    # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         with guarded("summary", "ending the run", self.lose):
             if self.watcher is not None:
                 self.hear(self.watcher.finish(exitstatus))
-        if self.watcher is not None and not self._said:  # what it had noted up to then
+        if self.watcher is not None and not self._said:  # the watcher's notes up to the exception
             self.problems += self.watcher.problems
             self.unjudged += self.watcher.unjudged
         output = getattr(self._config, "workeroutput", None)
@@ -132,20 +131,20 @@ class Listener:
         unjudged.fail(session, self.unjudged)
 
     def lose(self, problem: PallasDebugError) -> None:
-        """What the watcher had to say is lost, and with it what was judged."""
+        """Record that a watcher's output, and so its judgements, were lost."""
         self.add_problem(problem)
         if self._settings.judges:
             self.unjudged.append(Unjudged("the whole run", "", str(problem)))
 
     def _together(self) -> dict[str, Any]:
-        """For the controller: what was heard here, and what went wrong."""
+        """Output for the controller: everything received here, and problems."""
         said: dict[str, Any] = dict(self._said[-1]) if self._said else dict(NOTHING)
         said["problems"] = [*said["problems"], *self.problems]
         said["unjudged"] = [*said["unjudged"], *map(tuple, self.unjudged)]
         return said
 
     def _unjudged(self) -> list[Unjudged]:
-        """Of all processes, each once."""
+        """Judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
         found += [Unjudged(*one) for said in self._said for one in said["unjudged"]]
         found += [
@@ -190,9 +189,9 @@ class Listener:
         return coverage.lines(results) if self._settings.coverage else []
 
     def _outcomes(self) -> tuple[Outcome, ...]:
-        """The cells of `--pallas-verify`, of all processes together."""
+        """Cells of `--pallas-verify`, merged over all processes."""
         found = [Outcome(**o) for said in self._said for o in said["outcomes"]]
-        # One worker saw a kernel run to its end: that another did not is no gap.
+        # If one worker saw a kernel run to its end, it is no gap that another did not.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
         found = [
             o
@@ -207,7 +206,6 @@ class Listener:
         return table.fill(asked, found)
 
     def _verdicts(self) -> list[str]:
-        """A row for each kernel, a column for each engine and chip."""
         outcomes = self._outcomes()
         if not outcomes:
             return []
@@ -237,17 +235,17 @@ class Listener:
 
 
 def _title(mode: str) -> str:
-    """Of an interpret mode as it was written. The controller of xdist has no jax to ask."""
+    """Title of an interpret mode, from its text: xdist's controller has no jax to parse it."""
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
         "auto": "HLO interpret mode, or TPU interpret mode where they need it",
-        "off": "the mode that the code says",
+        "off": "the mode that the code selects",
     }.get(kind, f"{kind.upper()} interpret mode")
     return f"{title} ({params})" if params else title
 
 
 def _read(settings: Settings, used: set[str], wanted: set[str]) -> list[Dump]:
-    """The kernels that were used, as the dump directory has them at the end of the run."""
+    """Read the kernels that were used from the dump directory, at the end of the run."""
     from pallas_debug.store import open_dumps
 
     assert settings.dump is not None

@@ -1,6 +1,6 @@
 """`@pytest.mark.pallas(...)`: checked against its signature when tests are collected.
 
-Imported when a test has the marker or asks for a fixture of ours. Imports jax only where a mode has
+Imported when a test has the marker or uses one of our fixtures. Imports jax only for a mode with
 parameters, which only jax knows.
 
 PYTEST_DONT_REWRITE
@@ -25,7 +25,7 @@ from pallas_debug_pytest import settings as settings_
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """What the markers of a test say; None for what they leave to the run's options."""
+    """Combined markers of a test; None for what they leave to the run's options."""
 
     interpret: str | None = None
     check: tuple[str, ...] | None = None
@@ -34,7 +34,7 @@ class Marks:
 
     @property
     def asks(self) -> bool:
-        """Whether they ask for a session, or for something else of one."""
+        """Whether they need a session, or change one."""
         return self.interpret is not None or self.check is not None
 
 
@@ -42,14 +42,14 @@ MARKS = pytest.StashKey[Marks]()
 
 
 def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Item]:
-    """Read the markers of these tests, and skip those whose requirements are not met.
+    """Read the markers of these tests, and skip tests whose requirements are not met.
 
     Returns:
-      In a worker of xdist, those whose markers make no sense, which is reported as an error of
-      collection: a `UsageError` would end the worker, and its controller not know why.
+      In an xdist worker, tests with invalid markers, which are reported as errors of collection: a
+      `UsageError` would end the worker without a reason for its controller.
 
     Raises:
-      pytest.UsageError: a marker that makes no sense; the message has its place.
+      pytest.UsageError: an invalid marker; the message has its place.
     """
     settings = settings_.of(config)
     extra = extra_targets(plugin_manager())
@@ -67,7 +67,7 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
 
 
 def is_watched(item: pytest.Item) -> bool:
-    """Whether a test asks to be watched, by its markers or by a fixture."""
+    """Whether a test is watched, because of its markers or a fixture."""
     if MARKS in item.stash and item.stash[MARKS].asks:
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
@@ -82,7 +82,7 @@ def _apply(item: pytest.Item, settings: settings_.Settings, extra: tuple[Target,
 
 
 def unmet(marks: Marks, target: Target) -> str | None:
-    """Why a test cannot run for this target; None where it can."""
+    """Why a test cannot run for this target; None if it can."""
     reasons = filter(None, (need.missing(target) for need in marks.requires))
     return next(reasons, None)
 
@@ -98,7 +98,7 @@ def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
 def _target(
     item: pytest.Item, settings: settings_.Settings, extra: tuple[Target, ...]
 ) -> Target | None:
-    """None for the TPU of this host: which it is, is asked when the test starts."""
+    """The target; None for the TPU of this host, which is identified when the test starts."""
     name = target_name(item, settings)
     if name == targets.DEVICE.name:
         return None
@@ -110,7 +110,7 @@ def _target(
 
 def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
     found = Marks()
-    for mark in reversed(list(item.iter_markers("pallas"))):  # the closest is the last word
+    for mark in reversed(list(item.iter_markers("pallas"))):  # the closest marker takes precedence
         try:
             found = _with(found, mark, extra)
         except ValueError as error:
@@ -122,7 +122,7 @@ def _read(item: pytest.Item, extra: tuple[Target, ...]) -> Marks:
 
 def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
     if mark.args:
-        raise ValueError(f"it takes keywords alone, not {mark.args[0]!r}; {_SIGNATURE}")
+        raise ValueError(f"it takes only keyword arguments, not {mark.args[0]!r}; {_SIGNATURE}")
     for name, value in mark.kwargs.items():
         if name not in _READERS:
             close = difflib.get_close_matches(name, _READERS, 1)
@@ -131,7 +131,7 @@ def _with(marks: Marks, mark: pytest.Mark, extra: tuple[Target, ...]) -> Marks:
         if value is None:
             continue
         read = _READERS[name](value, extra)
-        if name == "requires":  # those of the class hold as well
+        if name == "requires":  # requirements of the class hold as well
             read = (*marks.requires, *read)
         marks = replace(marks, **{name: read})
     return marks
@@ -144,7 +144,7 @@ def _interpret(value: object, extra: object) -> str:
     if isinstance(value, bool):
         return "auto" if value else "off"
     if not isinstance(value, str):
-        raise ValueError(f"interpret is the text of a mode, such as 'hlo', not {value!r}")
+        raise ValueError(f"interpret must be a mode, such as 'hlo', not {value!r}")
     options.named("interpret").check(value)
     return value
 
@@ -164,7 +164,9 @@ def _targets(value: object, extra: tuple[Target, ...]) -> tuple[str, ...]:
 def _names(value: object, argument: str) -> tuple[str, ...]:
     names = value.split(",") if isinstance(value, str) else value
     if not isinstance(names, tuple | list) or not all(isinstance(n, str) for n in names):
-        raise ValueError(f"{argument} is names, as text or a tuple of texts, not {value!r}")
+        raise ValueError(
+            f"{argument} must be names, as a string or a tuple of strings, not {value!r}"
+        )
     return tuple(name.strip() for name in names)
 
 

@@ -1,7 +1,7 @@
-"""The options, each on the command line, in the ini file and in the environment.
+"""Options, each on the command line, in the ini file and in the environment.
 
-The command line comes first, then the environment, then the ini file. On the command line the
-default is None: only so can it be told from what was asked for.
+The command line takes precedence, then the environment, then the ini file. On the command line the
+default is None, which distinguishes it from an explicit value.
 
 PYTEST_DONT_REWRITE
 """
@@ -11,9 +11,8 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
@@ -37,7 +36,7 @@ MARKER = (
     "requires: what the target and the installed versions must be, else the test is skipped: "
     "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple."
 )
-"""The marker's line in `pytest --markers`."""
+"""Line of the marker in `pytest --markers`."""
 
 SWITCH = {
     **dict.fromkeys(("on", "true", "yes", "1"), True),
@@ -45,15 +44,14 @@ SWITCH = {
 }
 
 
-@dataclass(frozen=True, kw_only=True)
-class Option:
-    """One option in its three spellings.
+class Option(NamedTuple):
+    """One option, in its three forms. (A dataclass costs every pytest run a millisecond.)
 
     Attributes:
       name: `dump`, for `--pallas-dump`, the ini's `pallas_dump`, `PALLAS_DEBUG_DUMP`.
-      metavar: what a value looks like; empty for a switch, which takes none on the command line.
-      const: what the bare flag means; None where a value is required.
-      check: raises `ValueError` for a value that makes no sense.
+      metavar: placeholder of a value; empty for a switch, which takes none on the command line.
+      const: value of the bare flag; None if a value is required.
+      check: raises `ValueError` for an invalid value.
     """
 
     name: str
@@ -82,13 +80,13 @@ def _directory(value: str) -> None:
 
 def _target(value: str) -> None:
     if not all(part.strip() for part in value.split(",")):
-        raise ValueError(f"{value!r} is no list of targets; write it as v5e,v6e")
+        raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
 
 
 def _mode(value: str) -> None:
     if value in MODES:
         return
-    # Only jax knows what parameters there are, and it is not imported for a mode by itself.
+    # Parameters need jax, which is not imported for a mode alone.
     from pallas_debug.errors import UsageError
     from pallas_debug.session import Mode
 
@@ -99,23 +97,22 @@ def _mode(value: str) -> None:
 
 
 def checks(value: str) -> tuple[str, ...]:
-    """`user,nan` or `all`, as names in their usual order.
+    """Parse `user,nan` or `all` into names in their usual order.
 
     Raises:
-      ValueError: a check that there is not.
+      ValueError: an unknown check.
     """
     names = [name.strip() for name in value.split(",")]
     if names == ["all"]:
         return CHECKS
     unknown = [name for name in names if name not in CHECKS]
     if unknown:
-        import difflib  # costs a millisecond in every run
+        import difflib  # costs a millisecond
 
         close = difflib.get_close_matches(unknown[0], CHECKS, 1)
         hint = f" (did you mean {close[0]}?)" if close else ""
         raise ValueError(
-            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and all of them "
-            "by 'all'"
+            f"unknown check {unknown[0]!r}{hint}; there are {', '.join(CHECKS)}, and 'all'"
         )
     return tuple(name for name in CHECKS if name in names)
 
@@ -138,7 +135,7 @@ def _seconds(value: str) -> None:
     except ValueError:
         seconds = 0.0
     if not seconds > 0:
-        raise ValueError(f"{value!r} is no number of seconds greater than 0")
+        raise ValueError(f"{value!r} is not a number of seconds greater than 0")
 
 
 OPTIONS = (
@@ -153,8 +150,7 @@ OPTIONS = (
         name="target",
         metavar="v5e,v6e",
         check=_target,
-        help="chips to compile for; the first is also what kernels are told that ask for their "
-        "chip (v5e)",
+        help="chips to compile for; kernels that query their chip get the first (v5e)",
     ),
     Option(
         name="interpret",
@@ -163,7 +159,7 @@ OPTIONS = (
         check=_mode,
         help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
         "need it) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; while "
-        "dumping on a machine without an accelerator it is auto unless told",
+        "dumping on a machine without an accelerator the default is auto",
     ),
     Option(
         name="timeout",
@@ -176,23 +172,23 @@ OPTIONS = (
         metavar="nan,index",
         const=",".join(DEFAULT_CHECKS),
         check=checks,
-        help="check every kernel while it runs, and fail the test in which a check fails; there "
-        f"are {', '.join(CHECKS)}, and all of them by 'all'",
+        help="check every kernel while it runs, and fail the test in which a check fails: "
+        f"{', '.join(CHECKS)}, or all",
     ),
     Option(
         name="verify",
         metavar="v5e,v6e",
         const="all",
         check=_target,
-        help="fail every test whose kernels a static analysis, the compiler for these chips (all) "
-        "or a check finds fault with; a table at the end says what was found for which chip",
+        help="fail every test whose kernels have a fault according to a static analysis, the "
+        "compiler for these chips (all) or the checks; a table at the end lists them by chip",
     ),
     Option(
         name="races",
         metavar="",
         const="on",
         check=switch,
-        help=f"look for data races, as --pallas-interpret={RACES} does, and fail the test in which "
+        help=f"detect data races, as --pallas-interpret={RACES} does, and fail the test in which "
         "there is one",
     ),
     Option(
@@ -219,7 +215,6 @@ OPTIONS = (
 
 
 def named(name: str) -> Option:
-    """The option of that name."""
     return next(option for option in OPTIONS if option.name == name)
 
 
@@ -242,25 +237,25 @@ def add(parser: pytest.Parser) -> None:
 
 
 def are_given(config: pytest.Config) -> bool:
-    """Whether anything is asked for.
+    """Whether any option is given.
 
     Raises:
-      pytest.UsageError: a value that makes no sense; the message says where it stands.
+      pytest.UsageError: an invalid value; the message names its place.
     """
-    found = [value(config, option) for option in OPTIONS]  # each is looked at
+    found = [value(config, option) for option in OPTIONS]  # check each of them
     return any(one is not None for one in found)
 
 
 def value(
     config: pytest.Config, option: Option, line: argparse.Namespace | None = None
 ) -> str | None:
-    """What is asked for by one option.
+    """Value of one option.
 
     Args:
-      line: the command line, while pytest has only begun to read it.
+      line: the command line, before pytest has parsed it.
 
     Raises:
-      pytest.UsageError: a value that makes no sense; the message says where it stands.
+      pytest.UsageError: an invalid value; the message names its place.
     """
     given = getattr(line or config.option, option.ini)
     if given is not None:
@@ -282,7 +277,7 @@ def value(
 
 
 def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
-    """`pytest --pallas-dump tests/`: the tests became the option's value."""
+    """Reject `pytest --pallas-dump tests/`, where the tests became the option's value."""
     if option.const is None or not option.metavar:
         return
     args = [str(arg) for arg in config.invocation_params.args]
@@ -290,6 +285,6 @@ def _swallowed(config: pytest.Config, option: Option, value: str) -> None:
         if flag == option.flag and after == value and Path(after.split("::")[0]).exists():
             raise pytest.UsageError(
                 f"{option.flag} took {value!r} as its value. "
-                f"Write {option.flag}={value} if that is meant, "
-                f"else put {option.flag} behind the tests."
+                f"Write {option.flag}={value} if that is intended, "
+                f"else put {option.flag} after the tests."
             )

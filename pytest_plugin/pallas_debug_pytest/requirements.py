@@ -1,4 +1,4 @@
-"""What `requires=` says: chips and versions, judged without a look at any device.
+"""Requirements of `requires=`: chips and versions, evaluated without looking at any device.
 
     v5e+            this chip or a later one: v4, v5e, v5p, v6e, tpu7x
     v6e             this chip
@@ -29,37 +29,37 @@ _VERSION = re.compile(r"[\w.-]+\s*(\[|[<>=!~])")
 
 @dataclass(frozen=True)
 class Need:
-    """One requirement, as it was written."""
+    """One requirement."""
 
     text: str
     extra: tuple[Target, ...] = ()
 
     def __post_init__(self) -> None:
         """Raises:
-        ValueError: it is none; the message says how to write one.
+        ValueError: it is invalid; the message shows the syntax.
         """
         if _VERSION.match(self.text):
             try:
                 Requirement(self.text)
             except InvalidRequirement as error:
-                raise ValueError(f"{self.text!r} is no version: {error}") from error
+                raise ValueError(f"{self.text!r} is not a version: {error}") from error
             return
         known = (*_CHIPS, *(target.name for target in self.extra))
         for chip in self._alternatives():
             if chip.removesuffix("+") not in known:
                 raise ValueError(
                     f"unknown requirement {self.text!r}; write a chip ({', '.join(known)}), "
-                    f"as v5e+, 'v5e or v6e', 'not v4', or a version, as 'jax>=0.11'"
+                    "such as v5e+, 'v5e or v6e' or 'not v4', or a version, such as 'jax>=0.11'"
                 )
             if chip.endswith("+") and chip.removesuffix("+") not in _CHIPS:
-                raise ValueError(f"{chip!r}: what comes after it is not known")
+                raise ValueError(f"{chip!r}: the chips after it are not known")
 
     @property
     def is_of_chip(self) -> bool:
         return not _VERSION.match(self.text)
 
     def missing(self, target: Target) -> str | None:
-        """Why it is not met, in words; None where it is."""
+        """Why it is not met, as text; None if it is."""
         if not self.is_of_chip:
             return self._missing_version()
         found = _generation(target)
@@ -92,16 +92,16 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
     """One requirement or several, all of which must be met.
 
     Raises:
-      ValueError: what is none.
+      ValueError: an invalid one.
     """
     texts = (value,) if isinstance(value, str) else value
     if not isinstance(texts, tuple | list) or not all(isinstance(text, str) for text in texts):
-        raise ValueError(f"requires is text or a tuple of texts, not {value!r}")
+        raise ValueError(f"requires must be a string or a tuple of strings, not {value!r}")
     return tuple(Need(text.strip(), tuple(extra)) for text in texts)
 
 
 def _generation(target: Target) -> str:
-    """The chip of a target, also of one that names a topology or this host."""
+    """The chip of a target, including one that names a topology or this host."""
     for known in targets.BUILTIN:
         if known.device_kind == target.device_kind:
             return known.name

@@ -1,8 +1,8 @@
-"""Who takes part in a run: a watcher where tests run, a listener where the user is talked to.
+"""Parts of a run: a watcher in processes that run tests, a listener in the one that reports.
 
-Imported when an option, a marker or a fixture asks. Under xdist every worker has a watcher. The
-controller has none, and jax is not imported there: it hears of kernels by the tests' reports, and
-reads what became of them in the dump directory.
+Imported when an option, a marker or a fixture needs it. Under xdist every worker has a watcher. The
+controller has none, and does not import jax: it learns about kernels from the tests' reports, and
+reads their compilations from the dump directory.
 
 PYTEST_DONT_REWRITE
 """
@@ -31,10 +31,10 @@ WATCHER = "pallas_debug_watcher"
 
 
 def start(config: pytest.Config) -> None:
-    """Begin to watch, in a process that runs tests; in xdist's controller, to listen.
+    """Start the watcher and the listener, or only the latter in xdist's controller.
 
     Raises:
-      pytest.UsageError: a target that nobody knows, a directory that cannot be written to.
+      pytest.UsageError: an unknown target, a directory that is not writable.
     """
     settings = settings_.of(config)
     if not settings.speaks:
@@ -51,21 +51,21 @@ def start(config: pytest.Config) -> None:
 
 @contextlib.contextmanager
 def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
-    """An exception of ours ends no run: it goes on without us, and says so at its end.
+    """Continue without pallas-debug after an exception of ours, and report it at the end.
 
     Raises:
-      pytest.UsageError: what was asked for makes no sense.
+      pytest.UsageError: the options are invalid.
     """
     try:
         yield
     except pytest.UsageError:
         raise
-    except Exception as error:  # noqa: BLE001 - a bug of ours, or the machine's state
+    except Exception as error:  # noqa: BLE001 - a bug of ours, or the state of the machine
         listen(config).lose(problem_of(error, "hook", doing))
 
 
 def watch(config: pytest.Config) -> Watcher:
-    """Have tests watched that ask for it themselves; the watcher."""
+    """The watcher, registered if needed, for tests that are watched individually."""
     from pallas_debug_pytest.watcher import Watcher
 
     watcher = config.pluginmanager.get_plugin(WATCHER)
@@ -78,7 +78,7 @@ def watch(config: pytest.Config) -> Watcher:
 
 
 def listen(config: pytest.Config) -> Listener:
-    """Hear of kernels by reports, for the summary; the listener."""
+    """The listener, registered if needed, which collects the tests' reports for the summary."""
     listener = config.pluginmanager.get_plugin(LISTENER)
     if isinstance(listener, Listener):
         return listener

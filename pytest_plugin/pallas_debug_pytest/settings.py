@@ -1,6 +1,6 @@
-"""What the options ask for together, and what of it contradicts itself.
+"""The options combined, and checked for contradictions.
 
-Imported when an option, a marker or a fixture asks: the class alone costs half a millisecond.
+Imported when an option, a marker or a fixture needs it: the class alone costs half a millisecond.
 
 PYTEST_DONT_REWRITE
 """
@@ -26,7 +26,7 @@ from pallas_debug_pytest.options import (
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What was asked for, from wherever."""
+    """Effective options of a run, from all sources."""
 
     dump: Path | None
     targets: tuple[str, ...]
@@ -43,29 +43,28 @@ class Settings:
 
     @property
     def watches(self) -> bool:
-        """Whether the whole run is watched; else only tests that ask by a marker or a fixture."""
+        """Whether the whole run is watched, not only tests with a marker or a fixture."""
         asked = (self.dump, self.interpret, self.checks, self.verify, self.coverage)
         return any(one not in (None, (), False) for one in asked)
 
     @property
     def judges(self) -> bool:
-        """Whether kernels are to be judged: compiled or checked, and not only run."""
+        """Whether kernels are to be compiled or checked, and not only run."""
         return bool(self.dump or self.verify or self.checks)
 
     @property
     def compiled(self) -> tuple[str, ...]:
-        """The targets that every kernel is compiled for: to be kept, to be judged, or neither."""
+        """Targets for which every kernel is compiled, to be dumped or judged."""
         dumped = self.targets if self.dump else ()
         return tuple(dict.fromkeys((*dumped, *self.verify)))
 
     @property
     def chip(self) -> str:
-        """The target whose chip is given to code that asks for one."""
         return self.targets[0]
 
     @property
     def speaks(self) -> bool:
-        """Whether there is something for the header."""
+        """Whether there is anything for the header."""
         return self.watches or self.flags is not None or self.names_target
 
 
@@ -73,7 +72,6 @@ SETTINGS = pytest.StashKey[Settings]()
 
 
 def of(config: pytest.Config) -> Settings:
-    """What is asked for in this run."""
     found = config.stash.get(SETTINGS, None)
     if found is None:
         found = config.stash[SETTINGS] = _resolve(config)
@@ -81,11 +79,11 @@ def of(config: pytest.Config) -> Settings:
 
 
 def _resolve(config: pytest.Config) -> Settings:
-    """What is asked for.
+    """Combine the options.
 
     Raises:
-      pytest.UsageError: a value that makes no sense, or two that contradict each other; the message
-        says where it stands.
+      pytest.UsageError: an invalid value, or two that contradict each other; the message names its
+      place.
     """
     found = {option.name: value(config, option) for option in OPTIONS}
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
@@ -108,7 +106,9 @@ def _resolve(config: pytest.Config) -> Settings:
     )
     for name, wants in (("timeout", "--pallas-dump"), ("hang", "--pallas-interpret")):
         if config.getoption(f"--pallas-{name}") is not None and not settings.watches:
-            raise pytest.UsageError(f"--pallas-{name} does nothing by itself; give {wants} as well")
+            raise pytest.UsageError(
+                f"--pallas-{name} has no effect by itself; pass {wants} as well"
+            )
     return settings
 
 
@@ -117,16 +117,16 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _racing(mode: str | None) -> str:
-    """The interpret mode that looks for races, with what was asked for beside.
+    """The interpret mode that finds races, with the requested parameters.
 
     Raises:
-      pytest.UsageError: a mode in which no race is seen.
+      pytest.UsageError: a mode that cannot find races.
     """
     kind, *params = [part.strip() for part in (mode or "auto").split(",")]
     if kind not in ("auto", "tpu"):
         raise pytest.UsageError(
             f"--pallas-races contradicts --pallas-interpret={mode}: "
-            "only TPU interpret mode sees races; leave one of them out"
+            "only TPU interpret mode detects races; pass only one of them"
         )
     for ours in RACES.split(",")[1:]:
         stem = "num_cores" if ours.startswith("num_cores") else ours
@@ -135,6 +135,6 @@ def _racing(mode: str | None) -> str:
             params.append(ours)
         elif stem == ours and SWITCH.get(given[0].partition("=")[2].lower()) is False:
             raise pytest.UsageError(
-                f"--pallas-races contradicts --pallas-interpret={mode}; leave one of them out"
+                f"--pallas-races contradicts --pallas-interpret={mode}; pass only one of them"
             )
     return ",".join(["tpu", *params])

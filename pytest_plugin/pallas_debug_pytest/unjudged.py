@@ -1,4 +1,4 @@
-"""Judgements that a run was asked for and that were not made: an error at its end. No jax.
+"""Judgements that a run requested and did not get: an error at its end. No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -14,14 +14,14 @@ from pallas_debug.report import plural
 from pallas_debug.verdict.table import visible
 
 EXIT = pytest.ExitCode.INTERNAL_ERROR
-"""Exit status of a run without failures in which a judgement is missing: 3, as of the command."""
+"""Exit status of a run without failures in which a judgement is missing: 3, as for the command."""
 
 MAX_SHOWN = 3
-"""Maximum number of kernels named in the error; all of them are in the summary."""
+"""Maximum number of kernels named in the error; the summary lists all of them."""
 
 
 class Unjudged(NamedTuple):
-    """A kernel that was not judged. Plain data, which travels to xdist's controller.
+    """A kernel that was not judged. Plain data, which xdist sends to the controller.
 
     Attributes:
       kernel: its name.
@@ -34,12 +34,11 @@ class Unjudged(NamedTuple):
 
     @property
     def line(self) -> str:
-        """For the summary."""
         return f"NOT JUDGED: {visible(self.kernel)} {self.asked}: {self.reason}"
 
 
 class _Text:
-    """In place of a traceback, of which there is none: what terminal and short summary print."""
+    """Text in place of a traceback, for the terminal and the short summary."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -57,19 +56,18 @@ class _Crash(NamedTuple):
 
 
 def text(missing: Sequence[Unjudged]) -> str:
-    """One sentence with the first kernels."""
     places = list(dict.fromkeys(f"{visible(m.kernel)} {m.asked}" for m in missing))
     more = len(places) - MAX_SHOWN
     shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
     was = "was" if len(missing) == 1 else "were"
     return (
-        f"{plural(len(missing), 'judgement')} asked for {was} not made ({shown}): the "
-        "lines NOT CHECKED and NOT JUDGED say why. That nothing was found there means nothing."
+        f"{plural(len(missing), 'requested judgement')} {was} not made ({shown}): see the lines "
+        "NOT CHECKED and NOT JUDGED. The absence of findings there proves nothing."
     )
 
 
 def fail(session: pytest.Session, missing: Iterable[Unjudged]) -> None:
-    """Let the run end with an error, in its summary and by its exit status."""
+    """End the run with an error, in its summary and by its exit status."""
     known = list(dict.fromkeys(missing))
     if not known:
         return

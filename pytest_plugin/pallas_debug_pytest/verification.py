@@ -1,4 +1,4 @@
-"""`--pallas-verify`: what the engines that need no run say of each kernel, once per kernel.
+"""`--pallas-verify`: results of the engines that need no run, once per kernel.
 
 Imports jax.
 
@@ -19,10 +19,10 @@ from pallas_debug_pytest.listener import VERIFIED
 
 
 class Verification:
-    """The static analysis and the compiler, asked about the kernels of a session's tests.
+    """Static analysis and compiler, for the kernels of a session's tests.
 
     Args:
-      targets: names of the chips that every kernel is to be judged for.
+      targets: names of the chips for which every kernel is judged.
     """
 
     def __init__(self, session: Session, targets: Collection[str]) -> None:
@@ -33,7 +33,7 @@ class Verification:
         self._faulty: set[str] = set()
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
-        """What is wrong with a kernel; waits for its compilations at the first time."""
+        """Findings of a kernel; the first call waits for its compilations."""
         self._kernels.setdefault(kernel.digest, kernel)
         if kernel.digest not in self._seen:
             self._seen[kernel.digest] = self._ask(kernel)
@@ -50,11 +50,11 @@ class Verification:
         ]
 
     def checked(self, findings: tuple[Finding, ...]) -> None:
-        """What ran in a test was found fault with, or not."""
+        """Record the findings of the checks of one test."""
         self._faulty.update(f.kernel for f in findings if not _is_ours(f))
 
     def outcomes(self) -> list[dict[str, object]]:
-        """What each engine did, as plain data: a cell for each kernel, engine and target."""
+        """Outcome of each engine, as plain data: a cell per kernel, engine and target."""
         answers = [
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]
@@ -73,8 +73,8 @@ class Verification:
         outcome = engines.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
         if kernel.digest in self._session.launched or outcome.status != "unjudged":
             return outcome
-        # No test ran it with checks: they were asked for what the tests run.
-        reason = "no test ran it to its end with checks in it"
+        # The checks judge only what tests run.
+        reason = "no test ran it to its end with checks"
         return Outcome(
             kernel=kernel.name,
             digest=kernel.digest,

@@ -1,8 +1,8 @@
-"""Where tests run: sessions, which test used which kernel, and what was found there.
+"""Sessions in a process that runs tests, with the kernels and findings of each test.
 
-Imported by `run.py` when somebody asks, and imports jax. Where an option asks, the whole run has
-one session, and each test keeps its findings and prints apart. Where only a test asks, by a marker
-or a fixture, it has a session of its own, and the tests around it have none.
+Imported by `run.py`; imports jax. If an option enables it, the whole run has one session, and
+findings and prints are kept per test. If only a test does, by a marker or a fixture, it has a
+session of its own, and the other tests have none.
 
 PYTEST_DONT_REWRITE
 """
@@ -39,15 +39,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False, kw_only=True)
 class Running:
-    """The test that is being run.
+    """The test that is running.
 
     Attributes:
-      own: whether the session is this test's alone.
-      used: by their digests.
-      expected: how often each fault was said to be expected.
-      judged: how often each fault was seen when the test was last told of it.
-      printed: how many prints went to standard output.
-      raised: what we failed the test with, and the finding that it was for.
+      own: whether the session belongs to this test alone.
+      used: kernels by digest.
+      expected: how often each fault was expected.
+      judged: how often each fault was seen when the test was last judged.
+      printed: number of prints written to standard output.
+      raised: the exception that we failed the test with, and its finding.
     """
 
     nodeid: str
@@ -67,7 +67,7 @@ class Running:
         return self.session.observer.findings
 
     def unexpected(self) -> list[Finding]:
-        """What was found, not expected, and not raised to the code that called the kernel."""
+        """Findings that were neither expected nor raised to the code that called the kernel."""
         known = self.expected | self.judged
         return [
             finding
@@ -78,7 +78,7 @@ class Running:
 
 
 class Watcher:
-    """In a process that runs tests: the session, and the test that is being run."""
+    """Session of a process that runs tests, and the test that is running."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -94,10 +94,10 @@ class Watcher:
         self._verification: Verification | None = None
 
     def open(self) -> None:
-        """Begin the session of the whole run.
+        """Open the session of the whole run.
 
         Raises:
-          pytest.UsageError: a target that nobody knows, a directory that cannot be written to.
+          pytest.UsageError: an unknown target, a directory that is not writable.
         """
         settings = self.settings
         try:
@@ -122,7 +122,6 @@ class Watcher:
 
     @property
     def session(self) -> Session | None:
-        """The session of the whole run."""
         return self._session
 
     def _opened(self, **options: object) -> Session:
@@ -152,9 +151,9 @@ class Watcher:
                 "them to an accelerator, and there is none"
             )
         elif "uninitialized" in self.settings.checks:
-            self.notices.append("`uninitialized` is looked for in interpret modes alone")
+            self.notices.append("`uninitialized` is checked in interpret modes only")
 
-    # What the session tells. Called within jax: nothing may escape.
+    # Hooks of the session. Called within jax: nothing may escape.
 
     @hookimpl
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
@@ -171,7 +170,7 @@ class Watcher:
             self.running.printed += 1
         sys.stdout.write(text.print_text(record) + "\n")
 
-    # A test from its setup to its end.
+    # One test, from its setup to its end.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
@@ -180,22 +179,22 @@ class Watcher:
         finally:
             self.end()
 
-    # After those that skip tests by their marks, before the one that sets them up.
+    # After the hooks that skip tests by their marks, before the one that sets them up.
     @pytest.hookimpl
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        self.end()  # it may be run a second time
+        self.end()  # it may be a rerun
         try:
             self.begin(item, asked=marks.is_watched(item))
             return
         except PallasDebugError as error:
             refused = str(error)
-        except Exception as error:  # noqa: BLE001 - ours is no reason for the test to fail
+        except Exception as error:  # noqa: BLE001 - a bug of ours must not fail the test
             self._lose(item.nodeid, problem_of(error, "hook", f"beginning to watch {item.nodeid}"))
             return
         pytest.fail(refused, pytrace=False)
 
     def _lose(self, nodeid: str, problem: PallasDebugError) -> None:
-        """A test that is not watched, or not to its end: its kernels were not judged."""
+        """Record a test that was not watched to its end: its kernels were not judged."""
         self._add_problem(problem)
         if self.settings.judges:
             self.unjudged.append(Unjudged("kernels of", nodeid, str(problem)))
@@ -204,11 +203,11 @@ class Watcher:
         self.problems.append(str(problem))
 
     def _guarded(self, boundary: Boundary, doing: str) -> contextlib.AbstractContextManager[None]:
-        """An exception of ours is a line in the summary, and no test's failure."""
+        """Report an exception of ours in the summary, without failing a test."""
         return guarded(boundary, doing, self._add_problem)
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
-        """Watch this test, if the run is watched or the test asks for it."""
+        """Watch this test, if the whole run is watched or the test needs it."""
         said = item.stash.get(MARKS, Marks())
         self._require(item, said)
         if self._session is None and not asked:
@@ -235,7 +234,7 @@ class Watcher:
         return running
 
     def _require(self, item: pytest.Item, said: Marks) -> None:
-        """The requirements that could not be judged when the test was collected."""
+        """Check requirements that could not be evaluated when the test was collected."""
         name = marks.target_name(item, self.settings)
         if said.requires and name == "tpu":
             reason = marks.unmet(said, resolve_targets((name,), plugin_manager())[0])
@@ -243,14 +242,14 @@ class Watcher:
                 pytest.skip(reason)
 
     def _leave_out_what_came_before(self) -> None:
-        """What was found between tests, as while they were imported, belongs to none of them."""
+        """Report findings from between tests, as of imports, as problems: no test owns them."""
         if self._session is None:
             return
         for finding in self._session.observer.findings:
             self.problems.append(f"found outside of the tests: {text.finding_text(finding)}")
 
     def end(self) -> None:
-        """Keep what became of the test, and leave its session."""
+        """Record the test's kernels, and leave its session."""
         running, self.running = self.running, None
         if running is None:
             return
@@ -273,7 +272,7 @@ class Watcher:
             findings=running.findings,
         )
 
-    # Innermost: what kernels print while they are waited for is captured as the test's.
+    # Innermost, so that prints of kernels that are still running are captured as the test's.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         running = self.running
@@ -284,13 +283,13 @@ class Watcher:
             try:
                 result = yield
             except pytest.skip.Exception as error:
-                skipped = error  # to skip the rest does not mend what was found
+                skipped = error  # skipping the rest does not undo a finding
             self._judge(running)
             if skipped is not None:
                 raise skipped
             return result
         finally:
-            # After a test that passes too: it may have expected an exception in a kernel.
+            # Also after a test that passes: it may have expected an exception in a kernel.
             with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
                 running.session.reset()
             with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
@@ -304,19 +303,19 @@ class Watcher:
         return result
 
     def _judge(self, running: Running) -> None:
-        """Fail the test for what its kernels did.
+        """Fail the test if its kernels have findings.
 
         Raises:
-          pytest.fail.Exception: with the text of what was found.
+          pytest.fail.Exception: with their text.
         """
-        running.session.settle()  # a kernel that goes wrong fails the test that called it
+        running.session.settle()  # a failing kernel fails the test that called it
 
         def lose(problem: PallasDebugError) -> None:
             self._lose(running.nodeid, problem)
 
         with guarded("engine", f"verifying the kernels of {running.nodeid}", lose):
             self._verify(running)
-        found = list(running.findings)  # all of them, where it cannot be told which were expected
+        found = list(running.findings)  # all of them, unless the expected ones are known
         with guarded("engine", f"judging the kernels of {running.nodeid}", lose):
             found = running.unexpected()
             running.judged = failures.counts(running.findings)
@@ -333,7 +332,7 @@ class Watcher:
             raise
 
     def _verify(self, running: Running) -> None:
-        """What is wrong with the test's kernels whether it ran or not."""
+        """Add findings of engines that do not need the test to run."""
         if self._verification is None or running.own:
             return
         self._verification.checked(running.findings)
@@ -363,7 +362,7 @@ class Watcher:
     def _add_to(
         self, report: pytest.TestReport, running: Running, call: pytest.CallInfo[None]
     ) -> None:
-        """Add to a test's report what became of its kernels."""
+        """Add the test's kernels to its report."""
         folders = self._folders(running)
         found = list(running.findings) if report.failed else []
         data = {
@@ -383,7 +382,7 @@ class Watcher:
     def _show(
         self, running: Running, report: pytest.TestReport, call: pytest.CallInfo[None]
     ) -> None:
-        """Add to a failure what was found and what it does not say itself."""
+        """Add findings to a failure that does not show them."""
         error = call.excinfo.value if call.excinfo is not None else None
         running.judged = failures.counts(running.findings)
         if error is not None and error is running.raised and running.raised_for is not None:
@@ -417,7 +416,7 @@ class Watcher:
     # The end of the run.
 
     def finish(self, exitstatus: int) -> dict[str, object]:
-        """Leave the session; what there is to say at the end of the run."""
+        """Close the session; returns the output for the end of the run."""
         if self._session is not None:
             with self._guarded("summary", "looking for what was found outside of the tests"):
                 self._leave_out_what_came_before()
@@ -426,7 +425,7 @@ class Watcher:
         return self._said()
 
     def _said(self) -> dict[str, object]:
-        """For the summary: plain data, which travels to xdist's controller."""
+        """Output for the summary: plain data, which xdist sends to the controller."""
         outcomes: list[dict[str, object]] = []
         launched: dict[str, bool] | None = None
 
@@ -450,7 +449,7 @@ class Watcher:
     def _close(self, session: Session, *, stop: bool = False) -> None:
         try:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
-        except Exception as error:  # noqa: BLE001 - of a kernel; a run's end is no place for it
+        except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
             self.problems.append(f"a kernel failed outside of the tests: {error}")
         self.unchecked += session.unchecked
         if not stop:
@@ -459,13 +458,13 @@ class Watcher:
         self.problems += [str(p) for p in session.problems if str(p) not in told]
 
     def _missing(self, session: Session) -> Iterator[Unjudged]:
-        """Judgements that the run, or a test, asked of this session and did not get."""
+        """Judgements that the run, or a test, requested of this session and did not get."""
         if not (self.settings.judges or session.options.checks):
             return
         asked = "capture"
         for missed in session.uncaptured:
             yield Unjudged(missed.name, asked, str(missed.problem))
-        # What checks do not know counts where checks were asked for, and not only a verdict.
+        # Limits of the checks count if checks were requested, not only a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
@@ -473,7 +472,7 @@ class Watcher:
         yield from map(Unjudged._make, session.queue.uncompiled())
 
     def pytest_unconfigure(self) -> None:
-        # A run that was interrupted did not come by sessionfinish.
+        # An interrupted run does not call sessionfinish.
         if self._session is not None:
             with contextlib.suppress(Exception):
                 self._session.__exit__(KeyboardInterrupt, None, None)

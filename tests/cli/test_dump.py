@@ -272,7 +272,7 @@ if __name__ == "__main__":
     printing(jax.numpy.ones((8, 128)))
 """
 
-UNSEEN = "it prints, and a TPU shows nothing of it: it was compiled without the switch log_recorder"
+UNSEEN = "it prints, but a TPU shows no output: it was compiled without the switch log_recorder"
 
 
 @pytest.fixture

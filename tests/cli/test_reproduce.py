@@ -130,7 +130,7 @@ def test_a_kernel_that_no_longer_fails_the_same(command: Any, dumped: Path, tmp_
     refused = command("reproduce", "dumps", "-k", "refused_by_jax", "--run")
     assert refused.returncode == 3
     assert (
-        "the dump's program is refused at line 1: this is no import of a program in `import os`."
+        "the dump's program is refused at line 1: programs have no such import in `import os`."
         in refused.stderr
     )
 
@@ -147,13 +147,13 @@ def test_without_a_program_the_module_is_compiled(
     why = "it cannot be written as a program: it has a flux capacitor."
     assert f"pallas-debug: the script compiles the kernel's StableHLO: {why}" in done.stderr
     assert "for v5e: the same failure, at compile: " in done.stderr
-    assert f"# It is given as StableHLO: {why}" in (tmp_path / "m.py").read_text()
+    assert f"# It is embedded as StableHLO: {why}" in (tmp_path / "m.py").read_text()
     shrunk = command("reproduce", "dumps", "-k", "refused_by_the_compiler", "--shrink")
     assert shrunk.returncode == 3
     assert f"refused_by_the_compiler cannot be made smaller: {why}" in shrunk.stderr
     nothing = command("reproduce", "dumps", "-k", "refused_by_jax")
     assert nothing.returncode == 3
-    assert f"cannot be shown again: {why}" in nothing.stderr
+    assert f"cannot be reproduced: {why}" in nothing.stderr
     assert "and there is no StableHLO of it for v5e." in nothing.stderr
     assert "Dump it again with this version of pallas-debug" in nothing.stderr
 

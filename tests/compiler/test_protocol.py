@@ -98,6 +98,6 @@ def test_nonsense(line: bytes) -> None:
         read_reply(io.BytesIO(line + b"\n" + json.dumps({"seconds": 1}).encode() + b"\n"))
     message = str(error.value)
     words = (line + b"\n")[:200]
-    assert message.startswith(f"the compiler's process answered with what is no reply: {words!r} (")
+    assert message.startswith(f"the compiler's process sent an invalid reply: {words!r} (")
     assert message.endswith(")")
     assert len(message) < 1500

@@ -161,8 +161,8 @@ def test_libtpu_has_them(tmp_path: Path, run_python: Callable[..., CompletedProc
     }
     code = (
         "import json, sys\n"
-        "from pallas_debug.bridge import compiler\n"
-        "found = {name: compiler.describe(name)[:2] for name in sys.argv[1:]}\n"
+        "from pallas_debug.bridge import libtpu\n"
+        "found = {name: libtpu.describe(name)[:2] for name in sys.argv[1:]}\n"
         "print(json.dumps(found))\n"
     )
     done = run_python(

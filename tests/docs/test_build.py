@@ -1,4 +1,4 @@
-"""mkdocs builds the site strictly, and a page of it asks nobody on the network for anything."""
+"""mkdocs builds the site strictly, and no page loads anything from the network."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def test_the_maps_name_every_package() -> None:
         assert f" {path.parent.name}/ " in text, path
 
 
-def test_an_environment_variable_that_nobody_described_is_named(copy: Path) -> None:
+def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:
     module = copy / "pallas_debug" / "cli" / "exits.py"
     module.write_text(module.read_text() + '\nimport os\n\nos.environ.get("SOME_SWITCH")\n')
     done = generate(copy, "--check")

@@ -97,7 +97,7 @@ def test_without_an_option(child: Child, workers: list[str]) -> None:
         "expected_and_not_found": "Failed: expected NanProduced in kernel `log`; ",
     }.items():
         assert f"FAILED test_it.py::test_{test} - {said}"[:70].rstrip() in text
-    assert "expected NanProduced in kernel `log`; found was OutOfBoundsRead in `rows`" in text
+    assert "expected NanProduced in kernel `log`; found OutOfBoundsRead in `rows`" in text
 
 
 @pytest.mark.slow

@@ -66,9 +66,9 @@ def test_too_late_is_an_error_that_says_so(child: Child, pytester: pytest.Pytest
 
 
 REFUSED = {
-    "xla_a": "--pallas-flags: 'xla_a' is no list of flags; write it as '--xla_a=1 --xla_b=2'",
-    "--xla_a='b c'": "holds quotes, which libtpu does not know",
-    "--xla_mosaic_dump_to=x": "--xla_mosaic_dump_to is what --pallas-dump sets",
+    "xla_a": "--pallas-flags: 'xla_a' is not a list of flags; write it as '--xla_a=1 --xla_b=2'",
+    "--xla_a='b c'": "contains quotes, which libtpu does not support",
+    "--xla_mosaic_dump_to=x": "--xla_mosaic_dump_to is set by --pallas-dump",
 }
 
 

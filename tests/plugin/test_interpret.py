@@ -95,7 +95,7 @@ HEADERS = {
         "TPU interpret mode (detect_races,num_cores_per_device=2)"
     ),
     "auto": "HLO interpret mode, or TPU interpret mode where they need it",
-    "off": "the mode that the code says",
+    "off": "the mode that the code selects",
 }
 
 

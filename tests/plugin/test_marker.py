@@ -156,21 +156,21 @@ def test_what_the_target_does_not_meet_is_skipped_with_the_reason(
             assert reason in text
         result.assert_outcomes(passed=passed, skipped=4 - passed)
         if target:
-            assert f"target {', '.join(target.split(','))}, for tests that ask for it" in text
+            assert f"target {', '.join(target.split(','))}, for tests that request it" in text
 
 
 MISTAKES = {
     "intepret='hlo'": "it has no argument 'intepret' (did you mean interpret?); write pallas(",
-    "'hlo'": "it takes keywords alone, not 'hlo'; write pallas(",
+    "'hlo'": "it takes only keyword arguments, not 'hlo'; write pallas(",
     "interpret='fast'": "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off",
-    "interpret=3": "interpret is the text of a mode, such as 'hlo', not 3",
+    "interpret=3": "interpret must be a mode, such as 'hlo', not 3",
     "interpret='tpu,detect_race'": "has no parameter 'detect_race' (did you mean detect_races?)",
     "check='nam'": "unknown check 'nam' (did you mean nan?); there are user, nan, ",
-    "check=3": "check is names, as text or a tuple of texts, not 3",
+    "check=3": "check must be names, as a string or a tuple of strings, not 3",
     "targets='v99'": "unknown target 'v99'; the known ones are v4, v5e",
     "requires='v6'": "unknown requirement 'v6'; write a chip (v4, v5e, v5p, v6e, tpu7x)",
-    "requires='jax>=new'": "'jax>=new' is no version",
-    "requires=6": "requires is text or a tuple of texts, not 6",
+    "requires='jax>=new'": "'jax>=new' is not a version",
+    "requires=6": "requires must be a string or a tuple of strings, not 6",
 }
 
 
@@ -239,7 +239,7 @@ def test_requirements_on_targets_that_are_not_named_like_chips() -> None:
     (need,) = requirements.parse("mine", [own])
     assert need.missing(own) is None
     assert need.missing(CHIPS["v4"]) == "requires mine, and the target is v4"
-    with pytest.raises(ValueError, match="what comes after it is not known"):
+    with pytest.raises(ValueError, match="the chips after it are not known"):
         requirements.parse("mine+", [own])
 
 

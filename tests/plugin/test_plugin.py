@@ -232,15 +232,15 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
 
 NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
-    (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is no list of targets; write it as v5e,v6e"),
+    (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is not a list of targets; write it as v5e,v6e"),
     (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
-    (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is no number of seconds greater than 0"),
-    (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is no number of seconds greater than 0"),
+    (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
+    (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is not a number of seconds greater than 0"),
     (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
-    (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is meant, else put --pallas-dump behind the tests."),
+    (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is intended, else put --pallas-dump after the tests."),
     (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
-    (["--pallas-timeout=3"], "--pallas-timeout does nothing by itself; give --pallas-dump as well"),
-    (["--pallas-hang=3"], "--pallas-hang does nothing by itself; give --pallas-interpret as well"),
+    (["--pallas-timeout=3"], "--pallas-timeout has no effect by itself; pass --pallas-dump as well"),
+    (["--pallas-hang=3"], "--pallas-hang has no effect by itself; pass --pallas-interpret as well"),
     (["--pallas-dump", "-o", "pallas_coverage=perhaps"], "the ini option pallas_coverage: 'perhaps' is neither on nor off"),
     (["--pallas-dump=/proc/nowhere"], "pallas-debug: cannot dump to /proc/nowhere"),
 ]  # fmt: skip
@@ -342,7 +342,7 @@ def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
 ) -> None:
     pytester.makepyfile(
         conftest="""
-        from pallas_debug.bridge import capture
+        from pallas_debug.bridge.capture import capture
         def crash(*args):
             raise RuntimeError("a bug of ours")
         capture.capture = crash

@@ -20,7 +20,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import Operation, operations
 from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 
-from pallas_debug.bridge import unparse as spell
+from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import lower, trace
 from pallas_debug.bridge.unparse import scripts
@@ -50,7 +50,7 @@ def captures(session: Session, function: Callable[..., Any], args: Sequence[Any]
 
 def of_program(captured: Capture) -> str:
     """The module that the program of a kernel lowers to, or how that fails."""
-    program = spell.program_of(captured)
+    program = unparse.program_of(captured)
     emitted = grammar.emitted(program)
     assert ast.dump(ast.parse(emitted)) == ast.dump(ast.parse(program))
     assert comments(emitted) == comments(program)[1:]  # but for the one at the top
@@ -397,7 +397,7 @@ def semaphores(x):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_unusual_kernels(session: Session, case: Case) -> None:
     found = captures(session, case.function, case.args)
-    program = spell.program_of(found[0])
+    program = unparse.program_of(found[0])
     for said in case.says:
         assert said in program, program
     check(found)
@@ -411,14 +411,16 @@ def test_a_kernel_that_cannot_be_written_out(session: Session) -> None:
         return pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((1, 128), F32))(x)
 
     (captured,) = captures(session, constant, (X,))
-    assert spell.program_of(captured) == (
-        f"{spell.UNSPELLED}it has reduce, which holds a function of its own.\n"
+    assert unparse.program_of(captured) == (
+        f"{unparse.UNSPELLED}it has reduce, which holds a function of its own.\n"
     )
     broken_params = {**captured.params, "grid_mapping": None}
-    program = spell.program_of(replace(captured, params=broken_params))
-    assert program.startswith(f"{spell.UNSPELLED}pallas-debug failed to write it (AttributeError: ")
+    program = unparse.program_of(replace(captured, params=broken_params))
+    assert program.startswith(
+        f"{unparse.UNSPELLED}pallas-debug failed to write it (AttributeError: "
+    )
     assert program.count("\n") == 1
     made_by_kernel = replace(captured, kernel=replace(captured.kernel, primitive="mpmd_map"))
-    assert spell.program_of(made_by_kernel) == (
-        f"{spell.UNSPELLED}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
+    assert unparse.program_of(made_by_kernel) == (
+        f"{unparse.UNSPELLED}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
     )

@@ -147,7 +147,7 @@ def test_what_cannot_be_shrunk(tmp_path: Path) -> None:
     with pytest.raises(CannotRunError) as error:
         shrunk(other, seconds=60)
     assert str(error.value) == (
-        "cumsum_rows does not fail here as it did: it was lowering: Unimplemented primitive in "
+        "cumsum_rows does not fail here in the same way: it was lowering: Unimplemented primitive in "
         "Pallas TPU lowering for tc: cumsum, and is lowering: Unimplemented primitive in Pallas "
         "TPU lowering for tc: cummax. Are other versions of jax or libtpu installed?"
     )

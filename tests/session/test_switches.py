@@ -25,7 +25,7 @@ from pallas_debug.store import open_dumps
 
 X = jax.ShapeDtypeStruct((8, 128), jnp.float32)
 LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
-UNSEEN = "it prints, and a TPU shows nothing of it: it was compiled without the switch log_recorder"
+UNSEEN = "it prints, but a TPU shows no output: it was compiled without the switch log_recorder"
 
 
 def talking_kernel(x_ref: Any, o_ref: Any) -> None:

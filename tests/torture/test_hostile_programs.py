@@ -104,9 +104,9 @@ class Hostile:
     why: str
 
 
-IMPORT = "this is no import of a program"
-CALL = "is nothing that a program calls"
-BOUND = "is bound nowhere above"
+IMPORT = "programs have no such import"
+CALL = "is not a function that programs call"
+BOUND = "is not bound above"
 
 HOSTILE = [
     # Builtins, by whatever way.
@@ -126,14 +126,14 @@ HOSTILE = [
     Hostile(
         "fullwidth_module", in_kernel("ｊax.config.update('x', 1)"), f"jax.config.update {CALL}"
     ),
-    Hostile("letters_of_another_script", in_kernel("vариант = v1"), "is no name that a program"),
+    Hostile("letters_of_another_script", in_kernel("vариант = v1"), "is not a name that programs"),
     # Attributes.
     Hostile(
         "dunder_walk",
         in_kernel("v9 = ().__class__.__base__.__subclasses__()"),
         f"this {CALL}",
     ),
-    Hostile("globals_of_a_function", in_kernel("v9 = lax.exp.__globals__"), "is no value of a"),
+    Hostile("globals_of_a_function", in_kernel("v9 = lax.exp.__globals__"), "is not a value of a"),
     Hostile("getattr", in_kernel("v9 = getattr(jax, 'config')"), f"this {CALL}"),
     Hostile("module_in_lax", in_kernel("lax.lax.np.save('canary', 1)"), f"lax.lax.np.save {CALL}"),
     Hostile("module_in_pltpu", in_kernel("pltpu.core.os.system('true')"), CALL),
@@ -195,12 +195,12 @@ HOSTILE = [
     Hostile(
         "decorator",
         PROGRAM.replace("def double", "@jax.debug.callback\ndef double"),
-        "here is no plain function",
+        "expected a plain function",
     ),
     Hostile(
         "inner_decorator",
         in_kernel("@exec", "def inner():", "    pass"),
-        "decorated by something else than `pl.when`",
+        "decorated by something other than `pl.when`",
     ),
     Hostile(
         "default",
@@ -213,8 +213,10 @@ HOSTILE = [
         in_kernel(f"def inner(*, a={WRITE}):", "    pass"),
         "more than plain arguments",
     ),
-    Hostile("annotation", in_kernel(f"def inner(a: {WRITE}):", "    pass"), "which type it is"),
-    Hostile("returns", in_kernel(f"def inner() -> {WRITE}:", "    pass"), "which type it is"),
+    Hostile(
+        "annotation", in_kernel(f"def inner(a: {WRITE}):", "    pass"), "has a type annotation"
+    ),
+    Hostile("returns", in_kernel(f"def inner() -> {WRITE}:", "    pass"), "has a type annotation"),
     Hostile("annotated_assignment", in_kernel(f"v9: {WRITE} = 1"), "a kernel has no AnnAssign"),
     Hostile("nested_lambdas", in_kernel(f"f = lambda: lambda: {WRITE}"), f"this {CALL}"),
     Hostile("class_body", in_kernel("class A:", f"    {WRITE}"), "a kernel has no ClassDef"),
@@ -233,11 +235,13 @@ HOSTILE = [
     Hostile("unpacking", in_kernel("pl.ds(**v1)"), "arguments are unpacked from a dict"),
     Hostile("starred", in_kernel("pl.ds(*v1)"), "a kernel has no Starred"),
     Hostile("several_targets", in_kernel("v8 = v9 = v1"), "a kernel has no Assign"),
-    Hostile("attribute_assigned", in_kernel("v1.at = v1"), "what is assigned to is no name"),
+    Hostile(
+        "attribute_assigned", in_kernel("v1.at = v1"), "the target of an assignment is not a name"
+    ),
     Hostile("module_rebound", in_kernel("lax = v1"), "is the name of a module, and bound again"),
     Hostile("module_as_a_parameter", in_kernel("f = lambda np: np"), "and bound again"),
     Hostile("module_as_a_function", in_kernel("def jax():", "    pass"), "and bound again"),
-    Hostile("dunder_bound", in_kernel("__class__ = v1"), "is no name that a program binds"),
+    Hostile("dunder_bound", in_kernel("__class__ = v1"), "is not a name that programs bind"),
     Hostile(
         "function_of_the_script",
         PROGRAM.replace("def double", "def main(): pass\n\ndef double"),
@@ -250,11 +254,11 @@ HOSTILE = [
         PROGRAM.replace(
             "jax.ShapeDtypeStruct((8, 128), jnp.float32),  # x", "jnp.zeros((10**12,)), # x", 1
         ),
-        "an argument is no `jax.ShapeDtypeStruct`",
+        "an argument is not a `jax.ShapeDtypeStruct`",
     ),
-    Hostile("axes_that_are_code", PROGRAM.replace("AXES = {}", f"AXES = {WRITE}"), "is no dict"),
+    Hostile("axes_that_are_code", PROGRAM.replace("AXES = {}", f"AXES = {WRITE}"), "is not a dict"),
     Hostile("huge_axis", PROGRAM.replace("AXES = {}", "AXES = {'x': 10000000}"), "no size from 1"),
-    Hostile("x64_that_is_code", PROGRAM.replace("64 = False", f"64 = {WRITE}"), "is no bool"),
+    Hostile("x64_that_is_code", PROGRAM.replace("64 = False", f"64 = {WRITE}"), "is not a bool"),
     # Options with paths, and flags.
     Hostile("debug", with_option("debug=True"), "is given debug="),
     Hostile("interpret", with_option("interpret=True"), "is given interpret="),
@@ -266,12 +270,12 @@ HOSTILE = [
     Hostile(
         "flags_by_place",
         with_option("compiler_params=pltpu.CompilerParams(None, None, None, None, None, {})"),
-        "is given a field without its name",
+        "takes fields only by name",
     ),
     # Sizes.
     Hostile("long_string", in_kernel(f"v9 = {'a' * 20_000!r}"), "more than 10,000 characters"),
     Hostile("long_number", in_kernel(f"v9 = 0x{'f' * 400}"), "needs more than 64 bits"),
-    Hostile("many_digits", in_kernel(f"v9 = {'9' * 5000}"), "it is no Python"),
+    Hostile("many_digits", in_kernel(f"v9 = {'9' * 5000}"), "it is not valid Python"),
     Hostile("infinite", in_kernel("v9 = 1e999"), "too large for its kind"),
     Hostile("power", in_kernel("v9 = 10 ** 10 ** 10"), "a kernel has no Pow"),
     Hostile("times_a_string", in_kernel("v9 = 'a' * 999999999"), "with strings or lists"),
@@ -283,9 +287,11 @@ HOSTILE = [
     Hostile("chain", in_kernel("v9 = v1" + ".at" * 50_000), "it is nested too deeply"),
     Hostile("long", PROGRAM + "#" * 1_000_001, "and a program at most 1,000,000"),
     # Bytes.
-    Hostile("nul", PROGRAM + "\0", "it is no Python: source code string cannot contain null"),
-    Hostile("no_python", PROGRAM + "1 +* 2\n", "it is no Python: invalid syntax"),
-    Hostile("lone_surrogate", PROGRAM + "# \ud800", "it is no Python: "),
+    Hostile(
+        "nul", PROGRAM + "\0", "it is not valid Python: source code string cannot contain null"
+    ),
+    Hostile("no_python", PROGRAM + "1 +* 2\n", "it is not valid Python: invalid syntax"),
+    Hostile("lone_surrogate", PROGRAM + "# \ud800", "it is not valid Python: "),
     Hostile("empty", "", "it does not import jax"),
     Hostile(
         "begins_as_if_there_were_none",
@@ -295,7 +301,7 @@ HOSTILE = [
     Hostile(
         "line_break_of_another_kind",
         PROGRAM.replace("# x_ref", "# x_ref\x0c\n" + WRITE, 1),
-        "an argument is no `jax.ShapeDtypeStruct`",
+        "an argument is not a `jax.ShapeDtypeStruct`",
     ),
 ]
 
@@ -439,17 +445,17 @@ CHANGED: dict[str, tuple[Change, str]] = {
     "more": (lambda s: s + "\nopen('canary', 'w')\n", "does not end as the scripts of this version"),
     "template": (lambda s: s.replace("return 3", "return 4"), "does not end as the scripts"),
     "encoding": (lambda s: s.replace("utf-8", "utf-7", 1), "does not begin with its encoding"),
-    "head": (lambda s: s.replace("# Run it", "import os\n# Run it", 1), "this is no import"),
+    "head": (lambda s: s.replace("# Run it", "import os\n# Run it", 1), "programs have no such import"),
     "topology": (lambda s: s.replace("'v5e:2x2'", "'a b/../c'"), "TOPOLOGY is 'a b/../c'"),
     "kind": (lambda s: s.replace("'TPU v5 lite'", "'a/b'"), "DEVICE_KIND, NUM_CORES is ('a/b', 1)"),
-    "devices": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9**9\n"), "is no literal"),
+    "devices": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9**9\n"), "is not a literal"),
     "many": (lambda s: s.replace("NUM_DEVICES = 1\n", "NUM_DEVICES = 9999\n"), "is 9999"),
     "flags": (lambda s: s.replace("FLAGS = ''", "FLAGS = '--xla_dump_to=c'"), "FLAGS is '--xla_dump"),
     "options": (lambda s: s.replace("OPTIONS = {}", "OPTIONS = {'a': 'b'}"), "OPTIONS is {'a': 'b'}"),
     "settings": (lambda s: s.replace("SETTINGS = ()", "SETTINGS = ('a',)"), "SETTINGS is ('a',)"),
     "bidi": (lambda s: s.replace("# Run it", "# \u202e Run it"), "not printable"),
-    "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is nothing that a program"),
-    "broken": (lambda s: s + "1 +* 2", "it is no Python (SyntaxError)"),
+    "program": (lambda s: s.replace("lax.cumsum(", "np.save("), "np.save is not a function that programs"),
+    "broken": (lambda s: s + "1 +* 2", "it is not valid Python (SyntaxError)"),
     "cut": (lambda s: s[: len(s) // 2], "does not end as the scripts of this version do"),
 }  # fmt: skip
 
@@ -478,7 +484,7 @@ def test_a_module_is_data() -> None:
     assert [ast.unparse(n) for n in tree.body if isinstance(n, ast.Import)] == [
         "import base64", "import zlib", "import jax",  "import numpy as np",
     ]  # fmt: skip
-    with pytest.raises(CannotRunError, match="MODULE is no packed module"):
+    with pytest.raises(CannotRunError, match="MODULE is not a packed module"):
         vet.require(made.replace("MODULE = (", "MODULE = ('\"',"))
     with pytest.raises(CannotRunError, match="and a script holds at most 67,108,864"):
         script.script_of(of(None, stablehlo="a" * (script.MAX_STABLEHLO + 1)))
@@ -706,7 +712,9 @@ def test_dumps_of_somebody_else(commands: Any, command: Any, dumps: Dumps, tmp_p
     assert written.stdout.startswith("# -*- coding: utf-8 -*-\n# The kernel 'double', with jax ")
     for done in refused:
         assert (done.returncode, done.stdout) == (3, "")
-        assert "the dump's program is refused at line 18: this is nothing that" in done.stderr
+        assert (
+            "the dump's program is refused at line 18: this is not a function that" in done.stderr
+        )
         assert f"in `exec({WRITE!r})`." in done.stderr
         assert "Traceback" not in done.stderr
     trusted = command("reproduce", dumps.root, "--run", "--trust", "-o", "again.py")

@@ -432,7 +432,7 @@ def pytest_configure(config):
             0,
         ),
         (
-            "from pallas_debug.bridge import instrument\n    instrument.instrument = fail",
+            "from pallas_debug.bridge.instrument import instrument\n    instrument.instrument = fail",
             ["--pallas-check", "-n", "2"],
             1,
         ),
@@ -466,7 +466,7 @@ def test_a_run_of_pytest(
         assert text.count("problem: internal error in pallas-debug while") >= 4
         return
     assert result.ret == 3
-    noun = "judgement asked for was" if missing == 1 else "judgements asked for were"
+    noun = "requested judgement was" if missing == 1 else "requested judgements were"
     assert f"ERROR pallas-debug - {missing} {noun} not made" in text
     assert " ERROR at teardown of this run " in text
     assert "the lines NOT CHECKED and NOT JUDGED say why." in text

@@ -1,6 +1,6 @@
-"""Describes a kernel that the hook saw: `model.Kernel`, its jaxpr and source as text.
+"""Describe a kernel seen by the hook: `model.Kernel`, its jaxpr and source as text.
 
-All that is read off jax's parameters of a Pallas primitive is read here.
+All of jax's parameters of a Pallas primitive are read here.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ _EMPTY_COMMENT = re.compile(r" +# *$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capture:
-    """A kernel as the hook saw it: what it is, and what it takes to lower it again.
+    """A kernel as the hook saw it: its description, and all it takes to lower it again.
 
     Attributes:
       jaxpr: with the source line of every equation.
-      source: text of the file in which the kernel function stands; None where it has none.
-      params: of the primitive, as jax gave them.
+      source: text of the kernel function's file; None if there is none.
+      params: of the primitive, unchanged.
       avals: of the operands, one device's share of them.
-      mesh: jax's mesh where the kernel was lowered within `shard_map`.
+      mesh: jax's mesh if the kernel was lowered within `shard_map`.
       enable_x64: jax's setting in the thread that lowered the kernel.
-      calls: files and lines of the caller's that were on the way to the kernel's call.
-      problems: parts that could not be described; they are left out.
+      calls: files and lines of the user's frames that lead to the kernel's call.
+      problems: errors in describing parts of it, which are omitted.
     """
 
     kernel: Kernel
@@ -115,7 +115,7 @@ def _text(jaxprs: Sequence[Any]) -> str:
 
 
 def _unprinted(jaxprs: Sequence[Any]) -> str:
-    """In place of jaxprs that cannot be printed: still another text for every kernel."""
+    """Stand-in for jaxprs that cannot be printed, unique to each kernel."""
     return f"# this jaxpr could not be printed ({', '.join(str(id(j)) for j in jaxprs)})\n"
 
 
@@ -132,9 +132,9 @@ def _jaxprs(params: Mapping[str, Any]) -> Sequence[Any]:
 
 
 def _digest(kernel: Kernel, jaxpr: str) -> str:
-    """Over what the kernel is, not where its lines are, who lowered it, nor for which chip.
+    """Digest of the kernel itself, without its line numbers, versions and chip.
 
-    The file's name and the function tell apart kernels that compute the same in two places.
+    The file's name and the function distinguish equal kernels in two places.
     """
     identity = asdict(replace(kernel, source=None, chip=None, versions={}))
     where = kernel.source and (PurePath(kernel.source.file).name, kernel.source.function)
@@ -147,7 +147,7 @@ def _source(debug_info: Any) -> SourceLine | None:
     if match is None:
         return None
     file, line = match["file"], int(match["line"])
-    # jax puts the kernel's `name=` where the function's name was; the source still has it, at the
+    # jax puts the kernel's `name=` in place of the function's name; the source still has it, at the
     # line itself or below its decorators.
     below = "".join(linecache.getline(file, line + i) for i in range(_DECORATORS))
     defined = _DEFINITION.search(below)
@@ -251,7 +251,7 @@ def _memory_space(aval: Any) -> str:
 
 
 def _block_size(dim: Any) -> int | None:
-    """Of `Blocked(128)`, `Element(8)`, `BoundedSlice(4)`, a plain int; None for `Squeezed()`."""
+    """Size of `Blocked(128)`, `Element(8)`, `BoundedSlice(4)` or an int; None for `Squeezed()`."""
     if dim is None or type(dim).__name__ == "Squeezed":
         return None
     size = getattr(dim, "block_size", dim)
@@ -265,7 +265,7 @@ def _aliases(params: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _compiler_params(compiler_params: Any) -> dict[str, str]:
-    """Every parameter that was set, as text; those at their default are left out."""
+    """Every parameter that is not at its default, as text."""
     if compiler_params is None:
         return {}
     default = type(compiler_params)()
@@ -289,11 +289,11 @@ def _cost_estimate(estimate: Any) -> CostEstimate | None:
 
 
 def _with_lines(jaxpr: Any) -> str:
-    """The jaxpr with the line of every equation; jax pads these comments to a common column."""
+    """Print the jaxpr with source lines; jax pads these comments to a common column."""
     text = jaxpr.pretty_print(source_info=True, use_color=False)
     return _EMPTY_COMMENT.sub("", _ALIGNED_COMMENT.sub("  # ", _scrub(text)))
 
 
 def _scrub(text: str) -> str:
-    """Without memory addresses: the same kernel has the same text in every process."""
+    """Remove memory addresses, so that the same kernel has the same text in every process."""
     return _ADDRESS.sub("0x…", text)

@@ -26,7 +26,14 @@ from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interprete
 from pallas_debug import defaults
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.interpret import interpret, launched, tpu_handlers, tpu_methods, tpu_run
+from pallas_debug.bridge.interpret import (
+    interpret,
+    launched,
+    threads,
+    tpu_handlers,
+    tpu_methods,
+    tpu_run,
+)
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
 from pallas_debug.bridge.interpret.tpu_run import (
@@ -76,6 +83,8 @@ def reporting(
         with _lock:
             tpu_run.reporters = tuple(r for r in tpu_run.reporters if r is not reporter)
         patches.uninstall(patches.TPU_MODE)
+        if not tpu_run.reporters:
+            threads.forget()
 
 
 @dataclass(eq=False)

@@ -1,4 +1,4 @@
-"""Arguments and results as arrays: made up where only their shape is known, and compared."""
+"""Arguments and results as arrays: generated from shapes, and compared."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Difference:
-    """Where two results differ first, in the order of their arrays.
+    """First difference of two results, in the order of their arrays.
 
     Attributes:
-      path: which array of the result, as jax spells it; empty where it is the only one.
+      path: of the array in the result, in jax's notation; empty for a single array.
     """
 
     path: str
@@ -33,13 +33,13 @@ def is_abstract(leaf: Any) -> bool:
 def concrete(
     args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int = 0
 ) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
-    """Arguments with values for those that are abstract.
+    """Replace abstract arguments with values.
 
     Floating-point arrays are standard normal. Integers and bools are zero: they are often indices,
-    counts or offsets, and any other number might be one that never occurs.
+    counts or offsets, and other numbers might be invalid.
 
     Returns:
-      The arguments, and whether any integers were made up.
+      The arguments, and whether any integers were generated.
     """
     rng = np.random.default_rng(seed)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
@@ -57,10 +57,10 @@ def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def first_difference(a: Any, b: Any, *, relative: float = 0.02) -> Difference | None:
-    """The first entry in which two results of the same function differ.
+    """The first element in which two results of the same function differ.
 
-    Interpreters round in another order, so that numbers count as equal that differ by no more than
-    `relative` of the largest number in their array. NaN equals NaN.
+    Interpreters round in a different order, so numbers count as equal if they differ by at most
+    `relative` times the largest number in their array. NaN equals NaN.
     """
     first, second = jax.tree.leaves_with_path(a), jax.tree.leaves(b)
     for (path, x), y in zip(first, second, strict=False):

@@ -1,4 +1,4 @@
-"""The user's line behind an equation of a jaxpr, and behind a function."""
+"""The user's source line of an equation of a jaxpr, and of a function."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jax._src import source_info_util
 from pallas_debug.model import SourceLine
 
 OURS = str(Path(__file__).parents[1]) + os.sep
-"""Where our own files are: no line of theirs is the user's."""
+"""Directory of our own files, none of whose lines are the user's."""
 
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
@@ -36,7 +36,7 @@ def of_traceback(traceback: Any) -> SourceLine | None:
 
 
 class Frame(NamedTuple):
-    """A call of a user's that is under way: its lines in a file."""
+    """An active call in the user's code: its lines in a file."""
 
     file: str
     start: int
@@ -45,9 +45,9 @@ class Frame(NamedTuple):
 
 
 def calling() -> list[Frame]:
-    """The user's calls that are on the way to what is being lowered, the innermost first.
+    """The user's frames that lead to the kernel being lowered, innermost first.
 
-    Of an eager call, which is lowered while it is made, jax keeps no traceback.
+    jax keeps no traceback of an eager call, which is lowered while it is made.
     """
     traceback = source_info_util.current().traceback
     kept = [
@@ -62,7 +62,7 @@ def _running(frame: types.FrameType | None) -> Iterator[Frame]:
         code = frame.f_code
         is_ours = code.co_filename.startswith(OURS)
         if not is_ours and source_info_util.is_user_filename(code.co_filename):
-            # An instruction takes two bytes.
+            # One instruction takes two bytes.
             here = itertools.islice(code.co_positions(), frame.f_lasti // 2, None)
             start, end, *_ = next(here, (None, None))
             start = start or frame.f_lineno
@@ -71,7 +71,7 @@ def _running(frame: types.FrameType | None) -> Iterator[Frame]:
 
 
 def of_call(keyword: str) -> SourceLine | None:
-    """The line of the call that is being lowered; that of one of its keywords where it has it."""
+    """The line of the call being lowered, or of one of its keywords if it has it."""
     frame = next(iter(calling()), None)
     if frame is None:
         return None
@@ -88,13 +88,12 @@ def source_at(eqn: Any, place: Any) -> SourceLine | None:
 
 
 def of_function(debug_info: Any) -> SourceLine | None:
-    """Where a traced function begins."""
     match = _FUNCTION.fullmatch(debug_info.func_src_info or "")
     return line_of(match["file"], int(match["line"]), match["function"]) if match else None
 
 
 def line_of(file: str, line: int, function: str | None = None) -> SourceLine:
-    """A line with its text, where the file can be read."""
+    """A line with its text, if the file can be read."""
     text = linecache.getline(file, line).strip() or None
     name = function.rpartition(".")[2] if function else None
     return SourceLine(file=file, line=line, function=name, text=text)

@@ -1,10 +1,10 @@
-"""Evaluates a kernel's jaxpr again, equation by equation, so that a visitor can add to it.
+"""Replay a kernel's jaxpr, equation by equation, with a visitor that can add to it.
 
-A kernel is a jaxpr over refs with loops, branches and scoped buffers inside. `replay` traces the
-same equations anew, each under its own source line, and enters every inner jaxpr; the visitor is
-told of each equation before and after it, and may emit operations of its own, also ones that write
-to a ref: refs and scalars of the outer jaxpr can be closed over. What the visitor leaves alone
-comes out as it went in.
+A kernel is a jaxpr over refs with nested loops, branches and scoped buffers. `replay` traces the
+same equations again, each under its own source line, and enters every inner jaxpr. It calls the
+visitor before and after each equation; the visitor may emit operations of its own, including writes
+to a ref: refs and scalars of the outer jaxpr can be closed over. Everything else comes out
+unchanged.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Loop:
     """A loop that is being entered.
 
     Attributes:
-      iteration: its number, a traced int32 scalar; -1 where the loop counts nothing.
-      begins: the `step` at which it was entered, which tells loops apart.
+      iteration: a traced int32 scalar; -1 if the loop has no counter.
+      begins: the `step` at which it was entered, which identifies the loop.
     """
 
     iteration: Any
@@ -37,14 +37,14 @@ class Loop:
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramPoint:
-    """Where an equation is evaluated.
+    """Position of an equation.
 
     Attributes:
-      step: how many equations were visited before this one, in inner jaxprs too: with the loops it
-        sorts what happens at one grid point by time.
+      step: number of equations visited before it, including inner jaxprs; together with the loops
+        it orders events at one grid point by time.
       loops: those around it, outermost first.
-      calls: the equations that call what it is part of, outermost first; jax's own functions
-        (`jnp.floor_divide`) have no line of the user's but there.
+      calls: enclosing call equations, outermost first; within jax's own functions
+        (`jnp.floor_divide`) only they have a line of the user's.
     """
 
     step: int = 0
@@ -53,16 +53,16 @@ class ProgramPoint:
 
 
 class Visitor:
-    """Who adds to the kernel; this one adds nothing."""
+    """Base visitor, which adds nothing."""
 
     def before(self, eqn: Any, inputs: Sequence[Any], place: ProgramPoint) -> Sequence[Any] | None:
-        """Called in front of an equation; returns its outputs to have it left out."""
+        """Called before an equation; returns its outputs to have it omitted."""
         return None
 
     def after(
         self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: ProgramPoint
     ) -> None:
-        """Called behind an equation."""
+        """Called after an equation."""
 
     def entering(self, place: ProgramPoint) -> None:
         """Called at the start of a kernel, loop body, branch or scope."""
@@ -71,21 +71,21 @@ class Visitor:
         """Called at the end of a kernel, loop body, branch or scope."""
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
-        """The buffers of a `run_scoped`, and what the user's function calls them."""
+        """Called with the buffers of a `run_scoped`, and their names in the user's function."""
 
     def wants(self, jaxpr: Any) -> bool:
-        """Whether it adds anything to what is in the condition of a `while_loop`.
+        """Whether it adds anything to the condition of a `while_loop`.
 
-        Nothing can be written there, so such a condition is evaluated a second time where it can.
+        Nothing can be written in a condition, so it is evaluated a second time where it can.
         """
         return False
 
     def unknown(self, eqn: Any) -> None:
-        """An equation holds a jaxpr that `replay` does not know how to enter."""
+        """Called for an equation with a jaxpr that `replay` cannot enter."""
 
 
 class Several(Visitor):
-    """Visitors in a row: the first that has an equation left out has it to itself."""
+    """Chain of visitors: the first that replaces an equation ends the chain for it."""
 
     def __init__(self, *visitors: Visitor) -> None:
         self._visitors = visitors
@@ -123,7 +123,7 @@ class Several(Visitor):
 def trace(
     function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
 ) -> tuple[Any, list[Any]]:
-    """A flat function as an open jaxpr, and the values that it closes over."""
+    """Trace a flat function to an open jaxpr; also returns the values that it closes over."""
     wrapped = linear_util.wrap_init(function, debug_info=debug_info)
     jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
     if consts and hasattr(jaxpr, "with_consts"):  # from jax 0.12 on a jaxpr carries its constants
@@ -139,7 +139,7 @@ def replay(
 
 
 _JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
-"""To jax 0.11 a jaxpr with its constants is a class of its own."""
+"""Up to jax 0.11, a jaxpr with constants has a class of its own."""
 
 
 class _Replay:
@@ -222,7 +222,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
     branches = [branch(inner) for inner in eqn.params["branches"]]
     given = [operands[i] for i in arrays]
     if len(branches) == 2:
-        # From a bool, as `pl.when` gives it: a switch would clamp its index first.
+        # The predicate of `pl.when` is a bool: a switch would first clamp its index.
         outputs: Sequence[Any] = lax.cond(index != 0, branches[1], branches[0], *given)
     else:
         outputs = lax.switch(index, branches, *given)
@@ -265,7 +265,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
     carry = inputs[n_cond + n_body :]
-    # `fori_loop` with bounds of its own has its index in front.
+    # A `fori_loop` with explicit bounds has its index first.
     counted = bool(carry) and _is_int_scalar(carry[0])
     begins = place.step
     jaxpr, consts = opened(params["cond_jaxpr"])
@@ -285,7 +285,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
 
     outputs: Sequence[Any] = lax.while_loop(condition, body, list(carry))
     if is_wanted:
-        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the one time that it is false
+        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the last one is false
     return outputs
 
 
@@ -314,7 +314,7 @@ _RULES: dict[Any, Callable[[_Replay, Any, list[Any], ProgramPoint], Sequence[Any
 
 
 _COMBINING = ("scatter", "reduce", "select_and_scatter")
-"""Primitives that hold no more than how two numbers are combined."""
+"""Primitives whose jaxpr only combines two numbers."""
 
 
 def has_rule(eqn: Any) -> bool:
@@ -323,7 +323,7 @@ def has_rule(eqn: Any) -> bool:
 
 
 def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """The jaxpr of an equation that does no more than call it."""
+    """The jaxpr of an equation that only calls it."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
         return opened(eqn.params["jaxpr"])
     if eqn.primitive in (
@@ -335,22 +335,21 @@ def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
 
 
 def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and its constants, of a closed one (to jax 0.11) or one that carries them."""
+    """A jaxpr and its constants, from a closed one (up to jax 0.11) or one that carries them."""
     if isinstance(inner, jax_core.Jaxpr):
         return inner, getattr(inner, "consts", ())
     return inner.jaxpr, inner.consts
 
 
 def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
-    """How many constants and carried values a scan has."""
-    if "num_consts" in params:  # to jax 0.11
+    if "num_consts" in params:  # up to jax 0.11
         return params["num_consts"], params["num_carry"]
     consts, carry, _ = params["ft_in"].unpack()
     return len(consts), len(carry)
 
 
 def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
-    """Which carried value counts the iterations: that of `fori_loop` is the first."""
+    """The carried value that counts iterations: the first one of a `fori_loop`."""
     jaxpr, _ = opened(inner)
     if not carry or not _is_int_scalar(carry[0]):
         return None
@@ -370,13 +369,11 @@ def _is_int_scalar(value: Any) -> bool:
 
 
 def is_ref(value: Any) -> bool:
-    """Whether a value is a ref, or a transformed one."""
     aval = jax_core.typeof(value) if isinstance(value, jax_core.Tracer) else None
     return aval is not None and hasattr(aval, "inner_aval")
 
 
 def is_jaxpr(value: Any) -> bool:
-    """Whether a parameter is a jaxpr, open or closed."""
     return isinstance(value, _JAXPRS)
 
 
@@ -386,7 +383,7 @@ def _holds_jaxpr(value: Any) -> bool:
 
 @contextlib.contextmanager
 def _line_of(eqn: Any) -> Iterator[None]:
-    """What is traced meanwhile carries the source line of `eqn`."""
+    """Trace under the source line of `eqn`."""
     name_stack = source_info_util.current_name_stack() + eqn.source_info.name_stack
     with (
         source_info_util.user_context(eqn.source_info.traceback, name_stack=name_stack),

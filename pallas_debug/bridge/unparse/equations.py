@@ -1,4 +1,4 @@
-"""Equations as lines: operators, functions of `lax`, and primitives bound by their name."""
+"""Equations as lines: operators, functions of `lax`, and primitives bound by name."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from pallas_debug.bridge.unparse.page import Writer
 def write(
     block: Writer, jaxpr: Any, consts: Sequence[str], args: Sequence[str]
 ) -> tuple[Writer, list[str]]:
-    """The lines of a jaxpr, at the block's depth.
+    """Write the lines of a jaxpr, at the block's depth.
 
     Args:
-      consts, args: what its variables are called.
+      consts, args: names of its variables.
 
     Returns:
       A block that knows its variables, and its outputs.
@@ -45,17 +45,17 @@ def write(
 
 
 def _live(jaxpr: Any) -> set[Any]:
-    """The variables that an equation reads, or that are returned."""
+    """Variables that are read by an equation, or returned."""
     read = [atom for eqn in jaxpr.eqns for atom in eqn.invars] + list(jaxpr.outvars)
     return {atom for atom in read if not isinstance(atom, jax_core.Literal)}
 
 
 def _checked(jaxpr: Any) -> dict[Any, Any]:
-    """What a check makes of its condition, before it looks at it.
+    """Intermediate values of checks, which `checkify.check` computes again.
 
     Returns:
-      Variables that it alone reads: for the bool that says whether it failed the condition itself,
-      which is not negated again; None for what is not wanted at all.
+      Variables that only a check reads: for the bool that says whether it failed, the original
+      condition, not negated; None for values to omit.
     """
     makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     of_checks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "check"]
@@ -78,10 +78,10 @@ _OF_A_CHECK = ("not", "or", "select_n")
 
 
 def _choices(jaxpr: Any) -> dict[Any, Any]:
-    """Numbers that are made for no more than to choose a branch, and what each is made of.
+    """Numbers that only select a branch, and what each is computed from.
 
-    They are bools as numbers, and numbers that are kept between the first branch and the last;
-    `lax.cond` and `lax.switch` do so again.
+    They are bools converted to numbers, and numbers clamped to the range of branches; `lax.cond`
+    and `lax.switch` compute them again.
     """
     made = {}
     branches = {}
@@ -103,7 +103,7 @@ def _choices(jaxpr: Any) -> dict[Any, Any]:
 
 
 def _variable(atom: Any) -> Any:
-    """None for a literal, which has no hash."""
+    """The variable; None for a literal, which is not hashable."""
     return None if isinstance(atom, jax_core.Literal) else atom
 
 
@@ -132,13 +132,13 @@ def _equation(block: Writer, eqn: Any) -> None:
 
 
 def _changes_nothing(eqn: Any) -> bool:
-    """Whether a conversion is to the dtype that its operand has: it made a weak type strong."""
+    """Whether a conversion is to the dtype of its operand: it only removed a weak type."""
     is_conversion = eqn.primitive is lax.convert_element_type_p
     return is_conversion and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
 
 
 def _is_another(eqn: Any) -> bool:
-    """Whether a primitive of `lax` bears the name of one of Pallas's, which is meant here."""
+    """Whether a primitive of `lax` has the name of one of Pallas, which is meant here."""
     return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
 
 
@@ -162,7 +162,7 @@ def _given(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
-    """By the primitive itself: what it is given is then what it was."""
+    """Bind the primitive itself, with unchanged parameters."""
     held = (v if isinstance(v, (tuple, list)) else (v,) for v in eqn.params.values())
     if any(rewrite.is_jaxpr(value) for several in held for value in several):
         raise values.CannotSpell(f"{eqn.primitive.name}, which holds a function of its own")
@@ -183,7 +183,6 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
 
 
 def _home(primitive: Any) -> tuple[str, str]:
-    """The module of jax's that defines a primitive, and what it is called there."""
     known = _homes(len(sys.modules))
     if id(primitive) not in known:
         raise values.CannotSpell(f"the primitive {primitive.name}, which is not one of jax's")
@@ -192,7 +191,7 @@ def _home(primitive: Any) -> tuple[str, str]:
 
 @functools.lru_cache(maxsize=1)
 def _homes(modules: int) -> dict[int, tuple[str, str]]:
-    """All of jax's primitives; made anew when `modules`, their number, has changed."""
+    """All primitives of jax; recomputed when the number of `modules` changes."""
     found: dict[int, tuple[str, str]] = {}
     for name, module in sorted(sys.modules.items()):
         if name.startswith(internals.PREFIX):
@@ -222,7 +221,7 @@ _OPERATORS = {
 
 
 def _is_plain(eqn: Any) -> bool:
-    """Whether Python's operator on jax's arrays gives this equation, and no other."""
+    """Whether Python's operator on jax's arrays results in exactly this equation."""
     kinds = {atom.aval.dtype for atom in eqn.invars}
     if len(kinds) != 1 or _given(eqn.params):
         return False
@@ -238,7 +237,7 @@ def _is_plain(eqn: Any) -> bool:
 def _operator(block: Writer, eqn: Any) -> str:
     sign = _OPERATORS[eqn.primitive.name]
     args = [block.read(atom) for atom in eqn.invars]
-    if all(text.startswith("np.") for text in args):  # numpy would compute it here and now
+    if all(text.startswith("np.") for text in args):  # numpy would compute it immediately
         return f"lax.{eqn.primitive.name}_p.bind({', '.join(args)})"
     args = [block.read(atom, plain=True) for atom in eqn.invars]
     if len(args) == 1:
@@ -274,7 +273,7 @@ def _slice(args: list[str], params: _Params) -> str:
 
 
 def _with(function: str, *names: str) -> Callable[[list[str], _Params], str]:
-    """A function that takes these parameters behind its operand."""
+    """Return a writer for a function with these parameters after its operand."""
 
     def spell(args: list[str], params: _Params) -> str:
         return f"{function}({', '.join([*args, *(values.parameter(params[n]) for n in names)])})"
@@ -366,7 +365,6 @@ def _debug_print(block: Writer, eqn: Any) -> None:
 
 
 def _check(block: Writer, eqn: Any) -> None:
-    """A check whose condition `_checked` found."""
     error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
     check = "pl.debug_check"
     if not eqn.params["debug"]:

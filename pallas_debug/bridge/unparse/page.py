@@ -1,4 +1,4 @@
-"""The lines of a program, and the names in them."""
+"""Lines of a program, and the names in them."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Page:
 
     Attributes:
       lines: so far.
-      imports: modules that it needs beside the usual ones.
-      grid_axes: the grid dimension that each axis of `program_id` stands for.
+      imports: modules that it needs in addition to the usual ones.
+      grid_axes: the grid dimension of each axis of `program_id`.
     """
 
     def __init__(self, *, enable_x64: bool, grid_axes: Sequence[int]) -> None:
@@ -34,7 +34,7 @@ class Page:
         self._values = itertools.count(1)
 
     def name(self, wanted: str) -> str:
-        """A name like `wanted` that nothing else bears."""
+        """Return an unused name like `wanted`."""
         name = re.sub(r"\W+", "_", wanted, flags=re.ASCII).strip("_") or "it"
         if name[0].isdigit() or keyword.iskeyword(name) or _VALUE.fullmatch(name):
             name = f"{name}_" if keyword.iskeyword(name) else f"k_{name}"
@@ -44,16 +44,15 @@ class Page:
         return found
 
     def value(self) -> str:
-        """A name for a result."""
         return f"v{next(self._values)}"
 
 
 class Writer:
-    """A jaxpr that is being written, at some depth of the page, and what its variables are called.
+    """A jaxpr that is being written, at some depth of the page, with the names of its variables.
 
     Args:
       known: names, or whole expressions, by variable.
-      live: the variables that somebody reads.
+      live: variables that are read.
     """
 
     def __init__(
@@ -74,37 +73,35 @@ class Writer:
         self.page.lines.append(f"{indent}{text}  # {comment}" if comment else f"{indent}{text}")
 
     def deeper(self) -> Writer:
-        """For the body of a function that is defined here; it knows nothing yet."""
+        """An empty block for the body of a nested function."""
         return Writer(self.page, self.depth + 1)
 
     def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Writer:
-        """For another jaxpr at the same depth."""
+        """A block for another jaxpr at the same depth."""
         return Writer(self.page, self.depth, known, live)
 
     def is_dropped(self, var: Any) -> bool:
-        """Whether nobody reads a result."""
         return var not in self._live
 
     def call(self, var: Any, name: str) -> None:
-        """From here on a variable is called so."""
         self._known[var] = name
 
     def call_choice(self, var: Any, name: str) -> None:
-        """A variable is the number of a branch that `name` chooses."""
+        """Set the name of the condition or index from which a branch number is computed."""
         self._choices[var] = name
 
     def read(self, atom: Any, *, plain: bool = False) -> str:
-        """A variable's name, or a literal with its dtype; without it where `plain`."""
+        """A variable's name, or a literal with its dtype, unless `plain`."""
         if isinstance(atom, jax_core.Literal):
             return values.number(atom.val) if plain else values.constant(typed(atom))
         return self._known[atom]
 
     def index(self, atom: Any) -> str:
-        """An operand that is an integer, as one writes it in an index."""
+        """An integer operand, as written in an index."""
         return self.read(atom, plain=not self.page.enable_x64)
 
     def choice(self, atom: Any, *, of_two: bool) -> str:
-        """A branch's number, as a bool where there are `of_two`."""
+        """A branch number; a bool if there are `of_two`."""
         if isinstance(atom, jax_core.Literal):
             return repr(bool(atom.val) if of_two else int(atom.val))
         if atom in self._choices:
@@ -112,7 +109,7 @@ class Writer:
         return f"{self.read(atom)} != 0" if of_two else self.read(atom)
 
     def assign(self, outvars: Sequence[Any], text: str) -> None:
-        """A line that names an expression's results."""
+        """Write a line that assigns an expression to its results."""
         if all(map(self.is_dropped, outvars)):
             self.line(text)
             return
@@ -120,14 +117,14 @@ class Writer:
         self.line(f"{', '.join(names)} = {text}", types(outvars))
 
     def assign_first(self, outvars: Sequence[Any], text: str) -> None:
-        """As `assign`, for an expression that is a list of one."""
+        """Like `assign`, for an expression that is a list of one."""
         if self.is_dropped(outvars[0]):
             self.line(text)
         else:
             self.line(f"({self.bind(outvars[0])},) = {text}", types(outvars))
 
     def bind(self, var: Any) -> str:
-        """A new name for a result; `_` where nobody reads it."""
+        """Return a new name for a result; `_` if it is unused."""
         if self.is_dropped(var):
             return "_"
         name = self.page.value()
@@ -136,7 +133,7 @@ class Writer:
 
 
 def typed(literal: Any) -> Any:
-    """A literal's value with its own dtype, which may be Python's scalar otherwise."""
+    """A literal's value with its own dtype; it may be a Python scalar."""
     return np.asarray(literal.val, literal.aval.dtype)
 
 

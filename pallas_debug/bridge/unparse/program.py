@@ -17,7 +17,7 @@ from pallas_debug.bridge.unparse.page import Page, Writer
 from pallas_debug.bridge.unparse.values import CannotSpell
 
 _HEAD = """\
-# The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs jax alone.
+# The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs only jax.
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -28,13 +28,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 
 def spelled(captured: Capture) -> str:
-    """The kernel as a module that needs jax alone.
+    """Unparse the kernel as a module that needs only jax.
 
     It defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the sizes of the mesh
     by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
 
     Raises:
-      CannotSpell: something of it has no text; the message says what.
+      CannotSpell: part of it has no text; the message names it.
     """
     params = captured.params
     if captured.kernel.primitive != "pallas_call" or params.get("mesh") is not None:
@@ -92,7 +92,7 @@ def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]
 
 
 def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
-    """A block; its index map goes onto the page where it does not fit on a line."""
+    """Write a block; an index map that does not fit on a line becomes a function on the page."""
     if getattr(block, "transforms", ()):
         raise CannotSpell(f"the block of {operand}, which is seen through a transform")
     space = getattr(block.transformed_block_aval, "memory_space", None)
@@ -108,7 +108,7 @@ def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str])
 
 
 def _is_whole(page: Page, block: Any) -> bool:
-    """Whether the block is the array, at every grid point, as it is where no block is given."""
+    """Whether the block is the whole array at every grid point, the default."""
     sizes = [getattr(d, "block_size", None) for d in block.block_shape]
     jaxpr, _ = opened(block.index_map_jaxpr)
     return (
@@ -211,7 +211,6 @@ def _grid(grid_mapping: Any) -> str:
 
 
 def _options(captured: Capture) -> dict[str, str]:
-    """What else a `pallas_call` is given, where it was."""
     params = captured.params
     found = {"name": repr(params["name"])} if params.get("name") else {}
     aliases = params.get("input_output_aliases") or ()
@@ -228,7 +227,7 @@ def _options(captured: Capture) -> dict[str, str]:
 
 
 def _semantics_of_all(compiler_params: Any, params: Mapping[str, Any]) -> Any:
-    """With the semantics of the grid dimensions that `vmap` added, which jax adds by itself."""
+    """Add semantics for the grid dimensions that `vmap` added, as jax does."""
     grid_mapping = params["grid_mapping"]
     semantics = getattr(compiler_params, "dimension_semantics", None)
     vmapped = grid_mapping.vmapped_dims

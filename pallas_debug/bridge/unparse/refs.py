@@ -1,4 +1,4 @@
-"""Refs: what is read and written, through which indices; DMAs and semaphores."""
+"""Refs: reads, writes and indices; DMAs and semaphores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pallas_debug.bridge.unparse.page import Writer
 _AS_ARGUMENT = "({},)"
 
 _OF_THE_SENDER = ("insert_dummy_device", "is_wait_send")
-"""Parameters of a wait for what is read, to jax 0.11 and from then on."""
+"""Parameters of a wait for the send, up to jax 0.11 and from then on."""
 
 
 def get(block: Writer, eqn: Any) -> None:
@@ -117,7 +117,6 @@ def _device_type(eqn: Any) -> str:
 
 
 def _whole(block: Writer, ref: Any) -> str:
-    """A ref or a view of one."""
     if isinstance(ref, state_types.TransformedRef):
         return _view(block, ref.ref, ref.transforms)
     return block.read(ref)
@@ -138,10 +137,10 @@ def _access(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
 def _base_and_index(
     block: Writer, ref: Any, transforms: Sequence[Any], index: str = "{}"
 ) -> tuple[str, str]:
-    """A ref or view, and what of it is read or written.
+    """Split an access into a ref or view, and the index.
 
     Args:
-      index: how several indices are put.
+      index: how to join several indices.
     """
     if transforms and isinstance(transforms[-1], indexing.NDIndexer):
         indices = _indices(block, transforms[-1], colon=index == "{}")
@@ -163,10 +162,7 @@ def _transform(block: Writer, transform: Any) -> str:
 
 
 def _indices(block: Writer, indexer: Any, *, colon: bool = True) -> str:
-    """
-    Args:
-      colon: whether they stand in brackets, where a slice is written with one.
-    """
+    """Write indices, with a colon for slices if they are in brackets."""
     sizes = zip(indexer.indices, indexer.shape, strict=True)
     return ", ".join(_one_index(block, index, size, colon) for index, size in sizes)
 

@@ -1,6 +1,6 @@
-"""Lowers a script that defines a kernel, in this process and without libtpu.
+"""Lower a script that defines a kernel, in this process and without libtpu.
 
-It executes the script. Scripts with a dump's program are lowered in a confined process alone, by
+This executes the script: those with a dump's program are lowered only in a confined process, by
 `reproduce/worker.py`.
 """
 
@@ -17,20 +17,20 @@ from pallas_debug.bridge.lowering import hook, lower
 
 
 def lowered(script: str) -> bytes:
-    """The StableHLO bytecode that the function `lowered` of a script stands for.
+    """Return the StableHLO bytecode of the function `lowered` of a script.
 
     Args:
-      script: text of a module that was looked through before: it is run.
+      script: text of a module that has been vetted: it is executed.
 
     Raises:
-      LoweringFailed: anything at all was raised.
+      LoweringFailed: the script raised anything.
     """
     bytecode: bytes = mlir.module_to_bytecode(_run(script).compiler_ir("stablehlo"))
     return bytecode
 
 
 def mosaic(script: str) -> str:
-    """The text of the kernel's own module, before any pass; as `lowered` otherwise."""
+    """Return the text of the kernel's own module before any pass; otherwise like `lowered`."""
     found: list[str] = []
     with lower.collecting_mosaic(found):
         _run(script)
@@ -39,7 +39,7 @@ def mosaic(script: str) -> str:
 
 def _run(script: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "reproduced"}
-    # jax logs an error for a copy that is described and never begun, as a smaller kernel may.
+    # jax logs an error for a copy that is described and never started, as shrunk kernels may do.
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

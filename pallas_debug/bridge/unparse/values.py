@@ -1,4 +1,4 @@
-"""Numbers, dtypes, memory spaces and parameters, as one writes them in a program."""
+"""Numbers, dtypes, memory spaces and parameters, as program text."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge.unparse import vocabulary
 
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
-"""The modules that a program imports, by the names it gives them."""
+"""Modules that a program imports, by their names in it."""
 
 _MOST_ELEMENTS = 64
-"""Of an array that is written out."""
+"""Maximum elements of an array that is written out."""
 
 
 class CannotSpell(Exception):
-    """There is no program text for something of the kernel's; the message says for what."""
+    """Part of a kernel has no program text; the message names it."""
 
 
 def number(value: Any) -> str:
-    """A scalar as Python writes it: its dtype comes from what it meets."""
+    """Write a scalar as a Python literal: its dtype follows from the other operand."""
     plain = np.asarray(value).item()
     if isinstance(plain, float) and not math.isfinite(plain):
         return "jnp.nan" if math.isnan(plain) else ("jnp.inf" if plain > 0 else "-jnp.inf")
@@ -40,10 +40,10 @@ def number(value: Any) -> str:
 
 
 def constant(value: Any) -> str:
-    """A number or small array with its dtype.
+    """Write a number or small array with its dtype.
 
     Raises:
-      CannotSpell: it is too large to be written out, or no array of numbers.
+      CannotSpell: it is too large, or not an array of numbers.
     """
     array = np.asarray(value)
     name = array.dtype.name
@@ -59,7 +59,7 @@ def constant(value: Any) -> str:
 
 
 def dtype(value: Any) -> str:
-    """A dtype: `jnp.float32`.
+    """Write a dtype: `jnp.float32`.
 
     Raises:
       CannotSpell: it is not one of numbers.
@@ -71,15 +71,14 @@ def dtype(value: Any) -> str:
 
 
 def is_default(memory_space: Any) -> bool:
-    """Whether the choice of a memory space was left to Pallas."""
     return memory_space is None or any(n in str(memory_space) for n in ("Device", "default"))
 
 
 def memory_space(value: Any) -> str:
-    """A memory space: `pltpu.VMEM`.
+    """Write a memory space: `pltpu.VMEM`.
 
     Raises:
-      CannotSpell: it is none that a program can name.
+      CannotSpell: it has no public name.
     """
     for module in ("pltpu", "pl"):
         for name in ("VMEM", "SMEM", "HBM", "ANY", "SEMAPHORE", "CMEM", "VMEM_SHARED", "HOST"):
@@ -89,10 +88,10 @@ def memory_space(value: Any) -> str:
 
 
 def buffer(aval: Any) -> str:
-    """The type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`.
+    """Write the type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`.
 
     Raises:
-      CannotSpell: there is no such type in a program.
+      CannotSpell: it has no public name.
     """
     kinds = {
         pallas_core.Semaphore: "REGULAR",
@@ -107,7 +106,7 @@ def buffer(aval: Any) -> str:
 
 
 def array_type(aval: Any) -> str:
-    """The type of an argument or result: `jax.ShapeDtypeStruct((8, 128), jnp.float32)`."""
+    """Write the type of an argument or result: `jax.ShapeDtypeStruct((8, 128), jnp.float32)`."""
     shape = parameter(tuple(aval.shape))
     space = getattr(aval, "memory_space", None)
     if not is_default(space):
@@ -116,10 +115,10 @@ def array_type(aval: Any) -> str:
 
 
 def parameter(value: Any) -> str:
-    """A parameter of a primitive or of a kernel.
+    """Write a parameter of a primitive or of a kernel.
 
     Raises:
-      CannotSpell: it is an object that no program can name.
+      CannotSpell: it is an object without a public name.
     """
     if value is None or isinstance(value, (bool, str, bytes)):
         return repr(value)
@@ -146,7 +145,7 @@ def parameter(value: Any) -> str:
 
 
 def record(value: Any, fields: Mapping[str, Any]) -> str:
-    """An object of one of jax's public classes, by its fields."""
+    """Write an object of one of jax's public classes, by its fields."""
     return f"{_class_name(type(value))}({keywords(fields.items())})"
 
 
@@ -156,7 +155,6 @@ def keywords(pairs: Iterable[tuple[str, Any]]) -> str:
 
 
 def _set_fields(value: Any) -> dict[str, Any]:
-    """The fields of a dataclass that are not at their default."""
     fields = dataclasses.fields(value)
     try:
         plain = type(value)()

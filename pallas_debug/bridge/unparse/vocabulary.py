@@ -1,8 +1,8 @@
-"""Every name of jax's and numpy's that a program may use. Text alone: it imports nothing.
+"""Every name of jax and numpy that a program may use. Text only: it imports nothing.
 
-Programs are written from this table and read back by it (`reproduce/grammar.py`): what is not in
-here is neither written nor accepted. Nothing in here takes a path, opens a file, calls back into
-Python with values, or holds a module.
+Programs are written and read (`reproduce/grammar.py`) with this table; other names are neither
+written nor accepted. No entry takes a path, opens a file, calls back into Python with values, or
+holds a module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IMPORTS: Mapping[str, tuple[str | None, str, str | None]] = {
     "pl": ("jax.experimental", "pallas", "pl"),
     "pltpu": ("jax.experimental.pallas", "tpu", "pltpu"),
 }
-"""By the name that it binds: `from` which module, what, and `as` what."""
+"""By the bound name: `from` which module, which name, and `as` which name."""
 
 CHECKIFY = "jax.experimental.checkify"
 
@@ -40,7 +40,7 @@ ELEMENTWISE = frozenset(
         """
     )
 )
-"""Primitives that `lax` has a function for which takes their operands alone."""
+"""Primitives with a function in `lax` that takes only their operands."""
 
 _FUNCTIONS = {
     "jax.ShapeDtypeStruct": "",
@@ -109,7 +109,7 @@ _FUNCTIONS = {
 CALLS: Mapping[str, frozenset[str]] = {
     path: frozenset(keywords.split()) for path, keywords in _FUNCTIONS.items()
 }
-"""Functions that a program may call, and the arguments that it may pass by name."""
+"""Functions that a program may call, and their allowed keyword arguments."""
 
 RECORDS = frozenset(
     (
@@ -120,10 +120,10 @@ RECORDS = frozenset(
         "pltpu.CompilerParams",
     )
 )
-"""Classes that hold data and do nothing: they take any field by name."""
+"""Plain data classes, which take any field by name."""
 
 FLAGS_OF = {"pltpu.CompilerParams": "flags"}
-"""A field of a record that holds flags of libtpu's, which are checked as such."""
+"""Record fields that hold flags of libtpu, and are checked as such."""
 
 ENUMS = frozenset(
     (
@@ -155,10 +155,10 @@ CONSTANTS = frozenset(
         *(f"{module}.{space}" for module in ("pl", "pltpu") for space in _MEMORY_SPACES),
     )
 )
-"""Values that a program may name without calling them; so may it the members of `ENUMS`."""
+"""Values that a program may name without calling them, as it may members of `ENUMS`."""
 
 REF_METHODS = frozenset(("bitcast", "reshape", "transpose"))
-"""What is called on a ref to see it otherwise, beside indexing its `at`."""
+"""Methods of a ref that change its view, besides indexing its `at`."""
 
 COPY_METHODS: Mapping[str, frozenset[str]] = {
     "start": frozenset(("priority", "add")),
@@ -166,7 +166,7 @@ COPY_METHODS: Mapping[str, frozenset[str]] = {
     "wait_send": frozenset(),
     "wait_recv": frozenset(),
 }
-"""What is called on a copy that was just described, and its arguments by name."""
+"""Methods of a copy that was just described, and their keyword arguments."""
 
 COPIES = frozenset(("pltpu.make_async_copy", "pltpu.make_async_remote_copy"))
 
@@ -219,7 +219,7 @@ _PRIVATE: Mapping[str, tuple[str, ...]] = {
     "jax._src.state.primitives": _words("broadcast_to with_memory_space_constraint"),
     "jax._src.random.threefry2x32": ("threefry2x32",),
 }
-"""Modules of jax's that define primitives without a public name, and which of theirs."""
+"""Private modules of jax that define primitives without a public name, and these primitives."""
 
 PRIMITIVES = frozenset(
     (
@@ -227,13 +227,13 @@ PRIMITIVES = frozenset(
         *(f"{module}.{name}_p" for module, names in _PRIVATE.items() for name in names),
     )
 )
-"""Primitives that are bound by their name. They compute, and hold no function."""
+"""Primitives that are bound by name. They compute, and hold no function."""
 
 MODULES = frozenset((*_PRIVATE, CHECKIFY))
-"""What a program may import beside `IMPORTS`, under its whole name."""
+"""Modules that a program may import besides `IMPORTS`, by full name."""
 
 ARGUMENTS, AXES, ENABLE_X64, CALL = "ARGUMENTS", "AXES", "ENABLE_X64", "call"
-"""What each program defines."""
+"""Names that each program defines."""
 
 SCRIPT = frozenset(
     _words(
@@ -244,13 +244,12 @@ SCRIPT = frozenset(
         """
     )
 )
-"""Names of the script around a program; a program defines none of them."""
+"""Names of the script around a program, which a program must not define."""
 
 RESERVED = frozenset((*IMPORTS, *SCRIPT, ARGUMENTS, AXES, ENABLE_X64, CALL, "args", "program"))
-"""Names that no function, operand or value of a kernel has."""
+"""Names that no function, operand or value of a kernel may have."""
 
 
 def is_constant(path: str) -> bool:
-    """Whether a dotted name is a value that programs name."""
     kind, _, member = path.rpartition(".")
     return path in CONSTANTS or (kind in ENUMS and _MEMBER.fullmatch(member) is not None)

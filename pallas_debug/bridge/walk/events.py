@@ -1,7 +1,7 @@
-"""What a kernel does, as `walker` tells it: plain data, without jax's objects.
+"""Effects of a kernel, as `walker` records them: plain data, without jax's objects.
 
-Arrays of an event broadcast against each other. Their last dimensions are those of the grid; those
-in front of them are iterations of loops that were walked as a whole, the innermost first.
+Arrays of an event broadcast against each other. Their last dimensions are those of the grid;
+leading ones are iterations of loops that were walked as a whole, the innermost first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class KernelRef:
     Attributes:
       kind: `scalar_prefetch`, `input`, `output`, `scratch`, or `scoped` of a `run_scoped`.
       position: among the kernel's refs; None for a scoped one.
-      space: its memory space, `default` where Pallas chooses.
+      space: its memory space, `default` if Pallas chooses.
       number: tells apart what carries one name: a scope that is entered again makes a new buffer.
     """
 
@@ -44,12 +44,12 @@ class KernelRef:
 
 @dataclass(frozen=True, kw_only=True)
 class Dim:
-    """How one dimension is indexed.
+    """Index of one dimension.
 
     Attributes:
-      start: None where it is not known.
-      size: elements that are taken; None where only the run can tell.
-      is_slice: a number alone takes the dimension away.
+      start: None if unknown.
+      size: number of elements; None if known only at run time.
+      is_slice: false for a plain integer, which removes the dimension.
       bound: size of the dimension.
     """
 
@@ -74,8 +74,8 @@ class View:
     """A ref, or a part of it.
 
     Attributes:
-      levels: of dimensions, one for each `at[...]` in a row; empty for the whole ref.
-      is_plain: no more than indices; else its shape or dtype was changed on the way.
+      levels: dimensions for each of a chain of `at[...]`; empty for the whole ref.
+      is_plain: indices only; false if its shape or dtype was changed.
     """
 
     buffer: KernelRef
@@ -84,7 +84,7 @@ class View:
 
     @functools.cached_property
     def box(self) -> tuple[Dim, ...] | None:
-        """The part of the buffer itself; None where it is not known."""
+        """The part of the buffer itself; None if unknown."""
         if not self.is_plain:
             return None
         start = np.zeros((), np.int64)
@@ -111,13 +111,13 @@ class View:
 
 @dataclass(frozen=True, kw_only=True)
 class Origin:
-    """Where a value comes from: a read, and what became of its dimensions.
+    """The read that a value comes from, and how its dimensions map to the buffer.
 
     Attributes:
       event: number of the read.
-      axes: for each dimension of the value, that of the buffer it is; None where it is none.
-      added: whether something was added to it on the way.
-      dtype: in which it was added to.
+      axes: for each dimension of the value, the dimension of the buffer, or None.
+      added: whether something was added to it since.
+      dtype: of that addition.
     """
 
     event: int
@@ -128,24 +128,24 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class Event:
-    """Something that the kernel does, at some grid points.
+    """An effect of the kernel at some grid points.
 
     Attributes:
-      what: `read`, `write`, `dma_start`, `dma_wait`, `signal`, `wait`, `hint`, `check`, `reduce`
-        or `escape` (a ref is given to what is not known).
-      number: events are numbered in the order of the program.
+      what: `read`, `write`, `dma_start`, `dma_wait`, `signal`, `wait`, `hint`, `check`, `reduce` or
+        `escape` (a ref is passed to something unknown).
+      number: in program order.
       where: the grid points at which it happens.
-      certain: it happens there for sure; else it stands under a condition that is not known.
-      ordered: it is told once for each time that it happens; else once for a whole loop.
-      view: what is read, written, copied to, raised or lowered.
-      other: what is copied from.
+      certain: it happens there for sure; else it is under an unknown condition.
+      ordered: one event per execution; else one for a whole loop.
+      view: what is read, written, copied to, signalled or waited for.
+      other: source of a copy.
       semaphore: of a copy.
-      amount: bytes of a copy, or what is added to a semaphore; None where it is not known.
+      amount: bytes of a copy, or the change of a semaphore; None if unknown.
       value: of a hint; of a check, whether it fails.
       divisor: of a hint.
       remote: another device takes part.
-      origins: of what is written, or reduced over `axes` of the reduced value.
-      loops: iterations of the loops that were unrolled, outermost first.
+      origins: of the written value, or of one that is reduced over `axes`.
+      loops: iterations of unrolled loops, outermost first.
     """
 
     what: str
@@ -169,10 +169,10 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True)
 class Walked:
-    """All that was seen of a kernel.
+    """All events of a kernel.
 
     Attributes:
-      incomplete: why there may be more, as a sentence; None where there is no more.
+      incomplete: sentence with the reason why there may be more; None if there are none.
     """
 
     events: tuple[Event, ...]

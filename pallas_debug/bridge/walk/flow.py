@@ -1,7 +1,7 @@
-"""Which reads a vector comes of, and what became of their dimensions on the way.
+"""Dataflow from reads to vectors, and the mapping of their dimensions.
 
-Only what surely keeps the values of a read is followed. A `select_n` ends it: who selects may have
-masked. So does everything that is not known here.
+Only operations that surely preserve the values of a read are followed. `select_n` ends the flow, as
+it may be a mask. So does any operation not listed here.
 """
 
 from __future__ import annotations
@@ -20,13 +20,12 @@ ELEMENTWISE = {
     *("sqrt", "rsqrt", "integer_pow", "square", "convert_element_type", "add_any", "copy", "sin"),
     *("cos", "reciprocal", "erf", "max", "min"),
 }
-"""Primitives whose result, entry by entry, is no number where an operand is none."""
+"""Primitives that propagate NaN elementwise."""
 
 REDUCTIONS = {"reduce_sum", "reduce_max", "reduce_min", "reduce_prod", "argmax", "argmin"}
 
 
 def outputs(eqn: Any, inputs: Sequence[Origins]) -> Origins:
-    """Of the first output of an equation."""
     name = eqn.primitive.name
     if name in ELEMENTWISE:
         return _elementwise(eqn, inputs)
@@ -46,7 +45,7 @@ def outputs(eqn: Any, inputs: Sequence[Origins]) -> Origins:
 
 
 def reduced(eqn: Any, inputs: Sequence[Origins]) -> list[tuple[Origins, tuple[int, ...]]]:
-    """What is summed up, or the like: the operand's origins, and over which of its dimensions."""
+    """Operands of a reduction: their origins, and the dimensions that are reduced."""
     name = eqn.primitive.name
     if name in REDUCTIONS:
         return [(inputs[0], tuple(eqn.params["axes"]))]
@@ -73,7 +72,7 @@ def _elementwise(eqn: Any, inputs: Sequence[Origins]) -> Origins:
 
 
 def _mapped(origins: Origins, sources: Sequence[int | None]) -> Origins:
-    """With new dimensions, each of which was one of the old ones, or none."""
+    """Map origins to new dimensions, each of which was an old one, or None."""
     return frozenset(
         replace(o, axes=tuple(None if i is None else o.axes[i] for i in sources)) for o in origins
     )
@@ -91,7 +90,7 @@ def _broadcast_axes(eqn: Any) -> list[int | None]:
 
 
 def _reshape_axes(eqn: Any) -> list[int | None]:
-    """Dimensions other than 1 that stay what they are, in their order; else none is known."""
+    """Old dimensions other than 1 that a reshape preserves, in order; else None."""
     old, new = eqn.invars[0].aval.shape, eqn.outvars[0].aval.shape
     kept = [i for i, n in enumerate(old) if n != 1]
     if [old[i] for i in kept] != [n for n in new if n != 1]:

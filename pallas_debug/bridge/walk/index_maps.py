@@ -1,6 +1,6 @@
-"""What a captured kernel says of its grid and its blocks, and where its index maps point.
+"""Grid and blocks of a captured kernel, and the results of its index maps.
 
-The rest of the project gets plain data and numpy arrays from here; how jax holds them stays here.
+The rest of the project gets plain data and numpy arrays from here, not jax's objects.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ class BlockDim:
     """One dimension of a block.
 
     Attributes:
-      kind: `blocked`, `squeezed`, `element`, or another that jax has, in lower case.
-      size: elements that a block has of it; 1 where it is squeezed away.
+      kind: `blocked`, `squeezed`, `element`, or another of jax's, in lower case.
+      size: elements of a block; 1 if squeezed.
       bound: size of the array.
-      padding: elements that an `element` index may lie outside, before and behind.
+      padding: elements by which an `element` index may lie outside, before and after.
     """
 
     kind: str
@@ -39,28 +39,28 @@ class BlockDim:
 
     @property
     def counts_blocks(self) -> bool:
-        """Whether the index map gives a block's number, rather than an element's."""
+        """Whether the index map returns block numbers rather than elements."""
         return self.kind == "blocked"
 
     @property
     def blocks(self) -> int:
-        """How many there are; the last may reach past the end of the array."""
+        """Number of blocks; the last one may extend past the end of the array."""
         return math.ceil(self.bound / self.size) if self.size else 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """An operand that comes in blocks.
+    """An operand with blocks.
 
     Attributes:
-      name: what the kernel function calls it.
-      position: among the operands that come in blocks.
-      source: the line of the index map; None where it is jax's own.
-      buffers: as the kernel asked for them; None where it left that to Pallas.
-      revisits: whether it asked that an output block may be left and come back to.
-      index_dtypes: of what the index map returns.
-      is_whole: the block is the array, at its start.
-      bits: of one entry as it lies in memory.
+      name: of the kernel function's parameter.
+      position: among the operands with blocks.
+      source: line of the index map; None for jax's own.
+      buffers: number requested by the kernel; None if left to Pallas.
+      revisits: whether the kernel declares that an output block may be revisited.
+      index_dtypes: of the results of the index map.
+      is_whole: the block is the whole array.
+      bits: of one element in memory.
     """
 
     name: str
@@ -94,7 +94,7 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchBuffer:
-    """A buffer that the kernel asked for."""
+    """A scratch buffer."""
 
     name: str
     shape: tuple[int, ...]
@@ -105,12 +105,12 @@ class ScratchBuffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Grid:
-    """A captured kernel's grid, and what goes through it.
+    """Grid of a captured kernel, with its operands.
 
     Attributes:
-      sizes: of all dimensions, those that `vmap` added among them.
-      batch: positions of those that `vmap` added.
-      parallel: for each dimension, whether its grid points have no order.
+      sizes: of all dimensions, including those added by `vmap`.
+      batch: positions of those added by `vmap`.
+      parallel: for each dimension, whether its grid points are unordered.
       aliased: positions among the outputs of those that start with an input's values.
     """
 
@@ -134,21 +134,21 @@ class Grid:
 
 
 _GPU = ("mosaic_gpu", "triton")
-"""Modules of the compiler parameters of other backends."""
+"""Modules of compiler parameters for other back ends."""
 
 
 class NotReadable(Exception):
-    """A kernel without a grid that can be looked at beforehand; the message is the reason."""
+    """A kernel whose grid cannot be analysed statically; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Indices:
-    """Where one index map points.
+    """Results of one index map.
 
     Attributes:
-      dims: for each dimension of the block, an array that broadcasts against the grid; None as a
-        whole where it is not known.
-      reason: why it is not known, as the end of a sentence.
+      dims: for each dimension of the block, an array that broadcasts against the grid; None if
+        unknown.
+      reason: why it is unknown, as the end of a sentence.
       reads: of scalar prefetch, by the index map.
     """
 
@@ -158,11 +158,11 @@ class Indices:
 
 
 def grid(captured: Capture) -> Grid:
-    """What a captured kernel says of its grid.
+    """Describe the grid of a captured kernel.
 
     Raises:
-      NotReadable: it is a kernel over a mesh or for a GPU, or the size of its grid is known only
-        at run time.
+      NotReadable: it is a kernel over a mesh or for a GPU, or the size of its grid is known only at
+        run time.
     """
     params = captured.params
     if "grid_mapping" not in params:
@@ -206,7 +206,8 @@ def grid(captured: Capture) -> Grid:
 
 
 def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Of each grid dimension, an array that is larger than 1 along that dimension alone."""
+    """Program ids: for each grid dimension, an array that is larger than 1 along that dimension
+    only."""
     return [
         np.arange(size, dtype=np.int32).reshape([-1 if i == d else 1 for i in range(len(sizes))])
         for d, size in enumerate(sizes)
@@ -216,11 +217,11 @@ def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
 def indices(
     captured: Capture, position: int, tables: Mapping[int, np.ndarray], deadline: float
 ) -> Indices:
-    """Where the index map of an operand points, over the whole grid.
+    """Evaluate the index map of an operand over the whole grid.
 
     Args:
-      position: of the operand among those that come in blocks.
-      tables: scalar prefetch by position, as far as it is known.
+      position: of the operand among those with blocks.
+      tables: known scalar prefetch values, by position.
       deadline: of `time.monotonic`.
     """
     mapping = captured.params["grid_mapping"]
@@ -238,7 +239,7 @@ def indices(
         outputs = walker.run(block.index_map_jaxpr, args)
     except Exhausted as error:
         return Indices(dims=None, reason=str(error))
-    except Exception as error:  # noqa: BLE001 - it is the user's function that fails here
+    except Exception as error:  # noqa: BLE001 - the user's function fails here
         return Indices(dims=None, reason=f"it raises {type(error).__name__}: {error}")
     reads = tuple(walker.events)
     if len(outputs) != len(block.block_shape):
@@ -261,7 +262,6 @@ def _why_unknown(
 
 
 def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Walked:
-    """What the kernel does, at all grid points at once."""
     mapping = captured.params["grid_mapping"]
     jaxpr = captured.params["jaxpr"]
     ids = program_ids(mapping.grid)
@@ -280,9 +280,9 @@ def walk(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
             walker.run(jaxpr, _refs(walker, jaxpr, mapping))
         except Exhausted as error:
             incomplete = str(error)
-        except Exception as error:  # noqa: BLE001 - a fault of ours is said, and is not the user's
+        except Exception as error:  # noqa: BLE001 - report a bug of ours, and do not blame the user
             incomplete = f"pallas-debug failed on it, {type(error).__name__}: {error}"
-        # A table that the kernel writes to holds other values later on.
+        # The values of a table change once the kernel writes to it.
         written = walker.stale & known.keys()
         if not written:
             return Walked(events=tuple(walker.events), incomplete=incomplete)
@@ -319,7 +319,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         dtype=str(block.array_aval.dtype),
         space=_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
-        # Without an index map of the user's jax takes one of its own.
+        # Without a user's index map jax uses its own.
         source=None if source is None or source.function == "default_index_map" else source,
         buffers=getattr(mode, "buffer_count", None),
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
@@ -343,7 +343,7 @@ def _dim(entry: Any, bound: Any) -> BlockDim:
 
 
 def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
-    """For each grid dimension; `vmap` puts its own in front of those of the kernel's author."""
+    """For each grid dimension; `vmap` adds its own in front of the kernel's."""
     given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
     said = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
     missing = len(params["grid_mapping"].grid) - len(said)
@@ -361,7 +361,7 @@ def _space(aval: Any) -> str:
 
 
 def _bits(dtype: Any) -> int:
-    """Of one entry in memory; a bool takes 32 there, and a semaphore none of VMEM."""
+    """Bits of one element in memory: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
     if str(dtype) == "bool":
         return 32
     try:

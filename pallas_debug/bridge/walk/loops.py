@@ -1,4 +1,4 @@
-"""How the walk goes through branches and loops."""
+"""The walk through branches and loops."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from pallas_debug.bridge.walk.walker import Walker
 
 MAX_ITERATIONS = 1 << 16
-"""Of one loop that is walked as a whole."""
+"""Maximum iterations of a loop that is walked as a whole."""
 
 MAX_UNROLLED = 6_000
-"""Equations of one loop that is unrolled, all iterations together."""
+"""Maximum equations of an unrolled loop, over all iterations."""
 
 _ORDERED = {
     tpu_primitives.dma_start_p,
@@ -33,7 +33,7 @@ _ORDERED = {
     pallas_primitives.semaphore_signal_p,
     pallas_primitives.semaphore_wait_p,
 }
-"""What must be told in the order in which it happens."""
+"""Primitives whose order matters."""
 
 
 def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -130,11 +130,11 @@ def _counted_while(
     walker: Walker, inner: Any, n_consts: int, carry: list[Value], goes_on: Any, body: Any,
     place: WalkState,
 ) -> list[Value] | None:  # fmt: skip
-    """A loop whose condition looks at counters alone, as a whole; None where it is not one."""
+    """Walk a loop whose condition depends only on counters as a whole; None for other loops."""
     number = 64
     while number <= MAX_ITERATIONS:
         steps = _leading(np.arange(number, dtype=np.int64), place)
-        # What it reads is not told as certain: it may look at iterations that there are not.
+        # Its reads are uncertain: it may see iterations that do not exist.
         maybe = replace(place, certain=False)
         more = goes_on(_counters(inner, n_consts, carry, steps), maybe)
         if not isinstance(more, np.ndarray) or more.ndim < steps.ndim:
@@ -142,7 +142,7 @@ def _counted_while(
         if numbers.too_large(place.where, more):
             return None
         if not (more[-1] & place.where).any():
-            # A condition that was false once has ended the loop.
+            # The loop ends once the condition is false.
             where = np.logical_and.accumulate(more, axis=0) & place.where
             there = replace(place, where=where, ordered=False)
             if where.any():
@@ -153,7 +153,7 @@ def _counted_while(
 
 
 def _leading(steps: np.ndarray, place: WalkState) -> np.ndarray:
-    """One more dimension in front of those of the grid and of the loops around."""
+    """Add a leading dimension to those of the grid and the surrounding loops."""
     return steps.reshape(-1, *(1,) * place.where.ndim)
 
 
@@ -171,7 +171,7 @@ def _as_a_whole(
 
 
 def _counters(inner: Any, n_consts: int, carry: Sequence[Value], steps: np.ndarray) -> list[Value]:
-    """The carried values in all iterations: those that stay, and those that count."""
+    """Carried values in all iterations: constants and counters."""
     made = {out: eqn for eqn in inner.eqns for out in eqn.outvars}
     values: list[Value] = []
     for variable, out, start in zip(inner.invars[n_consts:], inner.outvars, carry, strict=False):
@@ -187,7 +187,6 @@ def _counters(inner: Any, n_consts: int, carry: Sequence[Value], steps: np.ndarr
 
 
 def _step(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
-    """By how much a carried value grows in each iteration."""
     eqn = None if isinstance(out, jax_core.Literal) else made.get(out)
     if eqn is None or eqn.primitive is not lax.add_p or variable not in eqn.invars:
         return None
@@ -196,7 +195,7 @@ def _step(variable: Any, out: Any, made: Mapping[Any, Any]) -> int | None:
 
 
 def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
-    """One value of what several branches give, each at its grid points."""
+    """Merge the results of several branches, each at its grid points."""
     if not results:
         return UNKNOWN
     value = results[-1][1][i]
@@ -213,14 +212,12 @@ def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
 
 
 def _is_ordered(jaxpr: Any) -> bool:
-    """Whether there are semaphores or copies in it."""
     return any(eqn.primitive in _ORDERED for eqn in jaxpr.eqns) or any(
         _is_ordered(inner) for inner in _inner(jaxpr)
     )
 
 
 def _equations(jaxpr: Any) -> int:
-    """How many there are, inner ones included."""
     return len(jaxpr.eqns) + sum(map(_equations, _inner(jaxpr)))
 
 

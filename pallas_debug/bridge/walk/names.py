@@ -1,4 +1,4 @@
-"""Which names the installed Pallas has, and where one that is missed stands today."""
+"""Names of the installed Pallas, and current replacements of removed ones."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from types import ModuleType
 PALLAS = "jax.experimental.pallas"
 
 _ALIASES = {PALLAS: "pl", f"{PALLAS}.tpu": "pltpu"}
-"""What a reader knows the modules by, in the order in which a name is looked for in them."""
+"""Usual aliases of the modules, in the order in which a replacement is searched for."""
 
 
 def is_pallas(module: str) -> bool:
-    """Whether a module is Pallas, or one of its own."""
+    """Whether a module is Pallas, or one of its submodules."""
     return module == PALLAS or module.startswith(f"{PALLAS}.")
 
 
 def missing(module: str, name: str) -> str | None:
-    """What jax says of a name that a module of Pallas does not have.
+    """jax's message on a name that a module of Pallas does not have.
 
-    None where it has it, and where that cannot be told: there is no such module here.
+    None if it has the name, or if the module does not exist in this jax.
     """
     found = _module(module)
     if found is None or _is_module(f"{module}.{name}"):
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a name that is deprecated is there
+            warnings.simplefilter("ignore")  # a deprecated name exists
             getattr(found, name)
     except AttributeError as error:
         return str(error)
@@ -36,9 +36,9 @@ def missing(module: str, name: str) -> str | None:
 
 
 def replacement(module: str, name: str) -> str | None:
-    """What a name of Pallas is called today, as one writes it; None where that is not known.
+    """Current name of a removed name of Pallas, as written in code; None if unknown.
 
-    It is there: in the same module without the `TPU` in front, or else in another one.
+    Verified to exist: in the same module without the `TPU` prefix, or in another one.
     """
     short = name.removeprefix("TPU")
     places = [(module, short), *((other, name) for other in _ALIASES if other != module)]
@@ -53,16 +53,15 @@ def _has(module: str, name: str) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is such a module; it is no attribute before it is imported, and need not be
-    one that can be imported here."""
+    """Whether there is such a module; it need not have been imported, nor be importable here."""
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # what is in front of the last dot is no package
+    except ModuleNotFoundError:  # the part before the last dot is no package
         return False
 
 
 def _module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - one for another machine may raise anything as it is loaded
+    except Exception:  # noqa: BLE001 - a module for another machine may raise anything on import
         return None

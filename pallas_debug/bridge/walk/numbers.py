@@ -1,8 +1,8 @@
 """Scalar equations of a jaxpr in numpy, over all grid points at once.
 
 A value is an array that broadcasts against the grid: one that depends on a single grid dimension
-has a single dimension that is not 1, whatever the size of the grid. What this cannot compute it
-says it cannot; it never guesses.
+has a single dimension other than 1, whatever the size of the grid. Values that cannot be computed
+are None, never guessed.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 MAX_ELEMENTS = 1 << 25
-"""Of one value: what depends on more grid points than that is not computed."""
+"""Maximum elements of one value: those that depend on more grid points are not computed."""
 
 
 def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
-    """The only output of a scalar equation; None where there is no rule or it is too large.
+    """Compute the only output of a scalar equation; None without a rule, or if it is too large.
 
-    Overflows as XLA does: call it within `np.errstate(all="ignore")`.
+    Overflows like XLA: call it within `np.errstate(all="ignore")`.
     """
     rule = _RULES.get(eqn.primitive.name)
     if rule is None or len(eqn.outvars) != 1:
@@ -32,13 +32,13 @@ def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def is_number(aval: Any) -> bool:
-    """Whether numpy has this dtype: jax's own (keys, semaphores) and small floats are left out."""
+    """Whether numpy has this dtype: not jax's own (keys, semaphores), nor small floats."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 
 
 def too_large(*values: np.ndarray) -> bool:
-    """Whether these broadcast to more elements than are worth it."""
+    """Whether the broadcast result has too many elements."""
     if all(value.size == 1 for value in values):
         return False
     size = 1
@@ -48,11 +48,11 @@ def too_large(*values: np.ndarray) -> bool:
 
 
 def _divided(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """As XLA divides: towards zero, and by zero to all bits set."""
+    """Divide as XLA does: towards zero, and all bits set for a zero divisor."""
     if a.dtype.kind == "f":
         return np.asarray(np.divide(a, b))
     safe = np.where(b == 0, 1, b)
-    # In floor division a negative quotient with a remainder is one too small.
+    # Floor division: a negative quotient with a remainder is one too small.
     quotient = a // safe
     inexact = (quotient * safe != a) & ((a < 0) != (safe < 0))
     return np.where(b == 0, np.full_like(a, -1), quotient + inexact)
@@ -114,7 +114,7 @@ _PLAIN: dict[str, Callable[..., Any]] = {
     "shift_right_arithmetic": np.right_shift,
     "shift_right_logical": _logical_shift,
 }
-"""Functions of the operands alone."""
+"""Primitives that depend only on their operands."""
 
 _RULES: dict[str, Callable[..., Any]] = {
     **{name: _plain(function) for name, function in _PLAIN.items()},
@@ -123,7 +123,7 @@ _RULES: dict[str, Callable[..., Any]] = {
     "square": lambda _, x: x * x,
     "integer_pow": lambda eqn, x: x ** eqn.params["y"] if eqn.params["y"] >= 0 else 1 / x,
     "clamp": lambda _, low, x, high: np.minimum(np.maximum(x, low), high),
-    # These leave a scalar as it is; its dtype is that of the output.
+    # Identity on a scalar, except for the dtype of the output.
     **dict.fromkeys(
         [
             *("convert_element_type", "multiple_of", "copy", "copy_p", "stop_gradient", "reshape"),

@@ -1,4 +1,4 @@
-"""The operations of a kernel one by one, and what jax's lowering for the TPU knows of each."""
+"""Operations of a kernel one by one, with the properties that jax's TPU lowering depends on."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
-"""Of a value of which nothing is said: it may be a multiple of whatever is asked for."""
+"""Multiple of anything: for a value of which nothing is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Typed:
-    """What a value is: a number, a vector, or a ref with its memory space."""
+    """Type of a value: a number, a vector, or a ref with its memory space."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -48,15 +48,15 @@ class Equation:
     """An equation.
 
     Attributes:
-      has_rule: whether jax's lowering for the TPU has a rule for it.
-      stacked: outputs that a loop stacks up, one for each iteration.
+      has_rule: whether jax's TPU lowering has a rule for it.
+      stacked: outputs that a loop stacks, one per iteration.
       is_debug: of a check: it is a `debug_check`.
-      lane_start: of an access to a ref of two dimensions or more whose last one is sliced: a number
-        that the start is a multiple of, as far as can be proven; None where it is no such access.
+      lane_start: of an access to a ref of at least two dimensions with a sliced last one: a number
+        that the start is provably a multiple of; None for other operations.
       lane_size: of that slice.
-      ref: name of the ref that is accessed.
-      float_index: dtype of an index of an access or a copy that is a float; empty where none is.
-      turns_lanes: a vector of bools that lies along the lanes is made a column.
+      ref: name of the accessed ref.
+      float_index: dtype of a float used as an index; empty if there is none.
+      turns_lanes: a vector of bools along the lanes becomes a column.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Equation:
 
 
 def operations(captured: Capture) -> Iterator[Equation]:
-    """Every operation of a kernel, in the order of its program, loops and branches included."""
+    """Every operation of a kernel, in program order, including loops and branches."""
     jaxpr = captured.params["jaxpr"]
     names = list(jaxpr.debug_info.arg_names or ())
     names += [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
@@ -109,7 +109,7 @@ def _inside(
 
 
 def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
-    """Inner jaxprs, and what each of their inputs is of the equation's; None for what is new."""
+    """Inner jaxprs, with the equation's operand for each of their inputs; None for new values."""
     params = eqn.params
     if eqn.primitive is conditionals.cond_p:
         for branch in params["branches"]:
@@ -133,7 +133,7 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
 
 
 def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
-    """The inputs of a loop's body; of what it carries only refs are what they were outside."""
+    """Inputs of a loop's body; of the carried values, only refs are those from outside."""
     return [
         (variable, atom if i < n_consts or _is_ref(atom) else None)
         for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
@@ -195,8 +195,8 @@ _COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
 def _float_index(eqn: Any) -> str:
     """The dtype of an index that is a float.
 
-    Behind the ref and what is stored an access takes indices alone; a copy takes refs, which are
-    no numbers, their indices and the number of a device.
+    Operands of an access after the ref and the stored value are indices; operands of a copy are
+    refs, indices and a device's number.
     """
     first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
     for atom in () if first is None else eqn.invars[first:]:
@@ -207,14 +207,14 @@ def _float_index(eqn: Any) -> str:
 
 
 _BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
-"""Comparisons, and what bools are combined by: their results lie as their operands do."""
+"""Comparisons and boolean operations: results have the layout of their operands."""
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
     """Whether the result surely is one row of lanes, as it was loaded.
 
-    What a reduction or an index along another dimension gives may lie along the sublanes, where a
-    column is what it is already.
+    The result of a reduction or index along another dimension may lie along the sublanes, where it
+    is a column already.
     """
     if len(eqn.outvars) != 1:
         return False
@@ -236,8 +236,8 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 
 def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether a row of bools becomes a column: of both libtpus that we know one refuses it, and the
-    other dies of it. Numbers are moved without ado."""
+    """Whether a row of bools becomes a column: of two known releases of libtpu one rejects it, and
+    the other crashes. Numbers are unproblematic."""
     if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
         return False
     given, made = eqn.invars[0], eqn.outvars[0].aval
@@ -252,7 +252,7 @@ def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 
 def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:
-    """What the start of the last dimension's slice is a multiple of, and the slice's size."""
+    """A number that divides the start of the last dimension's slice, and the slice's size."""
     first = _FIRST_INDEX.get(eqn.primitive)
     if first is None:
         return None, 0
@@ -280,9 +280,9 @@ def _is_integer(aval: Any) -> bool:
 
 
 def _proven(eqn: Any, multiples: Mapping[Any, int]) -> int:
-    """What a scalar is a multiple of, by products, sums and hints alone.
+    """A number that a scalar is provably a multiple of, by products, sums and hints.
 
-    Whatever else was done to it, the compiler may know more than this does.
+    For other operations, the compiler may know more than this does.
     """
     if not eqn.outvars or not _is_integer(eqn.outvars[0].aval):
         return ANYTHING

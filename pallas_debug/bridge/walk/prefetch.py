@@ -1,9 +1,9 @@
-"""What a program hands its kernels as scalar prefetch, as far as its arguments decide it.
+"""Scalar prefetch values that a program passes to its kernels, if its arguments determine them.
 
-The program is traced, and of its equations those are computed, on the CPU, that lead from arguments
-and constants to a kernel's tables. Nothing is guessed at: a table that comes of an argument without
-values, of a kernel, or of a sum of floats, which another chip may round otherwise, is not known.
-Neither is one of a call that may not be made: in a branch, in a loop of unknown length.
+The program is traced, and those of its equations are computed, on the CPU, that lead from arguments
+and constants to a kernel's tables. Nothing is guessed: a table is unknown if it depends on an
+argument without values, on a kernel, or on a sum of floats, which another chip may round
+differently. So is that of a call that may not happen: in a branch, or in a loop of unknown length.
 """
 
 from __future__ import annotations
@@ -26,17 +26,16 @@ from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
-"""Of one call of a kernel: what each of its scalar-prefetch operands holds; None where it is not
-known."""
+"""Scalar prefetch of one call of a kernel, per operand; None if unknown."""
 
 MAX_EQUATIONS = 2_000
-"""That are computed of one program."""
+"""Maximum equations to compute for one program."""
 
 MAX_ELEMENTS = 1 << 22
-"""That an equation may take and give: tables are small, and what they are made of is not large."""
+"""Maximum elements of an equation's operands and results: tables are small."""
 
 MAX_ITERATIONS = 1 << 12
-"""Of a loop that is computed."""
+"""Maximum iterations of a loop that is computed."""
 
 _EXACT = frozenset(
     {
@@ -47,12 +46,12 @@ _EXACT = frozenset(
         *("rev", "pad", "split", "copy", "convert_element_type", "stop_gradient"),
     }
 )
-"""What gives the same of floats on every chip. Of integers and bools everything does."""
+"""Primitives with the same result for floats on every chip; for integers and bools all have."""
 
 
 @dataclass(frozen=True, eq=False)
 class _Step:
-    """An equation whose inputs are known."""
+    """An equation with known inputs."""
 
     eqn: Any
     inputs: tuple[_Known, ...]
@@ -73,7 +72,7 @@ _Values = Sequence[_Known | None]
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
-    """For each kernel with scalar prefetch, by its digest, what each of its calls is given."""
+    """The tables of each call of each kernel with scalar prefetch, by the kernel's digest."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = [
         i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
@@ -96,20 +95,20 @@ def tables(
 
 
 def _dtype(leaf: Any) -> Any:
-    """As jax takes it: without x64 it makes int32 of int64, and from 0.12 on it warns of that."""
+    """The dtype that jax uses: without x64 it makes int32 of int64, and from 0.12 on it warns."""
     is_plain = isinstance(leaf.dtype, np.dtype)
     return jax.dtypes.canonicalize_dtype(leaf.dtype) if is_plain else leaf.dtype
 
 
 class _Program:
-    """Walks a program's jaxpr for the kernels in it, and what leads to their tables."""
+    """Walks a program's jaxpr for its kernels and the equations that lead to their tables."""
 
     def __init__(self) -> None:
-        self._steps: list[_Step] = []  # in the order in which they can be computed
+        self._steps: list[_Step] = []  # in an order in which they can be computed
         self._calls: list[tuple[str, list[_Known | None]]] = []
 
     def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
-        """The outputs of a jaxpr."""
+        """Walk a jaxpr; returns its outputs."""
         known: dict[Any, _Known | None] = {}
         known.update(zip(jaxpr.constvars, consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
@@ -117,7 +116,7 @@ class _Program:
         def read(atom: Any) -> _Known | None:
             if not isinstance(atom, jax_core.Literal):
                 return known.get(atom)
-            dtype = getattr(atom.aval, "dtype", None)  # a bare number would take another
+            dtype = getattr(atom.aval, "dtype", None)  # a Python scalar would get another
             return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
 
         for eqn in jaxpr.eqns:
@@ -145,12 +144,12 @@ class _Program:
         return unknown
 
     def _inside(self, eqn: Any, closed: Any, inputs: list[_Known | None]) -> None:
-        """The kernels in a loop, a branch or the like."""
+        """Walk the kernels in a loop, a branch or the like."""
         inner, consts = rewrite.opened(closed)
         args: list[_Known | None] = [None] * len(inner.invars)
         constants: list[_Known | None] = [None] * len(inner.constvars)
         if eqn.primitive is loops.scan_p and eqn.params["length"]:
-            # What is the same in all iterations; the body runs once at least.
+            # Loop constants are the same in all iterations; the body runs at least once.
             n_consts, _ = rewrite.scan_sizes(eqn.params)
             args[:n_consts] = inputs[:n_consts]
             constants = [_Known(c) for c in consts]
@@ -161,7 +160,7 @@ class _Program:
         if mapping is None or not mapping.num_index_operands:
             return
         first = mapping.num_dynamic_grid_bounds
-        # As the hook sees it that is told of its lowering: the same kernel has the same digest.
+        # As in the hook, so that the same kernel has the same digest.
         context = SimpleNamespace(
             module_context=SimpleNamespace(axis_context=None),
             avals_in=[atom.aval for atom in eqn.invars],
@@ -171,7 +170,7 @@ class _Program:
         self._calls.append((seen.kernel.digest, given))
 
     def computed(self) -> dict[str, list[Tables]]:
-        """The tables of each kernel, each choice of them once."""
+        """The tables of each kernel, without duplicates."""
         wanted = [value for _, given in self._calls for value in given if value is not None]
         values = iter(_compute(self._steps, wanted))
         found: dict[str, list[Tables]] = {}
@@ -184,13 +183,13 @@ class _Program:
 
 
 def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarray]:
-    """The values, by no more steps than they take, all in one program."""
+    """Compute values in one program, with only the steps they need."""
     needed: set[_Step] = {value.step for value in wanted if value.step is not None}
     for step in reversed(steps):
         if step in needed:
             needed.update(value.step for value in step.inputs if value.step is not None)
     chosen = [step for step in steps if step in needed]
-    # Constants are arguments of that program: XLA would fold them while it compiles.
+    # Constants are arguments of that program: XLA would fold them at compile time.
     constants = {
         id(value): value
         for value in (*wanted, *(value for step in chosen for value in step.inputs))
@@ -220,7 +219,7 @@ def _compute(steps: Sequence[_Step], wanted: Sequence[_Known]) -> list[np.ndarra
 
 
 def _is_computable(eqn: Any) -> bool:
-    """Whether an equation gives the same on every chip, and soon."""
+    """Whether an equation gives the same result on every chip, and quickly."""
     name = eqn.primitive.name
     if eqn.effects or eqn.primitive in hook.PRIMITIVES.values() or eqn.primitive is loops.while_p:
         return False

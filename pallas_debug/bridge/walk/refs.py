@@ -1,4 +1,4 @@
-"""What the walk tells of refs: loads and stores, copies, semaphores, checks, hints."""
+"""Events of refs: loads and stores, copies, semaphores, checks, hints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ACCESSES = {
     pallas_primitives.load_p: ("read", None),
     pallas_primitives.swap_p: ("write", None),
 }
-"""What an access does, and with which input its index begins."""
+"""Kind of each access, and the input with which its index begins."""
 
 
 def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -66,7 +66,7 @@ def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> 
 
 
 def _entry(walker: Walker, buffer: KernelRef, view: View) -> np.ndarray | None:
-    """A scalar of a table that is known; of what lies outside, the nearest."""
+    """An element of a known table; the nearest one for an index outside."""
     table = walker.tables.get(-1 if buffer.position is None else buffer.position)
     if table is None or buffer.position in walker.stale or len(view.levels) > 1:
         return None
@@ -80,7 +80,7 @@ def _entry(walker: Walker, buffer: KernelRef, view: View) -> np.ndarray | None:
 
 
 def _view(walker: Walker, ref: Any, transforms: Any = ()) -> View:
-    """Of a ref, or of a transformed one."""
+    """View of a ref, or of a transformed one."""
     if not isinstance(ref, KernelRef):
         return _view(walker, ref.ref, (*ref.transforms, *transforms))
     levels: list[tuple[Dim, ...]] = []
@@ -108,7 +108,7 @@ def _dim(walker: Walker, index: Any, bound: Any) -> Dim:
 
 
 def _axes(view: View, rank: int) -> tuple[int | None, ...]:
-    """For each dimension of what is read, that of the buffer which it is as a whole."""
+    """For each dimension of the value read, the dimension of the buffer that it covers entirely."""
     if not view.is_plain or len(view.levels) > 1:
         return (None,) * rank
     if not view.levels:
@@ -173,7 +173,7 @@ def _copied(
         amount=_bytes(view),
         remote=device is not None or other is not None,
     )
-    if other is not None:  # the semaphore that tells the sender; its counts are not followed
+    if other is not None:  # the sender's semaphore; its counts are not tracked
         walker.tell(what, eqn, place, semaphore=_view(walker, other), remote=True)
 
 
@@ -236,7 +236,7 @@ def _bytes(view: View) -> np.ndarray | None:
 
 
 def plain_stores(jaxpr: Any) -> set[int]:
-    """Equations that swap, and whose result, what was there before, nobody uses."""
+    """Swap equations whose result, the previous value, is unused."""
     used = {id(atom) for eqn in jaxpr.eqns for atom in eqn.invars} | set(map(id, jaxpr.outvars))
     stores = (eqn for eqn in jaxpr.eqns if _ACCESSES.get(eqn.primitive, ("", 0))[0] == "write")
     return {id(eqn) for eqn in stores if all(id(out) not in used for out in eqn.outvars)}

@@ -1,4 +1,4 @@
-"""What a value is to the walk over a jaxpr, and where the walk is."""
+"""Values in the walk over a jaxpr, and the position of the walk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pallas_debug.bridge.walk.events import KernelRef, Origin
 
 
 class Exhausted(Exception):
-    """The walk would take too long; the message says what was too much."""
+    """The walk would take too long; the message names what was too much."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """A value that is not known, and the reads that it comes of."""
+    """An unknown value, and the reads that it comes from."""
 
     origins: frozenset[Origin] = frozenset()
 
@@ -24,19 +24,19 @@ class Data:
 UNKNOWN = Data()
 
 Value = np.ndarray | Data | KernelRef
-"""A scalar that is known, over the grid; one that is not, or a vector; a ref."""
+"""A known scalar, over the grid; an unknown one, or a vector; a ref."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WalkState:
-    """Where the walk is.
+    """Position of the walk.
 
     Attributes:
-      where: at which grid points, with loops that are walked as a whole in front.
+      where: grid points, with leading dimensions for loops walked as a whole.
       certain: no condition around it is unknown.
-      ordered: it is walked once for each iteration of the loops around it.
-      loops: iterations of those that are unrolled, outermost first.
-      calls: equations that call what it is part of, outermost first.
+      ordered: it is walked once per iteration of the loops around it.
+      loops: iterations of unrolled loops, outermost first.
+      calls: enclosing call equations, outermost first.
     """
 
     where: np.ndarray

@@ -1,9 +1,9 @@
-"""Walks a kernel's jaxpr at all grid points at once, and tells what it does there.
+"""Walk a kernel's jaxpr at all grid points at once, and record its effects.
 
-Nothing runs. What depends on program ids, loop counters, literals and known scalar prefetch alone
-is computed in numpy (`numbers.py`); all else is unknown, and what depends on it is told as
-not certain. A loop with semaphores or copies in it is unrolled, as their order matters; any other
-is walked once with its iterations as one more dimension.
+Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
+prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
+them are uncertain. A loop with semaphores or copies is unrolled, as their order matters; any other
+is walked once with its iterations as an additional dimension.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
 
 MAX_EQUATIONS = 10_000
-"""That are walked, those of unrolled loops once for each iteration."""
+"""Maximum equations to walk, with each iteration of unrolled loops."""
 
 _RULES = {**refs.RULES, **loops.RULES}
 
@@ -32,14 +32,14 @@ class Walker:
     """Walks one jaxpr.
 
     Attributes:
-      ids: the program ids, one for each dimension of the grid that the kernel's author sees.
+      ids: program ids, one for each dimension of the grid in the kernel's source.
       sizes: of those dimensions.
-      tables: what scalar prefetch holds, by the position of its ref.
-      unrolls: whether every loop is walked step by step, for the value that comes out of it.
+      tables: scalar prefetch by the position of its ref.
+      unrolls: whether every loop is unrolled, for the value that comes out of it.
       deadline: of `time.monotonic`, after which the walk ends.
-      events: what was told so far.
+      events: so far.
       stale: positions of refs that were written to.
-      plain_stores: `id`s of equations that store, and use nothing of what was there.
+      plain_stores: `id`s of equations that store and do not use the previous value.
     """
 
     ids: Sequence[np.ndarray]
@@ -69,7 +69,6 @@ class Walker:
             return self.inner(inner, [self.constant(c) for c in consts], args, place)
 
     def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> KernelRef:
-        """A ref of the kernel."""
         self._buffers += 1
         space = getattr(aval, "memory_space", None)
         return KernelRef(
@@ -85,7 +84,7 @@ class Walker:
     def inner(
         self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
     ) -> list[Value]:
-        """Walk a jaxpr that is part of this one; returns its outputs."""
+        """Walk an inner jaxpr; returns its outputs."""
         if id(jaxpr) not in self._seen:
             self._seen.add(id(jaxpr))
             self.plain_stores |= refs.plain_stores(jaxpr)
@@ -111,7 +110,6 @@ class Walker:
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Any) -> Value:
-        """A number that is written in the program."""
         if np.ndim(value) == 0 and np.asarray(value).dtype.kind in "biuf":
             return np.asarray(value).reshape((1,) * self.rank)
         return UNKNOWN
@@ -139,7 +137,7 @@ class Walker:
         return self._plain(eqn, inputs, place)
 
     def _plain(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
-        """An equation without refs."""
+        """Walk an equation without refs."""
         known = [value for value in inputs if isinstance(value, np.ndarray)]
         if len(known) == len(inputs):
             value = numbers.compute(eqn, known)
@@ -163,7 +161,7 @@ class Walker:
                 )
 
     def tell(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
-        """Write an event down; returns its number."""
+        """Record an event; returns its number."""
         number = len(self.events)
         self.events.append(
             Event(

@@ -1,4 +1,4 @@
-"""Ways to make a program smaller. Whether it still fails the same is for others to see."""
+"""Changes that make a program smaller. The caller checks whether it still fails in the same way."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _PARAMETERS = re.compile(r"^def (?P<name>\w+)\((?P<parameters>.*)\):$")
 _OPTIONS = ("name=", "input_output_aliases=", "compiler_params=", "cost_estimate=", "metadata=")
 
 _SMALL = (1, 8, 16, 32, 128)
-"""Sizes that are tried before a half is: they are those of tiles."""
+"""Sizes to try before halving: those of tiles."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Reduction:
-    """A smaller program, and in words what was done to make it so."""
+    """A smaller program, and a description of the change."""
 
     what: str
     program: Program
@@ -38,7 +38,7 @@ Kind = Callable[[Program], Iterator[Reduction]]
 
 
 def without_statements(program: Program) -> Iterator[Reduction]:
-    """Half of the statements, a quarter, and so on down to one: taken out, or made zeros."""
+    """Remove half of the statements, then fewer down to one, or replace them with zeros."""
     total = program.size
     chunk = max(total // 2, 1)
     while True:
@@ -54,9 +54,9 @@ def without_statements(program: Program) -> Iterator[Reduction]:
 
 
 def _without(body: Sequence[Node], chosen: range) -> tuple[tuple[Node, ...], int]:
-    """The statements with those of these numbers taken out, and how many they were.
+    """Remove the statements with these numbers; also returns how many they were.
 
-    One whose results are read leaves zeros; a function is left to who calls it.
+    A statement whose results are read becomes zeros; a function that is called is kept.
     """
     read = set().union(*(node.reads for node in every(body)))
     number = -1
@@ -88,7 +88,7 @@ def _without(body: Sequence[Node], chosen: range) -> tuple[tuple[Node, ...], int
 
 
 def unwrapped(program: Program) -> Iterator[Reduction]:
-    """A branch as if it were always taken, a loop as if it ran once."""
+    """Replace a branch as if it were always taken, a loop as if it ran once."""
     for number, node in enumerate(every(program.body)):
         inline = _inline(node, program.body)
         if inline is not None:
@@ -121,7 +121,7 @@ def _inline(node: Node, body: Sequence[Node]) -> tuple[str, tuple[Node, ...]] | 
 
 
 def _replaced(body: Sequence[Node], number: int, nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """With the statement of this number, as `every` counts, replaced."""
+    """Replace the statement with this number, as `every` counts."""
     kept: list[Node] = []
     for node in body:
         size = 1 + sum(1 for _ in every(node.body))
@@ -136,7 +136,7 @@ def _replaced(body: Sequence[Node], number: int, nodes: Sequence[Node]) -> tuple
 
 
 def smaller_grid(program: Program) -> Iterator[Reduction]:
-    """All of the grid's dimensions 1, then each."""
+    """Set all dimensions of the grid to 1, then each."""
     for at, line in enumerate(program.after):
         found = _GRID.match(line)
         if found is None:
@@ -155,7 +155,7 @@ def smaller_grid(program: Program) -> Iterator[Reduction]:
 
 
 def bypassed(program: Program) -> Iterator[Reduction]:
-    """A result that is one of its operands, where that has the same type."""
+    """Replace a result with one of its operands of the same type."""
     nodes = list(every(program.body))
     types = {node.targets[0]: node.types for node in nodes if len(node.targets) == 1}
     for number, node in enumerate(nodes):
@@ -171,7 +171,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def smaller_sizes(program: Program) -> Iterator[Reduction]:
-    """Each size of an array or block smaller, wherever it stands in the program."""
+    """Reduce each size of an array or block, everywhere in the program."""
     text = program.text
     sizes = {int(n) for found in _SHAPE.finditer(text) for n in _NUMBER.findall(found[1])}
     for size in sorted(sizes, reverse=True):
@@ -190,7 +190,7 @@ def _with_size(line: str, size: int, small: int) -> str:
 
 
 def without_options(program: Program) -> Iterator[Reduction]:
-    """What the call is given beside its blocks, left out."""
+    """Remove arguments of the call other than its blocks."""
     for at, line in enumerate(program.after):
         if line.strip().startswith(_OPTIONS):
             name = line.strip().partition("=")[0]
@@ -199,7 +199,7 @@ def without_options(program: Program) -> Iterator[Reduction]:
 
 
 def simpler_index_maps(program: Program) -> Iterator[Reduction]:
-    """Index maps that give the first block at every grid point."""
+    """Replace index maps by ones that return the first block at every grid point."""
     for at, line in enumerate(program.after):
         found = _BLOCK.search(line)
         grid = next(filter(None, map(_GRID.match, program.after)), None)
@@ -215,7 +215,7 @@ def simpler_index_maps(program: Program) -> Iterator[Reduction]:
 
 
 def without_operands(program: Program) -> Iterator[Reduction]:
-    """An operand that the kernel does not touch, left out."""
+    """Remove an operand that the kernel does not use."""
     read = set().union(*(node.reads for node in every(program.body)))
     found = _PARAMETERS.match(program.before[-1])
     names = found["parameters"].split(", ") if found else []
@@ -231,7 +231,7 @@ def without_operands(program: Program) -> Iterator[Reduction]:
         ):
             after = [_without_prefetch(line, name) for line in after]
         if "out_shape=[]," in re.sub(r"\s", "", "".join(after)):
-            continue  # a program without results is not one for a TPU
+            continue  # a TPU program needs results
         changed = (*before, f"def {found['name']}({rest}):")
         yield Reduction(
             what=f"left out the operand {name}",
@@ -240,7 +240,7 @@ def without_operands(program: Program) -> Iterator[Reduction]:
 
 
 def _without_prefetch(line: str, name: str) -> str:
-    """A line of the call without a scalar-prefetch operand."""
+    """Remove a scalar-prefetch operand from a line of the call."""
     count = re.search(r"num_scalar_prefetch=(\d+)", line)
     if count:
         return line.replace(count[0], f"num_scalar_prefetch={int(count[1]) - 1}")
@@ -248,7 +248,7 @@ def _without_prefetch(line: str, name: str) -> str:
 
 
 def without_unused_functions(program: Program) -> Iterator[Reduction]:
-    """Index maps that no block has any more."""
+    """Remove index maps that no block uses any more."""
     text = "\n".join(program.after)
     for found in re.finditer(r"^def (\w+)\(.*\):\n(?:    .*\n|\n)+", text, re.MULTILINE):
         name = found[1]
@@ -271,4 +271,4 @@ KINDS: tuple[Kind, ...] = (
     without_unused_functions,
     smaller_sizes,
 )
-"""In the order in which they are tried, again and again until none of them helps."""
+"""Changes in the order in which they are tried, repeatedly until none of them helps."""

@@ -1,7 +1,7 @@
-"""A program as lines that can be taken out: its kernel's statements as a tree.
+"""A program as removable lines: the kernel's statements as a tree.
 
-Relies on how `grammar.py` writes: a statement is one line, the types of its results stand in its
-comment, and the body of a function is indented by four spaces.
+Relies on the output of `grammar.py`: a statement is one line, a comment holds the types of its
+results, and the body of a function is indented by four spaces.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Node:
     """A statement, without its indentation.
 
     Attributes:
-      head: lines that stand in front of it: a decorator.
-      body: statements of a function that it defines.
+      head: preceding lines: a decorator.
+      body: statements of the function that it defines.
     """
 
     text: str
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is a function that runs where it stands, under a condition."""
+        """Whether it is a function that runs in place, under a condition."""
         return self.is_function and bool(self.head)
 
     @property
@@ -51,7 +51,7 @@ class Node:
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The names that it gives to its results, as they stand."""
+        """Names of its results, in order."""
         tree = _parsed(self.code)
         if not isinstance(tree, ast.Assign) or _is_store(tree):
             return ()
@@ -59,12 +59,11 @@ class Node:
 
     @property
     def types(self) -> str:
-        """Those of its results."""
         return _parts(self.text)[1]
 
     @property
     def reads(self) -> set[str]:
-        """The names that it needs, in its body too."""
+        """Names that it needs, including in its body."""
         found: set[str] = set()
         for text in (*(h.removeprefix("@") for h in self.head), self.code):
             if not text.startswith("def "):
@@ -78,13 +77,12 @@ class Node:
 
     @property
     def does_something(self) -> bool:
-        """Whether it is there for more than its results."""
         if self.is_function:
             return self.is_branch
         return not self.targets or "jax.ref.swap(" in self.code
 
     def zeros(self) -> Node | None:
-        """The same results as zeros; None where their types have none."""
+        """The same results as zeros; None for types that have none."""
         targets, comment = self.targets, self.types
         types = list(_TYPE.finditer(comment))
         if not targets or "Ref<" in comment or len(types) != len(targets) or "_" in targets:
@@ -99,7 +97,7 @@ class Program:
     """A program: lines, one function's statements, lines.
 
     Attributes:
-      before, after: what stands around the kernel function's body, its first line included.
+      before, after: lines around the kernel function's body, including its first line.
     """
 
     before: tuple[str, ...]
@@ -113,16 +111,15 @@ class Program:
 
     @property
     def size(self) -> int:
-        """How many statements the kernel has."""
         return sum(1 for _ in every(self.body))
 
     def with_body(self, body: Sequence[Node]) -> Program:
-        """With other statements, and without those that then do nothing."""
+        """Replace the body, and drop statements that then have no effect."""
         return replace(self, body=tidied(tuple(body)))
 
 
 def parse(text: str) -> Program:
-    """A program as `bridge/spell` wrote it, or as `Program.text` gives it."""
+    """Parse a program as `bridge/unparse` writes it, or as `Program.text` returns it."""
     lines = text.rstrip("\n").split("\n")
     start = next(i for i, line in enumerate(lines) if line.startswith("def ")) + 1
     end = start
@@ -133,16 +130,16 @@ def parse(text: str) -> Program:
 
 
 def every(body: Sequence[Node]) -> Iterator[Node]:
-    """All statements, those of functions within too."""
+    """All statements, including those of nested functions."""
     for node in body:
         yield node
         yield from every(node.body)
 
 
 def tidied(body: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Without second names, zeros that nobody reads, functions that nobody calls, empty branches.
+    """Remove aliases, unused zeros, uncalled functions and empty branches.
 
-    What computes a result that nobody reads is left: it may be what fails.
+    A computation whose result is unused is kept: it may be what fails.
     """
     while True:
         second = next(filter(None, (_ALIAS.fullmatch(node.code) for node in every(body))), None)
@@ -179,7 +176,7 @@ def _is_zeros(node: Node) -> bool:
 
 
 def _renamed(body: Sequence[Node], name: str, value: str) -> tuple[Node, ...]:
-    """Without the line that gives a value a second name, and with the first instead."""
+    """Remove the line that gives a value a second name, and use the first one instead."""
     word = re.compile(rf"(?<![\w.]){name}(?!\w)")
     return tuple(
         replace(
@@ -221,7 +218,8 @@ def _written(body: Sequence[Node], depth: int) -> list[str]:
 
 
 def _parts(text: str) -> tuple[str, str]:
-    """A line's code and comment. A string may hold what looks like one, and ends in a quote."""
+    """Split a line into code and comment. A string may contain what looks like a comment, and ends
+    in a quote."""
     code, mark, comment = text.rpartition("  # ")
     return (text, "") if not mark or set(comment) & {"'", '"'} else (code, comment)
 

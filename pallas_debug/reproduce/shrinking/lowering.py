@@ -1,4 +1,4 @@
-"""Scripts lowered in a confined process that is kept for the next one."""
+"""Lower scripts in a confined process that is reused."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ _MAX_REPLY = 256 * 2**20
 _MAX_PART = 2**16
 
 LOST = "the process that lowered the kernel died or did not answer"
-"""The message of a failure where there was no answer."""
+"""Message of the failure if there was no answer."""
 
 
 class Lowerer:
     """Lowers scripts of `script_of`, in one child that is replaced when it dies.
 
     Args:
-      seconds: of wall time that all of them may take.
+      seconds: total wall time.
     """
 
     def __init__(self, *, seconds: float) -> None:
@@ -59,7 +59,7 @@ class Lowerer:
         self._stack.close()
 
     def lower(self, script: str, *, seconds: float) -> bytes | Failure:
-        """The StableHLO bytecode of a script, or how lowering it failed.
+        """Return the StableHLO bytecode of a script, or the failure to lower it.
 
         Raises:
           CannotRunError: it is no script of ours, or no process can be started.
@@ -73,7 +73,7 @@ class Lowerer:
             write(cast(BinaryIO, process.stdin), script.encode())
             reply = _read(cast(BinaryIO, process.stdout), time.monotonic() + seconds)
             return _decoded(reply)
-        except (OSError, ValueError, KeyError, TypeError):  # it died, or sent what is no reply
+        except (OSError, ValueError, KeyError, TypeError):  # it died, or sent an invalid reply
             self._stack.close()
             self._child = None
             return Failure(stage="lowering", type="crash", message=LOST)
@@ -95,10 +95,10 @@ def _decoded(reply: bytes) -> bytes | Failure:
 
 
 def _read(pipe: BinaryIO, ends: float) -> bytes:
-    """A reply.
+    """Read a reply.
 
     Raises:
-      OSError: it is not there in time, or never.
+      OSError: it does not arrive in time, or never.
       ValueError: it is too long.
     """
     length = int.from_bytes(_exactly(pipe, LENGTH, ends), "big")

@@ -1,8 +1,8 @@
-"""The search for a small program that fails the same: delta debugging.
+"""Search for a small program that fails in the same way: delta debugging.
 
-Changes are tried one kind after the other, and kept where the failure stays; whatever was kept is
-where the next one starts from. Candidates pass through the closed grammar as the dump's program
-does; they are lowered in one confined process and compiled in another.
+Changes are tried kind by kind, and kept if the failure remains; the next change starts from there.
+Candidates pass through the closed grammar as the dump's program does; they are lowered in one
+confined process and compiled in another.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from pallas_debug.reproduce.shrinking.lines import Program, parse
 from pallas_debug.reproduce.shrinking.lowering import Lowerer
 
 _MAX_SECONDS = 60.0
-"""Maximum seconds that a candidate is lowered for, or compiled."""
+"""Maximum seconds to lower or compile a candidate."""
 
 
 def shrunk(
     recorded: Recorded, *, seconds: float, say: Callable[[str], None] = lambda _: None
 ) -> str:
-    """A script with a smaller kernel that fails as the recorded one did.
+    """Return a script with a smaller kernel that fails as the recorded one did.
 
     Args:
-      seconds: after which what was found so far is good enough.
-      say: is told of every step.
+      seconds: limit of the search; the best result so far is returned then.
+      say: called with a sentence for each step.
 
     Raises:
-      CannotRunError: the dump has no program, or its program does not fail the same here.
+      CannotRunError: the dump has no program, or the program does not fail in the same way here.
     """
     if recorded.program is None or recorded.failure is None:
         raise CannotRunError(
@@ -78,7 +78,7 @@ class _Search:
         found = self._failure(program)
         if found != self._wanted:
             raise CannotRunError(
-                f"{self._recorded.kernel.name} does not fail here as it did: it was "
+                f"{self._recorded.kernel.name} does not fail here in the same way: it was "
                 f"{self._wanted}, and is {found or 'compiled'}. Are other versions of jax or "
                 "libtpu installed?"
             )
@@ -96,7 +96,7 @@ class _Search:
         return script_of(self._recorded, program=program.text, note=note)
 
     def _step(self, program: Program) -> Program | None:
-        """The program after one round of all kinds; None where nothing helped any more."""
+        """The program after one round of all kinds; None if nothing helped."""
         start = program
         for kind in KINDS:
             while time.monotonic() < self._ends:
@@ -117,7 +117,7 @@ class _Search:
             self._tried += 1
             try:
                 found = self._failure(change.program)
-            except CannotRunError:  # the change made something that is no program
+            except CannotRunError:  # the change resulted in an invalid program
                 continue
             if found == self._wanted:
                 self._kept.append(change.what)
@@ -126,7 +126,6 @@ class _Search:
         return None
 
     def _failure(self, program: Program) -> Signature | None:
-        """How a program fails; None where it compiles."""
         script = script_of(self._recorded, program=program.text)
         module = self._lowerer.lower(script, seconds=_MAX_SECONDS)
         if isinstance(module, Failure):
@@ -144,7 +143,6 @@ class _Search:
 
 
 def _of(outcome: RequestOutcome) -> Signature | None:
-    """How a compilation failed; None where it did not."""
     reply = outcome.reply
     if reply is None:
         stage = "timeout" if outcome.ended == "timeout" else "crash"
@@ -153,7 +151,7 @@ def _of(outcome: RequestOutcome) -> Signature | None:
 
 
 def _counted(steps: list[str]) -> list[str]:
-    """Steps of a kind together, in the order in which the first of each was made."""
+    """Group steps by kind, in the order of the first of each."""
     taken = [int(n) for s in steps for n in re.findall(r"took out (\d+) statements", s)]
     alone = sum(step == "took out a statement" for step in steps)
     total = sum(taken) + alone

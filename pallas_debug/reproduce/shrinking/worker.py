@@ -1,7 +1,7 @@
-"""Lowers scripts, one after the other, in the confined process that `lowering.py` starts.
+"""Lower scripts one by one, in the confined process that `lowering.py` starts.
 
-A request is a script; the reply is a letter and the module, or the failure as JSON. Both have their
-length in front.
+A request is a script; the reply is a letter and the module, or the failure as JSON. Both are
+prefixed with their length.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import sys
 from typing import BinaryIO
 
 MODULE, FAILURE = b"M", b"F"
-"""What a reply begins with."""
+"""First byte of a reply."""
 
 LENGTH = 4
-"""Bytes of a length, the most significant first."""
+"""Bytes of a length, big-endian."""
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(nothing, 1)  # what a kernel prints while it is traced is no reply
+    os.dup2(nothing, 1)  # prints of a kernel during tracing must not end up in the reply
     from pallas_debug.bridge.lowering import lower
     from pallas_debug.bridge.unparse import scripts
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def read(stream: BinaryIO) -> bytes | None:
-    """What is sent next; None at the end."""
+    """Read the next message; None at the end."""
     length = stream.read(LENGTH)
     if len(length) < LENGTH:
         return None
@@ -46,6 +46,5 @@ def read(stream: BinaryIO) -> bytes | None:
 
 
 def write(stream: BinaryIO, content: bytes) -> None:
-    """Send something."""
     stream.write(len(content).to_bytes(LENGTH, "big") + content)
     stream.flush()

@@ -64,9 +64,9 @@ ENTRIES = (
     ),
     entry(
         "compiler-killed",
-        "the system stopped it for want of memory",
+        "the system stopped it because memory ran out",
         kind="CompilerAbort",
-        title="the system stopped the compiler, mostly for want of memory",
+        title="the system stopped the compiler, mostly because memory ran out",
         cause="a process that has compiled a kernel holds 400 MB, large kernels more",
         advice="compile with fewer processes: --jobs 1",
     ),

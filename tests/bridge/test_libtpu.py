@@ -17,7 +17,7 @@ from jax._src import compiler as jax_compiler
 from jax._src.interpreters import mlir
 from jaxlib import xla_client
 
-from pallas_debug.bridge import libtpu as compiler
+from pallas_debug.bridge import libtpu
 
 Run = Callable[..., CompletedProcess[str]]
 
@@ -35,14 +35,14 @@ ENVIRONMENT = {
 IN_A_CHILD = f"""
 import json, sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_compiler
-both = [test_compiler.ours([0], {{}}), test_compiler.theirs([0], {{}})]
+import test_libtpu
+both = [test_libtpu.ours([0], {{}}), test_libtpu.theirs([0], {{}})]
 print(json.dumps([options.hex() for options in both]))
 """
 
 
 def ours(device_ids: list[int], overrides: Mapping[str, str]) -> bytes:
-    serialized: bytes = compiler.compile_options(device_ids, overrides).SerializeAsString()
+    serialized: bytes = libtpu.compile_options(device_ids, overrides).SerializeAsString()
     return serialized
 
 
@@ -84,7 +84,7 @@ def test_the_environment_of_jax_is_read(run_python: Run) -> None:
 
 @pytest.mark.parametrize("name", ["optimization_level", "memory_fitting_level"])
 def test_an_effort_may_be_asked_of_one_compilation(name: str) -> None:
-    options = compiler.compile_options([0], {name: "O1", "xla_a": "1"})
+    options = libtpu.compile_options([0], {name: "O1", "xla_a": "1"})
     assert getattr(options.executable_build_options, name) == 19
     assert options.env_option_overrides == [("xla_a", "1")]
 
@@ -104,7 +104,7 @@ def test_dialects_are_those_of_jax() -> None:
             found.add(name)
         return found
 
-    found = known(compiler._mlir_context())
+    found = known(libtpu._mlir_context())
     with ThreadPoolExecutor(1) as thread:  # in ours, lowering may have added some to a kept one
         assert found == thread.submit(lambda: known(mlir.make_ir_context())).result()
     assert {"stablehlo", "sdy", "mhlo", "chlo", "func", "arith"} <= found
@@ -115,28 +115,28 @@ def test_dialects_are_those_of_jax() -> None:
 
 
 def test_the_installed_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    import libtpu
+    import libtpu as installed
 
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
-    assert compiler._library() == libtpu.get_library_path()
+    assert libtpu._library() == installed.get_library_path()
 
 
 def test_a_library_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     library = tmp_path / "libtpu.so"
     library.touch()
     monkeypatch.setenv("TPU_LIBRARY_PATH", str(library))
-    assert compiler._library() == str(library)
+    assert libtpu._library() == str(library)
     library.unlink()
     said = f"TPU_LIBRARY_PATH names no file: {library}. The installed libtpu is used instead."
     with pytest.warns(UserWarning, match=f"^{re.escape(said)}$"):
-        assert compiler._library().endswith("libtpu/libtpu.so")
+        assert libtpu._library().endswith("libtpu/libtpu.so")
 
 
 def test_no_library(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TPU_LIBRARY_PATH", raising=False)
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     with pytest.raises(ModuleNotFoundError) as error:
-        compiler._library()
+        libtpu._library()
     assert str(error.value) == (
         "libtpu is not installed, so nothing can be compiled for a TPU. "
         "Install it with: pip install 'pallas-debug[tpu]'"
