@@ -76,7 +76,7 @@ class Specs:
     def pallas_debug_claim_compilation(
         self, kernel: Kernel, target: Target
     ) -> AbstractContextManager[None] | None:
-        """A context within which nobody else compiles this kernel for this target."""
+        """A context that excludes other compilations of this kernel for this target."""
 
     @hookspec(firstresult=True)
     def pallas_debug_find_compilation(
@@ -115,7 +115,7 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
 
 
 def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:
-    """Tell every plugin of an event, even if another one raises.
+    """Notify every plugin of an event, even if another one raises.
 
     Returns:
       What failed, plugin by plugin.

@@ -78,15 +78,15 @@ def check(
         can (`pallas_debug.checkify`).
       errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
         `hint`, `uninitialized`; `all` for all of them.
-      interpret: a mode as `interpret` takes it; unless told it is `auto` where there is no
+      interpret: a mode as `interpret` takes it; by default `auto` where there is no
         accelerator, else `off`.
-      chip: target whose chip is given to code that asks for one; v5e unless told.
+      chip: target whose chip is given to code that asks for one; v5e by default.
 
     Returns:
       A function of the same arguments that returns the report, and what `function` returns.
 
     Raises:
-      UsageError: a check that there is not, or a call within jit.
+      UsageError: an unknown check, or a call within jit.
       KernelFault: by the function that is returned: an interpreter stopped the program.
     """
     checks = names.parse(errors)

@@ -55,7 +55,7 @@ def compile(
       A function of the same arguments, with `lower` and `compiled_for`.
 
     Raises:
-      UnknownTargetError: a chip that nobody knows.
+      UnknownTargetError: an unknown chip.
     """
     given = {
         "log_recorder": log_recorder,

@@ -85,7 +85,7 @@ def debug(
       function: to wrap; not given where the decorator has options, or for a `with` block.
       to: the dump directory.
       targets: names, as a list or joined by commas; `""` captures without compiling.
-      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; unless told it is
+      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default
         `auto` where there is no accelerator.
       timeout: seconds for one compilation.
       jobs: compiler processes at most; 0 is one per core, four at most.
@@ -94,8 +94,8 @@ def debug(
       quiet: print no summary on standard error.
 
     Raises:
-      UnknownTargetError: a target that nobody knows.
-      UsageError: an interpret mode that makes no sense, a switch that nobody knows.
+      UnknownTargetError: an unknown target.
+      UsageError: an invalid interpret mode, an unknown switch.
       DumpDirectoryError: `to` cannot be written to.
     """
     options = Options(
@@ -137,8 +137,7 @@ class Debug:
         self._sessions: list[Session] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        # The same programs are called again and again: they share jax's caches, and are not
-        # traced anew for each call.
+        # Repeated calls share jax's caches, so that they are not traced each time.
         options = dataclasses.replace(self._options, epoch=f"decorator {next(_epochs)}")
 
         @functools.wraps(function)
@@ -147,7 +146,7 @@ class Debug:
                 try:
                     stack.enter_context(Debug(options, quiet=self._quiet, reports=self._reports))
                 except PallasDebugError:
-                    raise  # what was asked for makes no sense, or cannot be done here
+                    raise  # invalid, or impossible here
                 except Exception as error:  # noqa: BLE001 - a bug of ours: run it without us
                     say_problem(problem_of(error, "hook", "starting a session"))
                 return function(*args, **kwargs)

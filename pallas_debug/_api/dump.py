@@ -54,8 +54,8 @@ def dump(
       failed to compile says why in its compilation's `failure`.
 
     Raises:
-      UnknownTargetError: a target that nobody knows.
-      UsageError: the function calls no kernel, or a switch that nobody knows.
+      UnknownTargetError: an unknown target.
+      UsageError: the function calls no kernel, or a switch is unknown.
       DumpDirectoryError: `to` cannot be written to.
       LibtpuError: nothing can be compiled here.
       InternalError: a bug of pallas-debug kept a kernel from being captured or compiled.

@@ -48,8 +48,8 @@ def interpret(
       **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:
-      UsageError: a mode or parameter that nobody knows, a value of a wrong type.
-      UnknownTargetError: a chip that nobody knows.
+      UsageError: an unknown mode or parameter, a value of a wrong type.
+      UnknownTargetError: an unknown chip.
     """
     if callable(mode):
         return interpret(chip=chip, quiet=quiet, **params)(mode)

@@ -66,13 +66,13 @@ def answering_everywhere(target: Target) -> Iterator[None]:
 
 
 def was_asked() -> str | None:
-    """The device kind that was given out in this thread since `forget`; None if nobody asked."""
+    """The device kind that was given out in this thread since `forget`; None if no code asked."""
     target = _local.target or _everywhere
     return target.device_kind if _local.asked and target else None
 
 
 def forget() -> None:
-    """Start to watch anew whether anybody in this thread asks for a chip."""
+    """Reset `was_asked` in this thread."""
     _local.asked = False
     if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # an answer from a cache is not seen
         tpu_info.get_tpu_info.cache_clear()

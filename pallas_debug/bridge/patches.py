@@ -34,6 +34,7 @@ CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 FRAMES = "frames of jax in errors"
 QUIET = "log of callbacks"
+QUICK = "optimisation of programs that run once"
 
 ABSENT: Any = object()
 """In place of a value: there is none, or there is to be none."""
@@ -99,6 +100,8 @@ class Patch:
         owner = _resolve(self.owner)
         if self.how in ("key", "object key"):
             return owner.get(self._key, ABSENT)
+        if self.how == "setting" and not hasattr(owner, self.name):
+            return owner.read(self.name)  # a flag that has no context manager
         return getattr(owner, self.name, ABSENT)
 
     def _own(self) -> Any:
@@ -457,6 +460,15 @@ TABLE: tuple[Patch, ...] = (
         replacement=f"{__name__}:constant",
         args=("off",),
         why="the frames that jax takes out know which equation it was at",
+    ),
+    Patch(
+        area=QUICK,
+        owner="jax:config",
+        how="setting",
+        name="jax_disable_most_optimizations",
+        replacement=f"{__name__}:constant",
+        args=(True,),
+        why="compiling a small program for the CPU takes longer than its one run",
     ),
     Patch(
         area=QUIET,

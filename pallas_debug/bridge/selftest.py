@@ -16,90 +16,54 @@ _BLOCKS = "capture: grid and blocks"
 _INTERPRETER = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
 _MEMORY = "jax._src.pallas.mosaic.interpret.shared_memory:SharedMemory"
 _CORE = "jax._src.pallas.core"
-_CORE_AND_BUFFER = ("device_id", "local_core_id", "buffer_id", "transforms")
 
-_USED: dict[str, dict[str, dict[str, tuple[str, ...]]]] = {
+_USED: dict[str, dict[str, dict[str, str]]] = {
     _BLOCKS: {
         _CORE: {
-            "GridMapping": (
-                "grid",
-                "grid_names",
-                "block_mappings",
-                "num_index_operands",
-                "num_inputs",
-            ),
-            "BlockMapping": (
-                "block_shape",
-                "index_map_jaxpr",
-                "array_aval",
-                "transformed_block_aval",
-            ),
+            "GridMapping": "grid grid_names block_mappings num_index_operands num_inputs",
+            "BlockMapping": "block_shape index_map_jaxpr array_aval transformed_block_aval",
         },
     },
     patches.MODES: {
         "jax._src.config:pallas_tpu_interpret_mode_context_manager": {
-            "get_global": (),
-            "set_global": (),
+            "get_global": "",
+            "set_global": "",
         },
-        "jax._src.dispatch:runtime_tokens": {"clear": ()},
+        "jax._src.dispatch:runtime_tokens": {"clear": ""},
         _INTERPRETER: {
-            "interpret_pallas_call": (
-                "interpret_params",
-                "grid_mapping",
-                "compiler_params",
-                "out_avals",
-            ),
+            "interpret_pallas_call": "interpret_params grid_mapping compiler_params out_avals",
         },
-        _CORE: {"BlockMapping": ("index_map_out_tree",)},
+        _CORE: {"BlockMapping": "index_map_out_tree"},
     },
     patches.TPU_MODE: {
         _INTERPRETER: {
-            "_initialize_shared_memory": ("token", "device_id", "num_devices"),
-            "_allocate_buffer": ("token", "device_id", "local_core_id", "memory_space", "val"),
-            "_deallocate_buffer": (
-                "token",
-                "device_id",
-                "local_core_id",
-                "memory_space",
-                "buffer_id",
-            ),
-            "_allocate_semaphores": ("token", "device_id", "local_core_id", "shape"),
-            "get": (
-                "device_id",
-                "buffer_id",
-                "transforms",
-                "block_indices",
-                "grid_loop_idx",
-                "input_name",
-            ),
-            "store": ("device_id", "buffer_id", "transforms", "grid_loop_idx", "output_name"),
-            "swap": (*_CORE_AND_BUFFER, "val"),
-            "dma_start": ("src_local_core_id", "src_id", "src_transforms", "dst_id", "dst_sem_id"),
-            "dma_wait": ("device_id", "local_core_id", "sem_id", "size"),
-            "semaphore_signal": ("sem_id", "inc", "target_device_id", "target_local_core_id"),
-            "semaphore_wait": ("device_id", "local_core_id", "sem_id", "value"),
-            "_check_for_revisiting": ("device_id", "local_core_id", "loop_idx", "output_blocks"),
-            "_barrier": ("token", "device_id"),
-            "_validate": ("token", "device_id"),
-            "fail_on_exception": ("func",),
-            "_get_shared_memory": (),
-            "reset_tpu_interpret_mode_state": (),
+            "_initialize_shared_memory": "token device_id num_devices",
+            "_allocate_buffer": "token device_id local_core_id memory_space val",
+            "_deallocate_buffer": "token device_id local_core_id memory_space buffer_id",
+            "_allocate_semaphores": "token device_id local_core_id shape",
+            "get": "device_id buffer_id transforms block_indices grid_loop_idx input_name",
+            "store": "device_id buffer_id transforms grid_loop_idx output_name",
+            "swap": "device_id local_core_id buffer_id transforms val",
+            "dma_start": "src_local_core_id src_id src_transforms dst_id dst_sem_id",
+            "dma_wait": "device_id local_core_id sem_id size",
+            "semaphore_signal": "sem_id inc target_device_id target_local_core_id",
+            "semaphore_wait": "device_id local_core_id sem_id value",
+            "_check_for_revisiting": "device_id local_core_id loop_idx output_blocks",
+            "_barrier": "token device_id",
+            "_validate": "token device_id",
+            "fail_on_exception": "func",
+            "_get_shared_memory": "",
+            "reset_tpu_interpret_mode_state": "",
         },
         _MEMORY: {
-            "get_global_core_id": ("device_id", "local_core_id"),
-            "get_global_core_ids": ("device_id",),
+            "get_global_core_id": "device_id local_core_id",
+            "get_global_core_ids": "device_id",
         },
-        "jax._src.dispatch:RuntimeTokenSet": {"block_until_ready": (), "clear": ()},
+        "jax._src.dispatch:RuntimeTokenSet": {"block_until_ready": "", "clear": ""},
     },
     patches.MOSAIC: {
         "jax._src.pallas.mosaic.lowering": {
-            "_debug_print_rule": (
-                "fmt",
-                "ordered",
-                "in_tree",
-                "static_args",
-                "has_placeholders",
-            ),
+            "_debug_print_rule": "fmt ordered in_tree static_args has_placeholders",
         },
     },
 }
@@ -112,7 +76,7 @@ def _problems(area: str) -> Iterator[str | None]:
     yield patches.problem(area)
     for owner, names in _USED.get(area, {}).items():
         for name, parameters in names.items():
-            yield patches.problem_with(owner, name, parameters)
+            yield patches.problem_with(owner, name, tuple(parameters.split()))
 
 
 @functools.cache

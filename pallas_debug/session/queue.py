@@ -172,7 +172,7 @@ class Queue:
             with self._claimed(captured, target, key):
                 compilation = self._found(kernel, target, key)
                 if compilation is None:
-                    self._compile_anew(captured, target, key)
+                    self._compile_now(captured, target, key)
                 else:
                     self._finished(kernel, compilation, {})
 
@@ -216,7 +216,7 @@ class Queue:
             return found
         return None
 
-    def _compile_anew(self, captured: Capture, target: Target, key: str) -> None:
+    def _compile_now(self, captured: Capture, target: Target, key: str) -> None:
         kernel = captured.kernel
         try:
             with self._jobs.compile(captured, target, key) as (compilation, files):

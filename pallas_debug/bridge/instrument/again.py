@@ -64,7 +64,7 @@ class Again:
     Args:
       params: of the `pallas_call`, as it is without checks.
       checks: names, as `defaults.CHECKS` lists them.
-      ours: entered while this is lowered, so that nobody takes it for the user's.
+      ours: entered while this is lowered, so that it is not taken for the user's.
     """
 
     def __init__(

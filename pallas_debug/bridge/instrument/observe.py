@@ -144,7 +144,7 @@ def lowered(
 def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
     """A lowering rule for the kernel with what the innermost observer asks for.
 
-    None where nobody asks, where there is nothing to check in the kernel, and where its checks
+    None where no observer asks, where there is nothing to check in the kernel, and where its checks
     cannot be put in, of which the observer is told.
     """
     observers = _observers
@@ -238,7 +238,7 @@ def _call(params: Mapping[str, Any]) -> SourceLine | None:
 def _looked_at(
     made: instrument.Instrumented, nodes: Sequence[Any], results: Sequence[Any], context: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The arrays in whose NaNs a read of what nobody wrote ends: inputs, then outputs.
+    """The arrays that expose a NaN read from unwritten memory: inputs, then outputs.
 
     They are looked at by the host, and only after something failed. Not those of a device: to
     fetch them would cost more than all checks, and there unwritten memory holds anything. To run
@@ -328,7 +328,7 @@ def _telling(
             # Nothing comes of a NaN that was read and shows nowhere.
             matters = tripped != READ or any(boxes.values())
             failures = run_again(second, tripped, args, results) if matters else ()
-        # Inputs matter to who reads or keeps a NaN, and to nobody else.
+        # Inputs matter only where a NaN was read or kept.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
         _innermost(observer).checked(

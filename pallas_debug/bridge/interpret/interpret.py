@@ -133,8 +133,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
 def settle() -> None:
     """Wait for interpreted kernels that are still running, and raise what went wrong with them.
 
-    jax returns before a kernel has run. Its exception would come up with whoever looks at the
-    result, at a place where nobody forgets the interpreter's state.
+    jax returns before a kernel has run. Its exception would be raised where the result is
+    used, and the interpreter's state would not be reset.
     """
     try:
         jax.effects_barrier()

@@ -46,7 +46,7 @@ def initialize(site: CallbackSite, call: Call, arguments: Arguments) -> Any:
     device = int(arguments["device_id"])
     stale = current_run()
     if stale is not None and device in stale.devices:
-        # Whoever was here before ended without cleaning up.
+        # The previous run ended without cleaning up.
         interpreter.reset_tpu_interpret_mode_state()
     result = call()
     memory = interpreter._get_shared_memory()

@@ -228,7 +228,7 @@ def _enter(trace: _Trace, jaxpr: Any, args: tuple[Any, ...], ctx: Any) -> None:
     if jaxpr is trace.jaxpr:
         trace.grid_point = trace.body_point = ctx.grid_point
         for operand, arg in zip(trace.operands, args, strict=False):
-            _name(trace, arg, operand.name, operand.kind, anew=True)
+            _name(trace, arg, operand.name, operand.kind, renames=True)
         return
     if id(jaxpr) in trace.index_maps:
         first = len(jaxpr.constvars)
@@ -236,15 +236,15 @@ def _enter(trace: _Trace, jaxpr: Any, args: tuple[Any, ...], ctx: Any) -> None:
         return
     names = jaxpr.debug_info.arg_names or ()
     for name, arg in zip(reversed(names), reversed(args), strict=False):
-        _name(trace, arg, name, "scratch", anew=False)
+        _name(trace, arg, name, "scratch", renames=False)
     counter = _loop_counter(jaxpr, args)
     if counter is not None:
         trace.loop = (*trace.loop, counter)
 
 
-def _name(trace: _Trace, value: Any, name: str, kind: str, *, anew: bool) -> None:
+def _name(trace: _Trace, value: Any, name: str, kind: str, *, renames: bool) -> None:
     _, allocation = trace.known.get(id(value), (None, None))
-    if allocation is not None and name and (anew or not allocation.is_named):
+    if allocation is not None and name and (renames or not allocation.is_named):
         allocation.name, allocation.kind, allocation.is_named = name, kind, True
 
 
@@ -342,7 +342,7 @@ def _site(
     operand = keywords.get("input_name") or keywords.get("output_name")
     if operand:
         kind = "input" if keywords.get("input_name") else "output"
-        _name(trace, arguments["buffer_id"], operand, kind, anew=True)
+        _name(trace, arguments["buffer_id"], operand, kind, renames=True)
     return CallbackSite(
         kernel=trace.kernel,
         parameters=parameters,

@@ -30,7 +30,7 @@ MARK = "_pallas_debug"
 when they go."""
 
 SURE_AFTER = 0.5
-"""Seconds after which it is looked whether every core waits in vain: then nobody need wait on."""
+"""Delay in seconds before checking for a deadlock across all cores."""
 
 
 class Reporter:
@@ -295,7 +295,7 @@ def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
 
 
 def check_hang() -> None:
-    """End a wait that nobody will end.
+    """End a wait that will never end.
 
     Raises:
       KernelFault: no thread of the interpreter did anything for as long as the reporters allow,

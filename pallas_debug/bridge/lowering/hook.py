@@ -103,7 +103,7 @@ def _new_epoch() -> object:
 
 @contextlib.contextmanager
 def epoch(value: object) -> Iterator[None]:
-    """In every thread, only what was jitted under an equal epoch is taken from jax's caches."""
+    """In every thread, use of jax's caches only what was jitted under an equal epoch."""
     before = _epoch.get_global()
     _epoch.set_global(value)
     try:
@@ -112,14 +112,14 @@ def epoch(value: object) -> Iterator[None]:
         _epoch.set_global(before)
 
 
-def traced_anew() -> contextlib.AbstractContextManager[object]:
-    """In this thread, nothing that was jitted before is taken from jax's caches."""
+def without_caches() -> contextlib.AbstractContextManager[object]:
+    """In this thread, ignore jax's caches of what was jitted before."""
     return cast(contextlib.AbstractContextManager[object], _epoch(_new_epoch()))
 
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """In this thread, lowering is nobody's business: it is our own."""
+    """Disable capture in this thread while we lower the kernel ourselves."""
     before, _local.unwatched = getattr(_local, "unwatched", False), True
     try:
         with interpret.suspended():
@@ -130,7 +130,7 @@ def unwatched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stubbed() -> Iterator[None]:
-    """In this thread, a kernel is reported but not lowered: zeros stand for its outputs.
+    """In this thread, report kernels without lowering them: their outputs are zeros.
 
     For programs that are traced to see their kernels and never run: what jax cannot lower in one
     kernel would hide those that come after it.
@@ -143,7 +143,7 @@ def stubbed() -> Iterator[None]:
 
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
-    """Tell every watcher that a kernel is being lowered; the innermost one's token for it."""
+    """Notify watchers that a kernel is being lowered; return the innermost one's token."""
     if getattr(_local, "unwatched", False):
         return None
     innermost = None

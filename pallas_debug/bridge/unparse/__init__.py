@@ -28,6 +28,6 @@ def program_of(captured: Capture) -> str:
         return program.spelled(captured)
     except CannotSpell as error:
         return f"{UNSPELLED}it has {error}.\n"
-    except Exception as error:  # noqa: BLE001 - what jax brings anew costs no kernel its dump
+    except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
         said = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{UNSPELLED}pallas-debug failed to write it ({said}).\n"
