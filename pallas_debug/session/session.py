@@ -21,6 +21,7 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
 from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.checks.observer import RunObserver, Skip
 from pallas_debug.compiler import job
@@ -375,7 +376,7 @@ class Session:
                 self.uncaptured.append(missed)
 
         with guarded("capture", "reading the name of a kernel", lambda problem: None):
-            name = observe.kernel_name(params)
+            name = name_of(params)
         with guarded("capture", f"capturing kernel `{name}`", report):
             return self._captured(capture.capture(primitive, context, params))
         return None

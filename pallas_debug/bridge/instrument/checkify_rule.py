@@ -21,8 +21,8 @@ from jax._src.pallas import mpmd, pallas_call
 
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
-from pallas_debug.bridge.instrument.observe import kernel_name
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
+from pallas_debug.bridge.jaxprs.params import name_of
 
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
@@ -85,7 +85,7 @@ def _checked(
 
 def _unchecked(params: Mapping[str, Any], reason: str) -> None:
     warnings.warn(
-        f"checkify does not see into kernel `{kernel_name(params)}`: {reason}. "
+        f"checkify does not see into kernel `{name_of(params)}`: {reason}. "
         "That it reports no error there means nothing.",
         UncheckedKernel,
         stacklevel=3,

@@ -28,6 +28,7 @@ from pallas_debug.bridge.instrument.recording import READ
 from pallas_debug.bridge.instrument.sites import Site, SiteFailure
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import problem_of
 from pallas_debug.model import PrintRecord, SourceLine
@@ -137,7 +138,7 @@ def lowered(
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
         results = plain()(context, *nodes)  # raises the same where it is the kernel's own fault
-        _fault(_observers[-1], kernel_name(params), error, "lowering it with its checks")
+        _fault(_observers[-1], name_of(params), error, "lowering it with its checks")
         return results
 
 
@@ -153,7 +154,7 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
     observer = observers[-1]
     name = "?"
     try:
-        name = kernel_name(params)
+        name = name_of(params)
         return _lowering(primitive, params, observer, name)
     except instrument.CannotInstrument as error:
         observer.skipped(name, str(error))
@@ -189,12 +190,6 @@ def _lowering(
 def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
     problem = str(problem_of(error, "hook", doing)).removesuffix(".")
     observer.skipped(name, problem, is_fault=True)
-
-
-def kernel_name(params: Mapping[str, Any]) -> str:
-    """What jax calls the kernel."""
-    jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
-    return str(params.get("name") or jaxprs[0].debug_info.func_name)
 
 
 def _rule(

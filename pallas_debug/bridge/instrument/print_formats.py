@@ -21,6 +21,7 @@ from jax._src import debugging
 from jax._src.pallas.mosaic import lowering, sc_core
 
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.model import Finding, SourceLine
 
 KIND = "PrintNotSupported"
@@ -291,7 +292,7 @@ def _is_for_sparse_core(params: Mapping[str, Any]) -> bool:
 
 def _prints(params: Mapping[str, Any]) -> Iterator[tuple[Any, SourceLine | None]]:
     """Every print of a kernel, with its line or that of the call around it."""
-    jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
+    jaxprs = jaxprs_of(params)
     for jaxpr in jaxprs:
         yield from _prints_in(jaxpr, None)
 

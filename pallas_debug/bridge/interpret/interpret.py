@@ -26,6 +26,7 @@ from pallas_debug.bridge import patches
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -210,10 +211,5 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     if why is None:
         return True
     if asked.chosen is not None:
-        asked.chosen(_name(params), why)
+        asked.chosen(name_of(params), why)
     return pltpu.InterpretParams()
-
-
-def _name(params: Mapping[str, Any]) -> str:
-    jaxpr = params["jaxpr"] if "jaxpr" in params else params["jaxprs"][0]
-    return str(params.get("name") or jaxpr.debug_info.func_name)

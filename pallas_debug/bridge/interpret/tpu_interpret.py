@@ -43,6 +43,7 @@ from pallas_debug.bridge.interpret.tpu_run import (
     TracedKernel,
 )
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import plain
 from pallas_debug.model import Finding, Operand, SourceLine
 
 _epoch = jax.make_user_context(None)
@@ -174,7 +175,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         kernel=kernel,
         jaxpr=jaxpr,
         operands=operands,
-        index_maps={id(_open(b.index_map_jaxpr)): name for name, b in blocks.items()},
+        index_maps={id(plain(b.index_map_jaxpr)): name for name, b in blocks.items()},
         num_axes=len(grid_mapping.grid),
     )
 
@@ -194,13 +195,8 @@ def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
         source=source,
         array=array,
         block_shape=operand.block_shape or (),
-        from_table=any("get" in eqn.primitive.name for eqn in _open(jaxpr).eqns),
+        from_table=any("get" in eqn.primitive.name for eqn in plain(jaxpr).eqns),
     )
-
-
-def _open(jaxpr: Any) -> Any:
-    """jax 0.12 made one class of closed and open jaxprs."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _line(traceback: Any) -> SourceLine | None:
