@@ -60,8 +60,8 @@ def mode_of(asked: Interpret) -> Mode:
       UsageError: no such mode.
     """
     if asked is None:
-        leave_out_absent_tpu()
-        return Mode("off" if has_accelerator() else "auto")
+        platform.leave_out_absent_tpu()
+        return Mode("off" if platform.has_accelerator() else "auto")
     return Mode.parse(asked)
 
 
