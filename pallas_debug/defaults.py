@@ -40,11 +40,11 @@ RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
 
 CHECKS = {
     "user": "`checkify.check` and `pl.debug_check` that fail",
-    "nan": "a NaN made of operands that were none",
-    "inf": "an infinity made of operands that were finite; not among the default ones",
+    "nan": "a NaN produced from operands without NaN",
+    "inf": "an infinity produced from finite operands",
     "index": "a slice, a copy or a block that leaves its array",
     "div": "an integer divided by zero",
-    "float_div": "a float divided by zero; not among the default ones",
+    "float_div": "a float divided by zero",
     "hint": "a `pl.multiple_of` that is not true",
     "uninitialized": "a scratch buffer, output or padding that is read before it was written, "
     "where the NaN it holds reaches an output (interpret modes only)",
