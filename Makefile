@@ -11,11 +11,11 @@ NEWEST_VENV := .venv-newest
 demo: $(VENV)/.installed
 	@$(VENV)/bin/pallas-debug demo
 
-test: $(VENV)/.installed
-	@PYTHON="$(PYTHON)" $(VENV)/bin/python tests/run.py $(ARGS)
+test:
+	@PYTHON="$(PYTHON)" $(PYTHON) tests/run.py $(ARGS)
 
-test-all: $(VENV)/.installed
-	@PYTHON="$(PYTHON)" $(VENV)/bin/python tests/run.py --all $(ARGS)
+test-all:
+	@PYTHON="$(PYTHON)" $(PYTHON) tests/run.py --all $(ARGS)
 
 check: $(VENV)/.installed
 	$(VENV)/bin/ruff format --check .

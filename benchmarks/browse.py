@@ -1,13 +1,12 @@
-"""The terminal UI beside the usual tools, in one run: what one waits for, and what it takes.
+"""The terminal UI compared with the usual tools: waiting times and memory.
 
     python benchmarks/browse.py [--dir DIR]
 
-The installed command runs in a pseudo-terminal; times end when the bytes that draw what is waited
-for have come out of it. The inputs are made in a temporary directory, or in DIR, where they stay
-for the next time: 10,000 kernels of 20 files each, ours and as libtpu writes them, one text of
+The installed command runs in a pseudo-terminal; a time ends when the bytes that draw the expected
+text have been read from it. Inputs are created in a temporary directory, or in DIR, where they are
+kept for the next run: 10,000 kernels of 20 files each, in our format and in libtpu's, one text of
 200 MB, and a dump of splash attention by the real compiler, whose longest passes have 12,000 lines.
-Each figure has a limit; nothing is asserted, but the exit code says whether
-all were kept.
+Each figure has a limit; the exit code tells whether all are within theirs.
 """
 
 from __future__ import annotations
@@ -37,8 +36,8 @@ from pallas_debug.ir.normal import NOISE, Noise
 from pallas_debug.ir.text import Document
 from pallas_debug.model import Compilation, Failure, Kernel, Pass
 from pallas_debug.store import schema
-from pallas_debug.tui.everywhere import Search
-from pallas_debug.tui.model import Browser, Place
+from pallas_debug.tui.model.browser import Browser, TextPlace
+from pallas_debug.tui.model.search import DumpSearch
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
 KERNELS, FILES = 10_000, 20
@@ -46,7 +45,7 @@ SIZE = 200_000_000
 SECONDS = 60.0
 TIMES = 5
 READY = r"\? help"
-"""What stands in the last line once the program draws and answers."""
+"""Part of the status line, drawn once the program handles keys."""
 
 
 class Terminal:
@@ -68,10 +67,10 @@ class Terminal:
         self._seen = b""
 
     def wait(self, pattern: str) -> float:
-        """Read until a pattern was written since the last `send`; the time at which it was.
+        """Read until a pattern was written since the last `send`. Returns the time.
 
         Raises:
-          TimeoutError: it never was.
+          TimeoutError: it was not.
         """
         sought = re.compile(pattern.encode(), re.DOTALL)
         end = time.perf_counter() + SECONDS
@@ -84,7 +83,7 @@ class Terminal:
         return time.perf_counter()
 
     def send(self, keys: str) -> float:
-        """Press keys; the time at which they were."""
+        """Press keys. Returns the time."""
         self.drain()
         self._seen = b""
         sent = time.perf_counter()
@@ -92,13 +91,13 @@ class Terminal:
         return sent
 
     def drain(self, seconds: float = 0.0) -> None:
-        """Read what is there, and what comes for a while."""
+        """Read all output, for a while."""
         end = time.perf_counter() + seconds
         while select.select([self._ours], [], [], max(end - time.perf_counter(), 0))[0]:
             self._seen += os.read(self._ours, 1 << 20)
 
     def peak(self) -> float:
-        """The most memory that it held so far, in bytes."""
+        """Return the peak memory in bytes."""
         status = Path(f"/proc/{self._process.pid}/status").read_text()
         found = re.search(r"VmHWM:\s+(\d+) kB", status)
         return int(found[1]) * 1024 if found else 0.0
@@ -126,11 +125,11 @@ class Table:
         print(f"{what:52} {value:9.2f} {unit:3} of {limit:6.1f}  {mark:5} {beside}", flush=True)
 
 
-# What is browsed.
+# Inputs.
 
 
 def once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """A folder that is made whole, or is there already."""
+    """Create a folder completely, unless it exists."""
     if not folder.exists():
         made = folder.with_suffix(".part")
         shutil.rmtree(made, ignore_errors=True)
@@ -192,10 +191,10 @@ def kernels(made: Path) -> None:
 
 
 def raw_dumps(made: Path) -> None:
-    """As many files as libtpu writes them, in one directory."""
+    """The same number of files in libtpu's format, in one directory."""
     passes = ["original", *(f"post-pass-{n}" for n in range(FILES - 2)), "post-finalize-llo"]
     for number in range(KERNELS):
-        source = made / f"{number // 1000}.txt"  # a file has not as many links as that
+        source = made / f"{number // 1000}.txt"  # file systems limit the number of links
         if not source.exists():
             source.write_text("module {\n  func.func @main() {\n  }\n}\n")
         for n, name in enumerate(passes, 1):
@@ -226,7 +225,7 @@ def huge(root: Path, passes: list[Path]) -> Path:
 
 
 def copies(made: Path, passes: list[Path]) -> None:
-    """200 MB of passes: those of one dump, over and over."""
+    """200 MB of passes: those of one dump, repeated."""
     size = number = 0
     while size < SIZE:
         inner = made / f"kernel-{number:08x}" / "v5e" / "passes"
@@ -237,7 +236,7 @@ def copies(made: Path, passes: list[Path]) -> None:
         number += 1
 
 
-# What is measured.
+# Measurements.
 
 
 def first_screen(table: Table, what: str, path: Path, pattern: str) -> None:
@@ -260,7 +259,7 @@ def first_screen(table: Table, what: str, path: Path, pattern: str) -> None:
 
 
 def keys(table: Table, root: Path) -> None:
-    """From a key to the next kernel's name in the title, at rest and with workers at work."""
+    """Time from a key to the next kernel's name in the title, idle and with busy workers."""
     with Terminal("browse", root, "--no-resume") as terminal:
         terminal.wait(READY)
         terminal.drain(1.5)
@@ -270,7 +269,7 @@ def keys(table: Table, root: Path) -> None:
             terminal.drain(0.2)
         moves(table, "a key, while 10,000 kernels are read", terminal)
         terminal.drain(0.3)
-        terminal.wait(r"read \d[\d,]+/10,000")  # it still is at it
+        terminal.wait(r"read \d[\d,]+/10,000")  # still reading
     with Terminal("browse", root, "--no-resume") as terminal:
         terminal.wait(READY)
         terminal.drain(1.5)
@@ -288,7 +287,7 @@ def keys(table: Table, root: Path) -> None:
 
 
 def moves(table: Table, what: str, terminal: Terminal) -> None:
-    """The times that 20 steps down the list of kernels take."""
+    """Time 20 steps down the list of kernels."""
     times = []
     for number in range(1, 21):
         sent = terminal.send("j")
@@ -299,14 +298,14 @@ def moves(table: Table, what: str, terminal: Terminal) -> None:
 
 
 def opening(table: Table, root: Path) -> tuple[Path, Path]:
-    """From `}` to a pass of 12,000 lines; the files of the pass before and of the pass."""
+    """Time `}` to a pass of 12,000 lines. Returns the files of the previous pass and of it."""
     browser = Browser(root)
     longest = (0, "", "", "", Path(), Path())
     for entry in browser.entries:
         target = browser.target(entry, None)
         steps = [step for step in browser.steps(entry, target) if step.pass_]
         for before, step in itertools.pairwise(steps):
-            places = [Place(entry=entry, target=target, step=s) for s in (before, step)]
+            places = [TextPlace(entry=entry, target=target, step=s) for s in (before, step)]
             old, new = map(browser.path, places)
             lines = new.read_bytes().count(b"\n")
             if step.changed and lines > longest[0]:
@@ -342,7 +341,7 @@ def comparing(table: Table, old: Path, new: Path) -> None:
 
 
 def searching(table: Table, root: Path) -> None:
-    """A search as the terminal UI runs it, over 200 MB of passes."""
+    """Time a search by the terminal UI over 200 MB of passes."""
     browser = Browser(root)
     files = [text.path for entry in browser.entries for text in browser.texts(entry)]
     for pattern, flag in (
@@ -352,16 +351,16 @@ def searching(table: Table, root: Path) -> None:
     ):
 
         def ours(pattern: str = pattern) -> None:
-            Search(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
+            DumpSearch(browser).begin(pattern, "all", browser.entries[0])(lambda: False)
 
-        grep = best(tool("grep", "-ci", flag, pattern, *files))  # no capital: case is ignored
+        grep = best(tool("grep", "-ci", flag, pattern, *files))  # ignores case
         took = best(ours)
         beside = f"{took * 1000:.0f} ms; grep -ci {grep * 1000:.0f} ms"
         table.row(f"200 MB searched for {pattern}", took / grep, 2, "x", beside)
 
 
 def memory(table: Table, path: Path) -> None:
-    """What one text of 200 MB takes, looked at from its first line to its last and searched."""
+    """Memory for a text of 200 MB, shown from its first line to its last and searched."""
     with Terminal("browse", path, "--no-resume") as terminal:
         terminal.wait(READY)
         terminal.drain(1.0)
@@ -396,7 +395,7 @@ def tool(*arguments: object) -> Callable[[], object]:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--dir", type=Path, help="where the inputs are made, and stay")
+    parser.add_argument("--dir", type=Path, help="where inputs are created and kept")
     chosen = parser.parse_args().dir
     table = Table()
     with tempfile.TemporaryDirectory() as temporary:

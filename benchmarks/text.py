@@ -27,7 +27,7 @@ from pallas_debug.ir.diff import diff
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Module
 from pallas_debug.ir.text import Document
-from pallas_debug.tui.textpane import TextPane
+from pallas_debug.tui.panes.text import TextPane
 
 SIZE = 200_000_000
 PATTERNS = (("vector_load", "-F"), ("nothing_here", "-F"), (r"llo\.v(add|sub)\.f32", "-E"))

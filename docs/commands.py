@@ -1,17 +1,17 @@
-"""Runs the commands that the README and the pages of `docs/` show, and compares what they print.
+"""Run the commands shown in the README and the pages of `docs/`, and compare their output.
 
-    python docs/commands.py [PAGE…]             says what a page shows and its commands do not print
-    python docs/commands.py --write [PAGE…]     puts what they print into the pages
+    python docs/commands.py [PAGE…]             show differences between pages and output
+    python docs/commands.py --write [PAGE…]     update the pages
 
-A comment above a fenced block says what the block is:
+A comment above a fenced block gives its kind:
 
     <!-- file: softmax.py -->   a file; it is written to the page's scratch directory
-    <!-- run -->                a session; its lines `$ command` are run there, in the page's order
-    <!-- run one -->            the same with one command; later lines with a `$` are what it prints
+    <!-- run -->                a session; its lines `$ command` are run there, in order
+    <!-- run one -->            one command; later lines with a `$` are its output
 
-A command runs on a terminal of 100 columns without colours, so the page shows what a person sees.
-In what is shown, `…` stands for any text within a line, and a line that is `…` for any lines.
-Digests, times, sizes and counts of passes need not agree: they differ by version and machine.
+Commands run on a terminal of 100 columns without colours. On a page, `…` matches any text within
+a line, and a line `…` any lines. Digests, times, sizes and counts of passes may differ, as they
+depend on version and machine.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = 100
 TIMEOUT = 120.0
 UNSEEN = ("NO_COLOR", "FORCE_COLOR", "MFLAGS", "CI", "BUILD_NUMBER")
-"""Variables that change what a command prints; with the last two pytest cuts no line to fit."""
+"""Variables that change a command's output; with the last two, pytest does not truncate lines."""
 
 _BLOCK = re.compile(
     r"^<!-- (?P<kind>run|run one|file: (?P<name>\S+)) -->\n"
@@ -54,6 +54,7 @@ _TOLERANT = (
     (re.compile(r"\b\d+ passes"), "N passes"),
     (re.compile(r"\b[\d,]+ (B|bytes of generated code)\b"), r"N \1"),
     (re.compile(r"\b[\d.]+ ?m?s\b"), "T"),
+    (re.compile(r" \(\d+:\d\d:\d\d\)"), ""),  # pytest adds it to times over a minute
     (re.compile(r"\b\d+(?:\.\d+){2,}\b"), "VERSION"),
     (re.compile(r"\b\d+ cores"), "N cores"),
     (re.compile(r"\bbuilt on .*ago"), "built on DATE"),
@@ -64,20 +65,20 @@ _TOLERANT = (
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A command, and what the page says it prints."""
+    """A command, and its output on the page."""
 
     command: str
     shown: str
 
 
 def pages() -> list[Path]:
-    """The pages that have something to run."""
+    """Pages with commands."""
     found = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     return [page for page in found if _BLOCK.search(page.read_text())]
 
 
 def steps(body: str, *, one: bool = False) -> Iterator[Step]:
-    """The commands of a session; a command ends at a line that does not end in a backslash."""
+    """Commands of a session; a command ends at a line that does not end in a backslash."""
     command: list[str] = []
     shown: list[str] = []
     for line in body.splitlines():
@@ -94,7 +95,7 @@ def steps(body: str, *, one: bool = False) -> Iterator[Step]:
 
 
 def differences(page: Path, scratch: Path) -> list[str]:
-    """Run a page's blocks in `scratch`; a text for each command that prints something else."""
+    """Run a page's blocks in `scratch`; return a diff for each command with other output."""
     found = []
     for block in _BLOCK.finditer(page.read_text()):
         if block["name"]:
@@ -110,7 +111,7 @@ def differences(page: Path, scratch: Path) -> list[str]:
 
 
 def rewritten(page: Path, scratch: Path) -> str:
-    """The page's text with what its commands print now; what agrees is left as it is."""
+    """Return the page with the commands' current output, unchanged where it agrees."""
 
     def replaced(block: re.Match[str]) -> str:
         if block["name"]:
@@ -126,7 +127,7 @@ def rewritten(page: Path, scratch: Path) -> str:
 
 
 def agree(shown: str, printed: str) -> bool:
-    """Whether a command printed what the page shows."""
+    """Whether the output of a command agrees with the page."""
     pattern = ""
     for line in _tolerant(shown).splitlines():
         if line == "…":
@@ -150,7 +151,7 @@ def _write(scratch: Path, block: re.Match[str]) -> None:
 
 
 def _session(block: re.Match[str], scratch: Path) -> Iterator[tuple[Step, str]]:
-    """Each command of a session and what it prints; `$?` is the exit code of the one before."""
+    """Each command of a session with its output; `$?` is the exit code of the previous one."""
     code = 0
     for step in steps(block["body"], one=block["kind"] == "run one"):
         code, printed = _run(f"(exit {code})\n{step.command}", scratch)
@@ -199,14 +200,14 @@ def _environment(scratch: Path) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def scratch_directory() -> Iterator[Path]:
-    """A directory with the project's Makefile and a virtual environment as `make` has it.
+def scratch_directory(python: str = sys.executable) -> Iterator[Path]:
+    """Directory with the project's Makefile and a virtual environment, as after `make`.
 
-    Its commands are those of the Python that runs this.
+    Its commands are those of the Python that runs this; `python` is what starts it.
     """
     folder = Path(tempfile.mkdtemp(prefix="pallas-debug-docs-")).resolve()
     try:
-        # The environment is there already: the Makefile has nothing to install.
+        # The environment exists already: the Makefile has nothing to install.
         recipes = (ROOT / "Makefile").read_text()
         (folder / "Makefile").write_text(
             recipes.replace(".installed: pyproject.toml", ".installed:")
@@ -220,10 +221,8 @@ def scratch_directory() -> Iterator[Path]:
             "pip": "-m pip",
         }.items():
             installed = Path(sys.executable).with_name(name)
-            if name != "python" and installed.exists():
-                start = f'"{installed}"'
-            else:
-                start = f'"{sys.executable}" {otherwise}'
+            is_there = name != "python" and installed.exists()
+            start = f'"{python}" "{installed}"' if is_there else f'"{python}" {otherwise}'
             if name == "pytest" and not _plugin_is_installed():
                 start += " -p pallas_debug_pytest"
             (commands / name).write_text(f'#!/bin/sh\nexec {start} "$@"\n')
@@ -235,7 +234,7 @@ def scratch_directory() -> Iterator[Path]:
 
 
 def _plugin_is_installed() -> bool:
-    """Whether pytest finds the plugin by itself; not so where the sources are on the path alone."""
+    """Whether pytest finds the plugin by itself; not so if the sources are only on the path."""
     return bool(metadata.entry_points(group="pytest11", name="pallas_debug_pytest"))
 
 

@@ -10,6 +10,7 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import itertools
 import re
 import sys
 import textwrap
@@ -129,7 +130,7 @@ def pytest_options() -> str:
 
 
 def python() -> str:
-    """What `pallas_debug` exports."""
+    """The public API of `pallas_debug`."""
     import pallas_debug
 
     parts = [
@@ -218,26 +219,25 @@ def _signature(function: Callable[..., object]) -> str:
 
 def dump_format() -> str:
     from pallas_debug import model
-    from pallas_debug.compiler import compile as compile_
-    from pallas_debug.store import names, origin, reader, schema, scratch, writer
+    from pallas_debug.store import layout, origin, schema, scratch
 
-    files = reader.STAGE_FILES
+    files = layout.STAGE_FILES
     tree = [
         "dumps/",
         "  <kernel>-<8 hex>/        a kernel at its shapes",
-        f"    {writer.KERNEL:23}the kernel: Kernel",
+        f"    {layout.KERNEL:23}the kernel: Kernel",
         f"    {files['jaxpr']:23}its jaxpr, with the source line of every equation",
         f"    {files['source']:23}the file of the kernel function",
-        f"    {writer.PROGRAM:23}the kernel as a program that needs only jax",
-        f"    {writer.PROGRAM + origin.SUFFIX:23}its signature",
+        f"    {layout.PROGRAM:23}the kernel as a program that needs only jax",
+        f"    {layout.PROGRAM + layout.SIGNATURE:23}its signature",
         "    <target>/              v5e, v6e, …; v5e-2x4 for the topology v5e:2x4; tpu",
-        f"      {writer.COMPILATION:21}the compiler's result: Compilation",
+        f"      {layout.COMPILATION:21}the compiler's result: Compilation",
         f"      {files['stablehlo']:21}the module that jax hands to the compiler",
-        f"      {origin.STABLEHLO + origin.SUFFIX:21}its signature",
+        f"      {layout.STABLEHLO + layout.SIGNATURE:21}its signature",
         f"      {files['mosaic']:21}the kernel's own module, before any pass",
-        f"      {compile_.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
-        f"      {compile_.LOG:21}the compiler's output",
-        f"  {writer.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
+        f"      {layout.PASSES + '/':21}03-infer-memref-layout-simplify.mlir …",
+        f"      {layout.LOG:21}the compiler's output",
+        f"  {layout.RUNS + '/<run>/<name>.json':25}kernels of a test or script: RunRecord",
     ]
     parts = [
         "A dump directory consists of plain files: it can be searched with `grep`, copied, and "
@@ -245,45 +245,50 @@ def dump_format() -> str:
         "## Folders",
         "```text\n" + "\n".join(tree) + "\n```",
         f"- Names of kernels, targets and tests become file names without separators and control "
-        f"characters, of at most {names.MAX_BYTES} bytes; a truncated one ends in a digest.\n"
-        f"- `{compile_.PASSES}/` holds the passes that changed something. "
-        f"`{writer.COMPILATION}` lists all of them; one that changed nothing has the text of the "
+        f"characters, of at most {layout.MAX_BYTES} bytes; a truncated one ends in a digest.\n"
+        f"- `{layout.PASSES}/` holds the passes that changed something. "
+        f"`{layout.COMPILATION}` lists all of them; one that changed nothing has the text of the "
         "pass before it.\n"
         f"- `{files['mosaic']}` and `{files['stablehlo']}` are absent if jax refused to lower "
         "the kernel. The passes of a failed compilation end with the one that failed.\n"
-        f"- A file that ends in `{origin.SUFFIX}` holds 64 hex digits: an HMAC-SHA256 over the "
+        f"- A file that ends in `{layout.SIGNATURE}` holds 64 hex digits: an HMAC-SHA256 over the "
         "kernel's digest and the file next to it, with a key that a user's first dump makes on "
         f"a machine and never leaves it (`$XDG_STATE_HOME/{'/'.join(origin.key_file().parts[-2:])}`"
         "). `reproduce` asks before it runs a dump without such a signature. It is absent if no "
         "key could be written.\n"
-        f"- A folder is made under `{writer._TMP}/`, flushed to the disk, and then renamed, so "
+        f"- A folder is made under `{layout.TMP}/`, flushed to the disk, and then renamed, so "
         "that no reader finds half of one, and whatever a run reported as written survives a kill "
         "and a power failure. A replacement is exchanged with the old compilation in one step. "
         "On a file system that cannot exchange two folders (NFS, for one), the old one is moved "
-        f"to `{writer._TMP}/` first; after a kill at that moment it is missing until the next run "
+        f"to `{layout.TMP}/` first; after a kill at that moment it is missing until the next run "
         "into the directory puts it back. "
-        f"The files of a kernel are replaced one by one, `{writer.KERNEL}` last; after a kill in "
+        f"The files of a kernel are replaced one by one, `{layout.KERNEL}` last; after a kill in "
         "between, the next run replaces the rest.\n"
-        f"- `{writer.COMPILATION}` is written last and records the size and the SHA-256 of every "
+        f"- `{layout.COMPILATION}` is written last and records the size and the SHA-256 of every "
         "other file in its folder. A compilation is taken from the cache only if all of them are "
         "as recorded.\n"
-        f"- `{writer._LOCKS}/` holds the locks by which processes compile each kernel once; while "
+        f"- `{layout.LOCKS}/` holds the locks by which processes compile each kernel once; while "
         "a lock is held, its file names the holder. A folder under "
-        f"`{writer._TMP}/` holds a lock (`{scratch.LOCK}`) as long as its process lives, and is "
+        f"`{layout.TMP}/` holds a lock (`{layout.LOCK}`) as long as its process lives, and is "
         "deleted by the next run after that. Where no lock can tell, because the file system has "
         "none or the folder was made on another host or before a reboot, it is deleted once "
         f"nothing in it has changed for {scratch.ABANDONED_AFTER / 3600:g} hours. "
         "Both directories may be deleted while nothing is running.",
         "## Documents",
-        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. The "
-        f"schema is **{schema.VERSION}**; a document with a newer one is refused with an error.",
+        f"Every JSON document begins with `tool` (`{schema.TOOL!r}`), `kind` and `schema`. A "
+        "document with a newer schema is refused with an error; one with an older schema is read.",
         table(
-            ["kind", "file", "holds"],
+            ["kind", "schema", "file", "holds"],
             [
-                [f"`{kind}`", f"`{file}`", f"[{cls.__name__}](#{cls.__name__.lower()})"]
+                [
+                    f"`{kind}`",
+                    str(schema.VERSIONS[cls]),
+                    f"`{file}`",
+                    f"[{cls.__name__}](#{cls.__name__.lower()})",
+                ]
                 for (cls, kind), file in zip(
                     schema.KINDS.items(),
-                    (writer.KERNEL, writer.COMPILATION, f"{writer.RUNS}/…/*.json"),
+                    (layout.KERNEL, layout.COMPILATION, f"{layout.RUNS}/…/*.json"),
                     strict=True,
                 )
             ],
@@ -295,13 +300,13 @@ def dump_format() -> str:
         "## Raw dumps",
         *docstring(importlib.import_module("pallas_debug.store.raw")),
         "Every command that reads takes such a directory. Its one target is called "
-        f"`{reader.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
+        f"`{layout.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
     ]
     return page("Dump format", "pallas_debug/model.py and pallas_debug/store/", parts)
 
 
 def _reachable(kinds: Iterable[type], model: object) -> list[type]:
-    """The dataclasses that these are made of, each after the first that uses it."""
+    """These dataclasses and those of their fields, each after the first that uses it."""
     found: list[type] = []
 
     def visit(kind: type) -> None:
@@ -337,7 +342,7 @@ def _fields(kind: type) -> str:
 
 
 def _type(text: str) -> str:
-    """A type as a reader of JSON sees it: the names of literals are spelled out."""
+    """A type for readers of JSON, with the values of literals."""
     from pallas_debug import model
 
     if text in ("OperandKind", "Status", "Stage"):
@@ -424,14 +429,11 @@ def switches() -> str:
 
 
 def keys() -> str:
-    """What the terminal UI does, off its registry of actions."""
-    from textual.binding import Binding
+    """The keys of the terminal UI, from its registry of actions."""
+    from pallas_debug.tui.app import registry
+    from pallas_debug.tui.keys import HEADINGS, MOVING, display_keys
+    from pallas_debug.tui.panes.dialogs import moving_keys
 
-    from pallas_debug.tui.actions import registry, spelled
-    from pallas_debug.tui.help import HEADINGS, MOVING, in_pane
-    from pallas_debug.tui.lineview import LineView
-
-    moving = in_pane(Binding.make_bindings(LineView.BINDINGS))
     parts = [
         "Keys of `pallas-debug browse`. `?` shows the same, with your own keys and those of the "
         "focused pane; `ctrl+p` lists every action by title. Use the names of actions in "
@@ -439,12 +441,12 @@ def keys() -> str:
         f"## {MOVING}",
         "In every list and text, and in the help. These are not in the keymap, which takes "
         "precedence.",
-        table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving]),
+        table(["keys", "what they do"], [[_keys(keys), what] for keys, what in moving_keys()]),
     ]
     groups: dict[str, list[list[str]]] = {}
     for action in registry().values():
         heading = HEADINGS.get(action.group, action.group.capitalize())
-        row = [_keys(spelled(action.keys)), action.title, f"`{action.name}`"]
+        row = [_keys(display_keys(action.keys)), action.title, f"`{action.name}`"]
         groups.setdefault(heading, []).append(row)
     for heading, rows in groups.items():
         parts += [f"## {heading}", table(["keys", "what they do", "action"], rows)]
@@ -574,13 +576,53 @@ def _prose(text: str) -> str:
     return re.sub(r"([*_<>\[\]])", r"\\\1", text)
 
 
+def findings() -> str:
+    """Every kind of finding, by severity."""
+    from pallas_debug.findings.faults import Fault, Severity, Sure
+
+    parts = [
+        "Kinds of findings, the worst first. The name is what reports, JSON, suppressions and "
+        "`pallas.expect` use. Of the engines that see a fault, the first gives the message when "
+        "several report it.",
+        table(
+            ["an engine knows a fault as", "meaning"],
+            [[f"`{sure}`", _doc_below(Sure, sure.name)] for sure in Sure],
+        ),
+    ]
+    for severity in Severity:
+        faults = [fault for fault in Fault if fault.severity is severity]
+        rows = [
+            [
+                f"`{fault}`",
+                fault.summary,
+                ", ".join(f"{engine} ({sure})" for engine, sure in fault.judges.items()),
+            ]
+            for fault in faults
+        ]
+        parts += [
+            f"## {severity.name.capitalize()}",
+            _doc_below(Severity, severity.name),
+            table(["kind", "what happens", "engines"], rows),
+        ]
+    return page("Findings", "pallas_debug/findings/faults.py", parts)
+
+
+def _doc_below(cls: type, member: str) -> str:
+    """The string below a member of an enumeration."""
+    (body,) = (node.body for node in ast.parse(inspect.getsource(cls)).body)
+    for node, below in itertools.pairwise(body):
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == member:
+            return str(below.value.value)
+    raise LookupError(f"{cls.__name__}.{member} has no docstring")
+
+
 def page(title: str, source: str, parts: Sequence[str]) -> str:
     head = f"<!-- Written by docs/generate.py from {source}: edit that. -->"
     return "\n\n".join([head, f"# {title}", *parts]) + "\n"
 
 
 def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table in Markdown; columns that are empty in every row are left out."""
+    """A Markdown table, without columns that are empty in every row."""
     listed = [[" ".join(cell.replace("|", "\\|").split()) for cell in row] for row in rows]
     kept = [i for i in range(len(columns)) if any(row[i] for row in listed)]
     lines = [[columns[i] for i in kept], ["---"] * len(kept)]
@@ -594,7 +636,7 @@ def docstring(thing: object) -> list[str]:
     for paragraph in re.split(r"\n\n(?=\S)", inspect.getdoc(thing) or ""):
         head, _, rest = paragraph.partition("\n")
         if head == "Attributes:":
-            continue  # stands in the table of the fields
+            continue  # in the table of fields
         if head in ("Args:", "Raises:"):
             column = "argument" if head == "Args:" else "raises"
             rows = [[f"`{name}`", text] for name, text in _entries(rest)]
@@ -637,7 +679,7 @@ def _first_line(thing: object) -> str:
 
 
 def _linked(text: str) -> str:
-    """Words that Markdown would take for HTML or emphasis are left as they are."""
+    """Escape words that Markdown would take for HTML or emphasis."""
     return text.replace("<", "&lt;")
 
 
@@ -710,6 +752,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "switches.md": switches,
     "environment.md": environment,
     "errors.md": errors,
+    "findings.md": findings,
     "keys.md": keys,
 }
 

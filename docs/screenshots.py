@@ -1,6 +1,6 @@
-"""Makes the pictures of the terminal UI in `docs/assets/`: `python docs/screenshots.py`.
+"""Make the pictures of the terminal UI in `docs/assets/`: `python docs/screenshots.py`.
 
-The app runs in Textual's own driver on a dump that is made for it; nothing is drawn by hand.
+The app runs in Textual's own driver, on a dump made for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import tempfile
 from pathlib import Path
 
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
 
 ASSETS = Path(__file__).parent / "assets"
 _FONT = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)
@@ -31,7 +31,7 @@ PICTURES = {
     ),
     "browse-search": ((120, 30), ("right_square_bracket", "slash", *"vector", "enter", "n")),
 }
-"""For each picture: columns and rows, and the keys that are pressed for it."""
+"""Columns, rows and pressed keys of each picture."""
 
 
 def main() -> None:

@@ -21,6 +21,18 @@ class UsageError(PallasDebugError):
     """An invalid request: an unknown name, an argument that does not parse."""
 
 
+class PatternError(UsageError):
+    """Text that is not a regular expression, or not one that can be matched in linear time.
+
+    Attributes:
+      reason: why, without the text itself.
+    """
+
+    def __init__(self, text: str, reason: str) -> None:
+        self.reason = reason
+        super().__init__(f"{text!r} is not a valid regular expression: {reason}")
+
+
 class CannotRunError(PallasDebugError):
     """A valid request that cannot be met on this machine or in this process."""
 

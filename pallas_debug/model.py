@@ -1,7 +1,8 @@
 """Data that travels between the rooms: small frozen dataclasses, and nothing else.
 
-Floor 0. Imports only the standard library. Every class here can be written as JSON and read back
-(`store/schema.py` does both); what cannot (a live jaxpr, a process) does not belong here.
+Floor 0. Imports the standard library and the enumeration of faults. Every class here can be
+written as JSON and read back (`store/schema.py` does both); what cannot (a live jaxpr, a
+process) does not belong here.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
+
+from pallas_debug.findings.faults import Fault
 
 OperandKind = Literal["dynamic_grid", "scalar_prefetch", "input", "output", "scratch"]
 Status = Literal["ok", "failed"]
@@ -238,37 +241,105 @@ class Compilation:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Finding:
-    """Something wrong with a kernel, and what witnesses it.
+class Witness:
+    """Facts about the place where a fault shows.
 
     Attributes:
-      kind: what happened, in one word: `OutOfBoundsRead`, `DataRace`.
-      kernel: its name.
-      message: one sentence with the operand, the index and the values.
-      count: how often it was seen; the rest is of the first time.
       loop: iterations of the loops around the line, outermost first.
       index: the slice as one would write it: `x_ref[12:20, 0:128]`.
       shape: of the operand, with its memory space: `float32[16, 128] in VMEM`.
-      values: what the witness held, by name.
+      values: values at that place, by name.
       other: the second side of a fault that has two.
-      engine: who found it: `tpu interpret`, `checks`.
     """
 
-    kind: str
-    kernel: str
-    message: str
     source: SourceLine | None = None
     grid_point: tuple[int, ...] | None = None
-    operand: str | None = None
-    cause: str | None = None
-    advice: str | None = None
-    count: int = 1
     loop: tuple[int, ...] = ()
+    operand: str | None = None
     index: str | None = None
     shape: str | None = None
     values: Mapping[str, str] = field(default_factory=dict)
     other: SourceLine | None = None
-    engine: str | None = None
+
+    @property
+    def line(self) -> tuple[str, int] | None:
+        """File and number of the line."""
+        return None if self.source is None else (self.source.file, self.source.line)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A fault of a kernel; built by `findings/`, from what an engine witnessed.
+
+    Attributes:
+      kind: the fault: `OutOfBoundsRead`, `DataRace`.
+      kernel: its name.
+      message: what happened, with the operand, the index and the values.
+      witness: facts about the first time it was seen.
+      engines: who found it: `tpu interpret`, `checks`; the surest first.
+      targets: for which chips, if it is not a fault on all of them.
+      count: how often it was seen.
+      consequences: findings that follow from this one, such as the death of a compiler.
+    """
+
+    kind: Fault
+    kernel: str
+    message: str
+    cause: str | None = None
+    advice: str | None = None
+    witness: Witness = field(default_factory=Witness)
+    engines: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+    count: int = 1
+    consequences: tuple[Finding, ...] = ()
+
+    @property
+    def source(self) -> SourceLine | None:
+        return self.witness.source
+
+    @property
+    def grid_point(self) -> tuple[int, ...] | None:
+        return self.witness.grid_point
+
+    @property
+    def loop(self) -> tuple[int, ...]:
+        return self.witness.loop
+
+    @property
+    def operand(self) -> str | None:
+        return self.witness.operand
+
+    @property
+    def index(self) -> str | None:
+        return self.witness.index
+
+    @property
+    def shape(self) -> str | None:
+        return self.witness.shape
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        return self.witness.values
+
+    @property
+    def other(self) -> SourceLine | None:
+        return self.witness.other
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gap:
+    """A judgement that was not made.
+
+    Attributes:
+      kernel: its name; empty for a whole run.
+      engine: what was to judge it: a target, `checks`, `static`.
+      is_limit: whether the engine does not support such kernels, rather than having failed.
+    """
+
+    kernel: str
+    engine: str
+    reason: str
+    is_limit: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

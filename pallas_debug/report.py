@@ -153,17 +153,12 @@ def finding_text(finding: Finding) -> str:
     lines += finding.message.splitlines()
     if finding.other is not None:
         lines.append(f"other side: {_quoted(finding.other)}")
-    cause, advice = finding.cause, finding.advice
-    if not cause and not advice:
-        from pallas_debug.findings import explain
-
-        explained = explain.of_finding(finding)
-        if explained is not None:
-            cause, advice = explained.cause, explained.advice
-    if cause:
-        lines.append(f"cause: {cause}")
-    if advice:
-        lines.append(f"try: {advice}")
+    for consequence in finding.consequences:
+        lines.append(f"followed by: {consequence.message.partition(chr(10))[0]}")
+    if finding.cause:
+        lines.append(f"cause: {finding.cause}")
+    if finding.advice:
+        lines.append(f"try: {finding.advice}")
     return "\n  ".join(lines)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import atexit
-import json
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
+from zygote import Zygote
 
 # Several devices for what runs under shard_map; read when jax's CPU backend starts.
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4"
@@ -32,7 +34,9 @@ if (
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ("tiers",)
+ENVIRONMENT = dict(os.environ)
+
+pytest_plugins = ("tiers", "evidence")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
@@ -57,91 +61,85 @@ def quick_to_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
+@pytest.fixture(scope="session")
+def zygote() -> Iterator[Zygote]:
+    """Forks what stands for `python`; one for this process, which starts with its first use."""
+    zygote = Zygote(ENVIRONMENT)
+    yield zygote
+    zygote.stop()
+
+
+@pytest.fixture
+def fork_python(zygote: Zygote, tmp_path: Path) -> Run:
+    """Runs what stands for `python -c CODE` (or `python ARGS`) in `tmp_path`; see `zygote.py`."""
+    return lambda *words, **environment: run([*zygote.python, *words], tmp_path, environment)
+
+
 @pytest.fixture
 def run_python(tmp_path: Path) -> Run:
-    """Runs `python -c CODE` (or `python ARGS`) in a child process in `tmp_path`."""
+    """Runs `python -c CODE` (or `python ARGS`) in `tmp_path`: imports, early variables, signals."""
+    return lambda *words, **environment: run([sys.executable, *words], tmp_path, environment)
 
-    def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+
+@pytest.fixture
+def command(fork_python: Run) -> Run:
+    """Runs the installed `pallas-debug` in `tmp_path`."""
+    return partial(fork_python, installed())
+
+
+@pytest.fixture
+def commands(command: Run) -> Callable[..., list[subprocess.CompletedProcess[str]]]:
+    """Runs the installed `pallas-debug` once for each list of arguments."""
+    return lambda *wanted: [command(*words) for words in wanted]
+
+
+@pytest.fixture
+def real_command(run_python: Run) -> Run:
+    """What `command` does, with a start of Python; each family of commands has a test with it."""
+    return partial(run_python, installed())
+
+
+@pytest.fixture
+def run_pytest(
+    zygote: Zygote, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., pytest.RunResult]:
+    """Runs pytest in a child process, as `pytester.runpytest_subprocess` does; see `zygote.py`.
+
+    For `-n 2`, the workers are forked as well.
+    """
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    numbers = itertools.count()
+
+    def run(*arguments: str) -> pytest.RunResult:
+        words = ["-m", "pytest", f"--basetemp={pytester.path / f'run-{next(numbers)}'}"]
+        for n, word in enumerate(arguments):
+            if word == "-n":
+                words += ["--tx", f"{arguments[n + 1]}*popen//python={zygote.executable}"]
+            elif n and arguments[n - 1] == "-n":
+                words += ["--dist=load"]
+            else:
+                words.append(word)
+        return pytester.run(*zygote.python, *words, timeout=240)
 
     return run
 
 
-@pytest.fixture
-def command(tmp_path: Path) -> Run:
-    """Runs the installed `pallas-debug` in `tmp_path`."""
+def run(
+    command: Sequence[object], folder: Path, environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [str(word) for word in command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def installed() -> Path:
     script = Path(sys.executable).with_name("pallas-debug")
     if not script.exists():
         pytest.fail(f"the command is not installed beside {sys.executable}")
-
-    def run(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [script, *map(str, arguments)],
-            cwd=tmp_path,
-            env={**os.environ, **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-
-    return run
-
-
-COMMANDS = """
-import json, os, runpy, sys
-script, folder, *runs = sys.argv[1:]
-sys.path.insert(0, os.path.dirname(script))  # as where Python itself starts the script
-path = list(sys.path)
-for n, run in enumerate(runs):
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        name = os.path.join(folder, f"{n}.{stream.name.strip('<>')}")
-        file = os.open(name, os.O_WRONLY | os.O_CREAT)
-        os.dup2(file, stream.fileno())
-        os.close(file)
-    sys.argv[:], sys.path[:] = [script, *json.loads(run)], path
-    try:
-        runpy.run_path(script, run_name="__main__")
-        code = 0
-    except SystemExit as end:
-        code = end.code or 0
-    with open(os.path.join(folder, f"{n}.code"), "w") as file:
-        file.write(str(code))
-"""
-
-Runs = Callable[..., list[subprocess.CompletedProcess[str]]]
-
-
-@pytest.fixture
-def commands(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, run_python: Run) -> Runs:
-    """Runs the installed `pallas-debug` once for each list of arguments, in one child process.
-
-    The start of a process with jax takes longer than it takes to refuse something. For commands
-    that change nothing: the process is the same for all of them.
-    """
-    script = Path(sys.executable).with_name("pallas-debug")
-
-    def run(*wanted: Sequence[object]) -> list[subprocess.CompletedProcess[str]]:
-        folder = tmp_path_factory.mktemp("commands")
-        words = [[str(word) for word in arguments] for arguments in wanted]
-        runs = [json.dumps(arguments) for arguments in words]
-        done = run_python("-P", "-c", COMMANDS, str(script), str(folder), *runs)
-        assert done.returncode == 0, done
-        found = []
-        for n, arguments in enumerate(words):
-            code, out, err = (
-                (folder / f"{n}.{kind}").read_text() for kind in ("code", "stdout", "stderr")
-            )
-            found.append(subprocess.CompletedProcess(arguments, int(code), out, err))
-        return found
-
-    return run
+    return script

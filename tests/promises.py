@@ -4,9 +4,9 @@
     python tests/promises.py --check    exit with 1 if the page is stale, with 2 if it was written
                                         with another jax: some tables of tests depend on it
 
-Nothing is listed by hand. Promises are read off the code: guide pages, classes of faults and kinds
-of findings, targets, commands. Tests are found by what they are parametrised with (broken kernels),
-by the commands in the pages that they run, and by the names in their source.
+Nothing is listed by hand. Promises are read off the code: guide pages, faults, targets, commands.
+Tests are found by what they are parametrised with (broken kernels), by the commands in the pages
+that they run, and by the names in their source.
 """
 
 from __future__ import annotations
@@ -84,8 +84,7 @@ def page() -> str:
     }
     tables = [
         ("Pages with commands", pages()),
-        ("Classes of faults", faults(sources)),
-        ("Kinds of findings", kinds(sources)),
+        ("Faults", faults(sources)),
         ("Targets", targets(sources)),
         ("Commands", commands(sources)),
     ]
@@ -130,16 +129,19 @@ def pages() -> Shown:
 
 
 def faults(sources: Mapping[str, Source]) -> Shown:
-    """Classes of faults, by the broken kernels that tests are parametrised with."""
-    from pallas_debug_kernels.broken import BrokenKernel, Fault
+    """Faults, by the broken kernels that tests are parametrised with, and by their names."""
+    from broken_kernels import BrokenKernel
 
-    found: dict[str, set[str]] = {str(fault): set() for fault in Fault}
+    from pallas_debug.findings.faults import Fault
+
+    found = {str(fault): named(sources, str(fault)) for fault in Fault}
     for file, source in sources.items():
         if "BROKEN" not in source.names:
             continue
         for value in parameters(load(TESTS / file)):
-            if isinstance(value, BrokenKernel):
-                found[str(value.fault)].add(file)
+            fault = Fault(value.fault) if isinstance(value, BrokenKernel) else None
+            if fault is not None:
+                found[str(fault)].add(file)
     return found
 
 
@@ -155,23 +157,6 @@ def parameters(module: ModuleType) -> Iterator[Any]:
                         yield from case.values
                     else:
                         yield from case if isinstance(case, tuple | list) else (case,)
-
-
-def kinds(sources: Mapping[str, Source]) -> Shown:
-    """Kinds of findings that the code names and that are no class of faults; by their names."""
-    from pallas_debug_kernels.broken import Fault
-
-    from pallas_debug.verdict import merge
-
-    known = {kind for group in (*merge.SAME, *merge.WORST, merge.REFUSED) for kind in group}
-    for path in (ROOT / "pallas_debug").rglob("*.py"):
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.keyword) and node.arg == "kind":
-                value = node.value
-                if isinstance(value, ast.Constant) and re.match(r"[A-Z]\w+$", str(value.value)):
-                    known.add(str(value.value))
-    known -= {str(fault) for fault in Fault}
-    return {kind: named(sources, kind) for kind in sorted(known)}
 
 
 def targets(sources: Mapping[str, Source]) -> Shown:
@@ -204,7 +189,12 @@ def started(tree: ast.Module) -> set[str]:
     for node in ast.walk(tree):
         listed: list[ast.expr] = []
         if isinstance(node, ast.Call):
-            if isinstance(node.func, ast.Name) and node.func.id in ("command", "run", "tool"):
+            if isinstance(node.func, ast.Name) and node.func.id in (
+                "command",
+                "real_command",
+                "run",
+                "tool",
+            ):
                 listed = node.args[:1]
             elif isinstance(node.func, ast.Name) and node.func.id == "commands":
                 listed = [

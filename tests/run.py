@@ -3,7 +3,8 @@
 `make test` runs every test that is not marked `slow`, and one quarter of those that are: a quarter
 that changes with every commit, and another one on the second Python. The second Python is the
 newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
-the project supports; of the folders that depend little on Python and jax it runs a quarter.
+the project supports; it is installed while the first one is used, and of the folders that depend
+little on Python and jax it runs a quarter.
 `make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and folders
 named there every test runs. The last lines say what each run used, how long it took, and what did
 not run.
@@ -19,6 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +33,20 @@ OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
 QUARTERS = 4
 
-SAMPLED = ("cli", "docs", "ir", "report", "store", "torture", "tui")
+SAMPLED = (
+    "cli",
+    "docs",
+    "explain",
+    "findings",
+    "hooks",
+    "ir",
+    "project",
+    "report",
+    "reproduce",
+    "store",
+    "torture",
+    "tui",
+)
 """Test folders of which the second Python runs a quarter: they say little about Python and jax that
 the other folders, which run on both, do not."""
 
@@ -49,16 +65,26 @@ print(json.dumps(found))
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run of the suite, and what came of it."""
+    """One run of the suite.
+
+    Attributes:
+      cpu: CPU seconds, child processes included.
+      folders: CPU seconds by folder.
+      costly: CPU seconds of tests that take more than they should.
+      skipped: reasons for which tests were skipped.
+    """
 
     description: str
     code: int
     seconds: float
     cpu: float
+    folders: Mapping[str, float]
+    costly: Mapping[str, float]
     skipped: tuple[str, ...]
 
 
 def main(arguments: list[str]) -> int:
+    start = time.monotonic()
     is_all = "--all" in arguments or any(map(is_path, arguments))
     arguments = [argument for argument in arguments if argument != "--all"]
     first: list[str] = []
@@ -66,24 +92,29 @@ def main(arguments: list[str]) -> int:
     if not is_all:
         first = quarter(0)
         other = [*quarter(2), "--sampled", ",".join(SAMPLED)]
-    start = time.monotonic()
-    check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
-    checked = time.monotonic() - start
-    runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
-    second = second_python()
-    missing = None
-    if second is None:
-        missing = "no second Python: there is none of 3.12 or later on PATH or under pyenv"
-    elif not install(second):
-        missing = f"no second run: the project could not be installed for {second}"
-    else:
-        runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
-    print(f"\nstatic checks: {'failed' if check else 'ok'} in {checked:.0f} s")
+    with ThreadPoolExecutor(1) as executor:
+        second = second_python()
+        # Beside the first environment, the static checks and the first run, as far as it takes.
+        installed = executor.submit(install, second) if second else None
+        if subprocess.run(
+            ["make", "--silent", VENV / ".installed"], cwd=ROOT, check=False
+        ).returncode:
+            return 1
+        ready = time.monotonic() - start
+        check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
+        checked = time.monotonic() - start - ready
+        runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
+        missing = None
+        if installed is None:
+            missing = "no second Python: there is none of 3.12 or later on PATH or under pyenv"
+        elif not installed.result():
+            missing = f"no second run: the project could not be installed for {second}"
+        else:
+            runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
+    print(f"\ninstallation: {ready:.0f} s before the first run")
+    print(f"static checks: {'failed' if check else 'ok'} in {checked:.0f} s")
     for run in runs:
-        outcome = "failed" if run.code else "ok"
-        print(f"{run.description}: {outcome} in {run.seconds:.0f} s ({run.cpu:.0f} CPU s)")
-        for reason in run.skipped:
-            print(f"  not run: {reason}")
+        report(run)
     if missing:
         print(missing)
     if not is_all:
@@ -91,7 +122,22 @@ def main(arguments: list[str]) -> int:
         print(f"slow tests: {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them.")
         if len(runs) > 1:
             print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
+    print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(run.code for run in runs))
+
+
+def report(run: Run) -> None:
+    outcome = "failed" if run.code else "ok"
+    print(f"{run.description}: {outcome} in {run.seconds:.0f} s ({run.cpu:.0f} CPU s)")
+    folders = ", ".join(f"{name} {cpu:.0f}" for name, cpu in run.folders.items())
+    print(f"  CPU seconds by folder: {folders}")
+    for test, cpu in run.costly.items():
+        print(f"  costly: {cpu:.1f} s  {test}")
+    reasons = [f"  not run: {reason}" for reason in run.skipped]
+    print(*reasons[:MAX_REASONS], sep="\n", end="\n" if reasons else "")
+    if len(reasons) > MAX_REASONS:
+        more = len(reasons) - MAX_REASONS
+        print(f"  not run: … and {more} more reasons; pytest's summary has them")
 
 
 def is_path(argument: str) -> bool:
@@ -119,38 +165,32 @@ def suite(python: Path, arguments: list[str]) -> Run:
     ).stdout
     description = ", ".join(f"{name} {version}" for name, version in json.loads(printed).items())
     print(f"\n=== {description} ===", flush=True)
-    start, before = time.monotonic(), cpu_of_children()
-    # Hundreds of child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of
-    # them would compile them anew.
+    start = time.monotonic()
+    # Child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of them would
+    # compile them.
     subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
     with tempfile.TemporaryDirectory() as scratch:
-        environment["TIERS_SKIPPED"] = str(Path(scratch) / "skipped")
-        code = subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
-        skipped = Path(environment["TIERS_SKIPPED"])
-        reasons = skipped.read_text().splitlines() if skipped.exists() else []
-    if len(reasons) > MAX_REASONS:
-        more = f"… and {len(reasons) - MAX_REASONS} more reasons; pytest's summary has them"
-        reasons[MAX_REASONS:] = [more]
+        path = Path(scratch, "summary.json")
+        environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TIERS_SUMMARY": str(path)}
+        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+            _, status, used = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        summary = json.loads(path.read_text()) if path.exists() else {}
     return Run(
         description=description,
-        code=code,
+        code=abs(process.returncode),
         seconds=time.monotonic() - start,
-        cpu=cpu_of_children() - before,
-        skipped=tuple(reasons),
+        cpu=used.ru_utime + used.ru_stime,
+        folders=summary.get("folders", {}),
+        costly=summary.get("costly", {}),
+        skipped=tuple(summary.get("skipped", ())),
     )
-
-
-def cpu_of_children() -> float:
-    """CPU seconds of child processes that have ended, and of theirs."""
-    times = os.times()
-    return times.children_user + times.children_system
 
 
 def second_python() -> str | None:
     """The other end of the range that we support, or None where it is not to be found."""
-    here = sys.version_info[:2]
+    here = version_of(VENV / "bin" / "python") or sys.version_info[:2]
     found = {version: path for version, path in pythons() if version != here}
     if here < NEWEST_JAX_NEEDS:
         newer = [version for version in found if version >= NEWEST_JAX_NEEDS]
@@ -165,13 +205,20 @@ def pythons() -> list[tuple[tuple[int, int], str]]:
     candidates += [str(path) for path in sorted(pyenv.glob("3.*/bin/python"))]
     found = []
     for candidate in filter(None, candidates):
-        answer = subprocess.run(
-            [candidate, "--version"], capture_output=True, text=True, check=False
-        )
-        match = re.match(r"Python (\d+)\.(\d+)\.\d+$", answer.stdout.strip())
-        if answer.returncode == 0 and match:
-            found.append(((int(match[1]), int(match[2])), candidate))
+        version = version_of(candidate)
+        if version is not None:
+            found.append((version, candidate))
     return found
+
+
+def version_of(python: str | Path) -> tuple[int, int] | None:
+    """The version of a Python; None if it does not run."""
+    try:
+        done = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
+    except OSError:
+        return None
+    match = re.match(r"Python (\d+)\.(\d+)\.\d+$", done.stdout.strip())
+    return (int(match[1]), int(match[2])) if match and done.returncode == 0 else None
 
 
 def install(python: str) -> bool:
@@ -180,7 +227,7 @@ def install(python: str) -> bool:
     project = ROOT / "pyproject.toml"
     if mark.exists() and mark.stat().st_mtime >= project.stat().st_mtime:
         return True
-    print(f"\ninstalling for {python} …", flush=True)
+    print(f"installing for {python}, too …", flush=True)
     pip = [SECOND_VENV / "bin" / "python", "-m", "pip", "install", "--quiet"]
     steps = (
         [python, "-m", "venv", SECOND_VENV],

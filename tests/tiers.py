@@ -7,6 +7,7 @@ else the machine does.
 
 from __future__ import annotations
 
+import json
 import os
 from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable
@@ -23,30 +24,30 @@ MAX_TEST = 20.0
 """CPU seconds that no test should exceed, marked or not."""
 
 BUDGET = {
-    "compiler": 30,
-    "analysis": 35,
+    "compiler": 48,
+    "analysis": 40,
     "bridge": 140,
     "checks": 280,
-    "cli": 165,
-    "docs": 200,
-    "explain": 30,
+    "cli": 110,
+    "docs": 75,
+    "explain": 40,
     "hooks": 10,
     "ir": 10,
     "kernels": 400,
     "plugin": 45,
-    "project": 15,
+    "project": 30,
     "report": 5,
-    "reproduce": 35,
-    "session": 120,
+    "reproduce": 32,
+    "session": 64,
     "store": 15,
-    "torture": 100,
-    "tui": 115,
-    "verdict": 70,
+    "torture": 75,
+    "tui": 110,
+    "verdict": 58,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 
-SKIPPED_FILE = "TIERS_SKIPPED"
-"""Environment variable: a file for the reasons of skipped tests, which tests/run.py repeats."""
+SUMMARY_FILE = "TIERS_SUMMARY"
+"""Environment variable: a JSON file for what tests/run.py repeats in its last lines."""
 
 _TICK = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
@@ -147,10 +148,32 @@ class Costs:
             self.skipped[report.longrepr[2].removeprefix("Skipped: ")] += 1
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        path = os.environ.get(SKIPPED_FILE)
+        path = os.environ.get(SUMMARY_FILE)
         if path and not hasattr(session.config, "workerinput"):
-            lines = [f"{reason} ({count} tests)" for reason, count in self.skipped.most_common()]
-            Path(path).write_text("".join(f"{line}\n" for line in lines))
+            summary = {
+                "skipped": [f"{reason} ({n} tests)" for reason, n in self.skipped.most_common()],
+                "folders": {Path(name).name: cpu for name, (cpu, _) in self.folders().items()},
+                "costly": self.costly(),
+            }
+            Path(path).write_text(json.dumps(summary))
+
+    def folders(self) -> dict[str, tuple[float, int]]:
+        """CPU seconds and number of tests of each folder, those that take longest first."""
+        seconds: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
+        for nodeid, cpu in self.tests.items():
+            folder = "/".join(Path(nodeid.partition("::")[0]).parts[:2])
+            seconds[folder] += cpu
+            counts[folder] += 1
+        return {folder: (cpu, counts[folder]) for folder, cpu in seconds.most_common()}
+
+    def costly(self) -> dict[str, float]:
+        """CPU seconds of the tests that take more than they should."""
+        return {
+            nodeid: cpu
+            for nodeid, cpu in self.tests.most_common()
+            if cpu > (MAX_TEST if nodeid in self.slow else MAX_UNMARKED)
+        }
 
     @pytest.hookimpl(trylast=True)
     def pytest_terminal_summary(
@@ -159,27 +182,17 @@ class Costs:
         if not self.tests:
             return
         write = terminalreporter.write_line
-        seconds: Counter[str] = Counter()
-        counts: Counter[str] = Counter()
-        for nodeid, cpu in self.tests.items():
-            folder = "/".join(Path(nodeid.partition("::")[0]).parts[:2])
-            seconds[folder] += cpu
-            counts[folder] += 1
         terminalreporter.section("CPU seconds")
-        for folder, cpu in seconds.most_common():
+        for folder, (cpu, count) in self.folders().items():
             budget = BUDGET.get(Path(folder).name)
             of = f" of {budget:4d}" if budget and config.getoption("quarter") is not None else ""
             over = "  over its budget" if of and budget and cpu > budget else ""
-            write(f"{cpu:7.1f}{of}  {folder} ({counts[folder]} tests){over}")
-        write(f"{seconds.total():7.1f}  in all")
-        unmarked = {
-            nodeid: cpu
-            for nodeid, cpu in self.tests.items()
-            if cpu > (MAX_TEST if nodeid in self.slow else MAX_UNMARKED)
-        }
-        if unmarked:
+            write(f"{cpu:7.1f}{of}  {folder} ({count} tests){over}")
+        write(f"{sum(self.tests.values()):7.1f}  in all")
+        costly = self.costly()
+        if costly:
             write(f"over {MAX_UNMARKED:g} s and not marked slow, or over {MAX_TEST:g} s:")
-        for nodeid, cpu in sorted(unmarked.items(), key=lambda pair: -pair[1]):
+        for nodeid, cpu in costly.items():
             write(f"{cpu:7.1f}  {nodeid}")
 
 

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from .ops.splash_attention import splash_attention as splash_attention
     from .ops.vector_add import vector_add as vector_add
     from .registry import OPERATIONS as OPERATIONS
-    from .registry import Operation as Operation
+    from .registry import BundledOperation as BundledOperation
     from .registry import Spec as Spec
     from .registry import operation as operation
     from .registry import operations as operations
 
 _HOMES = {
     "OPERATIONS": "registry",
-    "Operation": "registry",
+    "BundledOperation": "registry",
     "Spec": "registry",
     "all_gather": "ops.collectives",
     "dma_copy": "ops.pipelined",
@@ -55,28 +55,7 @@ _HOMES = {
     "vector_add": "ops.vector_add",
 }
 
-__all__ = [
-    "OPERATIONS",
-    "Operation",
-    "Spec",
-    "all_gather",
-    "dma_copy",
-    "dma_matmul",
-    "flash_attention",
-    "layer_norm",
-    "make_splash_attention",
-    "matmul",
-    "operation",
-    "operations",
-    "paged_attention",
-    "pipelined_copy",
-    "pipelined_matmul",
-    "reduction",
-    "right_permute",
-    "softmax",
-    "splash_attention",
-    "vector_add",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

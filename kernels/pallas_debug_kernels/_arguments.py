@@ -4,6 +4,7 @@ Every error is a ValueError that says which argument it is about, what it was, a
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,13 @@ def sublanes(dtype: DTypeLike) -> int:
     """Rows of a native tile: 8 for 32-bit dtypes, 16 for 16-bit, 32 for 8-bit."""
     itemsize: int = jnp.dtype(dtype).itemsize
     return 32 // itemsize
+
+
+class SegmentIds(NamedTuple):
+    """Ids, int32: a query sees only the keys with its own id (of its own batch entry, if any)."""
+
+    q: jax.Array  # [q_seq] or [batch, q_seq]
+    kv: jax.Array  # [kv_seq] or [batch, kv_seq]
 
 
 def check_ndim(operation: str, name: str, array: jax.Array, dims: Sequence[str]) -> None:

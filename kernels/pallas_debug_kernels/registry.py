@@ -21,7 +21,7 @@ from .spec import Spec as Spec
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class BundledOperation:
     """A bundled kernel: `function(*args, **kwargs)` must equal `reference(*args, **kwargs)`.
 
     `differentiable` are the positions of the arguments that it has a gradient for.
@@ -47,22 +47,22 @@ class Operation:
         raise ValueError(f"{self.name} has no spec {name!r}. Its specs are: {known}.")
 
 
-OPERATIONS: tuple[Operation, ...] = (
-    Operation(
+OPERATIONS: tuple[BundledOperation, ...] = (
+    BundledOperation(
         name="vector_add",
         summary="Element-wise sum of two vectors.",
         function=vector_add.vector_add,
         reference=vector_add.vector_add_reference,
         specs=vector_add.SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="reduction",
         summary="Sum or maximum of a matrix over one axis.",
         function=reduction.reduction,
         reference=reduction.reduction_reference,
         specs=reduction.SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="softmax",
         summary="Softmax over the last axis, forward and backward.",
         function=softmax.softmax,
@@ -70,7 +70,7 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=softmax.SPECS,
         differentiable=(0,),
     ),
-    Operation(
+    BundledOperation(
         name="layer_norm",
         summary="Rows scaled to mean 0 and variance 1, forward and backward.",
         function=layer_norm.layer_norm,
@@ -78,42 +78,42 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=layer_norm.SPECS,
         differentiable=(0, 1, 2),
     ),
-    Operation(
+    BundledOperation(
         name="matmul",
         summary="Tiled matrix product with a fused activation.",
         function=matmul.matmul,
         reference=matmul.matmul_reference,
         specs=matmul.SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="dma_copy",
         summary="Copy through VMEM, double-buffered by hand.",
         function=pipelined.dma_copy,
         reference=pipelined.copy_reference,
         specs=pipelined.COPY_SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="pipelined_copy",
         summary="Copy through VMEM by emit_pipeline.",
         function=pipelined.pipelined_copy,
         reference=pipelined.copy_reference,
         specs=pipelined.COPY_SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="dma_matmul",
         summary="Matrix product, double-buffered by hand.",
         function=pipelined.dma_matmul,
         reference=pipelined.matmul_reference,
         specs=pipelined.MATMUL_SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="pipelined_matmul",
         summary="Matrix product by emit_pipeline.",
         function=pipelined.pipelined_matmul,
         reference=pipelined.matmul_reference,
         specs=pipelined.MATMUL_SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="flash_attention",
         summary="Attention with an online softmax, forward and backward.",
         function=flash_attention.flash_attention,
@@ -121,7 +121,7 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=flash_attention.SPECS,
         differentiable=(0, 1, 2),
     ),
-    Operation(
+    BundledOperation(
         name="splash_attention",
         summary="Block-sparse attention over masks, forward and backward.",
         function=splash_attention.splash_attention,
@@ -129,21 +129,21 @@ OPERATIONS: tuple[Operation, ...] = (
         specs=splash_attention.SPECS,
         differentiable=(0, 1, 2),
     ),
-    Operation(
+    BundledOperation(
         name="paged_attention",
         summary="Attention of one query per sequence over pages of keys and values.",
         function=paged_attention.paged_attention,
         reference=paged_attention.paged_attention_reference,
         specs=paged_attention.SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="right_permute",
         summary="Every device's rows to the device on its right, by remote DMA.",
         function=collectives.right_permute,
         reference=collectives.right_permute_reference,
         specs=collectives.SPECS,
     ),
-    Operation(
+    BundledOperation(
         name="all_gather",
         summary="All devices' rows on every device, by remote DMA round the ring.",
         function=collectives.all_gather,
@@ -153,12 +153,12 @@ OPERATIONS: tuple[Operation, ...] = (
 )
 
 
-def operations() -> tuple[Operation, ...]:
+def operations() -> tuple[BundledOperation, ...]:
     """All bundled operations, simplest first."""
     return OPERATIONS
 
 
-def operation(name: str) -> Operation:
+def operation(name: str) -> BundledOperation:
     """The operation called `name`; a ValueError lists the known ones."""
     for candidate in OPERATIONS:
         if candidate.name == name:

@@ -6,16 +6,24 @@ engines that run the kernel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from pallas_debug.analysis import visits
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
-from pallas_debug.analysis.subject import Result, Subject, at, points_of, shape_text
+from pallas_debug.analysis.subject import (
+    Result,
+    Subject,
+    at,
+    index_text,
+    points_of,
+    shape_text,
+)
 from pallas_debug.bridge.walk.events import Dim, Event, Origin, View
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.findings.wording import bounds, contents
 
 MAX_POINTS = 1 << 22
 """Grid points that are looked at one by one."""
@@ -28,7 +36,7 @@ LONG_SUM = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Witness:
+class EventSpot:
     """Where an event goes wrong first.
 
     Attributes:
@@ -67,14 +75,14 @@ def look(subject: Subject, revisited: frozenset[str]) -> Result:
     return result
 
 
-def witness(event: Event, bad: np.ndarray, rank: int) -> Witness:
+def first_spot(event: Event, bad: np.ndarray, rank: int) -> EventSpot:
     """The first place at which an array of an event is true: by grid point, then by iteration."""
     spots = np.argwhere(bad)
     loops = spots[:, : bad.ndim - rank][:, ::-1]  # the outermost first
     keys = np.concatenate([spots[:, bad.ndim - rank :], loops], axis=1)
     first = int(np.lexsort(keys.T[::-1])[0]) if keys.shape[1] else 0
     spot = tuple(int(i) for i in spots[first])
-    return Witness(
+    return EventSpot(
         spot=spot,
         point=tuple(int(i) for i in spots[first][bad.ndim - rank :]),
         loops=(*event.loops, *(int(i) for i in loops[first])),
@@ -103,30 +111,42 @@ def _outside(
     level, number = place
     dims = view.levels[level]
     dim = dims[number]
-    found = witness(event, bad, len(subject.grid.sizes))
+    found = first_spot(event, bad, len(subject.grid.sizes))
     start = at(dim.start, found.spot) if dim.start is not None else 0
-    size = dim.size or 1
-    last = dim.bound - 1 - (size - 1) * dim.stride
     earlier = "".join(f".at[{_text(dims, found.spot)}]" for dims in view.levels[:level])
     index = f"{view.buffer.name}{earlier}[{_text(dims, found.spot)}]"
-    how = (
-        f"begins {-start} before the start" if start < 0 else f"reaches {start - last} past the end"
+    block = _block_of(subject, view)
+    finding = bounds.out_of_bounds(
+        subject.sighting(
+            source=event.source,
+            grid_point=found.point,
+            loop=found.loops,
+            operand=view.buffer.name,
+            index=index,
+            shape=str(view.buffer),
+            values={"start": str(start)},
+            count=points_of(bad, subject.grid.sizes),
+        ),
+        writes=what == "write",
+        dim=number,
+        start=start,
+        size=dim.size if dim.is_slice else None,
+        bound=dim.bound,
+        stride=dim.stride,
+        follows=_follows(dim, len(subject.grid.sizes)),
+        is_block=block is not None and not block.is_whole,
+        is_scratch=view.buffer.kind in ("scratch", "scoped"),
     )
-    kind = "OutOfBoundsWrite" if what == "write" else "OutOfBoundsRead"
-    largest = f"{dim.bound} - {dim.bound - last}" if size != 1 else f"{dim.bound - 1}"
-    result.add(
-        subject.finding(kind, f"{index} {how} of dimension {number} of {view.buffer}"),
-        source=event.source,
-        grid_point=found.point,
-        loop=found.loops,
-        operand=view.buffer.name,
-        index=index,
-        shape=str(view.buffer),
-        values={"start": str(start)},
-        count=points_of(bad, subject.grid.sizes),
-        cause="the index is not bounded by the shape of the ref, which is that of one block",
-        advice=f"keep the index between 0 and {largest}, or pad the array",
-    )
+    result.findings.append(finding)
+
+
+def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
+    """What the start of an index varies with: its leading axes are those of loops."""
+    shape = dim.start.shape if dim.start is not None else ()
+    loops = len(shape) - rank
+    if any(size > 1 for size in shape[: max(loops, 0)]):
+        return "loop"
+    return "grid" if any(size > 1 for size in shape) else None
 
 
 def _text(dims: tuple[Dim, ...], spot: tuple[int, ...]) -> str:
@@ -150,21 +170,16 @@ def _hint(subject: Subject, event: Event, result: Result) -> None:
     bad = event.where & off if off.any() else off
     if not bad.any():
         return
-    found = witness(event, bad, len(subject.grid.sizes))
+    found = first_spot(event, bad, len(subject.grid.sizes))
     value = at(event.value, found.spot)
-    result.add(
-        subject.finding(
-            "FalseMultipleOf", f"{value} is not a multiple of {event.divisor}, as is claimed"
-        ),
+    seen = subject.sighting(
         source=event.source,
         grid_point=found.point,
         loop=found.loops,
         values={"value": str(value), "divisor": str(event.divisor)},
         count=points_of(bad, subject.grid.sizes),
-        cause="the compiler believes pl.multiple_of and reads or writes at another place",
-        advice=f"make the value a multiple of {event.divisor}, or claim "
-        f"{math.gcd(value, event.divisor)}",
     )
+    result.findings.append(contents.false_hint(seen, value=value, divisor=event.divisor))
 
 
 def _check(subject: Subject, event: Event, result: Result) -> None:
@@ -172,21 +187,14 @@ def _check(subject: Subject, event: Event, result: Result) -> None:
     if event.value is None or not (event.where & event.value).any():
         return
     bad = event.where & event.value
-    found = witness(event, bad, len(subject.grid.sizes))
-    count = points_of(bad, subject.grid.sizes)
-    result.add(
-        subject.finding(
-            "DebugCheckFailed",
-            f"the condition of this check is false at {count} of {subject.grid.points} grid points",
-        ),
+    found = first_spot(event, bad, len(subject.grid.sizes))
+    seen = subject.sighting(
         source=event.source,
         grid_point=found.point,
         loop=found.loops,
-        count=count,
-        cause="compiled for a TPU a debug_check is left out unless "
-        "jax_pallas_enable_debug_checks is set",
-        advice="make it true: it was given values that it does not allow",
+        count=points_of(bad, subject.grid.sizes),
     )
+    result.findings.append(contents.debug_check_false(seen, points=subject.grid.points))
 
 
 # Padding.
@@ -206,14 +214,9 @@ def _padding(subject: Subject, result: Result) -> None:
         is_product = event.operation == "dot_general"
         if is_product and "int" in block.dtype and not {number - 1, number + 1} & reached.keys():
             continue
-        found = witness(event, bad, len(subject.grid.sizes))
+        found = first_spot(event, bad, len(subject.grid.sizes))
         size, bound = block.dims[dim].size, block.dims[dim].bound
-        result.add(
-            subject.finding(
-                "RaggedPadding",
-                f"`{event.operation}` goes over dimension {dim} of {block.name}, whose last block "
-                f"holds {bound % size} of {size}: what lies behind is undefined",
-            ),
+        seen = subject.sighting(
             source=event.source,
             other=None if read.source == event.source else read.source,
             grid_point=found.point,
@@ -221,9 +224,11 @@ def _padding(subject: Subject, result: Result) -> None:
             operand=block.name,
             shape=shape_text(block.dtype, block.shape),
             values={"valid": str(bound % size), "block": str(size)},
-            cause="the last block reaches past the array's end, and nothing masks it",
-            advice="mask what lies past the end with jnp.where, or pad the array to whole blocks",
         )
+        finding = contents.padding_read(
+            seen, operation=event.operation, dim=dim, valid=bound % size, size=size
+        )
+        result.findings.append(finding)
 
 
 def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray, Event] | None:
@@ -278,19 +283,16 @@ def _sums(subject: Subject, result: Result) -> None:
         steps = _times(subject, event) // max(fresh, 1)
         if steps < LONG_SUM:
             continue
-        result.add(
-            subject.finding(
-                "LowPrecisionAccumulator",
-                f"{buffer.name} adds up {steps} terms in {buffer.dtype}, which keeps "
-                f"{NARROW[buffer.dtype]} bits of each sum",
-            ),
+        seen = subject.sighting(
             source=event.source,
             operand=buffer.name,
             shape=str(buffer),
             values={"terms": str(steps)},
-            cause="a small term is lost where the sum so far is large",
-            advice="accumulate in a float32 scratch buffer, and cast at the last step",
         )
+        finding = contents.low_precision_accumulator(
+            seen, terms=steps, dtype=buffer.dtype, bits=NARROW[buffer.dtype]
+        )
+        result.findings.append(finding)
 
 
 def _adds_to_itself(subject: Subject, event: Event) -> bool:
@@ -356,26 +358,19 @@ def _never_written(
     subject: Subject, block: Block, events: list[Event], index: tuple[int, ...],
     point: tuple[int, ...] | None, result: Result,
 ) -> None:  # fmt: skip
-    text = f"({', '.join(map(str, index))}{',' if len(index) == 1 else ''})"
-    result.add(
-        subject.finding(
-            "UninitializedOutput",
-            f"block {text} of {block.name}, {shape_text(block.dtype, block.shape)}, is never "
-            "written, and holds what was there before",
+    shape = shape_text(block.dtype, block.shape)
+    finding = contents.output_not_written(
+        subject.sighting(
+            source=events[-1].source if events else None,
+            grid_point=point,
+            operand=block.name,
+            index=index_text(block.name, index),
+            shape=shape,
         ),
-        source=events[-1].source if events else subject.captured.kernel.source,
-        grid_point=point,
-        operand=block.name,
-        index=f"{block.name}: block {text}",
-        shape=shape_text(block.dtype, block.shape),
-        cause=(
-            "the store stands under a condition that is false at all grid points of this block"
-            if events
-            else f"there is no store to {block.name}"
-        ),
-        advice=f"write {block.name} at every grid point, or give it an input by "
-        "input_output_aliases",
+        what=f"block {index} of {block.name}, {shape},",
+        why="condition" if events else "no store",
     )
+    result.findings.append(finding)
 
 
 def _output_buffers(subject: Subject) -> dict[int, int]:
@@ -412,26 +407,15 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
         if not bad.any():
             continue
         said.add(buffer.number)
-        found = witness(read, bad, len(subject.grid.sizes))
-        is_output = buffer.kind == "output"
-        slices = any(subject.grid.parallel) and any(found.point)
-        result.add(
-            subject.finding(
-                "UninitializedOutput" if is_output else "UninitializedScratch",
-                f"{buffer.name}, {buffer}, is read before it was written, and what was read is "
-                "kept",
-            ),
+        found = first_spot(read, bad, len(subject.grid.sizes))
+        seen = subject.sighting(
             source=read.source,
             grid_point=found.point,
             operand=buffer.name,
             shape=str(buffer),
-            cause=(
-                "a parallel dimension may begin on another core, whose scratch nobody wrote"
-                if slices and not is_output
-                else "scratch buffers and outputs hold whatever was there before"
-            ),
-            advice="write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
         )
+        other_core = buffer.kind != "output" and any(subject.grid.parallel) and any(found.point)
+        result.findings.append(contents.uninitialized_read(seen, other_core=other_core))
 
 
 def _first_visits(subject: Subject, read: Event, revisited: frozenset[str]) -> np.ndarray | None:

@@ -20,6 +20,7 @@ from pallas_debug.analysis import (
 )
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import NotReadable
+from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, Target
 
 TIME_LIMIT = 10.0
@@ -85,7 +86,7 @@ def analyze(
     if kernel.walked.incomplete:
         not_judged.append(f"all that the kernel does: {kernel.walked.incomplete}")
     return Analysis(
-        findings=tuple(_once([finding for result in results for finding in result.findings])),
+        findings=Collector(f for result in results for f in result.findings).findings,
         not_judged=tuple(dict.fromkeys(not_judged)),
         memory=uses,
     )
@@ -111,12 +112,3 @@ def _tables(
             "each, in their order, and None for what is not known."
         )
     return {i: values for i, values in enumerate(given) if values is not None}
-
-
-def _once(findings: Sequence[Finding]) -> list[Finding]:
-    """Each kind at each line and operand once: the first that was found."""
-    kept: dict[tuple[object, ...], Finding] = {}
-    for finding in findings:
-        line = finding.source and (finding.source.file, finding.source.line)
-        kept.setdefault((finding.kind, line, finding.operand), finding)
-    return list(kept.values())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from pallas_debug.analysis.subject import (
@@ -14,6 +16,8 @@ from pallas_debug.analysis.subject import (
     shape_text,
 )
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Indices
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import bounds, unsupported
 
 
 def look(subject: Subject) -> Result:
@@ -22,7 +26,7 @@ def look(subject: Subject) -> Result:
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
         _dtypes(subject, block, result)
         if 0 in block.shape:
-            _empty(subject, block, result)
+            result.findings.append(unsupported.zero_size_operand(_operand(subject, block)))
             continue
         if block.is_whole:
             continue
@@ -30,7 +34,7 @@ def look(subject: Subject) -> Result:
         if indices.dims is None:
             result.not_judged.append(f"the index map of {block.name}: {indices.reason}")
             continue
-        _bounds(subject, block, indices.dims, result)
+        _bounds(subject, block, indices, indices.dims, result)
     return result
 
 
@@ -38,31 +42,15 @@ def _dtypes(subject: Subject, block: Block, result: Result) -> None:
     wide = [i for i, dtype in enumerate(block.index_dtypes) if dtype == "int64"]
     if not wide:
         return
-    result.add(
-        subject.finding(
-            "X64IndexMap",
-            f"the index map of {block.name} returns an int64 for dimension {wide[0]}; the TPU's "
-            "index maps return int32",
-        ),
+    seen = _operand(subject, block)
+    result.findings.append(unsupported.x64_index_map(seen, dim=wide[0]))
+
+
+def _operand(subject: Subject, block: Block) -> Sighting:
+    return subject.sighting(
         source=subject.block_line(block),
         operand=block.name,
         shape=shape_text(block.dtype, block.shape),
-        cause="under jax_enable_x64 a bare Python number is an int64",
-        advice="return jnp.int32(0) rather than 0, or call the kernel without x64",
-    )
-
-
-def _empty(subject: Subject, block: Block, result: Result) -> None:
-    result.add(
-        subject.finding(
-            "ZeroSizeOperand",
-            f"{block.name} is {shape_text(block.dtype, block.shape)}, which holds nothing",
-        ),
-        source=subject.block_line(block),
-        operand=block.name,
-        shape=shape_text(block.dtype, block.shape),
-        cause="the compiler has no layout for an operand without elements",
-        advice="return early in the caller where a size is 0, and call the kernel only otherwise",
     )
 
 
@@ -80,7 +68,9 @@ def _limits(dim: BlockDim) -> tuple[int, int] | None:
     return None
 
 
-def _bounds(subject: Subject, block: Block, dims: tuple[np.ndarray, ...], result: Result) -> None:
+def _bounds(
+    subject: Subject, block: Block, indices: Indices, dims: tuple[np.ndarray, ...], result: Result
+) -> None:
     sizes = subject.grid.sizes
     for number, (dim, index) in enumerate(zip(block.dims, dims, strict=True)):
         limits = _limits(dim)
@@ -94,38 +84,25 @@ def _bounds(subject: Subject, block: Block, dims: tuple[np.ndarray, ...], result
             continue
         point = first_point(outside, sizes)
         value = at(index, point)
-        count = points_of(outside, sizes)
-        unit = "block" if dim.kind == "blocked" else "element"
-        last = limits[1]
-        array = shape_text(block.dtype, block.shape)
-        offset = _is_offset(dim, index)
-        kind = "ElementOffsetAsBlockIndex" if offset else "BlockIndexOutOfBounds"
-        message = (
-            f"the index map of {block.name} gives {unit} {value} along dimension {number} of "
-            f"{array}, which has {last + 1}; it is outside at {count} of "
-            f"{subject.grid.points} grid points"
-        )
-        if offset:
-            cause = (
-                "an index map gives block numbers, and this looks like an element offset: "
-                f"{value} is {value // dim.size} x {dim.size}"
-            )
-            advice = f"return `i` rather than `i * {dim.size}`"
-        else:
-            cause = "the grid is larger than the array has blocks, or the index map is wrong"
-            advice = f"return a value between {limits[0]} and {last}"
-        result.add(
-            subject.finding(kind, message),
-            source=subject.block_line(block),
+        seen = _operand(subject, block).at(
             grid_point=point,
-            operand=block.name,
             index=index_text(block.name, [at(i, point) for i in dims]),
-            shape=array,
-            values={"index": str(value), "blocks": str(last + 1)},
-            count=count,
-            cause=cause,
-            advice=advice,
+            values={"index": str(value), "blocks": str(limits[1] + 1)},
         )
+        finding = bounds.block_out_of_bounds(
+            replace(seen, count=points_of(outside, sizes)),
+            dim=number,
+            value=value,
+            first=limits[0],
+            last=limits[1],
+            array=shape_text(block.dtype, block.shape),
+            block_size=dim.size,
+            by_element=dim.kind != "blocked",
+            is_offset=_is_offset(dim, index),
+            from_table=bool(indices.reads),
+            points=subject.grid.points,
+        )
+        result.findings.append(finding)
         return
 
 
@@ -152,18 +129,20 @@ def _table_reads(subject: Subject, block: Block, indices: Indices, result: Resul
             point = first_point(outside, subject.grid.sizes)
             value = at(dim.start, point)
             table = view.buffer
-            result.add(
-                subject.finding(
-                    "OutOfBoundsRead",
-                    f"the index map of {block.name} reads {table.name} at {value} of dimension "
-                    f"{number}, which has {dim.bound}",
-                ),
+            seen = subject.sighting(
                 source=subject.block_line(block),
                 grid_point=point,
                 operand=table.name,
                 index=f"{table.name}[{value}]",
                 shape=str(table),
-                cause="the grid is larger than the table",
-                advice=f"keep the index between 0 and {dim.bound - 1}",
             )
+            finding = bounds.table_out_of_bounds(
+                seen,
+                map_of=block.name,
+                dim=number,
+                value=value,
+                bound=dim.bound,
+                is_small=any(size > dim.bound for size in subject.grid.sizes),
+            )
+            result.findings.append(finding)
             return

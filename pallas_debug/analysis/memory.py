@@ -7,15 +7,16 @@ adds (spills, values that live in between) is not known here, so the sum is a lo
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pallas_debug.analysis.subject import Result, Subject, shape_text
 from pallas_debug.analysis.tiling import LANES, SUBLANES, padded
 from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import tiles
+from pallas_debug.findings.wording.tiles import MIB
 from pallas_debug.model import SourceLine, Target
-
-MIB = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,32 +164,22 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     over = [use for use in uses if use.vmem > use.vmem_limit]
     if not over:
         return
-    kind = "VmemCapacity" if len(full) == len(over) else "VmemOverflow"
     parts = [part for part in over[0].parts if part.space == "vmem"]
-    limits = _limits({use.target: use.vmem_limit for use in over})
-    if kind == "VmemCapacity":
-        cause = "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
-    else:
-        cause = "each block lies in VMEM as often as it is buffered, and scratch beside them"
-    advice = _fitting(subject, min(use.vmem_limit for use in over))
-    if kind == "VmemOverflow" and len(full) < len(over):
-        room = min(use.vmem_capacity for use in over if use not in full)
-        if over[0].vmem < room:
-            advice += f"; or set vmem_limit_bytes, of at most {_mib(room)}"
-    result.add(
-        subject.finding(
-            kind,
-            f"the kernel takes {_mib(over[0].vmem)} of VMEM at least, and has {limits}: "
-            + ", ".join(_part(part) for part in parts[:3])
-            + (f" and {len(parts) - 3} more" if len(parts) > 3 else ""),
-        ),
-        source=_line_of(subject, parts[0]),
-        operand=parts[0].operand,
-        shape=parts[0].shape,
-        values={"vmem": str(over[0].vmem), "targets": ", ".join(use.target for use in over)},
-        cause=cause,
-        advice=advice,
+    room = None
+    if len(full) < len(over):
+        capacity = min(use.vmem_capacity for use in over if use not in full)
+        room = capacity if over[0].vmem < capacity else None
+    finding = tiles.vmem_overflow(
+        _sighting(subject, over, parts[0], {"vmem": str(over[0].vmem)}),
+        used=over[0].vmem,
+        limits={use.target: use.vmem_limit for use in over},
+        parts=[_part(part) for part in parts],
+        is_full=len(full) == len(over),
+        room=room,
+        fitting=_fitting(subject, min(use.vmem_limit for use in over)),
+        has_grid=not all(block.is_whole for block in subject.grid.blocks),
     )
+    result.findings.append(finding)
 
 
 def _smem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
@@ -196,39 +187,31 @@ def _smem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
     if not over:
         return
     parts = [part for part in over[0].parts if part.space == "smem"]
-    limits = _limits({use.target: use.smem_capacity for use in over})
-    result.add(
-        subject.finding(
-            "SmemOverflow",
-            f"the kernel takes {_mib(over[0].smem)} of SMEM at least, and has {limits}: "
-            + ", ".join(_part(part) for part in parts[:3]),
-        ),
-        source=_line_of(subject, parts[0]),
-        operand=parts[0].operand,
-        shape=parts[0].shape,
-        values={"smem": str(over[0].smem), "targets": ", ".join(use.target for use in over)},
-        cause="scalar prefetch lies in SMEM as a whole while the kernel runs",
-        advice="leave the table in HBM and copy the part at hand by DMA, or call the kernel for a "
-        "part of it at a time",
+    finding = tiles.smem_overflow(
+        _sighting(subject, over, parts[0], {"smem": str(over[0].smem)}),
+        used=over[0].smem,
+        limits={use.target: use.smem_capacity for use in over},
+        parts=[_part(part) for part in parts],
+    )
+    result.findings.append(finding)
+
+
+def _sighting(
+    subject: Subject, over: list[MemoryUse], part: MemoryPart, values: dict[str, str]
+) -> Sighting:
+    return subject.sighting(
+        source=_line_of(subject, part),
+        operand=part.operand,
+        shape=part.shape,
+        values=values,
+        targets=[use.target for use in over],
     )
 
 
-def _limits(by_target: Mapping[str, int]) -> str:
-    """`16 MiB on v4, v5e; 32 MiB on v6e`."""
-    sizes = dict.fromkeys(by_target.values())
-    return "; ".join(
-        f"{_mib(size)} on {', '.join(t for t, s in by_target.items() if s == size)}"
-        for size in sizes
+def _part(part: MemoryPart) -> tiles.Part:
+    return tiles.Part(
+        operand=part.operand, buffers=part.buffers, shape=part.shape, bytes=part.bytes
     )
-
-
-def _part(part: MemoryPart) -> str:
-    times = f"{part.buffers} x " if part.buffers > 1 else ""
-    return f"{part.operand} {times}{part.shape} ({_mib(part.bytes)})"
-
-
-def _mib(size: int) -> str:
-    return f"{size / MIB:.4g} MiB"
 
 
 def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
@@ -243,8 +226,11 @@ def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
     return subject.site.line("scratch_shapes", names.index(part.operand)) or fallback
 
 
-def _fitting(subject: Subject, limit: int) -> str:
-    """Block sizes with which the lower bound stays within the limit."""
+def _fitting(subject: Subject, limit: int) -> str | None:
+    """Blocks with which the lower bound stays within the limit: `x_ref (256, 128)`, by commas.
+
+    Empty where none would do, None where the scratch alone is too much.
+    """
     fixed = sum(
         padded(s.shape, s.bits)
         for s in subject.grid.scratch
@@ -256,13 +242,12 @@ def _fitting(subject: Subject, limit: int) -> str:
         if block.space in ("default", "vmem") and block.shape
     }
     bits = {block.name: block.bits for block in subject.grid.blocks}
-    buffers = 1 if all(block.is_whole for block in subject.grid.blocks) else 2
 
     def total(times: int) -> int:
         return fixed + times * sum(padded(shape, bits[name]) for name, shape in shapes.items())
 
     if total(1) - fixed == 0 or fixed >= limit:
-        return "make the scratch smaller, and go over it in more steps"
+        return None
     before = dict(shapes)
     while total(2) > limit:
         largest = max(
@@ -273,12 +258,11 @@ def _fitting(subject: Subject, limit: int) -> str:
         )
         smaller = _halved(largest)
         if smaller is None:
-            return "cut the arrays into smaller blocks, or use a narrower dtype"
+            return ""
         # Blocks of one shape stay so.
         shapes = {name: smaller if s == largest else s for name, s in shapes.items()}
     changed = [f"{name} {shape}" for name, shape in shapes.items() if shape != before[name]]
-    word = "a grid with blocks" if buffers == 1 else "blocks"
-    return f"take {word} of {', '.join(changed)}, which would fit"
+    return ", ".join(changed)
 
 
 def _halved(shape: tuple[int, ...]) -> tuple[int, ...] | None:

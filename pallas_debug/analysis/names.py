@@ -12,13 +12,11 @@ import linecache
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
-from pallas_debug.analysis.subject import ENGINE
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.walk import names
-from pallas_debug.findings import explain
-from pallas_debug.model import Finding
-
-KIND = "RemovedName"
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import unsupported
+from pallas_debug.model import Finding, Witness
 
 _IN_WORDS = {
     "load": "read the ref: ref[index]; with a mask, pltpu.load",
@@ -27,8 +25,6 @@ _IN_WORDS = {
     "dot": "write jnp.dot",
 }
 """What stands for a name of Pallas itself that took a ref, or was jax's own by another name."""
-
-_UNKNOWN = "look for what took its place in the changelog of Pallas"
 
 _ASKS = ("version", "hasattr", "getattr", "find_spec")
 """Words in code that finds out which jax it has."""
@@ -49,34 +45,32 @@ def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
     except (SyntaxError, ValueError, RecursionError):
         return []
     source = _Source(tree)
-    found: dict[int, dict[str, tuple[str, str]]] = {}
+    found: dict[int, dict[str, tuple[str, str | None]]] = {}
     for node in source.parts(at):
         for module, name, used in source.used(node):
             said = names.missing(module, name)
             if said is not None and not source.is_guarded(used, name):
                 line = used.end_lineno or used.lineno
-                found.setdefault(line, {})[name] = (said, _advice(module, name, said))
+                found.setdefault(line, {})[name] = (said, _instead(module, name))
     return [_finding(str(file), kernel, line, found[line].values()) for line in sorted(found)]
 
 
-def _finding(file: str, kernel: str, line: int, said: Collection[tuple[str, str]]) -> Finding:
-    return Finding(
-        kind=KIND,
-        kernel=kernel,
-        message="\n".join(sentence for sentence, _ in said),
-        source=lines.line_of(file, line),
-        cause="it was renamed, moved or removed, or came later than this jax",
-        advice="; ".join(dict.fromkeys(advice for _, advice in said)),
-        engine=ENGINE,
+def _finding(
+    file: str, kernel: str, line: int, used: Collection[tuple[str, str | None]]
+) -> Finding:
+    witness = Witness(source=lines.line_of(file, line))
+    return unsupported.removed_names(
+        Sighting(kernel=kernel, engine="static", witness=witness),
+        said=[said for said, _ in used],
+        instead=[instead for _, instead in used],
     )
 
 
-def _advice(module: str, name: str, said: str) -> str:
+def _instead(module: str, name: str) -> str | None:
     if module == names.PALLAS and name in _IN_WORDS:
         return _IN_WORDS[name]
     today = names.replacement(module, name)
-    known = None if today else explain.explain(said)
-    return f"write {today}" if today else known.advice if known else _UNKNOWN
+    return f"write {today}" if today else None
 
 
 class _Source:

@@ -7,12 +7,14 @@ much, and in which order. Copies count in bytes, as the hardware does.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at
 from pallas_debug.bridge.walk.events import Event, KernelRef, View
+from pallas_debug.findings.wording import order
 from pallas_debug.model import Finding
 
 MAX_STEPS = 1 << 22
@@ -176,7 +178,9 @@ def _judge(subject: Subject, counts: _Counts) -> Finding | None:
         if low.any():
             point = int(np.argmax(low.any(axis=0)))
             event = int(np.argmax(low[:, point]))
-            return _too_low(subject, counts, change, int(entry), event, point)
+            return _too_low(
+                subject, counts, change, int(entry), event, point, int(count[event, point])
+            )
         if (last > 0).any():
             left = counts.total(int(last[last > 0][0]))
             return _left_over(subject, counts, change, int(entry), left)
@@ -184,94 +188,88 @@ def _judge(subject: Subject, counts: _Counts) -> Finding | None:
 
 
 def _too_low(
-    subject: Subject, counts: _Counts, change: np.ndarray, entry: int, event: int, point: int
-) -> Finding:
+    subject: Subject, counts: _Counts, change: np.ndarray, entry: int, event: int, point: int,
+    below: int,
+) -> Finding:  # fmt: skip
+    """A wait that takes its semaphore to `below`, which is less than zero."""
     act = counts.events[event]
     where = np.unravel_index(point, counts.shape) if counts.shape else ()
-    name = _name(counts, entry)
-    base = replace(
-        _finding(subject, counts, name),
-        source=act.source,
-        grid_point=tuple(int(i) for i in where),
-        loop=act.loops,
+    needed = -int(change[event, point])
+    is_copy = act.what == "dma_wait"
+    raised = [e for i, e in enumerate(counts.events) if (change[i] > 0).any()]
+    # A start that comes later in the program does not count, but for that of an earlier grid point.
+    before = (change[:, :point] > 0).any() or (change[:event, point] > 0).any()
+    return order.deadlock(
+        subject.sighting(
+            source=act.source,
+            grid_point=tuple(int(i) for i in where),
+            loop=act.loops,
+            other=raised[-1].source if raised and before else None,
+            **_semaphore_facts(counts, entry),
+        ),
+        semaphore=_name(counts, entry),
+        count=below + needed,
+        needed=needed,
+        of_copy=is_copy,
+        was_raised=bool(before),
+        totals=None if is_copy else _totals(counts, change),
     )
-    if act.what == "dma_wait":
-        earlier = (change[:, : point + 1] < 0).sum() > 1
-        starts = [e for e in counts.events if e.what == "dma_start"]
-        if earlier and starts:
-            return replace(
-                base,
-                kind="DmaWaitedTwice",
-                message=f"{name} is waited for once more than copies were started on it: the core "
-                "waits for ever",
-                cause="each wait takes the bytes of one copy from the semaphore",
-                advice="wait once for each start, on the same semaphore",
-                other=starts[-1].source,
-            )
-        return replace(
-            base,
-            message=f"{name} is waited for, and no copy was started on it before: the core waits "
-            "for ever",
-            cause="the copy was started on another semaphore, later, or not at all",
-            advice="start the copy before the wait, on the same semaphore",
-        )
-    signals = counts.total(int(change[change > 0].sum()))
-    waits = counts.total(int(-change[change < 0].sum()))
-    return replace(
-        base,
-        message=f"{name} is waited for, and nobody has signalled it: all signals add up to "
-        f"{signals}, all waits to {waits}; the core waits for ever",
-        values={"signals": str(signals), "waits": str(waits)},
-        cause="the signal comes later, less often, or not at all",
-        advice="signal as much as is waited for, and before it",
+
+
+def _totals(counts: _Counts, change: np.ndarray) -> tuple[int, int]:
+    """Sums of all signals and of all waits."""
+    return (
+        counts.total(int(change[change > 0].sum())),
+        counts.total(int(-change[change < 0].sum())),
     )
 
 
 def _left_over(
     subject: Subject, counts: _Counts, change: np.ndarray, entry: int, amount: int
 ) -> Finding:
-    name = _name(counts, entry)
-    up = [e for i, e in enumerate(counts.events) if (change[i] > 0).any()]
+    up = [e for i, e in enumerate(counts.events) if (change[i] > 0).any()][-1]
     down = [e for i, e in enumerate(counts.events) if (change[i] < 0).any()]
-    base = replace(_finding(subject, counts, name), loop=up[-1].loops)
-    if up[-1].what == "dma_start":
-        return replace(
-            base,
-            kind="DmaNotAwaited",
-            message=f"a copy on {name} is started and never waited for: {amount:,} bytes of it are "
-            "left at the end",
-            source=up[-1].source,
+    name = _name(counts, entry)
+    facts = _semaphore_facts(counts, entry)
+    if up.what == "dma_start":
+        seen = subject.sighting(
+            source=up.source,
             other=down[-1].source if down else None,
+            loop=up.loops,
             values={"bytes": str(amount)},
-            cause="the kernel may be over before its copy is, and the next kernel finds the "
-            "semaphore raised",
-            advice="wait once for each start; where the last step has nothing to fetch, do not "
-            "start",
+            **facts,
         )
-    lowest = down[-1] if down else up[-1]
-    signals = counts.total(int(change[change > 0].sum()))
-    waits = counts.total(int(-change[change < 0].sum()))
-    return replace(
-        base,
-        kind="SemaphoreLeftOver",
-        message=f"{name} is not zero at the end: all signals add up to {signals}, all waits to "
-        f"{waits}",
-        source=lowest.source,
-        other=up[-1].source if down else None,
+        source, destination = _copied(up)
+        return order.copy_not_awaited(
+            seen, semaphore=name, source=source, destination=destination, left=amount
+        )
+    signals, waits = _totals(counts, change)
+    seen = subject.sighting(
+        source=down[-1].source if down else up.source,
+        other=up.source if down else None,
+        loop=up.loops,
         values={"signals": str(signals), "waits": str(waits)},
-        cause="the next kernel that is given this semaphore starts with what is left",
-        advice="wait for as much as is signalled",
+        **facts,
+    )
+    return order.semaphore_left_over(
+        seen, semaphore=name, count=amount, is_awaited=bool(down), totals=(signals, waits)
     )
 
 
-def _finding(subject: Subject, counts: _Counts, name: str) -> Finding:
-    shape = counts.buffer.shape
-    return replace(
-        subject.finding("SemaphoreNeverSignalled", ""),
-        operand=counts.buffer.name,
-        index=name,
-        shape=f"{counts.buffer.dtype}{list(shape)}",
-    )
+def _copied(start: Event) -> tuple[str, str]:
+    """Names of the source and the destination of a copy."""
+    views = (start.other, start.view)
+    source, destination = (view.buffer.name if view is not None else "?" for view in views)
+    return source, destination
+
+
+def _semaphore_facts(counts: _Counts, entry: int) -> dict[str, Any]:
+    buffer = counts.buffer
+    return {
+        "operand": buffer.name,
+        "index": _name(counts, entry),
+        "shape": f"{buffer.dtype}{list(buffer.shape)}",
+    }
 
 
 def _name(counts: _Counts, entry: int) -> str:
@@ -343,64 +341,36 @@ def _step(
     if region is None:
         return None
     for copy in copies:
-        if event.what == "read" and _overlap(region, copy.target):
-            return _read_too_early(subject, event, copy, point, region in fetched)
-        if event.what == "write" and (
-            _overlap(region, copy.source) or _overlap(region, copy.target)
-        ):
-            return _reused(subject, event, copy, point)
+        writes = event.what == "write"
+        if _overlap(region, copy.target) or (writes and _overlap(region, copy.source)):
+            return _race(subject, event, copy, point, region in fetched and not writes)
     if event.what == "read":
         fetched[:] = [other for other in fetched if not _overlap(region, other)]
     return None
 
 
-def _read_too_early(
+def _race(
     subject: Subject, event: Event, copy: _Copy, point: tuple[int, ...], holds: bool
 ) -> Finding:
-    name = event.view.buffer.name if event.view else ""
-    shape = str(event.view.buffer) if event.view else None
-    if holds:
-        return replace(
-            subject.finding(
-                "DmaBufferReused",
-                f"a copy into {name} is started before what is there was read",
-            ),
-            source=copy.event.source,
-            other=event.source,
+    """An access while a copy is under way; `holds`: it reads what another copy brought before."""
+    buffer = event.view.buffer if event.view else None
+    core = order.Access(writes=event.what == "write", grid_point=point)
+    reads_it = buffer is not None and copy.target is not None and copy.target[0] == buffer.number
+    other = order.Access(writes=reads_it, grid_point=point, copy=_copied(copy.event))
+    first, second = (copy.event, event) if holds else (event, copy.event)
+    return order.data_race(
+        subject.sighting(
+            source=first.source,
+            other=second.source,
             grid_point=point,
-            loop=copy.event.loops,
-            operand=name,
-            shape=shape,
-            cause="the copy may arrive at any time from here on",
-            advice="read first, or copy into a second buffer and take turns",
-        )
-    return replace(
-        subject.finding("DmaReadBeforeWait", f"{name} is read while a copy into it is under way"),
-        source=event.source,
-        other=copy.event.source,
-        grid_point=point,
-        loop=event.loops,
-        operand=name,
-        shape=shape,
-        cause="the copy was started, and not waited for yet",
-        advice="wait for the copy before the read",
-    )
-
-
-def _reused(subject: Subject, event: Event, copy: _Copy, point: tuple[int, ...]) -> Finding:
-    name = event.view.buffer.name if event.view else ""
-    return replace(
-        subject.finding(
-            "DmaBufferReused", f"{name} is written while a copy of it or into it is under way"
+            loop=first.loops,
+            operand=buffer.name if buffer else None,
+            shape=str(buffer) if buffer else None,
         ),
-        source=event.source,
-        other=copy.event.source,
-        grid_point=point,
-        loop=event.loops,
-        operand=name,
-        shape=str(event.view.buffer) if event.view else None,
-        cause="the copy was started, and not waited for yet",
-        advice="wait for the copy before the write, or write to a second buffer",
+        what=f"{buffer.name}, {buffer}," if buffer else "a buffer",
+        here=other if holds else core,
+        there=core if holds else other,
+        was_filled=holds,
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -13,9 +14,8 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Walked
 from pallas_debug.bridge.walk.index_maps import Block, Grid, Indices
-from pallas_debug.model import Finding, SourceLine
-
-ENGINE = "static"
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.model import Finding, SourceLine, Witness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,14 +44,15 @@ class Subject:
         """Whether the time limit is over."""
         return time.monotonic() > self.deadline
 
-    def finding(self, kind: str, message: str) -> Finding:
-        """A finding of this kernel, at the kernel's first line."""
-        return Finding(
-            kind=kind,
+    def sighting(self, *, count: int = 1, targets: Sequence[str] = (), **witness: Any) -> Sighting:
+        """A fault of this kernel; at the kernel's first line if no other is given."""
+        witness["source"] = witness.get("source") or self.captured.kernel.source
+        return Sighting(
             kernel=self.name,
-            message=message,
-            source=self.captured.kernel.source,
-            engine=ENGINE,
+            engine="static",
+            witness=Witness(**witness),
+            count=count,
+            targets=tuple(targets),
         )
 
     def block_line(self, block: Block) -> SourceLine | None:
@@ -78,9 +79,6 @@ class Result:
 
     findings: list[Finding] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
-
-    def add(self, finding: Finding, **details: object) -> None:
-        self.findings.append(replace(finding, **details))  # type: ignore[arg-type]
 
 
 def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Subject:

@@ -6,9 +6,11 @@ import re
 
 from pallas_debug.analysis.subject import Result, Subject, shape_text
 from pallas_debug.bridge.walk.index_maps import Block
-
-LANES = 128
-SUBLANES = 8
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import tiles
+from pallas_debug.findings.wording.unsupported import LANES as LANES
+from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
+from pallas_debug.model import Finding
 
 NARROW_SINCE = (0, 0, 50)
 """The libtpu from which on a block of 8-bit numbers may have fewer rows than a tile."""
@@ -21,24 +23,14 @@ def look(subject: Subject) -> Result:
     for block in subject.grid.blocks:
         if 0 in block.shape or not _is_looked_at(block):
             continue
-        problem = _problem(subject, block)
-        if problem is None:
+        finding = _problem(subject, block)
+        if finding is None:
             continue
-        message, cause, advice = problem
         # One spec often serves several operands.
-        spec = (subject.block_line(block), block.block_shape)
-        if spec in said:
-            continue
-        said.add(spec)
-        result.add(
-            subject.finding("BlockShapeTiling", message),
-            source=subject.block_line(block),
-            operand=block.name,
-            shape=shape_text(block.dtype, block.shape),
-            values={"block": str(block.block_shape)},
-            cause=cause,
-            advice=advice,
-        )
+        spec = (finding.witness.line, block.block_shape)
+        if spec not in said:
+            said.add(spec)
+            result.findings.append(finding)
     return result
 
 
@@ -48,74 +40,62 @@ def _is_looked_at(block: Block) -> bool:
     return block.space in ("default", "vmem", "any", "hbm")
 
 
-def _problem(subject: Subject, block: Block) -> tuple[str, str, str] | None:
-    """What is wrong with a block, why, and what to do."""
+def _problem(subject: Subject, block: Block) -> Finding | None:
+    """What is wrong with a block."""
     array = shape_text(block.dtype, block.shape)
-    said = f"{block.name} comes in blocks of {block.block_shape} of {array}"
+    cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
+    seen = subject.sighting(
+        source=subject.block_line(block),
+        operand=block.name,
+        shape=array,
+        values={"block": str(block.block_shape)},
+    )
     if not block.shape:
-        return f"{said}, which has no dimension", "a block has one at least", "reshape it to (1, 1)"
+        return tiles.no_dimension(seen, cut)
     if block.space in ("any", "hbm"):
-        if block.is_whole:
-            return None
-        return (
-            f"{said} in {block.space.upper()}",
-            "what stays in HBM is not cut into blocks: the kernel gets it as a whole",
-            "leave out block shape and index map, and copy the parts by DMA",
-        )
+        return None if block.is_whole else tiles.in_hbm(seen, cut, space=block.space)
     if len(block.shape) == 1:
-        return _vector(said, block)
+        return _vector(seen, cut, block)
     rows, columns = block.dims[-2:]
     if columns.size != columns.bound and columns.size % LANES:
         best = min(_rounded(columns.size, LANES), columns.bound)
-        return (
-            f"{said}: {columns.size} is neither a multiple of {LANES} nor the whole dimension",
-            f"a tile has {SUBLANES} rows of {LANES} lanes",
-            f"take {best} columns, or all {columns.bound}",
-        )
+        return tiles.columns(seen, cut, size=columns.size, best=best, bound=columns.bound)
     if rows.size != rows.bound and rows.size % SUBLANES:
         best = min(_rounded(rows.size, SUBLANES), rows.bound)
-        return (
-            f"{said}: {rows.size} is neither a multiple of {SUBLANES} nor the whole dimension",
-            f"a tile has {SUBLANES} rows of {LANES} lanes",
-            f"take {best} rows, or all {rows.bound}; or reshape the array so that its last two "
-            "dimensions are whole",
-        )
-    return _narrow(subject, said, block)
+        return tiles.rows(seen, cut, size=rows.size, best=best, bound=rows.bound)
+    return _narrow(seen, cut, subject, block)
 
 
-def _vector(said: str, block: Block) -> tuple[str, str, str] | None:
+def _vector(seen: Sighting, cut: tiles.Blocks, block: Block) -> Finding | None:
     (dim,) = block.dims
     least = LANES * (32 // max(block.bits, 1))
     is_power = dim.size >= least and dim.size & (dim.size - 1) == 0
     if dim.size == dim.bound or dim.size % (LANES * SUBLANES) == 0 or is_power:
         return None
-    power = max(least, 1 << (dim.size - 1).bit_length())
-    return (
-        f"{said}: {dim.size} is neither the whole dimension, nor a multiple of {LANES * SUBLANES}, "
-        f"nor a power of two from {least} on",
-        f"a vector of {block.dtype} is laid out in tiles of {least}",
-        f"take {min(power, dim.bound)} elements, or reshape the array to two dimensions",
-    )
+    best = min(max(least, 1 << (dim.size - 1).bit_length()), dim.bound)
+    return tiles.vector(seen, cut, dtype=block.dtype, size=dim.size, least=least, best=best)
 
 
-def _narrow(subject: Subject, said: str, block: Block) -> tuple[str, str, str] | None:
+def _narrow(seen: Sighting, cut: tiles.Blocks, subject: Subject, block: Block) -> Finding | None:
     """Older compilers want whole tiles of 8-bit numbers, of 32 rows."""
     rows = block.dims[-2]
     tile = SUBLANES * 32 // max(block.bits, 1)
-    version = tuple(map(int, re.findall(r"\d+", _libtpu(subject))[:3]))
+    libtpu = subject.captured.kernel.versions.get("libtpu", "")
+    version = tuple(map(int, re.findall(r"\d+", libtpu)[:3]))
     if block.bits != 8 or not version or version >= NARROW_SINCE:
         return None
     if rows.size == rows.bound or rows.size % tile == 0 or rows.bound % tile:
         return None
-    return (
-        f"{said}: {rows.size} rows are no multiple of {tile}",
-        f"a tile of {block.dtype} has {tile} rows, and libtpu {_libtpu(subject)} takes whole tiles",
-        f"take {_rounded(rows.size, tile)} rows, or libtpu {'.'.join(map(str, NARROW_SINCE))}",
+    return tiles.narrow(
+        seen,
+        cut,
+        dtype=block.dtype,
+        size=rows.size,
+        tile=tile,
+        best=_rounded(rows.size, tile),
+        libtpu=libtpu,
+        since=".".join(map(str, NARROW_SINCE)),
     )
-
-
-def _libtpu(subject: Subject) -> str:
-    return subject.captured.kernel.versions.get("libtpu", "")
 
 
 def _rounded(size: int, unit: int) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 from pallas_debug.analysis.reach import covered_by, slice_starts, stores
 from pallas_debug.analysis.subject import Result, Subject, index_text, shape_text
 from pallas_debug.bridge.walk.index_maps import Block, BlockDim
+from pallas_debug.findings.wording import contents, order
 
 MAX_POINTS = 1 << 24
 """That blocks are enumerated over."""
@@ -135,32 +136,21 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
     block = visit.block
     first = tuple(int(i) for i in np.unravel_index(int(np.argmin(seen)), visit.counts))
     short = _rounded_down(subject, visit)
-    is_short = short is not None
-    finding = subject.finding(
-        "UninitializedOutput",
-        f"no grid point writes block {_tuple(first)} of {block.name}, "
-        f"{shape_text(block.dtype, block.shape)}: {missing} of {total} blocks are left as they "
-        "were",
-    )
     source = subject.block_line(block)
-    result.add(
-        finding,
-        source=source if short is None else subject.site.line("grid", short) or source,
-        operand=block.name,
-        index=index_text(block.name, first),
-        shape=shape_text(block.dtype, block.shape),
-        values={"missing": str(missing), "blocks": str(total)},
-        cause=(
-            "the grid has too few steps for the array: a size was rounded down"
-            if is_short
-            else "the index map leaves blocks out"
+    shape = shape_text(block.dtype, block.shape)
+    finding = contents.output_not_written(
+        subject.sighting(
+            source=source if short is None else subject.site.line("grid", short) or source,
+            operand=block.name,
+            index=index_text(block.name, first),
+            shape=shape,
+            values={"missing": str(missing), "blocks": str(total)},
         ),
-        advice=(
-            "use pl.cdiv(size, block) steps; the last block may reach past the end"
-            if is_short
-            else f"visit every block, or give {block.name} an input by input_output_aliases"
-        ),
+        what=f"block {first} of {block.name}, {shape},",
+        why="left out" if short is None else "rounded down",
+        blocks=(missing, total),
     )
+    result.findings.append(finding)
 
 
 def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
@@ -197,23 +187,22 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
             "last one to run leaves its values"
         )
         return False
-    which = ", ".join(map(str, shared or parallel))
     index = _index(subject, visit, other)
-    result.add(
-        subject.finding(
-            "ParallelRevisit",
-            f"grid points {_tuple(first)} and {_tuple(other)} both write block {_tuple(index)} of "
-            f"{block.name}, and grid dimension {which} is parallel: they have no order, and two "
-            "cores may run them at once",
+    shape = shape_text(block.dtype, block.shape)
+    finding = order.data_race(
+        subject.sighting(
+            source=subject.block_line(block),
+            grid_point=other,
+            operand=block.name,
+            index=index_text(block.name, index),
+            shape=shape,
         ),
-        source=subject.block_line(block),
-        grid_point=other,
-        operand=block.name,
-        index=index_text(block.name, index),
-        shape=shape_text(block.dtype, block.shape),
-        cause="a parallel dimension is shared out among the cores of a chip (v4 and v5p have two)",
-        advice=f"make dimension {which} arbitrary, or give each of its steps a block of its own",
+        what=f"block {index} of {block.name}, {shape},",
+        here=order.Access(writes=True, grid_point=other),
+        there=order.Access(writes=True, grid_point=first),
+        axes=tuple(shared or parallel),
     )
+    result.findings.append(finding)
     return True
 
 
@@ -243,12 +232,12 @@ def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] 
         coordinates = coordinates * shape[d] + steps
     flat = visit.ids.ravel()
     slices = np.broadcast_to(coordinates, shape).ravel()
-    order = np.argsort(flat, kind="stable")
-    same = (np.diff(flat[order]) == 0) & (np.diff(slices[order]) != 0)
+    by_block = np.argsort(flat, kind="stable")
+    same = (np.diff(flat[by_block]) == 0) & (np.diff(slices[by_block]) != 0)
     if not same.any():
         return None
     spot = int(np.argmax(same))
-    pair = (order[spot], order[spot + 1])
+    pair = (by_block[spot], by_block[spot + 1])
     return tuple(tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in pair)
 
 
@@ -271,38 +260,33 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
         )
         return
     flat = np.broadcast_to(visit.ids, shape).ravel()
-    order = np.argsort(flat, kind="stable")
-    back = (np.diff(flat[order]) == 0) & (np.diff(order) > 1)
+    by_block = np.argsort(flat, kind="stable")
+    back = (np.diff(flat[by_block]) == 0) & (np.diff(by_block) > 1)
     if not back.any():
         return
     spots = np.flatnonzero(back)
-    spot = int(spots[np.argmin(order[spots + 1])])
+    spot = int(spots[np.argmin(by_block[spots + 1])])
     before, again = (
-        tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in order[spot : spot + 2]
+        tuple(int(i) for i in np.unravel_index(int(p), shape)) for p in by_block[spot : spot + 2]
     )
     block = visit.block
     index = _index(subject, visit, again)
-    result.add(
-        subject.finding(
-            "NonConsecutiveRevisit",
-            f"block {_tuple(index)} of {block.name} is written again at grid point "
-            f"{_tuple(again)}, after grid point {_tuple(before)} and others in between: what it "
-            "held has left VMEM, and is not read back",
+    finding = order.output_revisited(
+        subject.sighting(
+            source=subject.block_line(block),
+            grid_point=again,
+            operand=block.name,
+            index=index_text(block.name, index),
+            shape=shape_text(block.dtype, block.shape),
         ),
-        source=subject.block_line(block),
-        grid_point=again,
-        operand=block.name,
-        index=index_text(block.name, index),
-        shape=shape_text(block.dtype, block.shape),
-        cause="the grid goes over its last dimension first, and another block came in between",
-        advice="make the dimension that is summed over the last one of the grid",
+        what=f"block {index} of {block.name}",
+        first=before,
+        last=before,
+        again=again,
     )
+    result.findings.append(finding)
 
 
 def _index(subject: Subject, visit: _Visit, point: tuple[int, ...]) -> tuple[int, ...]:
     spot = tuple(i if n > 1 else 0 for i, n in zip(point, visit.ids.shape, strict=True))
     return tuple(int(i) for i in np.unravel_index(int(visit.ids[spot]), visit.counts))
-
-
-def _tuple(values: tuple[int, ...]) -> str:
-    return f"({', '.join(map(str, values))}{',' if len(values) == 1 else ''})"

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.checks import findings as words
+from pallas_debug.checks import findings
 from pallas_debug.errors import InternalError, PallasDebugError
+from pallas_debug.findings.collector import Collector
 from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
@@ -66,7 +67,7 @@ class RunObserver:
         self._tell_skipped = skipped
         self._report = report
         self._lock = threading.Lock()
-        self._findings: dict[tuple[object, ...], Finding] = {}
+        self._collector = Collector()
         self._printed: list[PrintRecord] = []
         self._cut = 0
         self._skipped: set[str] = set()
@@ -74,8 +75,7 @@ class RunObserver:
     @property
     def findings(self) -> tuple[Finding, ...]:
         """What was found since the last `clear`, the first first."""
-        with self._lock:
-            return tuple(self._findings.values())
+        return self._collector.findings
 
     @property
     def records(self) -> tuple[PrintRecord, ...]:
@@ -89,34 +89,27 @@ class RunObserver:
 
     def clear(self) -> None:
         """Begin anew, as the next test does."""
+        self._collector.clear()
         with self._lock:
-            self._findings.clear()
             self._printed.clear()
             self._cut = 0
 
     def checked(self, run: CheckedRun) -> None:
         """A kernel with checks was run."""
         try:
-            findings = words.findings(run)
+            found = findings.findings(run)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
-            problem = problem_of(error, "report", "wording what its checks found")
+            problem = problem_of(error, "report", "reading what its checks counted")
             self.skipped(run.kernel, str(problem).removesuffix("."), is_fault=True)
             return
-        for finding in findings:
-            self.found(finding)
+        self.found(*found)
 
-    def found(self, finding: Finding) -> None:
-        """Something is wrong; of what is known already only the count grows."""
-        line = finding.source and (finding.source.file, finding.source.line)
-        key = (finding.kind, finding.kernel, line, finding.operand)
-        with self._lock:
-            known = self._findings.get(key)
-            if known is not None:
-                self._findings[key] = replace(known, count=known.count + finding.count)
-                return
-            self._findings[key] = finding
-        with guarded("report", f"telling of a finding in kernel `{finding.kernel}`", self._report):
-            self._tell_found(finding)
+    def found(self, *findings: Finding) -> None:
+        """Collect what one run of a kernel found, and tell of what is new."""
+        for finding in self._collector.add(*findings):
+            kernel = finding.kernel
+            with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
+                self._tell_found(finding)
 
     def printed(self, record: PrintRecord) -> None:
         """A kernel printed."""

@@ -2,70 +2,69 @@
 
 from __future__ import annotations
 
-import gc
 import glob
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from pallas_debug import defaults
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, UsageError
 
 
-@click.command("browse")
+@dataclass(frozen=True, kw_only=True)
+class BrowseOptions:
+    where: tuple[Path, ...]
+    kernel: str | None
+    target: str | None
+    step: str | None
+    line: int | None
+    theme: str | None
+    no_resume: bool
+
+
 @click.argument("where", type=click.Path(path_type=Path), nargs=-1)
 @click.option("-k", "--kernel", help="Open at this kernel.")
 @click.option("-t", "--target", help="Open at this target.")
 @click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
 @click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
-@click.option("--theme", help="Colours; the palette lists the themes.")
-@click.option(
-    "--no-resume", is_flag=True, help="Do not open where one was, and do not remember it."
-)
-def command(
-    where: tuple[Path, ...],
-    kernel: str | None,
-    target: str | None,
-    step: str | None,
-    line: int | None,
-    theme: str | None,
-    no_resume: bool,
-) -> int:
-    """Browse the kernels of WHERE (`dumps` unless given) in the terminal.
+@click.option("--theme", help="Colour theme; the palette lists them.")
+@click.option("--no-resume", is_flag=True, help="Neither open where you left off, nor remember it.")
+def run(options: BrowseOptions) -> int:
+    """Browse the kernels of WHERE (default: `dumps`) in the terminal.
 
-    WHERE is a dump directory, a kernel's or a target's folder in one, a directory of raw dumps, or
-    a file of text. Of two, each kernel is compared with itself in the other. `?` lists the keys.
+    WHERE is a dump directory, the folder of a kernel or target in one, a directory of raw dumps, or
+    a text file. With two directories, kernels can be compared between them. `?` lists the keys.
     """
+    where = options.where
     if len(where) > 2:
         listed = " ".join(map(str, where))
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotRunError(_without_a_terminal(where))
-    gc.disable()  # until the first screen: nothing of what is made for it goes again
+    from pallas_debug.tui.run import browse
+
     roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
-    from pallas_debug.tui.ahead import Ahead
-
-    ahead = Ahead()
-    with ahead.showing(roots):
-        from pallas_debug.tui.run import browse
-
-        ended = browse(
-            roots,
-            kernel=kernel or of_path.get("kernel"),
-            target=target or of_path.get("target"),
-            step=step,
-            line=line,
-            theme=theme,
-            resume=not no_resume,
-            starts=ahead.hand_over,
-        )
-    if ended.said:
-        output.say(ended.said)
+    ended = browse(
+        roots,
+        kernel=options.kernel or of_path.get("kernel"),
+        target=options.target or of_path.get("target"),
+        step=options.step,
+        line=options.line,
+        theme=options.theme,
+        resume=not options.no_resume,
+    )
+    if ended.message:
+        output.say(ended.message)
     return Exit.FAILED if ended.failed else Exit.OK
+
+
+command = shared.make("browse", BrowseOptions, run)
 
 
 def _without_a_terminal(where: Sequence[Path]) -> str:
@@ -73,7 +72,7 @@ def _without_a_terminal(where: Sequence[Path]) -> str:
         a, b = where
         return (
             "browse needs a terminal. Without one: "
-            f"`pallas-debug diff {a} --kernel KERNEL --against {b}` prints what differs."
+            f"`pallas-debug diff {a} --kernel KERNEL --against {b}` prints the differences."
         )
     if where and where[0].is_file():
         return f"browse needs a terminal. Without one: `cat {where[0]}` prints the file."
@@ -84,10 +83,10 @@ def _without_a_terminal(where: Sequence[Path]) -> str:
 
 
 def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
-    """The directories, and the kernel or target that one path names.
+    """Return the directories, and the kernel or target named by a single path.
 
     Raises:
-      UsageError: a file is named beside a directory, or with another.
+      UsageError: one of two paths is a file.
     """
     if len(where) == 2:
         for path in where:
@@ -95,7 +94,7 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
                 raise UsageError(f"browse takes two directories, and {path} is a file")
         return list(where), {}
     from pallas_debug.store.files import is_there
-    from pallas_debug.store.names import COMPILATION
+    from pallas_debug.store.layout import COMPILATION
 
     path = where[0]
     if is_there(path / COMPILATION):  # a target's folder
@@ -107,5 +106,5 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 
 
 def _starts(path: Path) -> bool:
-    """Whether the path is one of kernels, but for the end of their names."""
+    """Return whether the path is the start of a kernel's folder name."""
     return any(found.is_dir() for found in path.parent.glob(f"{glob.escape(path.name)}*"))

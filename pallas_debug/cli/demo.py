@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
 from pallas_debug import defaults
+from pallas_debug.cli import options as shared
 from pallas_debug.cli.dump import command as dump
 
 
-@click.command("demo")
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    directory: Path
+
+
 @click.option(
     "-o",
     "--to",
@@ -20,11 +26,12 @@ from pallas_debug.cli.dump import command as dump
     show_default=True,
     help="The dump directory.",
 )
-def command(directory: Path) -> int:
+def run(options: DemoOptions) -> int:
     """Dump the bundled flash attention for v5e and v6e, and say what there is to see.
 
     The same as `pallas-debug dump pallas_debug_kernels:flash_attention` with its arguments.
     """
+    directory = options.directory
     arguments = [
         f"--to={directory}",
         "--target=v5e,v6e",
@@ -39,6 +46,9 @@ def command(directory: Path) -> int:
     ls.main([str(directory)], standalone_mode=False)
     click.echo(f"\nnext: pallas-debug show {directory} mosaic -k flash_attention -t v5e")
     return code
+
+
+command = shared.make("demo", DemoOptions, run)
 
 
 def _quoted(text: str) -> str:

@@ -2,61 +2,66 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.where import Text
 from pallas_debug.errors import UsageError
+from pallas_debug.model import STAGES
 from pallas_debug.report import plural
+from pallas_debug.store import layout, texts
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from pallas_debug.ir.diff import Change, Diff, Summary
     from pallas_debug.ir.normal import Noise
-    from pallas_debug.store import StoredCompilation, StoredKernel
+    from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
 
 MAX_CONTEXT = 1_000_000
 
 
-@click.command("diff")
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    kernel_at: Path
+    stages: tuple[str, ...]
+    kernel: str | None
+    target: str | None
+    against: str | None
+    ignore: str | None
+    context: int
+    summary: bool
+    as_json: bool
+
+
 @click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
 @click.argument("stages", metavar="[STAGE [STAGE]]", nargs=-1)
-@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
-@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
+@shared.kernel
+@shared.target
 @click.option(
     "--against",
     metavar="OTHER",
     help="Compare with the same stage of another target, kernel or dump: v6e, or a path.",
 )
 @click.option(
-    "-i", "--ignore", help="Noise that is no change: ssa, loc, attrs, joined by commas; or all."
+    "-i", "--ignore", help="Differences to ignore: ssa, loc, attrs, joined by commas; or all."
 )
 @click.option(
     "-U",
     "--context",
     type=click.IntRange(0, MAX_CONTEXT),
     default=3,
-    help="Lines around a change.",
+    help="Lines of context around a change.",
     show_default=True,
 )
-@click.option("-s", "--summary", is_flag=True, help="Counts of operations before and after.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(
-    kernel_at: Path,
-    stages: tuple[str, ...],
-    kernel: str | None,
-    target: str | None,
-    against: str | None,
-    ignore: str | None,
-    context: int,
-    summary: bool,
-    as_json: bool,
-) -> int:
+@click.option("-s", "--summary", is_flag=True, help="Print only counts of operations.")
+@shared.as_json
+def run(options: DiffOptions) -> int:
     """Show what a pass changed, or what differs between two stages.
 
     \b
@@ -66,40 +71,44 @@ def command(
     pallas-debug diff dumps/flash 13 -t v5e --against v6e
     pallas-debug diff old/flash 13 --against new/flash
 
-    A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw)
-    with the start of a kernel's name behind it where it holds several.
+    A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw),
+    followed by the start of a kernel's name if it contains several.
 
-    With `--ignore ssa` a renumbering of values is no change, but another operand is. The exit code
-    says nothing of differences.
+    With `--ignore ssa` renumbered values are not a change, but another operand is. The exit code
+    does not depend on whether there are differences.
     """
+    stages = options.stages
     if len(stages) > 2:
         raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
-    ignored = noise(ignore)
-    found, of_path = where.kernel_at(kernel_at, kernel)
-    old, new = _sides(found, target or of_path, stages, against)
+    ignored = noise(options.ignore)
+    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
+    old, new = _sides(found, options.target or of_path, stages, options.against)
     from pallas_debug.ir import diff as engine
 
     module = new.module()
     different = engine.diff(old.lines, new.lines, ignore=ignored, kind=module.kind)
-    if as_json:
+    if options.as_json:
         counts = engine.summary(old.module(), module)
-        hunks = [] if summary else list(_hunks(different, context))
+        hunks = [] if options.summary else list(_hunks(different, options.context))
         output.print_json(_as_json(old, new, different, counts) | {"hunks": hunks})
         return Exit.OK
-    if summary:
+    if options.summary:
         _print_summary(old, new, different, engine.summary(old.module(), module))
     elif different.changed:
-        _print_unified(different, old, new, context)
+        _print_unified(different, old, new, options.context)
     if not different.changed:
         output.say(f"no difference between {old.label} and {new.label}{_but(ignored)}")
     return Exit.OK
 
 
+command = shared.make("diff", DiffOptions, run)
+
+
 def noise(text: str | None) -> tuple[Noise, ...]:
-    """What `--ignore` asks for.
+    """The noise that `--ignore` names.
 
     Raises:
-      UsageError: it is no noise that we know.
+      UsageError: it names an unknown kind.
     """
     from pallas_debug.ir.normal import NOISE
 
@@ -114,43 +123,45 @@ def noise(text: str | None) -> tuple[Noise, ...]:
 
 def _sides(
     kernel: StoredKernel, target: str | None, stages: tuple[str, ...], against: str | None
-) -> tuple[Text, Text]:
+) -> tuple[StoredText, StoredText]:
     if against is not None:
         other, other_target = _other(kernel, target, against)
         first = _named(kernel, target, stages[0] if stages else None)
         second = stages[1] if len(stages) > 1 else first.stage
         return first, _counterpart(other, other_target, second)
     if len(stages) == 2:
-        return where.text_of(kernel, target, stages[0]), where.text_of(kernel, target, stages[1])
+        return texts.find_text(kernel, target, stages[0]), texts.find_text(
+            kernel, target, stages[1]
+        )
     new = _named(kernel, target, stages[0] if stages else None)
     return _before(kernel, target, new), new
 
 
-def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Text:
+def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> StoredText:
     """The stage, or the last pass that changed something."""
     if stage is not None:
-        return where.text_of(kernel, target, stage)
+        return texts.find_text(kernel, target, stage)
     stored = kernel.target(target)
-    passes = where.passes_of(stored)
+    passes = stored.passes
     if not passes:
         raise UsageError(f"{kernel.name} for {stored.target} has no passes; name two stages")
-    return where.text_of_pass(
+    return texts.text_of_pass(
         kernel, stored, next((p for p in passes[::-1] if p.changed), passes[-1])
     )
 
 
-def _before(kernel: StoredKernel, target: str | None, text: Text) -> Text:
-    """What the stage was made from: the text of the pass before, or the module without passes."""
-    if text.target is None or text.stage in ("stablehlo", "mosaic"):
+def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
+    """The text before a pass: that of the previous pass, or the module before any."""
+    if text.target is None or text.stage in (*STAGES, texts.LOG):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)
-    passes = where.passes_of(stored)
-    at = passes.index(stored.find_pass(where.spelled(text.stage)))
+    passes = stored.passes
+    at = [layout.pass_name(p.number, p.name) for p in passes].index(text.stage)
     if at > 0:
-        return where.text_of_pass(kernel, stored, passes[at - 1])
+        return texts.text_of_pass(kernel, stored, passes[at - 1])
     if kernel.stage_path("mosaic", target) is None:
         raise UsageError(f"{text.stage} is the first pass: there is nothing before it")
-    return where.text_of(kernel, target, "mosaic")
+    return texts.find_text(kernel, target, "mosaic")
 
 
 def _other(
@@ -171,7 +182,7 @@ def _other(
 
 
 def _same_kernel(path: Path, kernel: StoredKernel) -> str | None:
-    """The name of the kernel in another dump directory that holds several."""
+    """The name of the kernel in another dump directory that contains several."""
     from pallas_debug.store import open_dumps
 
     if not path.is_dir():
@@ -194,19 +205,19 @@ def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
     return target if known or len(kernel.compilations) != 1 else kernel.compilations[0].target
 
 
-def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> Text:
-    """The stage of another compiler: passes have the same names there, and other numbers."""
+def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
+    """The same stage elsewhere: passes are matched by name, as their numbers may differ."""
     number, dash, name = stage.partition("-")
     if dash and number.isdecimal():
         stored: StoredCompilation = kernel.target(target)
-        exact = [p for p in where.passes_of(stored) if p.name == name]
+        exact = [p for p in stored.passes if p.name == name]
         if exact:
-            return where.text_of_pass(kernel, stored, exact[-1])
+            return texts.text_of_pass(kernel, stored, exact[-1])
         raise UsageError(f"{kernel.name} for {stored.target} has no pass {name!r} to compare with")
-    return where.text_of(kernel, target, stage)
+    return texts.find_text(kernel, target, stage)
 
 
-def _print_unified(different: Diff, old: Text, new: Text, context: int) -> None:
+def _print_unified(different: Diff, old: StoredText, new: StoredText, context: int) -> None:
     if not output.colored():
         for line in different.unified(old.label, new.label, context):
             output.echo(line)
@@ -221,7 +232,7 @@ def _print_unified(different: Diff, old: Text, new: Text, context: int) -> None:
 
 
 def _styled(different: Diff, change: Change) -> Iterator[str]:
-    """The lines of a change in colour; words that differ stand out where a line has a partner."""
+    """The lines of a change in colour, with differing words highlighted in paired lines."""
     from pallas_debug.ir.diff import words
 
     if change.tag == "equal":
@@ -246,7 +257,7 @@ def _styled(different: Diff, change: Change) -> Iterator[str]:
             yield "".join([*pieces, click.style(output.visible(line[at:]), fg=color)])
 
 
-def _print_summary(old: Text, new: Text, different: Diff, counts: Summary) -> None:
+def _print_summary(old: StoredText, new: StoredText, different: Diff, counts: Summary) -> None:
     click.echo(
         f"{output.visible(old.label)} -> {output.visible(new.label)}: "
         f"{plural(different.removed, 'line')} removed, {different.added} added"
@@ -259,7 +270,7 @@ def _print_summary(old: Text, new: Text, different: Diff, counts: Summary) -> No
         output.print_table(["operation", "before", "after", "change"], rows)
 
 
-def _as_json(old: Text, new: Text, different: Diff, counts: Summary) -> dict[str, Any]:
+def _as_json(old: StoredText, new: StoredText, different: Diff, counts: Summary) -> dict[str, Any]:
     return {
         "old": old.as_json(),
         "new": new.as_json(),

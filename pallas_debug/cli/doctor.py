@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
 
-@click.command("doctor")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(as_json: bool) -> int:
-    """Say what works on this machine and what does not, each with its remedy.
+@dataclass(frozen=True, kw_only=True)
+class DoctorOptions:
+    as_json: bool
 
-    Really compiles a kernel for every target. Exits with 3 where kernels cannot be dumped.
+
+@shared.as_json
+def run(options: DoctorOptions) -> int:
+    """Report what works on this machine, and a remedy for what does not.
+
+    Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped.
     """
     from pallas_debug._api.doctor import examine
 
     checks = []
     for check in examine():
         checks.append(check)
-        if not as_json:
+        if not options.as_json:
             mark = {"ok": "ok     ", "warning": "warning", "failed": "failed "}[check.state]
             click.echo(f"{mark}  {check.name}: {output.visible(check.detail)}")
             if check.remedy:
                 click.echo(f"         → {check.remedy}")
-    if as_json:
+    if options.as_json:
         output.print_json(checks)
     return Exit.CANNOT_RUN if any(c.state == "failed" for c in checks) else Exit.OK
+
+
+command = shared.make("doctor", DoctorOptions, run)

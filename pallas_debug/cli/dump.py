@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
+from click.core import ParameterSource
 
 from pallas_debug import defaults
 from pallas_debug.cli import options as shared
@@ -18,10 +21,16 @@ if TYPE_CHECKING:
     from pallas_debug.session import Session
 
 
-@click.command("dump", context_settings={"allow_interspersed_args": False})
+@dataclass(frozen=True, kw_only=True)
+class DumpOptions(shared.ProgramOptions):
+    directory: Path
+    interpret: str | None
+    switches: tuple[str, ...]
+
+
 @shared.module
 @shared.directory(
-    "directory", "The dump directory; it is made when it does not exist.", Path(defaults.DIRECTORY)
+    "directory", "The dump directory; created if it does not exist.", Path(defaults.DIRECTORY)
 )
 @shared.targets(defaults.TARGETS)
 @shared.args
@@ -29,25 +38,22 @@ if TYPE_CHECKING:
 @click.option(
     "--interpret",
     metavar="MODE",
-    help="Who runs the kernels of a script: auto, hlo, tpu, gpu, off, with parameters as in "
-    "tpu,detect_races; auto where there is no accelerator.",
+    help="How to run the kernels of a script: auto, hlo, tpu, gpu, off, with parameters as in "
+    "tpu,detect_races; auto by default if there is no accelerator.",
 )
 @click.option(
     "--switch",
     "switches",
     multiple=True,
     metavar="NAME",
-    help="Asked of each compilation, joined by commas or repeated: "
+    help="Switches for each compilation, joined by commas or repeated: "
     "log_recorder, bounds_checks, assertions, …",
 )
 @shared.timeout
 @shared.jobs
 @shared.as_json
 @shared.what
-@click.pass_context
-def command(
-    ctx: click.Context, /, what: str, rest: tuple[str, ...], args: tuple[str, ...], **options: Any
-) -> int:
+def run(options: DumpOptions) -> int:
     """Compile the kernels of WHAT for TPU targets, and keep every stage as files.
 
     \b
@@ -57,39 +63,44 @@ def command(
     pallas-debug dump pallas_debug_kernels:flash_attention
 
     A script or module is run, with its own ARGS, and every kernel that it lowers is compiled in
-    the background; options of ours stand before WHAT. A function is not run: it is traced with
-    abstract arguments. A bundled kernel has arguments of its own.
+    the background; put options of `dump` before WHAT. A function is not run: it is traced with
+    abstract arguments. A bundled kernel comes with arguments.
     """
-    function = None if options["module"] else programs.named_function(what)
+    function = None if options.module else programs.named_function(options.what)
+    if function is not None and options.rest:
+        # Options may also follow a function, which has no arguments of its own.
+        given = [*_given(click.get_current_context()), *options.rest, options.what]
+        return command.main(given, standalone_mode=False) or 0
     if function is not None:
-        if rest:  # options may also stand behind a function: it has no arguments of its own
-            given = ["--arg=" + text for text in args] + _spelled(ctx, options)
-            return command.main([*given, *rest, what], standalone_mode=False) or 0
-        return _finish(_of_function(*function, args, options), options)
-    programs.refuse_arguments(what, args, options["spec"])
-    return _finish(_of_program(what, rest, options), options)
+        dumps = _of_function(*function, options)
+    else:
+        programs.refuse_arguments(options.what, options.args, options.spec)
+        dumps = _of_program(options)
+    if options.as_json:
+        output.print_json(dumps)
+    for line in _lines(dumps, options):
+        output.say(line)
+    return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
 
 
-def _spelled(ctx: click.Context, options: dict[str, Any]) -> list[str]:
-    """The options as they would be typed, for those that were given."""
-    spelled: list[str] = []
-    for parameter in ctx.command.params:
-        name = parameter.name or ""
-        source = ctx.get_parameter_source(name)
-        if name not in options or source is None or source.name != "COMMANDLINE":
+command = shared.make("dump", DumpOptions, run, context_settings={"allow_interspersed_args": False})
+
+
+def _given(context: click.Context) -> Iterator[str]:
+    """The options that were given, as on a command line."""
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if isinstance(parameter, click.Argument) or source is not ParameterSource.COMMANDLINE:
             continue
-        value = options[name]
+        value = context.params[parameter.name or ""]
         if isinstance(value, bool):
-            spelled.append(parameter.opts[-1])
+            yield parameter.opts[-1]
         else:
             values = value if isinstance(value, tuple) else (value,)
-            spelled += [f"{parameter.opts[-1]}={v}" for v in values]
-    return spelled
+            yield from (f"{parameter.opts[-1]}={v}" for v in values)
 
 
-def _of_function(
-    module: str, name: str, args: tuple[str, ...], options: dict[str, Any]
-) -> tuple[list[Dump], Path]:
+def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
     from pallas_debug._api.dump import dump
 
     try:
@@ -101,7 +112,7 @@ def _of_function(
         raise CannotRunError(
             f"{module} raised {type(error).__name__} as it was imported: {error}"
         ) from error
-    positional, keyword = programs.function_arguments(function, args, options["spec"])
+    positional, keyword = programs.function_arguments(function, options.args, options.spec)
     sessions: list[Session] = []
 
     with output.progress(
@@ -117,11 +128,11 @@ def _of_function(
             dumps = dump(
                 function,
                 *positional,
-                targets=",".join(options["targets"]),
-                to=options["directory"],
-                timeout=options["timeout"],
-                jobs=options["jobs"],
-                switches=options["switches"],
+                targets=",".join(options.targets),
+                to=options.directory,
+                timeout=options.timeout,
+                jobs=options.jobs,
+                switches=options.switches,
                 tick=tock,
                 **keyword,
             )
@@ -131,34 +142,34 @@ def _of_function(
             programs.print_their_traceback(error)
             raise CannotRunError(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
-                f"{', '.join(args) or 'no arguments'}. Are shapes and dtypes what it expects?"
+                f"{', '.join(options.args) or 'no arguments'}. "
+                "Are shapes and dtypes what it expects?"
             ) from error
-    return list(dumps), options["directory"].absolute()
+    return list(dumps)
 
 
-def _of_program(
-    what: str, rest: tuple[str, ...], options: dict[str, Any]
-) -> tuple[list[Dump], Path]:
-    programs.check_exists(what, module=options["module"])
+def _of_program(options: DumpOptions) -> list[Dump]:
+    what = options.what
+    programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Notice, say_mode
     from pallas_debug.compiler import switches, targets
     from pallas_debug.session import Options, Session
 
     session = Session(
         Options(
-            dumps=options["directory"],
-            targets=targets.split(",".join(options["targets"])) or ("",),
-            interpret=options["interpret"],
-            timeout=options["timeout"],
-            jobs=options["jobs"],
-            switches=switches.parse(options["switches"]),
+            dumps=options.directory,
+            targets=targets.split(",".join(options.targets)) or ("",),
+            interpret=options.interpret,
+            timeout=options.timeout,
+            jobs=options.jobs,
+            switches=switches.parse(options.switches),
         ),
-        *([Notice()] if options["interpret"] is None else []),
+        *([Notice()] if options.interpret is None else []),
         say=say_mode,
     )
     with session:
-        problem = programs.run_program(what, rest, module=options["module"])
-        session.record_run(" ".join(["-m", what] if options["module"] else [what]))
+        problem = programs.run_program(what, options.rest, module=options.module)
+        session.record_run(" ".join(["-m", what] if options.module else [what]))
         with output.progress(
             lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
         ) as tick:
@@ -174,19 +185,10 @@ def _of_program(
             f"{what} called no Pallas kernel: nothing was dumped. Does it take another path "
             "off a TPU, or only define its kernels?"
         )
-    return session.dumps, options["directory"].absolute()
+    return session.dumps
 
 
-def _finish(result: tuple[list[Dump], Path], options: dict[str, Any]) -> int:
-    dumps, _ = result
-    if options["as_json"]:
-        output.print_json(dumps)
-    for line in _lines(dumps, options):
-        output.say(line)
-    return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
-
-
-def _lines(dumps: list[Dump], options: dict[str, Any]) -> list[str]:
+def _lines(dumps: list[Dump], options: DumpOptions) -> list[str]:
     from pallas_debug.report import summary
 
-    return summary(dumps, options["directory"].absolute())
+    return summary(dumps, options.directory.absolute())

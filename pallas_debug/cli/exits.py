@@ -6,7 +6,7 @@ import enum
 
 
 class Exit(enum.IntEnum):
-    """What the command's exit code says."""
+    """Exit codes of the command."""
 
     OK = 0
     FAILED = 1
@@ -17,18 +17,18 @@ class Exit(enum.IntEnum):
 
 MEANING: dict[Exit, str] = {
     Exit.OK: (
-        "everything asked for was done, and every kernel compiled; `verify` judged all that it was "
-        "asked to judge and found nothing"
+        "success, and every kernel compiled; `verify` judged everything that it was asked to judge "
+        "and found nothing"
     ),
     Exit.FAILED: (
-        "it was done, and at least one kernel failed to compile; `verify` found something, whether "
-        "or not it could judge the rest; `grep` found nothing, `explain` recognised nothing"
+        "success, but at least one kernel failed to compile; `verify` found something, whether or "
+        "not it could judge the rest; `grep` found nothing; `explain` recognised nothing"
     ),
-    Exit.USAGE: "what was asked for makes no sense: an unknown target, kernel, pass or option",
+    Exit.USAGE: "invalid usage: an unknown target, kernel, pass or option",
     Exit.CANNOT_RUN: (
-        "it could not be done: no libtpu, no such directory, a full disk, "
-        "a script that raised or called no kernel; `verify` found nothing, but could not judge "
-        "all that it was asked to judge"
+        "the command could not run: no libtpu, no such directory, a full disk, a script that "
+        "raised or called no kernel; `verify` found nothing, but could not judge everything that "
+        "it was asked to judge"
     ),
-    Exit.INTERRUPTED: "ctrl+c; what was finished is in the dump directory",
+    Exit.INTERRUPTED: "ctrl+c; finished compilations are in the dump directory",
 }

@@ -7,11 +7,13 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
@@ -30,11 +32,17 @@ MAX_LOG = 1 << 30
 """Maximum number of characters of a log."""
 
 
-@click.command("explain")
+@dataclass(frozen=True, kw_only=True)
+class ExplainOptions:
+    what: tuple[str, ...]
+    as_list: bool
+    as_json: bool
+
+
 @click.argument("what", nargs=-1)
 @click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(what: tuple[str, ...], as_list: bool, as_json: bool) -> int:
+def run(options: ExplainOptions) -> int:
     """Say what errors of Pallas kernels mean, and what to do.
 
     \b
@@ -47,19 +55,22 @@ def command(what: tuple[str, ...], as_list: bool, as_json: bool) -> int:
 
     The exit code is 1 where nothing was recognised.
     """
-    if as_list:
-        return _list(as_json=as_json)
-    if not what:
+    if options.as_list:
+        return _list(as_json=options.as_json)
+    if not options.what:
         raise UsageError(
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
             "or a message; --list lists the entries"
         )
-    reports = [_report(item) for item in what]
-    if as_json:
+    reports = [_report(item) for item in options.what]
+    if options.as_json:
         output.print_json([report.as_json for report in reports])
     else:
         output.echo("\n\n".join(output.visible(report.text) for report in reports))
     return Exit.OK if all(report.is_known for report in reports) else Exit.FAILED
+
+
+command = shared.make("explain", ExplainOptions, run)
 
 
 class _Report:

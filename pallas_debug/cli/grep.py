@@ -1,75 +1,79 @@
-"""`pallas-debug grep`: a search over all stages and passes of all kernels."""
+"""`pallas-debug grep`: search all stages and passes of all kernels."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallas_debug import defaults
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PatternError, UsageError
 
 if TYPE_CHECKING:
-    from pallas_debug.cli.texts import TextFile
     from pallas_debug.ir.search import Hit, Query
+    from pallas_debug.store import StoredText
 
 
-@click.command("grep")
+@dataclass(frozen=True, kw_only=True)
+class GrepOptions:
+    pattern: str
+    directory: Path
+    ignore_case: bool
+    fixed: bool
+    count: bool
+    files: bool
+    kernel: str | None
+    target: str | None
+    stage: str | None
+    as_json: bool
+
+
 @click.argument("pattern")
 @click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
-@click.option("-i", "--ignore-case", is_flag=True, help="Upper and lower case are alike.")
-@click.option("-F", "--fixed", is_flag=True, help="PATTERN is text, no regular expression.")
-@click.option("-c", "--count", is_flag=True, help="Counts of lines for each text that has some.")
-@click.option("-l", "--files", is_flag=True, help="Names of the texts alone.")
+@click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
+@click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
+@click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")
+@click.option("-l", "--files", is_flag=True, help="Print only the names of texts that match.")
 @click.option("-k", "--kernel", help="Only kernels with this in their name.")
 @click.option("-t", "--target", help="Only these targets, joined by commas.")
 @click.option("-p", "--pass", "stage", help="Only this stage or pass, by number or name.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(
-    pattern: str,
-    directory: Path,
-    ignore_case: bool,
-    fixed: bool,
-    count: bool,
-    files: bool,
-    kernel: str | None,
-    target: str | None,
-    stage: str | None,
-    as_json: bool,
-) -> int:
-    """Search DIRECTORY (`dumps` unless given) for PATTERN, a regular expression of Python.
+@shared.as_json
+def run(options: GrepOptions) -> int:
+    """Search DIRECTORY (`dumps` by default) for PATTERN, a regular expression.
 
     All stages and passes of all kernels are searched, each text once: a pass that changed nothing
-    has none of its own. The source and the compiler's log are searched when asked for, with
-    `--pass source` or `--pass log`. Lines are printed as `grep -n` prints them.
+    has none of its own. The source, the program and the compiler's log are searched only if named:
+    `--pass source`, `program` or `log`. Lines are printed as `grep -n` prints them.
+
+    The syntax of regular expressions is that of RE2: Python's, without look-around and
+    back-references.
 
     The exit code is 1 when nothing is found, and 3 when a text could not be searched.
     """
-    from pallas_debug.cli.texts import Filter, text_files
     from pallas_debug.ir.search import Query
+    from pallas_debug.store.texts import TextFilter, texts_in
 
-    query = Query(text=pattern, literal=fixed, ignore_case=ignore_case)
+    query = Query(text=options.pattern, literal=options.fixed, ignore_case=options.ignore_case)
     try:
         query.compiled()
-    except re.error as error:
-        raise UsageError(
-            f"{pattern!r} is no regular expression: {error}. With -F it is taken as it stands."
-        ) from error
-    targets = [name.strip() for name in target.split(",")] if target else []
+    except PatternError as error:
+        raise UsageError(f"{error}. Pass -F to search for it as plain text.") from error
+    targets = [name.strip() for name in options.target.split(",")] if options.target else []
     problems: list[str] = []
-    wanted = Filter(kernel=kernel, targets=targets, stage=stage)
-    texts = list(text_files(directory, wanted, problems.append))
+    wanted = TextFilter(kernel=options.kernel, targets=targets, stage=options.stage)
+    texts = list(texts_in(options.directory, wanted, problems.append))
     if not texts:
-        output.say(f"no texts of that kernel, target and pass in {directory}")
-    if count or files:
-        found = _counts(texts, query, problems, names_only=files, as_json=as_json)
+        output.say(f"no texts of that kernel, target and pass in {options.directory}")
+    if options.count or options.files:
+        found = _counts(texts, query, problems, options)
     else:
-        found = _hits(texts, query, problems, as_json=as_json)
+        found = _hits(texts, query, problems, as_json=options.as_json)
     for problem in problems:
         output.say(problem)
     if problems:
@@ -77,10 +81,15 @@ def command(
     return Exit.OK if found else Exit.FAILED
 
 
+command = shared.make("grep", GrepOptions, run)
+
+
 def _counts(
-    texts: Sequence[TextFile], query: Query, problems: list[str], *, names_only: bool, as_json: bool
+    texts: Sequence[StoredText], query: Query, problems: list[str], options: GrepOptions
 ) -> bool:
     from pallas_debug.ir import search
+
+    names_only, as_json = options.files, options.as_json
 
     found: list[dict[str, Any]] = []
     paths = (t.path for t in texts)
@@ -90,7 +99,7 @@ def _counts(
             problems.append(problem)
         if not number:
             continue
-        found.append(_where(text) | ({} if names_only else {"count": number}))
+        found.append(_place(text) | ({} if names_only else {"count": number}))
         if not as_json:
             output.echo(str(path) if names_only else f"{path}:{number}")
     if as_json:
@@ -98,21 +107,19 @@ def _counts(
     return bool(found)
 
 
-def _opener(texts: Sequence[TextFile]) -> Callable[[Path], int]:
-    from pallas_debug.store.files import DumpFile
-
-    roots = {text.path: text.root for text in texts}
-    return lambda path: DumpFile(path=path, root=roots[path]).open()
+def _opener(texts: Sequence[StoredText]) -> Callable[[Path], int]:
+    by_path = {text.path: text for text in texts}
+    return lambda path: by_path[path].open()
 
 
-def _hits(texts: Sequence[TextFile], query: Query, problems: list[str], *, as_json: bool) -> bool:
+def _hits(texts: Sequence[StoredText], query: Query, problems: list[str], *, as_json: bool) -> bool:
     rows: list[dict[str, Any]] = []
     any_found = False
     for text, hit in _found(texts, query, problems):
         any_found = True
         if as_json:
             place = {"line": hit.line, "column": hit.column, "text": hit.text, "cut": hit.cut}
-            rows.append(_where(text) | place)
+            rows.append(_place(text) | place)
         else:
             _print(hit)
     if as_json:
@@ -121,8 +128,8 @@ def _hits(texts: Sequence[TextFile], query: Query, problems: list[str], *, as_js
 
 
 def _found(
-    texts: Sequence[TextFile], query: Query, problems: list[str]
-) -> Iterator[tuple[TextFile, Hit]]:
+    texts: Sequence[StoredText], query: Query, problems: list[str]
+) -> Iterator[tuple[StoredText, Hit]]:
     from pallas_debug.ir import search
 
     by_path = {text.path: text for text in texts}
@@ -145,10 +152,5 @@ def _print(hit: Hit) -> None:
     click.echo(f"{place}{more}{before}{click.style(match, fg='red', bold=True)}{after}{more}")
 
 
-def _where(text: TextFile) -> dict[str, Any]:
-    return {
-        "kernel": text.kernel,
-        "target": text.target,
-        "stage": text.stage,
-        "path": str(text.path),
-    }
+def _place(text: StoredText) -> dict[str, Any]:
+    return text.as_json() | {"path": str(text.path)}

@@ -1,4 +1,4 @@
-"""The group of commands, each imported when it is asked for."""
+"""The group of commands, each imported when it is run."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from pallas_debug._version import __version__
 
 COMMANDS: dict[str, str] = {
     "dump": "Compile the kernels of a script, module or function for TPU targets.",
-    "verify": "Say whether kernels work, on which chips, and if not, why.",
+    "verify": "Report whether kernels work, on which chips, and if not, why.",
     "ls": "List dumped kernels, or the passes of one.",
     "show": "Print a stage or pass of a dumped kernel.",
     "browse": "Browse kernels and their passes in the terminal.",
     "diff": "Show what a pass changed, or what differs between two stages.",
     "grep": "Search all stages and passes of all kernels.",
     "source": "Show the source of a kernel with the operations that come from each line.",
-    "explain": "Say what errors mean: of a message, a log, a dump, or a code.",
+    "explain": "Explain errors from a message, a log, a dump or a code.",
     "reproduce": "Write one script that shows a dumped kernel's failure again.",
-    "targets": "List the chips that one can compile for.",
+    "targets": "List the chips that kernels can be compiled for.",
     "kernels": "List the bundled kernels and their specs.",
-    "doctor": "Say what works on this machine and what does not, each with its remedy.",
+    "doctor": "Report what works on this machine, and a remedy for what does not.",
     "demo": "Dump the bundled flash attention for two targets.",
 }
-"""Name and first line of each command; its file in this folder bears its name."""
+"""Name and summary of each command; its file in this folder has the same name."""
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and imports one when it is run."""
+    """A group that imports a command only to run it."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

@@ -1,8 +1,7 @@
-"""From exceptions to sentences on standard error and an exit code.
+"""Turn exceptions into messages on standard error and an exit code.
 
-Whatever a dump holds, a command ends in a sentence. An unexpected exception is our fault:
-it is called an internal error, and its traceback is printed only if `PALLAS_DEBUG_TRACEBACK` asks
-for it.
+Whatever a dump contains, a command ends in a message. An unexpected exception is our fault: it is
+reported as an internal error, with a traceback only if `PALLAS_DEBUG_TRACEBACK` is set.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 
 TRACEBACK = "PALLAS_DEBUG_TRACEBACK"
-"""Environment variable: with any value but the empty one, internal errors print a traceback."""
+"""Environment variable: if not empty, internal errors print a traceback."""
 
 _MAX_MESSAGE = 300
 """Maximum number of characters of a foreign exception's message."""
@@ -44,7 +43,7 @@ def guarded(command: click.Command) -> NoReturn:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = Exit.OK
     except Exception as error:  # noqa: BLE001 - the last guard of the command line
-        _say(_unforeseen(error))
+        _say(_unexpected(error))
         code = Exit.CANNOT_RUN
     sys.exit(code if isinstance(code, int) else Exit.OK)
 
@@ -54,7 +53,7 @@ def _say(text: str) -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """As `error.show` writes it, but that names which it quotes are escaped."""
+    """Like `error.show`, with escaped names."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(output.visible(error.ctx.get_usage()), err=True)
         if error.ctx.command.get_help_option(error.ctx) is not None:
@@ -63,8 +62,8 @@ def _show(error: click.ClickException) -> None:
     click.echo(output.visible(f"Error: {error.format_message()}"), err=True)
 
 
-def _unforeseen(error: Exception) -> str:
-    """The sentence for an exception that no command turned into one of ours."""
+def _unexpected(error: Exception) -> str:
+    """The message for an exception that no command handled."""
     if os.environ.get(TRACEBACK):
         import traceback
 

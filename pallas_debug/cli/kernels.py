@@ -2,42 +2,54 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
 if TYPE_CHECKING:
-    from pallas_debug_kernels import Operation
+    from pallas_debug_kernels import BundledOperation
+    from pallas_debug_kernels.broken import BrokenKernel
 
 
-@click.command("kernels")
+@dataclass(frozen=True, kw_only=True)
+class KernelsOptions:
+    as_json: bool
+
+
 @click.option("--json", "as_json", is_flag=True, help="As JSON, with every spec's arguments.")
-def command(as_json: bool) -> int:
+def run(options: KernelsOptions) -> int:
     """List the bundled kernels and their specs, which are named sets of arguments.
 
-    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`.
+    Any of them is an example for `pallas-debug dump pallas_debug_kernels:NAME --spec SPEC`. Those
+    with a fault are listed last, as `pallas_debug_kernels.broken` has them.
     """
     from pallas_debug_kernels import operations
+    from pallas_debug_kernels.broken import BROKEN
 
-    if as_json:
-        output.print_json([_as_json(op) for op in operations()])
+    if options.as_json:
+        output.print_json([*map(_as_json, operations()), *map(_broken_as_json, BROKEN)])
     else:
-        output.print_table(
-            ["kernel", "", "specs"], [[op.name, op.summary, _by_tag(op)] for op in operations()]
-        )
+        rows = [[op.name, op.summary, _by_tag(op)] for op in operations()]
+        rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]
+        output.print_table(["kernel", "", "specs"], rows)
     return Exit.OK
 
 
-def _by_tag(op: Operation) -> str:
+command = shared.make("kernels", KernelsOptions, run)
+
+
+def _by_tag(op: BundledOperation) -> str:
     """The names of the specs, as in `small: f32, bf16; bench: f32_4m`."""
     tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
     return "; ".join(f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags)
 
 
-def _as_json(op: Operation) -> dict[str, Any]:
+def _as_json(op: BundledOperation) -> dict[str, Any]:
     return {
         "name": op.name,
         "summary": op.summary,
@@ -45,7 +57,7 @@ def _as_json(op: Operation) -> dict[str, Any]:
             {
                 "name": spec.name,
                 "tags": spec.tags,
-                "args": [_spelled(arg) for arg in spec.args],
+                "args": [_argument(arg) for arg in spec.args],
                 "kwargs": {name: _plain(value) for name, value in spec.kwargs.items()},
                 "not_on": spec.not_on,
             }
@@ -54,14 +66,25 @@ def _as_json(op: Operation) -> dict[str, Any]:
     }
 
 
-def _spelled(arg: Any) -> str:
-    """An abstract array as one gives it to `dump --arg`, such as `float32[8,128]`."""
+def _broken_as_json(kernel: BrokenKernel) -> dict[str, Any]:
+    return {
+        "name": kernel.name,
+        "summary": kernel.summary,
+        "fault": kernel.fault,
+        "file": kernel.file,
+        "line": kernel.line,
+        "args": [_argument(arg) for arg in kernel.args],
+    }
+
+
+def _argument(arg: Any) -> str:
+    """An abstract array in the form that `dump --arg` takes, such as `float32[8,128]`."""
     if hasattr(arg, "shape") and hasattr(arg, "dtype"):
         return f"{arg.dtype.name}[{','.join(map(str, arg.shape))}]"
     if isinstance(arg, tuple):
-        return f"({', '.join(map(_spelled, arg))})"
+        return f"({', '.join(map(_argument, arg))})"
     return str(arg)
 
 
 def _plain(value: Any) -> Any:
-    return value if isinstance(value, bool | int | float | str | None) else _spelled(value)
+    return value if isinstance(value, bool | int | float | str | None) else _argument(value)

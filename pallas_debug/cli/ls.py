@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from pallas_debug import defaults, report
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.report import one_line
@@ -16,64 +18,68 @@ if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
 
 
-@click.command("ls")
+@dataclass(frozen=True, kw_only=True)
+class LsOptions:
+    directory: Path
+    kernel: str | None
+    target: str | None
+    name: str | None
+    status: str | None
+    test: str | None
+    show_all: bool
+    as_json: bool
+
+
 @click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
 @click.option("-n", "--name", help="Only kernels with this in their name.")
 @click.option(
-    "--status", type=click.Choice(["ok", "failed"]), help="Only compilations that did so."
+    "--status", type=click.Choice(["ok", "failed"]), help="Only compilations with this outcome."
 )
 @click.option("--test", help="Only kernels of tests and scripts with this in their name.")
-@click.option("-a", "--all", "show_all", is_flag=True, help="Passes that changed nothing, too.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(
-    directory: Path,
-    kernel: str | None,
-    target: str | None,
-    name: str | None,
-    status: str | None,
-    test: str | None,
-    show_all: bool,
-    as_json: bool,
-) -> int:
-    """List the kernels of DIRECTORY (`dumps` unless given), or the passes of one.
+@click.option("-a", "--all", "show_all", is_flag=True, help="Include passes that changed nothing.")
+@shared.as_json
+def run(options: LsOptions) -> int:
+    """List the kernels of DIRECTORY (`dumps` by default), or the passes of one.
 
     DIRECTORY is one of ours, a kernel's folder in one, or a plain directory of raw dumps as libtpu
     writes them with --xla_mosaic_dump_to.
     """
     from pallas_debug.store import open_dumps
 
-    reader = open_dumps(directory)
-    if kernel is not None:
-        kernels = [reader.find(kernel)]
-    else:
-        kernels = reader.kernels()
+    reader = open_dumps(options.directory)
+    of_one = options.kernel is not None
+    kernels = reader.kernels() if options.kernel is None else [reader.find(options.kernel)]
+    name, test, status = options.name, options.test, options.status
     if name is not None:
         kernels = [k for k in kernels if name in k.name or (k.kernel and name in k.kernel.name)]
     if test is not None:
         used = {folder for run in reader.runs() if test in run.name for folder in run.kernels}
         kernels = [k for k in kernels if k.name in used]
-    chosen = [(k, [c for c in k.compilations if _taken(c, target, status)]) for k in kernels]
+    chosen = [(k, [c for c in k.compilations if _taken(c, options)]) for k in kernels]
     if status is not None:
         unreadable = status == "failed"
         chosen = [(k, found) for k, found in chosen if found or (unreadable and k.problem)]
-    if as_json:
+    if options.as_json:
         output.print_json([_as_json(k, compilations) for k, compilations in chosen])
-    elif kernel is not None:
-        _print_passes(chosen, show_all=show_all)
+    elif of_one:
+        _print_passes(chosen, show_all=options.show_all)
     else:
         _print_kernels(chosen)
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
-            output.say(f"no kernels{' of that kind' * filters} in {one_line(directory)}")
+            output.say(f"no kernels{' of that kind' * filters} in {one_line(options.directory)}")
     for k, compilations in chosen:
-        # Of one kernel all files are looked at; of many that would take long.
-        damaged = [d for c in compilations for d in c.damaged()] if kernel is not None else []
+        # All files of one kernel are checked; those of many would take long.
+        damaged = [d for c in compilations for d in c.damaged()] if of_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
                 output.say(problem)
     return Exit.OK
+
+
+command = shared.make("ls", LsOptions, run)
 
 
 def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -> None:
@@ -106,11 +112,11 @@ def _print_passes(
     output.print_table(["target", "#", "pass", "text", "size", "time"], rows)
 
 
-def _taken(stored: StoredCompilation, target: str | None, status: str | None) -> bool:
-    if target not in (None, stored.target, stored.folder.name):
+def _taken(stored: StoredCompilation, options: LsOptions) -> bool:
+    if options.target not in (None, stored.target, stored.folder.name):
         return False
     ok = stored.compilation is not None and stored.compilation.ok
-    return status is None or ok == (status == "ok")
+    return options.status is None or ok == (options.status == "ok")
 
 
 def _status(stored: StoredCompilation) -> str:

@@ -1,16 +1,56 @@
-"""What `dump` and `verify` take alike: what to look at, for which chips, and how to compile it."""
+"""Commands from typed options, and the options that several commands share.
+
+Each command file has a frozen dataclass of its options and a `run(options)` that returns an exit
+code. `make` connects the two to click: nothing else sees what click parsed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from pallas_debug import defaults
 
 Decorator = Callable[[Any], Any]
+Options = TypeVar("Options")
+
+
+def make(
+    name: str, kind: Callable[..., Options], run: Callable[[Options], int], **settings: Any
+) -> click.Command:
+    """The command that fills a dataclass of options and passes it to `run`.
+
+    Args:
+      run: carries click's parameters, named as the fields are; its docstring is the help.
+    """
+
+    def callback(**given: Any) -> int:
+        return run(kind(**given))
+
+    callback.__doc__ = run.__doc__
+    callback.__click_params__ = run.__click_params__  # type: ignore[attr-defined]
+    made: Callable[[Callable[..., int]], click.Command] = click.command(name, **settings)
+    return made(callback)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions:
+    """What `dump` and `verify` have in common: what to look at, for which chips, and how."""
+
+    what: str
+    rest: tuple[str, ...]
+    module: bool
+    args: tuple[str, ...]
+    spec: str | None
+    targets: tuple[str, ...]
+    timeout: float
+    jobs: int
+    as_json: bool
+
 
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
 
@@ -20,7 +60,7 @@ args = click.option(
 
 spec = click.option(
     "--spec",
-    help="For a bundled kernel: its spec of this name; the first unless told. See `kernels`.",
+    help="For a bundled kernel: name of its spec; the first by default. See `kernels`.",
 )
 
 timeout = click.option(
@@ -28,19 +68,27 @@ timeout = click.option(
     type=click.FloatRange(min=0, min_open=True),
     default=defaults.COMPILE_TIMEOUT,
     show_default=True,
-    help="Seconds that one compilation may take. Waiting for another process that compiles the "
+    help="Maximum seconds for one compilation. Waiting for another process that compiles the "
     "same kernel may take 5 more.",
 )
 
 jobs = click.option(
-    "-j", "--jobs", type=click.IntRange(min=0), default=0, help="Compiler processes; 0: per core."
+    "-j",
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Compiler processes; 0: one per core.",
 )
 
-as_json = click.option("--json", "as_json", is_flag=True, help="Report as JSON on standard output.")
+as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON to standard output.")
+
+kernel = click.option("-k", "--kernel", help="The kernel, where there are several.")
+
+target = click.option("-t", "--target", help="The target, where there are several.")
 
 
 def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
-    """Where compilations are kept."""
+    """Option for the directory that keeps compilations."""
     return click.option(
         "-o",
         "--to",
@@ -53,7 +101,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
 
 
 def targets(default: str) -> Decorator:
-    """The chips."""
+    """Option for the chips."""
     return click.option(
         "-t",
         "--target",
@@ -66,6 +114,6 @@ def targets(default: str) -> Decorator:
 
 
 def what(function: Any) -> Any:
-    """A script or module with arguments of its own, or a function."""
+    """Arguments: a script or module with its own arguments, or a function."""
     rest = click.argument("rest", nargs=-1, type=click.UNPROCESSED)
     return click.argument("what")(rest(function))

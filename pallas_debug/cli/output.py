@@ -18,19 +18,19 @@ _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-"""What JSON allows in a string as it is, and a terminal may obey or hide."""
+"""Characters that are valid in a JSON string, but that a terminal may obey or hide."""
 
 
 def print_json(value: Any) -> None:
-    """Data on standard output, as JSON that a person can read too."""
+    """Print data as indented JSON on standard output."""
     click.echo(json_text(value))
 
 
 def json_text(value: Any) -> bytes:
-    """Data as JSON that a person can read too.
+    """Data as indented JSON.
 
-    Controls, marks of direction, characters of no width and lone surrogates are written as
-    `\\uXXXX`, so that the output can be printed to a terminal; a parser reads back what was there.
+    Control characters, direction marks, zero-width characters and lone surrogates are escaped as
+    `\\uXXXX`, so that the output is safe on a terminal and parses to the original.
     """
     import msgspec
 
@@ -45,7 +45,7 @@ def _json_escape(match: re.Match[str]) -> str:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """A table on a terminal; without one, tab-separated lines that `cut` and `awk` can read."""
+    """Print a table on a terminal, and tab-separated lines elsewhere, for `cut` and `awk`."""
     if not sys.stdout.isatty():
         for row in rows:
             click.echo("\t".join(_one_line(cell) for cell in row))
@@ -63,14 +63,14 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def shown(text: str) -> str:
-    """Text for standard output: escaped on a terminal, as it is for a pipe or a file."""
+    """Text for standard output: escaped on a terminal, unchanged for a pipe or a file."""
     return visible(text) if sys.stdout.isatty() else text
 
 
 def echo(text: str, *, newline: bool = True) -> None:
     """Write text to standard output; see `shown`.
 
-    A name that is not UTF-8 goes to a pipe with the bytes that it has.
+    A name that is not UTF-8 reaches a pipe as its original bytes.
     """
     if sys.stdout.isatty():
         click.echo(visible(text), nl=newline)
@@ -83,24 +83,24 @@ def echo(text: str, *, newline: bool = True) -> None:
 def _encoded(text: str) -> bytes:
     try:
         return text.encode(errors="surrogateescape")
-    except UnicodeEncodeError:  # half a pair, which is no byte of a name
+    except UnicodeEncodeError:  # a surrogate that encodes no byte
         return text.encode(errors="backslashreplace")
 
 
 def colored() -> bool:
-    """Whether standard output takes colours: a terminal that has some, and nobody who minds."""
+    """Whether to colour standard output: a capable terminal, and no `NO_COLOR`."""
     dumb = os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 
 
 def say(text: str) -> None:
-    """Talk, on standard error."""
+    """Print a message to standard error."""
     click.echo(f"pallas-debug: {visible(text)}", err=True)
 
 
 @contextlib.contextmanager
 def progress(total: Callable[[], int], pending: Callable[[], int]) -> Iterator[Callable[[], None]]:
-    """A line that counts compilations on a terminal; nothing elsewhere. Yields its ticker."""
+    """Show a progress bar of compilations on a terminal, and yield a function that updates it."""
     if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
         yield lambda: None
         return

@@ -1,4 +1,4 @@
-"""What a person wants looked at: a script, a module, or a function with its arguments."""
+"""What `dump` and `verify` look at: a script, a module, or a function with its arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
 
 
 def named_function(what: str) -> tuple[str, str] | None:
-    """Module and name where `what` is `package.module:function`; None for a script or module."""
+    """Module and name if `what` is `package.module:function`; None for a script or module."""
     found = _FUNCTION.fullmatch(what)
     if found is None or Path(what).exists():
         return None
@@ -27,7 +27,7 @@ def named_function(what: str) -> tuple[str, str] | None:
 
 
 def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None:
-    """That nothing is given to a script or module which is for a function.
+    """Check that a script or module is not given options for functions.
 
     Raises:
       UsageError: it is.
@@ -40,7 +40,7 @@ def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None
 
 
 def source_file(what: str, *, module: bool) -> Path | None:
-    """The file of a script or module; None where a module has none."""
+    """The file of a script or module; None if a module has none."""
     if not module:
         return Path(what).resolve()
     sys.path.insert(0, str(Path.cwd()))
@@ -83,13 +83,13 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
 def function_arguments(
     function: Callable[..., Any], args: tuple[str, ...], spec: str | None, *, values: bool = False
 ) -> tuple[list[Any], dict[str, Any]]:
-    """What a function is called with: as `--arg` has it, or as a bundled kernel's spec does.
+    """The arguments of a function: from `--arg`, or from a bundled kernel's spec.
 
     Args:
-      values: whether a spec's arrays are to have values; else they are shapes.
+      values: whether a spec's arrays have values; else they are shapes.
 
     Raises:
-      UsageError: an argument that does not parse, a spec that there is not, or both given.
+      UsageError: an argument does not parse, there is no such spec, or both were given.
     """
     if not args:
         return _bundled_arguments(function, spec, values=values)
@@ -126,7 +126,7 @@ def _bundled_arguments(
 
 
 def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
-    """Run a program as `python` would; what went wrong with it, in a sentence, or None."""
+    """Run a program as `python` would; returns a message if it failed."""
     error = execute(what, rest, module=module)
     if error is None:
         return None
@@ -137,7 +137,7 @@ def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None
 
 
 def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException | None:
-    """Run a program as `python` would; what ended it, where that was no success."""
+    """Run a program as `python` would; returns the exception that ended it, if any."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [what, *rest]
     try:
@@ -157,10 +157,10 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
 
 
 def check_exists(what: str, *, module: bool) -> None:
-    """That a script is there.
+    """Check that a script exists.
 
     Raises:
-      UsageError: it is not.
+      UsageError: it does not.
     """
     if not module and not Path(what).is_file():
         raise UsageError(
@@ -170,7 +170,7 @@ def check_exists(what: str, *, module: bool) -> None:
 
 
 def print_their_traceback(error: BaseException) -> None:
-    """The program's own frames: ours, runpy's and jax's come first, and are none of its concern."""
+    """Print the traceback without the frames of ours, runpy's and jax's that come first."""
     frames = error.__traceback__
     while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
         frames = frames.tb_next

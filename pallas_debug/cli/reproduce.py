@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.where import kernel_at
@@ -18,26 +20,37 @@ if TYPE_CHECKING:
     from pallas_debug.reproduce.recorded import Recorded
 
 
-@click.command("reproduce")
+@dataclass(frozen=True, kw_only=True)
+class ReproduceOptions:
+    where: Path
+    kernel: str | None
+    target: str | None
+    to: Path | None
+    is_run: bool
+    shrink: bool
+    trust: bool
+    timeout: float
+
+
 @click.argument("where", type=click.Path(path_type=Path))
-@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
+@shared.kernel
 @click.option(
     "-t",
     "--target",
-    help="The chip; the one of the dump unless told, or the first that the kernel failed for.",
+    help="The chip; by default that of the dump, or the first that the kernel failed for.",
 )
 @click.option(
     "-o",
     "--to",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The file to write; standard output unless told.",
+    help="The file to write; standard output by default.",
 )
 @click.option("--run", "is_run", is_flag=True, help="Run the script, and compare with the dump.")
-@click.option("--shrink", is_flag=True, help="Make the kernel smaller while it fails the same.")
+@click.option("--shrink", is_flag=True, help="Make the kernel smaller while it fails the same way.")
 @click.option(
     "--trust",
     is_flag=True,
-    help="Run a dump that was not made by you on this machine without a question.",
+    help="Run a dump that you did not make on this machine, without asking.",
 )
 @click.option(
     "--timeout",
@@ -46,16 +59,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="Seconds for --run, and for --shrink.",
 )
-def command(
-    where: Path,
-    kernel: str | None,
-    target: str | None,
-    to: Path | None,
-    is_run: bool,
-    shrink: bool,
-    trust: bool,
-    timeout: float,
-) -> int:
+def run(options: ReproduceOptions) -> int:
     """Write one script that shows a dumped kernel's failure again, or that it compiles.
 
     \b
@@ -63,30 +67,33 @@ def command(
     pallas-debug reproduce dumps -k cumsum_rows --run
     pallas-debug reproduce dumps -k cumsum_rows --shrink -o small.py
 
-    WHERE is a dump directory, a kernel's folder or a target's in one; a copy of it will do. The
-    script needs jax alone, and libtpu to compile: neither pallas-debug nor the program that the
-    kernel came from. --run and --shrink ask first if the dump was not made by you on this machine.
+    WHERE is a dump directory, or a kernel's or a target's folder in one; a copy will do. The script
+    needs only jax, and libtpu to compile: neither pallas-debug nor the program that the kernel came
+    from. --run and --shrink ask first if you did not make the dump on this machine.
     """
     from pallas_debug.reproduce import recorded, script
 
-    stored, of_folder = kernel_at(where, kernel)
-    found = recorded.read(stored, target or of_folder)
+    stored, of_folder = kernel_at(options.where, options.kernel)
+    found = recorded.read(stored, options.target or of_folder)
     text = script.script_of(found)
-    if shrink and found.failure is None:
+    if options.shrink and found.failure is None:
         raise UsageError(
             f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
         )
-    if is_run or shrink:
-        _ask(found, is_trusted=trust)
-    if shrink:
-        text = _shrunk(found, timeout)
+    if options.is_run or options.shrink:
+        _ask(found, is_trusted=options.trust)
+    if options.shrink:
+        text = _shrunk(found, options.timeout)
     if found.program is None:
         output.say(f"the script compiles the kernel's StableHLO: {found.why_no_program}")
     left_out = script.left_out(found)
     if left_out is not None:
         output.say(left_out)
-    _write(text, to)
-    return _run(found, text, timeout) if is_run else Exit.OK
+    _write(text, options.to)
+    return _run(found, text, options.timeout) if options.is_run else Exit.OK
+
+
+command = shared.make("reproduce", ReproduceOptions, run)
 
 
 def _named(found: Recorded) -> str:
@@ -96,7 +103,7 @@ def _named(found: Recorded) -> str:
 
 
 def _ask(found: Recorded, *, is_trusted: bool) -> None:
-    """Have the user agree to run what somebody else may have written.
+    """Ask the user before running what someone else may have written.
 
     Raises:
       CannotRunError: they do not, or cannot be asked.

@@ -2,40 +2,47 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from pallas_debug import report
-from pallas_debug.cli import output
+from pallas_debug.cli import options as shared
+from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import DumpFormatError, UsageError
-from pallas_debug.model import STAGES, Compilation, Kernel, Operand
+from pallas_debug.model import Compilation, Kernel, Operand
 from pallas_debug.report import one_line
+from pallas_debug.store.texts import find_text
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
 
-ANY_TARGET = ("summary", "source", "jaxpr")
-"""Stages that are the same for every target."""
+
+@dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    directory: Path
+    stage: str
+    kernel: str | None
+    target: str | None
+    as_json: bool
 
 
-@click.command("show")
 @click.argument("directory", type=click.Path(path_type=Path))
 @click.argument("stage", default="summary")
-@click.option("-k", "--kernel", help="The kernel, where DIRECTORY holds several.")
-@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
-@click.option("--json", "as_json", is_flag=True, help="As JSON, with what it belongs to.")
-def command(
-    directory: Path, stage: str, kernel: str | None, target: str | None, as_json: bool
-) -> int:
+@shared.kernel
+@shared.target
+@shared.as_json
+def run(options: ShowOptions) -> int:
     """Print a STAGE of a kernel in DIRECTORY to standard output.
 
     \b
     STAGE is one of
       summary     the kernel: source, grid, operands, targets (the default)
       source      the Python file of the kernel
+      program     the kernel as a program that needs only jax
       jaxpr       its jaxpr, with source lines
       stablehlo   the module that jax hands to the compiler
       mosaic      the kernel's own module, before any pass
@@ -45,55 +52,24 @@ def command(
     DIRECTORY is a dump directory, a kernel's folder or a target's in one, or a directory of raw
     dumps.
     """
-    from pallas_debug.store import open_dumps
-    from pallas_debug.store.files import is_there
-    from pallas_debug.store.names import COMPILATION
-
-    if is_there(directory / COMPILATION) and target is None:  # a target's folder was named
-        directory, target = directory.absolute().parent, directory.absolute().name
-    reader = open_dumps(directory)
-    found = reader.find(kernel) if kernel else _only(reader.kernels(), directory)
-    text = _text(found, stage, target)
-    if as_json:
-        if target is None and len(found.compilations) == 1 and stage not in ANY_TARGET:
-            target = found.compilations[0].target
+    found, of_path = where.kernel_in(options.directory, options.kernel)
+    target, stage = options.target or of_path, options.stage
+    if stage == "summary":
+        text = _summary(found)
+    elif stage == "error":
+        stored = found.target(target)
+        text, target = _error(found, stored), stored.target
+    else:
+        of_stage = find_text(found, target, stage)
+        text, target = of_stage.text, of_stage.target or target
+    if options.as_json:
         output.print_json({"kernel": found.name, "target": target, "stage": stage, "text": text})
     else:
         output.echo(text, newline=not text.endswith("\n"))
     return Exit.OK
 
 
-def _only(kernels: list[StoredKernel], directory: Path) -> StoredKernel:
-    if len(kernels) == 1:
-        return kernels[0]
-    if not kernels:
-        raise UsageError(f"no kernels in {one_line(directory)}")
-    listed = ", ".join(one_line(k.name) for k in kernels[:20])
-    raise UsageError(
-        f"say which kernel of {one_line(directory)} with --kernel; there are: {listed}"
-    )
-
-
-def _text(kernel: StoredKernel, stage: str, target: str | None) -> str:
-    if stage == "summary":
-        return _summary(kernel)
-    for known in STAGES:
-        if stage == known:
-            return kernel.stage_text(known, target)
-    stored = kernel.target(target)
-    if stage == "log":
-        from pallas_debug.store import files
-        from pallas_debug.store.reader import LOG
-
-        log = stored.named(LOG)
-        if not files.is_there(log.path):
-            raise UsageError(
-                f"{one_line(kernel.name)} has no log: there is no {one_line(log.path)}"
-            )
-        return log.text()
-    if stage == "error":
-        return _error(kernel, stored)
-    return stored.text(stored.find_pass(stage))
+command = shared.make("show", ShowOptions, run)
 
 
 def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:

@@ -3,76 +3,79 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.cli.where import Text
 from pallas_debug.errors import UsageError
 from pallas_debug.report import plural
+from pallas_debug.store import texts
 
 if TYPE_CHECKING:
     from pallas_debug.ir.operations import Module
-    from pallas_debug.store import StoredKernel
+    from pallas_debug.store import StoredKernel, StoredText
 
 Place = tuple[str, int]
 """A file as the compiler names it, and a line in it."""
 
 
-@click.command("source")
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions:
+    kernel_at: Path
+    kernel: str | None
+    target: str | None
+    stage: str | None
+    line: str | None
+    whole: bool
+    as_json: bool
+
+
 @click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
-@click.option("-k", "--kernel", help="The kernel, where WHERE holds several.")
-@click.option("-t", "--target", help="The target, where the kernel was compiled for several.")
-@click.option(
-    "-p", "--pass", "stage", help="Count in this stage or pass; the last one unless given."
-)
+@shared.kernel
+@shared.target
+@click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")
 @click.option("-n", "--line", metavar="LINE", help="The operations of one line: 12, or tile.py:12.")
-@click.option(
-    "-a", "--all", "whole", is_flag=True, help="The whole file, or with --line all texts."
-)
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(
-    kernel_at: Path,
-    kernel: str | None,
-    target: str | None,
-    stage: str | None,
-    line: str | None,
-    whole: bool,
-    as_json: bool,
-) -> int:
+@click.option("-a", "--all", "whole", is_flag=True, help="The whole file; all texts with --line.")
+@shared.as_json
+def run(options: SourceOptions) -> int:
     """Show the source of a kernel, and beside each line how many operations come from it.
 
-    The source is the one that the dump keeps, not what is on disk today. A line counts an
-    operation that one of the functions it calls makes, too. With `--line`, the operations
-    themselves, in each stage and pass.
+    The source is the one in the dump, not the file as it is today. Operations of functions that a
+    line calls count for that line, too. `--line` prints the operations themselves, in each stage
+    and pass.
 
-    Raw dumps have locations only if libtpu was told --xla_mosaic_enable_dump_debug_info=true.
+    Raw dumps have locations only if libtpu ran with --xla_mosaic_enable_dump_debug_info=true.
     """
-    found, of_path = where.kernel_at(kernel_at, kernel)
-    target = target or of_path
-    if line is not None:
-        return _one_line(found, target, stage, line, whole=whole, as_json=as_json)
-    text = where.text_of(found, target, stage) if stage else _last(found, target)
+    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
+    target, stage = options.target or of_path, options.stage
+    if options.line is not None:
+        return _one_line(found, target, options.line, options)
+    text = texts.find_text(found, target, stage) if stage else _last(found, target)
     counts = _counts(text.module())
     if not counts:
         raise UsageError(f"{text.label} names no Python line: it was dumped without locations")
     own = _own_file(found, counts)
     source = _source(found)
-    if as_json:
+    if options.as_json:
         output.print_json(_as_json(text, counts, own, source))
     else:
-        _print(text, counts, own, source, whole=whole)
+        _print(text, counts, own, source, whole=options.whole)
     return Exit.OK
 
 
-def _last(kernel: StoredKernel, target: str | None) -> Text:
-    texts = where.stages_of(kernel, target)
-    if not texts:
+command = shared.make("source", SourceOptions, run)
+
+
+def _last(kernel: StoredKernel, target: str | None) -> StoredText:
+    found = texts.texts_of(kernel, target)
+    if not found:
         raise UsageError(f"{kernel.name} has no stages and no passes")
-    return texts[-1]
+    return found[-1]
 
 
 def _counts(module: Module) -> dict[Place, Counter[str]]:
@@ -97,7 +100,7 @@ def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
 
 
 def _print(
-    text: Text,
+    text: StoredText,
     counts: dict[Place, Counter[str]],
     own: str | None,
     source: list[str],
@@ -123,7 +126,7 @@ def _print(
 
 
 def _as_json(
-    text: Text, counts: dict[Place, Counter[str]], own: str | None, source: list[str]
+    text: StoredText, counts: dict[Place, Counter[str]], own: str | None, source: list[str]
 ) -> dict[str, Any]:
     return text.as_json() | {
         "file": own,
@@ -139,36 +142,29 @@ def _as_json(
     }
 
 
-def _one_line(
-    kernel: StoredKernel,
-    target: str | None,
-    stage: str | None,
-    line: str,
-    *,
-    whole: bool,
-    as_json: bool,
-) -> int:
+def _one_line(kernel: StoredKernel, target: str | None, line: str, options: SourceOptions) -> int:
     """The operations of one Python line, stage by stage."""
     file, number = _parsed(line)
-    texts = [where.text_of(kernel, target, stage)] if stage else where.stages_of(kernel, target)
+    stage = options.stage
+    chosen = [texts.find_text(kernel, target, stage)] if stage else texts.texts_of(kernel, target)
     own = kernel.kernel.source.file if kernel.kernel and kernel.kernel.source else None
-    found: list[tuple[Text, Module, list[int]]] = []
+    found: list[tuple[StoredText, Module, list[int]]] = []
     known: set[Place] = set()
-    for text in texts:
+    for text in chosen:
         module = text.module()
         known |= module.from_source.keys()
         places = [p for p in module.from_source if p[1] == number and _is(p[0], file, own)]
         found.append((text, module, sorted({n for p in places for n in module.from_source[p]})))
     if not any(lines for _, _, lines in found):
         raise UsageError(_none_there(kernel, line, known, file, own))
-    if as_json:
+    if options.as_json:
         output.print_json([_operations_as_json(*entry) for entry in found])
         return Exit.OK
     source = _source(kernel)
     if (file is None or _is(own or "", file, None)) and 0 < number <= len(source):
         output.echo(source[number - 1].strip())
     for text, module, lines in found:
-        _print_operations(text, module, lines, whole=whole or stage is not None)
+        _print_operations(text, module, lines, whole=options.whole or stage is not None)
     return Exit.OK
 
 
@@ -179,7 +175,7 @@ SHOWN = 5
 """Operations of a line that are printed for each of many stages."""
 
 
-def _print_operations(text: Text, module: Module, lines: list[int], *, whole: bool) -> None:
+def _print_operations(text: StoredText, module: Module, lines: list[int], *, whole: bool) -> None:
     output.echo(f"{text.label}: {plural(len(lines), 'operation')}")
     shown = lines if whole else lines[:SHOWN]
     for n in shown:
@@ -196,7 +192,7 @@ def _without_location(module: Module, line: int) -> str:
     return (text if at is None else text[: at[0]] + text[at[1] :]).strip()
 
 
-def _operations_as_json(text: Text, module: Module, lines: list[int]) -> dict[str, Any]:
+def _operations_as_json(text: StoredText, module: Module, lines: list[int]) -> dict[str, Any]:
     return text.as_json() | {
         "operations": [
             {"line": n + 1, "name": module.names[n], "text": _without_location(module, n)}

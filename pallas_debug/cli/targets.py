@@ -1,17 +1,22 @@
-"""`pallas-debug targets`: the chips that one can compile for."""
+"""`pallas-debug targets`: the chips that kernels can be compiled for."""
 
 from __future__ import annotations
 
-import click
+from dataclasses import dataclass
 
+from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 
 
-@click.command("targets")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
-def command(as_json: bool) -> int:
-    """List the chips that one can compile for.
+@dataclass(frozen=True, kw_only=True)
+class TargetsOptions:
+    as_json: bool
+
+
+@shared.as_json
+def run(options: TargetsOptions) -> int:
+    """List the chips that kernels can be compiled for.
 
     A full topology name such as v5e:2x4 is a target too.
     """
@@ -19,7 +24,7 @@ def command(as_json: bool) -> int:
     from pallas_debug.hooks import extra_targets, plugin_manager
 
     known = targets.known(extra_targets(plugin_manager()))
-    if as_json:
+    if options.as_json:
         output.print_json(known)
     else:
         output.print_table(
@@ -27,3 +32,6 @@ def command(as_json: bool) -> int:
             [[t.name, t.topology or "", t.device_kind or "", t.summary] for t in known],
         )
     return Exit.OK
+
+
+command = shared.make("targets", TargetsOptions, run)

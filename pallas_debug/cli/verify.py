@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -19,8 +19,16 @@ if TYPE_CHECKING:
     from pallas_debug.verdict import Verdict
 
 
-@click.command("verify")
-@shared.targets(defaults.VERIFY_TARGETS)
+@dataclass(frozen=True, kw_only=True)
+class VerifyOptions(shared.ProgramOptions):
+    engines: tuple[str, ...]
+    suppress: Path | None
+    to: Path | None
+    sarif: Path | None
+    github: bool
+
+
+@shared.targets("all")
 @shared.args
 @shared.spec
 @shared.module
@@ -30,13 +38,13 @@ if TYPE_CHECKING:
     "engines",
     multiple=True,
     metavar="NAME",
-    help="Ask only these: static, compile, checks, races; joined by commas or repeated. "
-    "One that cannot judge a kernel then counts as not done.",
+    help="Run only these: static, compile, checks, races; joined by commas or repeated. "
+    "If one cannot judge a kernel, the exit code is 3.",
 )
 @click.option(
     "--suppress",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Findings that do not count, with reasons; pallas-debug.toml here, where there is one.",
+    help="File of findings to ignore, with reasons; ./pallas-debug.toml by default, if it exists.",
 )
 @shared.directory("to", "Keep the compilations in this directory.")
 @shared.timeout
@@ -49,8 +57,8 @@ if TYPE_CHECKING:
 )
 @click.option("--github", is_flag=True, help="Annotate the code in a GitHub workflow.")
 @shared.what
-def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
-    """Say whether the kernels of WHAT work, on which chips, and if not, why.
+def run(options: VerifyOptions) -> int:
+    """Report whether the kernels of WHAT work, on which chips, and if not, why.
 
     \b
     pallas-debug verify package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
@@ -58,26 +66,29 @@ def command(what: str, rest: tuple[str, ...], **options: Any) -> int:
     pallas-debug verify SCRIPT.py [ARGS]…
     pallas-debug verify -m package.module [ARGS]…
 
-    The static analysis, jax's lowering and libtpu for each target, the checks and the race
-    detector are asked; each fault is said once, whoever saw it. A function is traced and run, with
-    values that are made up where `--arg` gives shapes. A script or module is run once, so that
-    races are not looked for in it.
+    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
+    detector, and reports each fault once, however many of them found it. A function is traced and
+    run, with random values where `--arg` gives shapes. A script or module is run once, without
+    looking for races.
 
-    The exit code is 1 if something was found, 3 if nothing was found but not everything that was
-    asked for could be judged, and 0 only if all of it was.
+    The exit code is 1 if something was found, 3 if nothing was found but not everything could be
+    judged, and 0 only if everything was.
     """
     try:
-        verdict = _verdict(what, rest, options)
+        verdict = _verdict(options)
     except PallasDebugError:
         raise
     except Exception as error:
-        raise problem_of(error, "engine", f"verifying {what}") from error
+        raise problem_of(error, "engine", f"verifying {options.what}") from error
     _print(verdict, options)
-    if options["sarif"] is not None:
+    if options.sarif is not None:
         from pallas_debug.verdict.sarif import sarif
 
-        _write(options["sarif"], output.json_text(sarif(verdict)))
+        _write(options.sarif, output.json_text(sarif(verdict)))
     return exit_code(verdict)
+
+
+command = shared.make("verify", VerifyOptions, run)
 
 
 def exit_code(verdict: Verdict) -> Exit:
@@ -87,43 +98,44 @@ def exit_code(verdict: Verdict) -> Exit:
     return Exit.OK if verdict.ok else Exit.CANNOT_RUN
 
 
-def _print(verdict: Verdict, options: dict[str, Any]) -> None:
+def _print(verdict: Verdict, options: VerifyOptions) -> None:
     from pallas_debug.verdict import github
 
-    if options["github"]:
+    if options.github:
         for line in github.lines(verdict):
             click.echo(line)
-    if options["as_json"]:
+    if options.as_json:
         output.print_json(verdict)
         return
     text = output.visible(str(verdict))
-    click.echo(github.quoted(text) if options["github"] else text)
+    click.echo(github.quoted(text) if options.github else text)
 
 
-def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdict:
+def _verdict(options: VerifyOptions) -> Verdict:
     from pallas_debug.verdict import Request, verify, verify_program
     from pallas_debug.verdict.suppressions import FILE
 
-    suppress = options["suppress"] or (Path(FILE) if Path(FILE).is_file() else None)
-    wanted = {
-        "targets": ",".join(options["targets"]),
+    suppress = options.suppress or (Path(FILE) if Path(FILE).is_file() else None)
+    what, rest = options.what, options.rest
+    wanted: dict[str, Any] = {
+        "targets": ",".join(options.targets),
         "suppress": suppress,
-        "to": options["to"],
-        "timeout": options["timeout"],
-        "jobs": options["jobs"],
+        "to": options.to,
+        "timeout": options.timeout,
+        "jobs": options.jobs,
     }
-    if options["engines"]:
-        wanted["engines"] = ",".join(options["engines"])
-    named = None if options["module"] else programs.named_function(what)
+    if options.engines:
+        wanted["engines"] = ",".join(options.engines)
+    named = None if options.module else programs.named_function(what)
     if named is None:
-        programs.refuse_arguments(what, options["args"], options["spec"])
-        programs.check_exists(what, module=options["module"])
-        source = programs.source_file(what, module=options["module"])
+        programs.refuse_arguments(what, options.args, options.spec)
+        programs.check_exists(what, module=options.module)
+        source = programs.source_file(what, module=options.module)
 
-        def run() -> BaseException | None:
-            return programs.execute(what, rest, module=options["module"])
+        def execute() -> BaseException | None:
+            return programs.execute(what, rest, module=options.module)
 
-        return verify_program(run, what, Request(**wanted), source)
+        return verify_program(execute, what, Request(**wanted), source)
     if rest:
         raise UsageError(f"{what} is a function, and takes no arguments behind it: {rest[0]!r}")
     try:
@@ -134,9 +146,7 @@ def _verdict(what: str, rest: tuple[str, ...], options: dict[str, Any]) -> Verdi
         stopped = error
         source = programs.source_file(named[0], module=True)
         return verify_program(lambda: stopped, what, Request(**wanted), source)
-    args, kwargs = programs.function_arguments(
-        function, options["args"], options["spec"], values=True
-    )
+    args, kwargs = programs.function_arguments(function, options.args, options.spec, values=True)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:

@@ -12,10 +12,7 @@ from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import RequestOutcome
 from pallas_debug.ir.locations import first_source_line, source_lines
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
-from pallas_debug.store import raw
-
-PASSES = "passes"
-LOG = "compiler.log"
+from pallas_debug.store import layout, raw
 
 _FATAL = re.compile(r"F\d{4} ")
 """Last line of libtpu's log: level and date."""
@@ -51,12 +48,12 @@ def finished(
     compiles = raw.compiles(outcome.dumps)
     raw_passes = compiles[-1].passes if compiles else ()
     passes: list[Pass] = []
-    files: Files = {LOG: outcome.log}
+    files: Files = {layout.LOG: outcome.log}
     for raw_pass, described in zip(
         raw_passes, raw.describe(raw_passes, keep_unchanged=False), strict=True
     ):
         if described.file is not None:
-            name = f"{PASSES}/{described.number:02d}-{described.name}.mlir"
+            name = layout.pass_file(described.number, described.name)
             files[name] = raw_pass.path
             described = replace(described, file=name)
         passes.append(described)
@@ -162,9 +159,7 @@ def _failure(
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
             )
             if outcome.ended == "SIGKILL":  # sent by us only for a timeout
-                message += (
-                    "\nMost likely the system stopped it because memory ran out: try --jobs 1."
-                )
+                message += "\nMost likely the system stopped it as memory ran out: try --jobs 1."
         return Failure(
             stage=stage,
             type=outcome.ended or "unknown",

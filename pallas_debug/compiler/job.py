@@ -20,6 +20,7 @@ from pallas_debug.compiler import switches, targets
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Compilation, Failure, Finding, SourceLine, Target
+from pallas_debug.store import layout
 
 
 class Jobs:
@@ -69,7 +70,7 @@ class Jobs:
             log = error.failure.message.encode(errors="replace") + b"\n"
             prints = unprintable(captured)
             failure = compile_.explained(error.failure, prints, versions.installed())
-            yield self.refused(captured, target, key, failure), {compile_.LOG: log}
+            yield self.refused(captured, target, key, failure), {layout.LOG: log}
             return
         with self._compiled(captured, target, key, lowered) as result:
             yield result
@@ -115,8 +116,8 @@ class Jobs:
                 notes=self._notes(captured),
                 prints=unprintable(captured),
             )
-            files["stablehlo.mlir"] = lowered.stablehlo.encode(errors="replace")
-            files["mosaic.mlir"] = lowered.mosaic.encode(errors="replace")
+            files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")
+            files[layout.MOSAIC] = lowered.mosaic.encode(errors="replace")
             yield compilation, files
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:

@@ -27,6 +27,7 @@ from pallas_debug import defaults
 from pallas_debug.compiler.children import STOPPED, Children, Lease
 from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
+from pallas_debug.store import layout
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
@@ -184,7 +185,7 @@ class Pool:
     ) -> RequestOutcome:
         """Have a child compile, and move its files to `folder`."""
         child = self._lease.take()
-        log = child.folder / "compiler.log"
+        log = child.folder / layout.LOG
         request = CompileRequest(
             module=module,
             topology=topology,
@@ -309,7 +310,7 @@ class _Child:
 
     def clear(self) -> None:
         """Delete the files of the last request."""
-        for path in [*self.dumps.iterdir(), self.folder / "compiler.log"]:
+        for path in [*self.dumps.iterdir(), self.folder / layout.LOG]:
             path.unlink(missing_ok=True)
 
     def kill(self) -> None:

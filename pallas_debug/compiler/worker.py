@@ -55,9 +55,9 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[CompileRequest]) -> None:
 
 
 def _load() -> None:
-    """Load libtpu while the parent lowers the first kernel; what it says goes to the start's log.
+    """Preload libtpu while the parent lowers the first kernel; its output goes to the startup log.
 
-    What is wrong with it, the first request will be told.
+    Errors are reported by the first request.
     """
     with contextlib.suppress(Exception):
         from pallas_debug.bridge import libtpu

@@ -1,7 +1,7 @@
-"""From a location in a module to its chain of Python lines, through aliases.
+"""Resolve a location in a module to its chain of Python lines, through aliases.
 
 jax names a location twice: after the operation or the stack of names (`"mul:"(…)`), and around
-the file after the Python function. The name that stands next to the file is the function's.
+the file after the Python function. The name next to the file is the function's.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _DEEPEST = 200
 
 
 class Chains:
-    """The aliases of a module, resolved when they are asked for."""
+    """The aliases of a module, resolved lazily."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._bodies = dict(_aliases(lines))
         self._known: dict[tuple[str, str | None], tuple[SourceLine, ...]] = {}
 
     def resolve(self, body: str) -> tuple[SourceLine, ...]:
-        """The Python lines of what stands between the parentheses of `loc(…)`, callee first."""
+        """The Python lines of the body of `loc(…)`, callee first."""
         return self._resolve(body, None, ())
 
-    def spelled(self, body: str) -> str:
-        """The location without aliases, so that two modules spell the same one alike."""
-        return self._spelled(body, ())
+    def without_aliases(self, body: str) -> str:
+        """The location with aliases expanded, comparable across modules."""
+        return self._expanded(body, ())
 
     def _resolve(
         self, body: str, function: str | None, within: tuple[str, ...]
@@ -59,14 +59,14 @@ class Chains:
         self._known[body, function] = lines
         return lines
 
-    def _spelled(self, body: str, within: tuple[str, ...]) -> str:
+    def _expanded(self, body: str, within: tuple[str, ...]) -> str:
         def replaced(token: re.Match[str]) -> str:
             alias = token["alias"]
             if not alias or alias not in self._bodies or alias in within:
                 return token[0]
             if len(within) >= _DEEPEST:
                 return token[0]
-            return self._spelled(self._bodies[alias], (*within, alias))
+            return self._expanded(self._bodies[alias], (*within, alias))
 
         return _TOKEN.sub(replaced, body)
 

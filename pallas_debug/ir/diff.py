@@ -1,10 +1,10 @@
-"""What changed between two texts: changed lines, the words within them, counts of operations.
+"""Diff of two texts: changed lines, changed words within them, counts of operations.
 
-Lines are matched by `patiencediff`, which anchors on lines that occur once on each side. Where the
-numbers of values are ignored few lines do, so there lines are first matched by what they compute:
-a line together with the lines that define its operands, and those that define theirs. What stays
-between such anchors is matched by the lines alone. A matched line whose operands turn out to be
-other values than before is a change all the same.
+Lines are matched by `patiencediff`, which anchors on lines that occur once on each side. If the
+numbers of values are ignored, few lines do, so lines are first matched by what they compute: a line
+together with the lines that define its operands, and those that define theirs. Gaps between such
+anchors are matched by the lines themselves. A matched line with other operands than before is
+still a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from pallas_debug.ir.match import Block, Budget, match, patience, refined
-from pallas_debug.ir.normal import Noise, bare, normal_form
+from pallas_debug.ir.normal import Noise, normal_form, stripped
 from pallas_debug.ir.operations import LONG, Kind, Module, guess_kind, name_of
 from pallas_debug.ir.values import Values, same_values
 
@@ -29,7 +29,7 @@ Tag = Literal["equal", "replace", "delete", "insert"]
 CONTEXT = 3
 
 _HEAD = 1000
-"""Characters of each of the first lines that tell what a text is."""
+"""Characters of each of the first lines that determine what a text is."""
 
 _MANY_WORDS = 1500
 _FEW_PAIRS = 10_000
@@ -38,7 +38,7 @@ _WORDS = re.compile(r"[%#@$]?[\w.$-]+|\s+|.", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Lines of the old text that became lines of the new one; `equal` ones did not change."""
+    """Lines of the old text and the lines of the new one that replace them."""
 
     tag: Tag
     old: range
@@ -47,7 +47,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One text of a diff: the lines that take part, and their numbers (from 0) in the text."""
+    """One text of a diff: the compared lines, and their numbers (from 0) in the text."""
 
     lines: Sequence[str]
     numbers: Sequence[int]
@@ -55,7 +55,7 @@ class Side:
 
 @dataclass(frozen=True, kw_only=True)
 class Diff:
-    """All changes from one text to another, in order; they cover every line that takes part.
+    """All changes from one text to another, in order; they cover every compared line.
 
     Ranges in `changes` are positions in `old.lines` and `new.lines`.
     """
@@ -78,7 +78,7 @@ class Diff:
         return sum(len(c.new) for c in self.changes if c.tag != "equal")
 
     def hunks(self, context: int = CONTEXT) -> Iterator[tuple[Change, ...]]:
-        """Changes that stand close together, with lines of context around them."""
+        """Groups of nearby changes, with lines of context around them."""
         hunk: list[Change] = []
         for position, change in enumerate(self.changes):
             if change.tag != "equal":
@@ -98,10 +98,10 @@ class Diff:
     def pairs(
         self, change: Change, budget: Budget | None = None
     ) -> list[tuple[int | None, int | None]]:
-        """For a split view: which line of a change became which; None opposite one without.
+        """For a split view: the lines of a change side by side; None opposite an unmatched one.
 
         Args:
-          budget: what may be spent on it, for who asks for the pairs of many changes.
+          budget: shared by callers that ask for the pairs of many changes.
         """
         if len(change.old) == len(change.new):
             return list(zip(change.old, change.new, strict=True))
@@ -120,11 +120,11 @@ class Diff:
         return found
 
     def place(self, hunk: Sequence[Change]) -> str:
-        """Where a hunk stands in the whole texts: `@@ -3,7 +3,9 @@`."""
+        """Header of a hunk, with line numbers of the whole texts: `@@ -3,7 +3,9 @@`."""
         return f"@@ -{_place(self.old, hunk, 'old')} +{_place(self.new, hunk, 'new')} @@"
 
     def unified(self, old: str, new: str, context: int = CONTEXT) -> Iterator[str]:
-        """Lines as `diff -u` prints them; line numbers are those of the whole texts."""
+        """Lines as `diff -u` prints them, with line numbers of the whole texts."""
         for number, hunk in enumerate(self.hunks(context)):
             if number == 0:
                 yield f"--- {old}"
@@ -140,19 +140,19 @@ class Diff:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What a pass did, by counts: for each operation, how many there were and are."""
+    """Counts of each operation before and after."""
 
     counts: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def changed(self) -> dict[str, tuple[int, int]]:
-        """The operations that became more or fewer, the greatest change first."""
+        """The operations whose counts differ, the greatest change first."""
         rows = [(name, pair) for name, pair in self.counts.items() if pair[0] != pair[1]]
         return dict(sorted(rows, key=lambda row: (-abs(row[1][1] - row[1][0]), row[0])))
 
 
 def summary(old: Module, new: Module) -> Summary:
-    """The operations of two modules, counted."""
+    """Counts of the operations of two modules."""
     names = sorted(old.counts.keys() | new.counts.keys())
     return Summary(counts={n: (old.counts[n], new.counts[n]) for n in names})
 
@@ -165,12 +165,12 @@ def diff(
     kind: Kind | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Diff:
-    """What changed from `old` to `new`, both lines without newlines.
+    """The changes from `old` to `new`, both lines without newlines.
 
     Args:
-      ignore: noise that is no change. Lines that are noise alone take no part.
-      kind: what the texts are; guessed from `new` unless given.
-      tick: called between the steps of the work; what it raises ends it.
+      ignore: noise that is not a change. Lines of nothing but noise are left out.
+      kind: kind of both texts; guessed from `new` by default.
+      tick: called between steps; an exception from it ends the work.
     """
     kind = kind or guess_kind("\n".join(line[:_HEAD] for line in new[:60]))
     if not ignore:
@@ -183,9 +183,9 @@ def diff(
 
 
 def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Where two lines differ: spans of characters of the old one and of the new one.
+    """Where two lines differ: spans of characters in the old and the new one.
 
-    Of lines that are longer than `LONG` all from the first difference to the last one.
+    In lines longer than `LONG`, one span from the first difference to the last.
     """
     if max(len(old), len(new)) > LONG:
         return _middle(old, new)
@@ -216,7 +216,7 @@ def _middle(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, 
 
 
 def _begin_alike(a: str, b: str) -> int:
-    """How many characters two texts begin with alike."""
+    """Length of the common prefix of two texts."""
     known, most = 0, min(len(a), len(b))
     while known < most:
         middle = (known + most + 1) // 2
@@ -228,7 +228,7 @@ def _begin_alike(a: str, b: str) -> int:
 
 
 def _word_opcodes(a: list[str], b: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Which words became which. The longest runs in common read best, and take long to find."""
+    """Opcodes over words. The longest common runs read best, but take long to find."""
     if max(len(a), len(b)) > _MANY_WORDS:
         return [("replace", 0, len(a), 0, len(b))]
     if len(a) * len(b) < _FEW_PAIRS:
@@ -270,14 +270,14 @@ def _without_noise(
     ignore: Collection[Noise],
     tick: Callable[[], None],
 ) -> tuple[list[Side], list[Block]]:
-    """The lines of two texts that are more than noise, and the blocks of them that are equal."""
+    """The lines of two texts that are not just noise, and their equal blocks."""
     import numpy as np
 
-    with ThreadPoolExecutor(1) as aside:  # numpy does most of it, and holds no lock meanwhile
-        other = aside.submit(bare, new, kind, ignore)
-        texts = [bare(old, kind, ignore), other.result()]
+    with ThreadPoolExecutor(1) as executor:  # numpy releases the interpreter lock
+        other = executor.submit(stripped, new, kind, ignore)
+        texts = [stripped(old, kind, ignore), other.result()]
     tick()
-    # What is to be done with each line is done once for all that are equal.
+    # Equal lines are normalised once.
     numbers: dict[str, int] = {}
     number_of = {}
     for line in dict.fromkeys(itertools.chain(texts[0].lines, texts[1].lines)):
@@ -310,10 +310,10 @@ def _without_noise(
 def _match_values(
     keys: Sequence[NDArray[Any]], values: Sequence[Values], tick: Callable[[], None]
 ) -> list[Block]:
-    """Blocks of lines that are equal but for the names of values.
+    """Blocks of lines that are equal except for the names of values.
 
-    First the lines that compute the same from the same, which the lines tell that define their
-    operands; in the gaps the lines by themselves.
+    First lines that compute the same from the same operands, as far as definitions show; then, in
+    the gaps, equal lines.
     """
     near = [side.computed(key, _DEPTH).tolist() for key, side in zip(keys, values, strict=True)]
     tick()
@@ -326,11 +326,11 @@ def _match_values(
 
 
 _DEPTH = 2
-"""How many definitions up lines are compared. With more no more lines of kernels are matched."""
+"""Number of definitions to go up when lines are compared; more match no further lines."""
 
 
 def _results(form: str) -> int:
-    """How many of a line's values are its results: `%, %:2 = …`, `%:f32[8] <- …`."""
+    """Number of a line's results: `%, %:2 = …`, `%:f32[8] <- …`."""
     head, found, _ = form.partition(" = ")
     if not found:
         head, found, _ = form.partition(" <- ")
@@ -340,5 +340,5 @@ def _results(form: str) -> int:
 
 
 def _begins_block(form: str) -> bool:
-    """Whether a block with arguments may begin: `for % = … {`, `^bb0(%: …`, `{ lambda ; %:…`."""
+    """Whether a block with arguments may start: `for % = … {`, `^bb0(%: …`, `{ lambda ; %:…`."""
     return form.endswith("{") or form.lstrip().startswith("^") or "{ lambda " in form

@@ -1,10 +1,10 @@
-"""What became of an operation: through the passes, forwards and backwards.
+"""Follow an operation through the passes, forwards and backwards.
 
-Two things tell. Where the texts of two passes agree but for names and locations, the line itself
-is still there. Where they do not, the location tells: a pass that rewrites an operation gives what
-it makes of it the location of what it was. Of several operations at one location those of the same
-name are meant, and of n that became m the ones at the same place in the row. Of an operation
-without a location the one of its family is taken that stands in its place.
+Where the texts of two passes agree except for names and locations, the line itself is still there.
+Elsewhere locations decide: a pass that rewrites an operation gives the new ones its location. Among
+several operations at one location, those of the same name count, and if n became m, the ones at the
+same relative position. An operation without a location is followed to the one of its family in the
+same place.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pallas_debug.ir.match import Budget
 from pallas_debug.ir.operations import Module
 
 _PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp")
-"""What the names of a family have in common: `mulf`, `muli`, `vmul.f32`."""
+"""Common part of the names of a family: `mulf`, `muli`, `vmul.f32`."""
 
 Fate = Literal["same", "changed", "renamed", "split", "merged", "gone"]
 
@@ -29,9 +29,9 @@ class Step:
     """The operation in one pass.
 
     Attributes:
-      module: position of the pass in the row that was given.
-      lines: of its text, from 0; none where it is gone.
-      fate: `same` but for names; `changed` operands, types or attributes; `renamed` to another
+      module: index of the pass in the given modules.
+      lines: of its text, from 0; empty if it is gone.
+      fate: `same` except for names; `changed` operands, types or attributes; `renamed` to another
         operation; `split` into several; `merged` with others into fewer; `gone`.
     """
 
@@ -41,18 +41,18 @@ class Step:
 
 
 class Trail:
-    """Follows operations through a row of modules; what it learns of two neighbours it keeps."""
+    """Follows operations through a list of modules; caches the alignment of neighbours."""
 
     def __init__(self, modules: Sequence[Module]) -> None:
         self._modules = [_Located(m) for m in modules]
         self._aligned: dict[int, tuple[_Aligned, _Aligned]] = {}
 
     def follow(self, module: int, line: int) -> list[Step]:
-        """What became of the operation on a line, pass by pass until it is gone."""
+        """Successors of the operation on a line, pass by pass until it is gone."""
         return self._walk(module, line, 1)
 
     def trace(self, module: int, line: int) -> list[Step]:
-        """What the operation on a line came from, pass by pass backwards."""
+        """Origins of the operation on a line, pass by pass backwards."""
         return self._walk(module, line, -1)
 
     def _walk(self, module: int, line: int, step: Literal[1, -1]) -> list[Step]:
@@ -84,7 +84,7 @@ class Trail:
         return tuple(sorted(found)), _fate(here, there, lines, found)
 
     def _side(self, module: int, step: Literal[1, -1]) -> _Aligned:
-        """How the lines of a module and of the next one, or of the one before, stand together."""
+        """Alignment of a module's lines with those of the next or the previous one."""
         first = min(module, module + step)
         known = self._aligned.get(first)
         if known is None:
@@ -96,11 +96,11 @@ class Trail:
 
 @dataclass(frozen=True, kw_only=True)
 class _Aligned:
-    """Lines of a module, each with one of the next.
+    """Lines of a module, paired with those of the next.
 
     Attributes:
-      same: those that are there before and after, but for names and locations.
-      in_place: those of a family at the same place among lines that changed.
+      same: equal except for names and locations.
+      in_place: of the same family, at the same place among changed lines.
     """
 
     same: dict[int, int]
@@ -136,26 +136,26 @@ def _align(old: Module, new: Module) -> _Aligned:
 
 
 class _Located:
-    """A module whose operations are known by where they come from."""
+    """A module whose operations are indexed by location."""
 
     def __init__(self, module: Module) -> None:
         self.module = module
 
     @cached_property
     def keys(self) -> dict[int, str]:
-        """For each operation's line its location, spelled without aliases."""
+        """Location of each operation's line, without aliases."""
         module = self.module
-        spelled: dict[str, str] = {}
+        expanded: dict[str, str] = {}
         found = {}
         for line, name in enumerate(module.names):
             body = None if name is None else module.location(line)
             if body is None:
                 continue
-            if body not in spelled:
+            if body not in expanded:
                 known = bool(module.chains.resolve(body)) or module.kind != "mlir"
-                spelled[body] = module.chains.spelled(body) if known else ""
-            if spelled[body]:
-                found[line] = spelled[body]
+                expanded[body] = module.chains.without_aliases(body) if known else ""
+            if expanded[body]:
+                found[line] = expanded[body]
         return found
 
     def named(self, key: str) -> list[tuple[int, str]]:
@@ -172,18 +172,18 @@ class _Located:
 
 
 def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
-    """The operations in `there` at the location of a line in `here`, by its place among equals."""
+    """The operations in `there` at the location of a line in `here`, by relative position."""
     key = here.keys.get(line)
     if key is None or key not in there.rows:
         return []
     ours, theirs = here.named(key), there.named(key)
     mine = here.module.names[line] or ""
-    for alike in (_same, _family):
-        a = [n for n, name in ours if alike(name) == alike(mine)]
-        b = [n for n, name in theirs if alike(name) == alike(mine)]
+    for key_of in (str, _family):
+        a = [n for n, name in ours if key_of(name) == key_of(mine)]
+        b = [n for n, name in theirs if key_of(name) == key_of(mine)]
         if b:
             return _share(a.index(line), len(a), b)
-    # Another operation took its place: one that nothing else there was before, or it is gone.
+    # Replaced by an operation of a family that is new at this location, or gone.
     kept = {_family(name) for _, name in ours} & {_family(name) for _, name in theirs}
     constant = _is_constant(mine)
     a = [n for n, name in ours if _family(name) not in kept and _is_constant(name) == constant]
@@ -192,13 +192,9 @@ def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
 
 
 def _share(position: int, size: int, row: list[int]) -> list[int]:
-    """Of a row that `size` operations became, the part that the one at `position` became."""
+    """The part of `row`, which `size` operations became, for the one at `position`."""
     start = position * len(row) // size
     return row[start : max((position + 1) * len(row) // size, start + 1)]
-
-
-def _same(name: str) -> str:
-    return name
 
 
 def _is_constant(name: str) -> bool:
@@ -206,7 +202,7 @@ def _is_constant(name: str) -> bool:
 
 
 def _family(name: str) -> str:
-    """`vector.load`, `tpu.vector_load` and `llo.vector_load` are of one."""
+    """The family of an operation: `vector.load`, `tpu.vector_load`, `llo.vector_load` share one."""
     _, llo, word = name.rpartition("llo.")
     word = word.partition(".")[0] if llo else word.rpartition(".")[2]
     word = word.removeprefix("vector_").removeprefix("v")

@@ -3,7 +3,7 @@
 Two spellings occur: inline (`loc("kernel"("rows.py":6:17 to :47))`, in error messages) and by
 alias (`#loc7 = loc("rows.py":6:17 to :47)` at the end of a module, `loc(#loc7)` on operations).
 Both nest: named locations around a callee, `callsite(callee at caller)`. Where the callee is an
-alias its name stands elsewhere, and the line has no function.
+alias its name is elsewhere, and the line has no function.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPE = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
 def source_lines(text: str) -> Iterator[SourceLine]:
-    """The Python lines that `text` names, in the order in which they stand there.
+    """The Python lines that `text` names, in order.
 
     For a call chain that is the innermost function first, as MLIR prints callee before caller.
     """
@@ -46,7 +46,7 @@ def first_source_line(message: str) -> SourceLine | None:
 def unescape(text: str) -> str:
     r"""A string as MLIR prints it between quotes: `\22` is a quote, `\C3\BC` is an ü in UTF-8.
 
-    Bytes that are no UTF-8 become surrogates, with which the path they stand for can be opened.
+    Bytes that are not UTF-8 become surrogates, so that the path can be opened.
     """
     raw = _ESCAPE.sub(
         lambda m: b"\\" if m[1] == b"\\" else bytes.fromhex(m[1].decode()),

@@ -1,7 +1,7 @@
-"""Which lines of one text are which of another: blocks of equal ones, in order.
+"""Match the lines of two texts: blocks of equal ones, in order.
 
-Lines that occur once on each side are anchors (`patiencediff`). What stays between two anchors is
-matched by the longest common subsequence, many lines at a time in the bits of an integer.
+Lines that occur once on each side are anchors (`patiencediff`). Gaps between anchors are matched by
+the longest common subsequence, many lines at a time in the bits of an integer.
 """
 
 from __future__ import annotations
@@ -11,21 +11,21 @@ from collections.abc import Callable, Hashable, Sequence
 from patiencediff import PatienceSequenceMatcher
 
 Block = tuple[int, int, int]
-"""First matched line on either side, and how many."""
+"""First matched line on either side, and the number of lines."""
 
 Matcher = Callable[[Sequence[Hashable], Sequence[Hashable]], list[Block]]
 
 _PAIRS = 200_000_000
-"""Pairs of lines that may be compared: about 30 ms, and 25 MB for a while."""
+"""Maximum pairs of lines to compare: about 30 ms and, temporarily, 25 MB."""
 
 
 def match(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Blocks of equal lines: by lines that occur once, and one by one in what gaps stay."""
+    """Blocks of equal lines: by unique lines first, then one by one in the gaps."""
     return refined(patience(a, b), (a, b), Budget().close)
 
 
 def patience(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Blocks that lines tell which occur once on each side."""
+    """Blocks anchored on lines that occur once on each side."""
     found = PatienceSequenceMatcher(None, a, b).get_matching_blocks()
     return [(i, j, size) for i, j, size in found if size]
 
@@ -35,7 +35,7 @@ def refined(
     keys: tuple[Sequence[Hashable], Sequence[Hashable]],
     matcher: Matcher,
 ) -> list[Block]:
-    """The blocks, and those that `matcher` finds in the gaps between them."""
+    """The blocks, and what `matcher` finds in the gaps between them."""
     found: list[Block] = []
     i = j = 0
     for a, b, size in [*blocks, (len(keys[0]), len(keys[1]), 0)]:
@@ -49,7 +49,7 @@ def refined(
 
 
 def joined(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks, each with those that follow on it."""
+    """The blocks, with adjacent ones merged."""
     found: list[Block] = []
     for a, b, size in blocks:
         if found and found[-1][0] + found[-1][2] == a and found[-1][1] + found[-1][2] == b:
@@ -60,13 +60,13 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
 
 
 class Budget:
-    """Matching that takes the product of both lengths, as long as there is not much of it."""
+    """A limit on matching that takes time proportional to the product of both lengths."""
 
     def __init__(self, pairs: int = _PAIRS) -> None:
         self._left = pairs
 
     def close(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-        """Blocks of equal lines, with as many lines as there can be in common."""
+        """Blocks of equal lines: a longest common subsequence."""
         both = set(a).intersection(b)
         places = [[n for n, line in enumerate(lines) if line in both] for lines in (a, b)]
         if len(places[0]) * len(places[1]) > self._left:

@@ -1,12 +1,12 @@
-"""Lines without their noise: what two texts are compared by when they may differ in it.
+"""Normal forms: lines without noise, for comparing texts that may differ in it.
 
-Three kinds of noise can be left out: the numbers of SSA values (`ssa`), locations (`loc`), and the
-order of attributes (`attrs`). A normal form is for comparing, not for reading. That a value is the
-same one on both sides is not told by normal forms, which know no names: `ir/values.py` follows the
-names that were left out.
+Three kinds of noise can be removed: the numbers of SSA values (`ssa`), locations (`loc`), and the
+order of attributes (`attrs`). A normal form is for comparing, not for reading. Normal forms contain
+no names, so they do not show whether a value is the same on both sides: `ir/values.py` tracks the
+names that were removed.
 
-A text has some ten thousands of names and locations. They are looked for in all its bytes at once,
-with numpy, which is imported where it is first needed: that takes a while.
+A text has tens of thousands of names and locations. numpy finds them in all bytes at once; it is
+imported lazily, because that is slow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Noise = Literal["ssa", "loc", "attrs"]
 NOISE: tuple[Noise, ...] = get_args(Noise)
 
 _IN_NAMES = bytes(c >= 0x80 or bool(re.match(rb"[\w$.-]", bytes([c]))) for c in range(256))
-"""For each byte whether it may stand in a name, behind the `%`; all beyond ASCII may."""
+"""For each byte whether it may occur in a name after the `%`; all non-ASCII ones may."""
 
 _WORD_OR_COMMENT = re.compile(
     rb"  # [^\n]*|(?<![\w.])([a-z]{1,6})(?=[\s,:\])}\[(]|$)", re.MULTILINE
@@ -42,28 +42,28 @@ _COMMENTS = {
     "llo": _LLO_LOCATION,
     "bundles": _LLO_LOCATION,
 }
-"""Locations where they are comments."""
+"""Locations, in kinds of text where they are comments."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bare:
+class Stripped:
     """A text without the names of values and the numbers of locations."""
 
     lines: Sequence[str]
-    """What is left of each line; `%` stands for a name. Most lines occur often."""
+    """The rest of each line, with `%` for each name. Most lines occur often."""
 
     names: NDArray[Any]
-    """The names that were left out, in order, as numbers: equal ones for equal names."""
+    """The removed names, in order, as numbers: equal ones for equal names."""
 
     counts: NDArray[Any]
-    """How many of the names each line has."""
+    """Number of names in each line."""
 
     bound: NDArray[Any]
     """Whether each name is followed by `:` or ` =`, as are arguments where a block begins."""
 
 
-def bare(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Bare:
-    """A text without what is best left out in all lines at once, as far as it is to be ignored."""
+def stripped(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Stripped:
+    """A text without the ignored noise that is best removed from all lines at once."""
     import numpy as np
 
     text = "\n".join([*lines, ""])  # one search over all is much quicker than one per line
@@ -78,11 +78,11 @@ def bare(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Bare:
     text = found.left()
     if "ssa" in ignore and kind in ("llo", "bundles"):
         text = _LLO_NUMBERED.sub(r"\1", text)
-    return Bare(lines=text.split("\n")[:-1], names=names, counts=counts, bound=bound)
+    return Stripped(lines=text.split("\n")[:-1], names=names, counts=counts, bound=bound)
 
 
 def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
-    """What a line of a bare text is without the rest of the noise; None if it is noise alone."""
+    """A stripped line without the rest of the noise; None if nothing else remains."""
     if "loc" in ignore and kind not in _COMMENTS:
         if kind == "mlir" and line.startswith("#loc"):
             return None
@@ -92,23 +92,13 @@ def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
     return sorted_attributes(line) if "attrs" in ignore else line
 
 
-def normal_lines(
-    lines: Sequence[str], kind: Kind, ignore: Collection[Noise]
-) -> Sequence[str | None]:
-    """A normal form per line; None for a line that is nothing but noise.
-
-    Args:
-      lines: of a whole text, without newlines.
-      kind: what the text is.
-      ignore: which noise to leave out. With nothing to leave out, the lines themselves.
-    """
-    if not ignore:
-        return lines
-    return [normal_form(line, kind, ignore) for line in bare(lines, kind, ignore).lines]
+def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
+    """A normal form per line of a whole text; None for a line of nothing but noise."""
+    return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
 
 
 class _Text:
-    """The bytes of a text, of which some are dropped; each line ends with a newline."""
+    """The bytes of a text, some of which are dropped; each line ends with a newline."""
 
     def __init__(self, text: str) -> None:
         import numpy as np
@@ -121,7 +111,7 @@ class _Text:
         self._kept = np.ones(len(self._data), bool)
 
     def left(self) -> str:
-        """What was not dropped; half a character, where the longest name was cut, is one too."""
+        """The rest; half a character, where the longest name was cut, becomes a surrogate."""
         return self._data[self._kept].tobytes().decode(errors="surrogateescape")
 
     def drop_numbers_of_locations(self) -> None:
@@ -136,11 +126,10 @@ class _Text:
         self._drop(starts, self._read(starts)[0])
 
     def drop_names(self, kind: Kind) -> tuple[NDArray[Any], NDArray[Any], NDArray[Any]]:
-        """Leave no more than a `%` of each name.
+        """Replace each name by `%`.
 
         Returns:
-          how many there are in each line, the names as numbers, and which are followed by what
-          follows on what is bound.
+          The number of names per line, the names as numbers, and whether each is bound.
         """
         import numpy as np
 
@@ -162,7 +151,7 @@ class _Text:
         return counts, names, assigned | (after == ord(":"))
 
     def _names_in_jaxpr(self) -> NDArray[Any]:
-        """Where words are that are bound somewhere."""
+        """Positions of words that are bound somewhere."""
         import numpy as np
 
         known = set(_BINDER.findall(self._raw)) - _KEYWORDS
@@ -173,9 +162,9 @@ class _Text:
         self._kept[ranges(starts, ends)] = False
 
     def _read(self, starts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Where words end that begin there, and a number for each: equal ones for equal words.
+        """The ends of words that start there, and a number for each: equal ones for equal words.
 
-        A word is made of what may stand in a name. What is longer than the longest is cut.
+        A word consists of bytes that may occur in a name, and is cut at the maximum length.
         """
         import numpy as np
 
@@ -190,7 +179,7 @@ class _Text:
             inside = np.frombuffer(words.tobytes().translate(_IN_NAMES), bool).reshape(-1, _WIDTH)
             sizes = inside.argmin(axis=1)
             sizes[inside[:, 0] & (sizes == 0)] = _WIDTH
-            # Most words are so short that the number is the word itself.
+            # The number of a short word, as most are, is the word itself.
             numbers[unknown] = numbers[unknown] * factor + (words & masks[sizes])
             ends[unknown] += sizes
             unknown = unknown[sizes == _WIDTH]
@@ -198,14 +187,14 @@ class _Text:
 
 
 _WIDTH = 8
-"""Bytes of a name that are read at a time."""
+"""Bytes of a name to read at a time."""
 
 _LONGEST = 4096
 _FACTOR = 0x9E3779B97F4A7C15
 
 
 def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
-    """All from each start to before its stop."""
+    """All integers from each start to before its stop."""
     import numpy as np
 
     sizes = stops - starts
@@ -214,7 +203,7 @@ def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
     return found
 
 
-@functools.lru_cache(maxsize=512)  # passes that are compared one after the other share most lines
+@functools.lru_cache(maxsize=512)  # successive comparisons share most lines
 def sorted_attributes(line: str) -> str:
     """A line whose `{…}` and `<{…}>` list their `name = value` in order."""
     within = line[line.find("{") : line.rfind("}")]
@@ -224,7 +213,7 @@ def sorted_attributes(line: str) -> str:
 
 
 def _sorted(text: str, at: int, closed_by: str, depth: int) -> tuple[str, int]:
-    """The text from `at` up to its closing bracket with sorted parts, and where that was."""
+    """The text from `at` to its closing bracket with sorted parts, and the end."""
     parts: list[str] = []
     start = at
     part = ""
@@ -244,7 +233,7 @@ def _sorted(text: str, at: int, closed_by: str, depth: int) -> tuple[str, int]:
             part += token
     if not closed_by:
         return part + text[at:], len(text)
-    return text[start:], len(text)  # it never closes: left as it is
+    return text[start:], len(text)  # never closed: unchanged
 
 
 def _joined(parts: list[str], closed_by: str) -> str:
@@ -260,7 +249,7 @@ _ATTRIBUTE = re.compile(r"\s*[A-Za-z_][\w.$]*\s*(?:=|$)")
 
 
 def _without_inline(line: str) -> str:
-    """A line without the locations that are spelled out; one in a string is none."""
+    """A line without inline locations; those in strings stay."""
     if " loc(" not in line or line.startswith("#loc"):
         return line
     kept, done = "", 0

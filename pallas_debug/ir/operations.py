@@ -1,12 +1,12 @@
-"""What the lines of compiler text are: operations, values, regions, locations.
+"""Operations, values, regions and locations in the lines of compiler text.
 
-One reader for all that the compiler and jax print: MLIR (StableHLO, Mosaic, its `llo` dialect),
-jaxprs, LLO text and bundles. It reads lines, with regular expressions, and never refuses a text:
-what it does not know is a line without an operation. jaxlib's MLIR parser is not used: it does not
-read half of the passes, and a jaxlib is not at hand where dumps are read.
+One reader for everything that the compiler and jax print: MLIR (StableHLO, Mosaic, its `llo`
+dialect), jaxprs, LLO text and bundles. It reads lines with regular expressions and never refuses a
+text: an unknown line has no operation. jaxlib's MLIR parser cannot read half of the passes, and
+dumps are read on machines without jaxlib.
 
-`read_line` knows a line by itself; `Module` knows the tables of a whole text: who defines a value
-and who uses it, the regions, the locations behind aliases, the count of each operation.
+`read_line` reads a single line; `Module` has the tables of a whole text: definitions and uses of
+values, regions, locations behind aliases, counts of operations.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pallas_debug.model import SourceLine
 Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
 
 LONG = 1 << 16
-"""Characters of a line that are looked at: a constant of ten million tells no more after that."""
+"""Maximum characters of a line to look at: it may contain a constant of ten million."""
 
 _MLIR_OPERATION = re.compile(
     r"\s*(?P<head>}? ?)"
@@ -49,7 +49,7 @@ _LLO_OPERATION = re.compile(
     r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
 )
 _LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
-# None of these tries a run of blanks in more than one way: a text may be nothing else.
+# These never backtrack into a run of blanks: a text may consist of nothing else.
 _BUNDLE = re.compile(r"^[ \t]*+(?:0x[0-9a-f]++|0)[ \t]++(?:[A-Z]{2})?+[ \t]*+:.*\{", re.MULTILINE)
 _REGION = re.compile(r"\$region\d+: ")
 _MLIR = re.compile(
@@ -62,7 +62,7 @@ _PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """A value in a line: its name, and where it stands (characters)."""
+    """A value in a line: its name, and its span in characters."""
 
     name: str
     start: int
@@ -74,9 +74,9 @@ class Operation:
     """An operation, on a line.
 
     Attributes:
-      name: as it is printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
-      name_at: where the name stands.
-      location_at: where the location stands that a viewer may fold away; None where there is none.
+      name: as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
+      name_at: span of the name.
+      location_at: span of the location, which a viewer may fold; None if there is none.
     """
 
     line: int
@@ -89,7 +89,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Region:
-    """Lines that fold: `start` is the one that opens it and stays, `stop` the one that ends it."""
+    """Lines that fold, from the opening one, which stays, to the closing one."""
 
     start: int
     stop: int
@@ -97,7 +97,7 @@ class Region:
 
 
 def guess_kind(head: str) -> Kind:
-    """What a text is, by its beginning (some thousand characters)."""
+    """The kind of a text, by its first few thousand characters."""
     if _BUNDLE.search(head):
         return "bundles"
     if _REGION.search(head):
@@ -110,7 +110,7 @@ def guess_kind(head: str) -> Kind:
 
 
 def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
-    """Where the location of a line stands."""
+    """Span of a line's location; None if there is none."""
     if kind == "mlir":
         found = _MLIR_LOCATION.search(text, max(0, len(text) - 64))
         if found:
@@ -123,7 +123,7 @@ def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
 
 
 def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
-    """The operations of a line: at most one, but in bundles."""
+    """The operations of a line: at most one, except in bundles."""
     text = text[:LONG]
     if kind == "mlir":
         return _read_mlir(text, line)
@@ -133,7 +133,7 @@ def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
 
 
 def name_of(text: str, kind: Kind) -> str | None:
-    """The name of a line's first operation: the quick part of `read_line`."""
+    """The name of a line's first operation, faster than `read_line`."""
     if kind == "mlir":
         found = _MLIR_OPERATION.match(text)
         return (found["quoted"] or found["name"]) if found else None
@@ -147,11 +147,11 @@ def name_of(text: str, kind: Kind) -> str | None:
 
 
 class Module:
-    """A text as a whole. Every table is made when it is first asked for, in one pass.
+    """A whole text. Each table is built lazily, in one pass.
 
     Args:
-      lines: the text's lines; a viewer of a huge file gives the first of them.
-      kind: guessed unless given.
+      lines: of the text; of a huge one, a viewer passes only the first.
+      kind: guessed by default.
     """
 
     def __init__(self, lines: Sequence[str], kind: Kind | None = None) -> None:
@@ -177,7 +177,7 @@ class Module:
 
     @cached_property
     def counts(self) -> Counter[str]:
-        """How often each operation occurs; in bundles, all that a line holds."""
+        """Number of occurrences of each operation."""
         if self.kind != "bundles":
             return Counter(name for name in self.names if name is not None)
         return Counter(op.name for n in range(len(self.lines)) for op in self.operations(n))
@@ -203,7 +203,7 @@ class Module:
         return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
 
     def location(self, line: int) -> str | None:
-        """The body of a line's `loc(…)`, as it is printed."""
+        """The body of a line's `loc(…)`, as printed."""
         text = self.lines[line]
         if self.kind == "mlir" and (found := _MLIR_LOCATION.search(text, max(0, len(text) - 64))):
             return found["body"]
@@ -226,18 +226,18 @@ class Module:
         return found
 
     def make_tables(self) -> None:
-        """Make all tables now, for who will ask from where there is no time to wait."""
+        """Build all tables now, for callers that must not wait later."""
         _ = (self.names, self.from_source, self.regions, self._definitions, self._uses)
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """What can be folded, in the order of the opening lines."""
+        """What can be folded, ordered by the opening lines."""
         return tuple(sorted(_regions(self.lines, self.kind), key=lambda r: (r.start, -r.stop)))
 
     def definition(self, name: str, line: int) -> int | None:
-        """The line that defines the value which `name` means at `line`.
+        """The line that defines the value that `name` refers to at `line`.
 
-        MLIR uses a number again in a region beside: the last definition in sight is meant.
+        MLIR reuses numbers in sibling regions: the last definition in scope counts.
         """
         lines, ends = self._definitions.get(_base(name), ((), ()))
         for at in range(bisect.bisect_right(lines, line) - 1, -1, -1):
@@ -246,7 +246,7 @@ class Module:
         return None
 
     def uses(self, name: str, line: int) -> tuple[int, ...]:
-        """The lines that use the value which `name` means at `line`, without its definition."""
+        """The lines that use the value that `name` refers to at `line`, except its definition."""
         base = _base(name)
         defined = self.definition(base, line)
         found = self._uses.get(base, ())
@@ -254,7 +254,7 @@ class Module:
 
     @cached_property
     def _definitions(self) -> dict[str, tuple[list[int], list[int]]]:
-        """For each value the lines that define it, and where each is last in sight."""
+        """For each value the lines that define it, and the last line of each scope."""
         inside, outside = self._scopes
         found: dict[str, tuple[list[int], list[int]]] = {}
         for number, name, is_argument in _defined(self.lines, self.kind):
@@ -265,7 +265,7 @@ class Module:
 
     @cached_property
     def _scopes(self) -> tuple[list[int], list[int]]:
-        """For each line, where what it defines is last in sight: its arguments, its results.
+        """For each line, the last line of the scope of its arguments, and of its results.
 
         They differ on lines that open a region.
         """
@@ -301,7 +301,7 @@ def _base(name: str) -> str:
 
 
 def closing(text: str, start: int) -> int:
-    """Behind the parenthesis that closes the one before `start`; strings are skipped."""
+    """The end of the parenthesis that was opened before `start`; strings are skipped."""
     depth = 1
     for found in _PARENTHESIS.finditer(text, start, start + LONG):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
@@ -318,7 +318,7 @@ def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
     at = location_at(text, "mlir")
     results = _values(_MLIR_VALUE, text, *found.span("results")) if found["results"] else ()
     operands = _values(_MLIR_VALUE, text, found.end(), at[0] if at else len(text))
-    if found[group] == "scf.for":  # %i = … stands behind the name, and is defined by it
+    if found[group] == "scf.for":  # %i = … follows the name, and is defined by it
         operands = operands[1:]
     return (
         Operation(
@@ -396,7 +396,7 @@ _ARGUMENT = re.compile(r"%[\w$.-]+(?= = |: )")
 
 
 def _defined(lines: Sequence[str], kind: Kind) -> Iterator[tuple[int, str, bool]]:
-    """Each line with each name that it defines, and whether that is a region's argument."""
+    """Each definition: line, name, and whether it is a region's argument."""
     for number, text in enumerate(lines):
         if kind == "jaxpr":
             for name in _JAXPR_BINDER.findall(text, 0, LONG):
@@ -437,14 +437,14 @@ def _bracketed(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
             yield Region(start=start, stop=number, depth=len(opened))
         if opens:
             opened.append(number)
-    while opened:  # a text that was cut short
+    while opened:  # a truncated text
         start = opened.pop()
         if start < len(lines) - 1:
             yield Region(start=start, stop=len(lines) - 1, depth=len(opened))
 
 
 def _indented(lines: Sequence[str]) -> Iterator[Region]:
-    """LLO: `$region` lines, and what stands further in below them."""
+    """LLO: `$region` lines, and the lines below them with more indentation."""
     opened: list[tuple[int, int]] = []
     for number, text in enumerate(lines):
         indent = len(text) - len(text.lstrip())

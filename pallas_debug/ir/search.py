@@ -1,37 +1,36 @@
-"""Searching texts of any size and number: bytes read in chunks, hits and progress as they come.
+"""Search texts of any size and number in chunks, yielding hits and progress as they come.
 
-Whoever iterates may stop at any time, which ends the search. A text is never held: one chunk is,
-or one line where that is longer. The pattern runs over chunks and not over lines, which is what
-makes it quick; a match that reaches past the end of its line is tried again on the line alone.
+The caller may stop iterating at any time, which ends the search. Memory holds one chunk, or one
+line where that is longer. Patterns run over chunks rather than over single lines, for speed.
 """
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir import chunks
-from pallas_debug.ir.chunks import Literal, Lower
+from pallas_debug.ir.patterns import Pattern
 from pallas_debug.ir.patterns import Query as Query
 from pallas_debug.ir.text import open_regular
 
 CHUNK = 1 << 18
-"""Bytes read at a time, few enough to stay in the cache; the search can be stopped in between."""
+"""Bytes read at a time, which fit the cache; the search can be stopped in between."""
 
 LONGEST = 1 << 26
-"""A line longer than this is searched in pieces, and a match across two of them is not seen."""
+"""Maximum bytes of a line; a longer one is searched in pieces, without matches across them."""
 
 SHOWN = 1000
-"""Bytes of a hit's line that are kept, around the match."""
+"""Maximum bytes of a hit's line that are kept, around the match."""
 
 
 class Hit(NamedTuple):
-    """A line that matches, once however often it does. A tuple, as there may be thousands.
+    """A line that matches, however often. A tuple, as there may be thousands.
 
     Attributes:
       line: counted from 1.
@@ -63,7 +62,7 @@ class Hit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """How far the search is: comes after each chunk, and once when a text is done.
+    """State of the search, after each chunk and at the end of each text.
 
     Attributes:
       hits: lines found in all texts so far.
@@ -79,19 +78,19 @@ class Progress:
 
 
 Opened = Callable[[Path], int]
-"""Opens a text: a descriptor, or an `OSError` or `PallasDebugError` that says why not."""
+"""Opens a text: returns a descriptor, or raises `OSError` or `PallasDebugError`."""
 
 
 def search(
     paths: Iterable[Path], query: Query, *, chunk: int = CHUNK, opened: Opened = open_regular
 ) -> Iterator[Hit | Progress]:
-    """Hits in the texts, in their order, and progress between them.
+    """Yield hits in the order of the texts, with progress between them.
 
     Args:
       opened: opens each text.
 
     Raises:
-      re.error: the query is no regular expression.
+      PatternError: the query is not a valid regular expression.
     """
     find = finder(query)
     buffer = bytearray(chunk)
@@ -123,10 +122,10 @@ def count(
     chunk: int = CHUNK,
     opened: Opened = open_regular,
 ) -> Iterator[tuple[Path, int, str | None]]:
-    """For each text the number of lines that match, and why it could not be read, if so.
+    """Yield for each text the number of matching lines, and the problem with reading it.
 
     Args:
-      first: stop a text at its first hit, to learn whether there is one.
+      first: stop at the first hit of each text.
       opened: opens each text.
     """
     counted = counter(query)
@@ -147,119 +146,65 @@ def count(
 
 
 Finder = Callable[[bytes | bytearray, int], Iterator[tuple[int, int]]]
-"""Of data and how many bytes of it count."""
+"""Takes data and the number of bytes of it that count."""
 
 
 def finder(query: Query) -> Finder:
-    """What finds, in whole lines, the first match of each line that has one: `(start, stop)`.
+    """A function that finds, in whole lines, the first match of each: `(start, stop)`.
 
     Raises:
-      re.error: the query is no regular expression.
+      PatternError: the query is not a valid regular expression.
     """
-    needle, required, folds = query.needle(), query.required(), query.folds
-    if needle and b"\n" not in needle:
-        starts = Literal(needle, folds=folds)
-        return lambda data, size: _literal(data, size, starts(data, size), len(needle))
-    pattern = query.compiled()
-    if required is not None:
-        starts = Literal(required, folds=folds)
-        return lambda data, size: _prefiltered(data, size, starts(data, size), pattern, folds)
-    fold = Lower() if folds else _as_it_is
-    return lambda data, size: _pattern(fold(data, size), size, pattern)
+    needle = query.needle()
+    if needle is None:
+        return partial(_matches, query.compiled())
+    size, find = len(needle), chunks.Literal(needle, folds=query.folds)
+    return lambda data, stop: ((at, at + size) for at in find(data, stop))
 
 
 def counter(query: Query) -> Callable[[bytes | bytearray, int], int]:
-    """What counts, in whole lines, those that match: as `finder` finds them, and quicker.
+    """A function that counts, in whole lines, those that match.
 
     Raises:
-      re.error: the query is no regular expression.
+      PatternError: the query is not a valid regular expression.
     """
-    needle, line = query.needle(), query.of_line()
-    if needle and b"\n" not in needle:
-        return Literal(needle, folds=query.folds).lines
-    if query.required() is None and line is not None:
-        fold = Lower() if query.folds else _as_it_is
-        return lambda data, size: _count_lines(fold(data, size), size, line)
-    find = finder(query)
-    return lambda data, size: sum(1 for _ in find(data, size))
+    pattern = query.compiled()
+    if query.needle() is not None or any(
+        next(pattern.finditer(line, len(line)), None) for line in (b"", b"a", b" ")
+    ):  # literal text, or a pattern that can match nothing at the end of a line
+        find = finder(query)
+        return lambda data, size: sum(1 for _ in find(data, size))
+    return partial(_count, query.compiled(to_line_end=True))
 
 
-def _as_it_is(data: bytes | bytearray, size: int) -> bytes | bytearray:
-    return data
+def _count(pattern: Pattern, data: bytes | bytearray, size: int) -> int:
+    with memoryview(data) as whole, whole[:size] as view:
+        return sum(1 for _ in pattern.finditer(view))
 
 
-def _without_last_newline(data: bytes | bytearray, size: int) -> int:
-    return size - data.endswith(b"\n", 0, size)
-
-
-def _count_lines(data: bytes | bytearray, size: int, line: re.Pattern[bytes]) -> int:
-    return sum(1 for _ in line.finditer(data, 0, _without_last_newline(data, size)))
-
-
-def _literal(
-    data: bytes | bytearray, size: int, starts: Iterable[int], length: int
-) -> Iterator[tuple[int, int]]:
-    end = -1
-    for start in starts:
-        if start > end:
-            yield start, start + length
-            end = data.find(b"\n", start, size)
-            if end < 0:
+def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:
+    size -= data.endswith(b"\n", 0, size)
+    line = 0  # first byte of the first line that is not done
+    with memoryview(data) as whole, whole[:size] as view:
+        while line <= size:
+            for match in pattern.finditer(view, line):
+                start, stop = match.span()
+                if start < line:  # once more in the same line: skip the rest of it
+                    break
+                yield start, stop
+                line = data.find(b"\n", stop, size) + 1
+                if not line:
+                    return
+            else:
                 return
 
 
-def _prefiltered(
-    data: bytes | bytearray,
-    size: int,
-    starts: Iterable[int],
-    pattern: re.Pattern[bytes],
-    folds: bool,
-) -> Iterator[tuple[int, int]]:
-    """Only the lines that hold what every match holds."""
-    end = -1
-    for at in starts:
-        if at <= end:
-            continue
-        start = data.rfind(b"\n", 0, at) + 1
-        end = data.find(b"\n", at, size)
-        end = size if end < 0 else end
-        line = data[start:end]
-        found = pattern.search(line.lower() if folds else line)
-        if found:
-            yield start + found.start(), start + found.end()
-
-
-def _pattern(
-    data: bytes | bytearray, size: int, pattern: re.Pattern[bytes]
-) -> Iterator[tuple[int, int]]:
-    size = _without_last_newline(data, size)
-    position = 0
-    crossed = False
-    while position <= size:
-        found = None if crossed else pattern.search(data, position, size)
-        if found is None and not crossed:
-            return
-        start = position if found is None else found.start()
-        end = data.find(b"\n", start, size)
-        end = size if end < 0 else end
-        if found is None or found.end() > end:
-            crossed = True  # it matches newlines somehow, as `(?s)` does: line by line from here
-            begin = data.rfind(b"\n", 0, start) + 1
-            found = pattern.search(data[begin:end])
-            if found:
-                yield begin + found.start(), begin + found.end()
-        else:
-            yield found.span()
-        position = end + 1
-
-
 def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
-    """How many bytes of the buffer are whole lines of a text, one stretch after the other.
+    """Fill the buffer with whole lines, and yield how many bytes they take, to the end of the file.
 
-    The descriptor is closed at the end.
-
-    A stretch ends at a newline, but for the last one and for lines beyond `LONGEST`. One buffer
-    that stays in the cache is quicker than fresh memory for each stretch; it grows with a line.
+    The descriptor is closed at the end. The last line may lack a newline, and lines beyond
+    `LONGEST` are split. One buffer that stays in the cache is faster than new memory for each
+    chunk; it grows with a long line.
     """
     try:
         held = 0
@@ -289,10 +234,10 @@ def _hits(
     before: int,
     spans: list[tuple[int, int]],
 ) -> list[Hit]:
-    """The hits of a stretch before which there are some lines."""
+    """The hits of a chunk that is preceded by `before` lines."""
     lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
     hit = Hit._make
-    # All at once, and the short lines without a call of ours: there may be thousands.
+    # In bulk, and short lines without a function call: there may be thousands.
     return [
         hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
         if end - begin <= SHOWN
@@ -304,7 +249,7 @@ def _hits(
 def _cut(
     path: Path, data: bytearray, line: int, start: int, stop: int, begin: int, end: int
 ) -> Hit:
-    """Of a long line what stands around the match."""
+    """A hit in a long line, with the text around the match."""
     first = max(begin, start - SHOWN // 4)
     last = min(end, first + SHOWN)
     shown = bytes(data[first:last])

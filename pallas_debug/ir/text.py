@@ -1,10 +1,9 @@
-"""A text as lines, over a file of any size: what the viewer, the diff and the search read from.
+"""A text as lines, over a file of any size.
 
-Nothing is held but one number per 64 KB of the file: how many lines end up to there. So an index
-over 200 MB takes 25 KB, whether the file is one line or nothing but newlines, and is built in
-steps that the caller sizes. Bytes are decoded when they are asked for; what is no UTF-8 becomes
-U+FFFD. Files are read and never mapped: a mapped file that is cut short while shown ends the
-process with SIGBUS.
+The index is one number per 64 KB of the file: the lines that end before. For 200 MB it takes 25 KB,
+whether the file is one line or nothing but newlines, and the caller chooses the size of its steps.
+Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read and never mapped: if a
+mapped file is truncated while it is shown, SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ BLOCK = 1 << 16
 """Bytes per entry of the index."""
 
 STEP = 1 << 22
-"""Bytes that one call of `index` reads unless told: about 2 ms."""
+"""Bytes that one call of `index` reads by default: about 2 ms."""
 
 _CACHED_BLOCKS = 8
 
@@ -35,7 +34,7 @@ Growth = Literal["same", "grown", "replaced", "gone"]
 
 
 class Source(Protocol):
-    """Bytes that can be read anywhere, and may become more."""
+    """Bytes with random access, which may grow."""
 
     def size(self) -> int: ...
 
@@ -47,10 +46,10 @@ class Source(Protocol):
 
 
 class Document:
-    """Lines over a source; the index grows as it is asked to.
+    """Lines over a source, indexed as far as needed.
 
-    Lines end at a newline and at nothing else: a carriage return or a form feed is a character of
-    its line. Line numbers count from 0.
+    Only a newline ends a line: a carriage return or a form feed is part of it. Line numbers count
+    from 0.
     """
 
     def __init__(self, source: Source) -> None:
@@ -66,8 +65,8 @@ class Document:
         """The document of a file.
 
         Args:
-          opened: opens it, again whenever it was replaced: a descriptor, or an `OSError` or
-            `PallasDebugError`.
+          opened: opens it, and again after it was replaced: returns a descriptor, or raises
+            `OSError` or `PallasDebugError`.
 
         Raises:
           OSError, PallasDebugError: it cannot be opened.
@@ -104,12 +103,12 @@ class Document:
         return self._count
 
     def index(self, budget: int = STEP) -> bool:
-        """Index up to `budget` bytes more; whether all is indexed."""
+        """Index up to `budget` more bytes; returns whether all is indexed."""
         goal = min(self._size, self._indexed + max(budget, BLOCK))
         newlines = self._newlines
         while self._indexed < goal:
             block = self._source.read(self._indexed, BLOCK)
-            if not block:  # cut short since; `grow` will tell
+            if not block:  # truncated since; `grow` reports it
                 self._size = self._indexed
                 break
             newlines += chunks.newlines(block, len(block))
@@ -126,12 +125,12 @@ class Document:
         return self
 
     def lines(self, start: int, stop: int, *, limit: int | None = None) -> list[str]:
-        """The lines from `start` to before `stop`, as far as there are any, without newlines.
+        """The existing lines from `start` to before `stop`, without newlines.
 
         Args:
           start: counted from 0.
           stop: the index is built as far as it needs.
-          limit: bytes of a line at which it is cut; see `line_size` for what is left out.
+          limit: maximum bytes of a line; the rest is cut, see `line_size`.
         """
         start = max(start, 0)
         self._index_to(stop)
@@ -148,7 +147,7 @@ class Document:
         """One line.
 
         Raises:
-          IndexError: there is none of that number.
+          IndexError: there is no such line.
         """
         found = self.lines(number, number + 1) if number >= 0 else []
         if not found:
@@ -172,7 +171,7 @@ class Document:
         return text, end - begin
 
     def offset(self, number: int) -> int:
-        """Byte at which a line starts; the document's end for the line after the last."""
+        """Offset of a line's first byte; the document's end for the line after the last."""
         self._index_to(number)
         if number <= 0:
             return 0
@@ -193,14 +192,14 @@ class Document:
         return before + bisect.bisect_left(self._newlines_of(block), offset - block * BLOCK)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Bytes as they are."""
+        """Raw bytes."""
         return self._source.read(offset, count)
 
     def chunk(self, offset: int, size: int, longest: int) -> bytes:
-        """Whole lines from a line's first byte on, about `size` bytes of them; none at the end.
+        """About `size` bytes of whole lines from a line's first byte; empty at the end.
 
         Args:
-          longest: bytes; a line that is longer comes in parts.
+          longest: maximum bytes of a line; longer ones come in parts.
         """
         while True:
             data = self._source.read(offset, size)
@@ -212,13 +211,13 @@ class Document:
             size = min(4 * size, longest)
 
     def text(self) -> str:
-        """The whole, decoded. For what is known to be small enough."""
+        """The whole text, decoded; for small texts."""
         return self._source.read(0, self._source.size()).decode(errors="replace")
 
     def grow(self) -> Growth:
-        """Look at the file again. Lines known before stay, unless it was replaced or cut short.
+        """Check the file for changes. Known lines stay, unless it was replaced or truncated.
 
-        A file that is gone can still be read, as it was.
+        A deleted file can still be read as it was.
         """
         state = self._source.refresh()
         size = self._source.size()
@@ -260,12 +259,12 @@ class Document:
         return begin, end - ended
 
     def _newlines_of(self, block: int) -> array[int]:
-        """Where the newlines of a block are, of the blocks that were looked at last."""
+        """Positions of the newlines in a block, with a cache of the last blocks."""
         known = self._cache.get(block)
         if known is None:
             data = self._source.read(block * BLOCK, BLOCK)
             known = array("I", _positions(data))
-            # A file that was cut short since has fewer than were counted: its end stands in.
+            # A file that was truncated since has fewer than counted: pad with its end.
             before = self._ends[block - 1] if block else 0
             known.extend([len(data)] * max(0, self._ends[block] - before - len(known)))
             self._cache[block] = known
@@ -275,7 +274,7 @@ class Document:
         return known
 
     def _forget(self, blocks: int) -> None:
-        """Keep the index of the first blocks alone."""
+        """Drop the index after the first blocks."""
         del self._ends[blocks:]
         self._indexed = min(self._indexed, blocks * BLOCK)
         self._cache.clear()
@@ -309,9 +308,9 @@ class _Memory:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file. A pipe or device is refused, and is not waited for.
+    """A descriptor of a regular file; a pipe or device is refused without waiting for it.
 
-    For texts of ours; files of a dump are opened by `store/files.py`.
+    Files of a dump are opened by `store/files.py` instead.
     """
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     if stat.S_ISREG(os.fstat(fd).st_mode):

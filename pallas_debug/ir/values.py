@@ -1,8 +1,8 @@
-"""Which value a name stands for, what a line computes of which values, whether two are the same.
+"""Resolve names to values, hash what lines compute, and compare the operands of matched lines.
 
-A name stands for the value of the last line above that defines it, as its result or as an argument
-of the block that begins there. A name that no line defines stands for one value throughout. All is
-done for all lines of a text at once, with numpy.
+A name refers to the last line above that defines it, as its result or as an argument of the block
+that starts there. A name without a definition is one value throughout. numpy handles all lines of a
+text at once.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """The names in a text, the mentions, in order; and what they stand for."""
+    """The mentions of names in a text, in order, and the values that they refer to."""
 
     names: NDArray[Any]
     """The name of each mention, as a number."""
 
     counts: NDArray[Any]
-    """How many mentions each line has."""
+    """Number of mentions in each line."""
 
     results: NDArray[Any]
-    """How many of them, the first ones, are results of the line."""
+    """Number of results among them, which come first."""
 
     arguments: NDArray[Any]
-    """Whether each mention is that of an argument of a block that begins in its line."""
+    """Whether each mention is an argument of a block that starts in its line."""
 
     @cached_property
     def first(self) -> NDArray[Any]:
@@ -50,7 +50,7 @@ class Values:
 
     @cached_property
     def place(self) -> NDArray[Any]:
-        """Which of its line each mention is, from 0."""
+        """Index of each mention in its line."""
         import numpy as np
 
         found: NDArray[Any] = np.arange(len(self.names)) - self.first.repeat(self.counts)
@@ -58,26 +58,26 @@ class Values:
 
     @cached_property
     def is_result(self) -> NDArray[Any]:
-        """Whether a mention is that of a result of its line."""
+        """Whether each mention is a result of its line."""
         found: NDArray[Any] = self.place < self.results.repeat(self.counts)
         return found
 
     @cached_property
     def defines(self) -> NDArray[Any]:
-        """Whether a mention defines its name anew."""
+        """Whether each mention defines its name."""
         found: NDArray[Any] = self.is_result | self.arguments
         return found
 
     @cached_property
     def value(self) -> NDArray[Any]:
-        """For each mention the one that defines its value; if there is none, the first of all."""
+        """For each mention the one that defines its value, or the first if there is none."""
         import numpy as np
 
-        # The mentions of each name, one name after the other. Operands of a line stand for what
-        # is defined above, hence before its results.
+        # Mentions grouped by name. A line's operands refer to definitions above it, so they come
+        # before its results.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
-        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # quicker than `argsort`
+        numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # faster than `argsort`
         order = order[numbers & (1 << _PLACES) - 1]
         names, defines = self.names[order], self.defines[order]
         defines[:1] = True
@@ -91,18 +91,18 @@ class Values:
         return ranges(self.first[lines], (self.first + self.counts)[lines])
 
     def computed(self, lines: NDArray[Any], depth: int) -> NDArray[Any]:
-        """What each line computes, as a number, by the lines that define its operands.
+        """A hash of what each line computes, including the lines that define its operands.
 
         Args:
-          lines: for each line a number that tells it from others, whatever names are in it.
-          depth: up how many definitions to look.
+          lines: a number for each line, equal for lines that differ only in names.
+          depth: number of definitions to go up.
         """
         import numpy as np
 
         uses = np.flatnonzero(~self.defines)
         sources = self.value[uses]
         weights = _mixed(self.place[uses] + _OPERAND)
-        # Arguments, and what nothing defines, stand behind all lines and are always the same.
+        # Arguments and undefined names map to one extra line, which is always the same.
         above = np.where(self.is_result[sources], self.line[sources], len(lines))
         users, starts = np.unique(self.line[uses], return_index=True)
         alone = np.append(_mixed(lines), np.uint64(0))
@@ -119,14 +119,14 @@ class Values:
 
 
 _PLACES = 32
-"""Bits for the place of a mention in a text."""
+"""Bits for the index of a mention in a text."""
 
 _OPERAND = 1 << 32
-"""Added to the place of an operand, as the numbers of lines are mixed as well."""
+"""Offset that keeps operands' indices apart from the numbers of lines in hashes."""
 
 
 def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Other numbers, of which no sum is likely to be that of others (splitmix64)."""
+    """Hashes (splitmix64) whose sums are unlikely to collide."""
     import numpy as np
 
     mixed = numbers.astype(np.uint64)
@@ -139,10 +139,10 @@ def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block]:
-    """The blocks without the lines whose operands are others than before, whatever their names.
+    """The blocks without lines whose operands are other values than before.
 
-    Which new value an old one is, the matched lines tell that define it; for what is defined in
-    lines that changed, or nowhere, the first matched line that uses it.
+    Old and new values correspond if matched lines define them; otherwise, by the first matched line
+    that uses them.
     """
     import numpy as np
 
@@ -161,7 +161,7 @@ def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block
     free = (there[one] < 0) & (back[other] < 0)
     alike[row[~free & (there[one] != other)]] = False
     free &= alike[row]
-    for number in _at_odds(row[free], one[free], other[free]):
+    for number in _conflicting(row[free], one[free], other[free]):
         alike[number] = False
     a, b = a[alike], b[alike]
     if not len(a):
@@ -171,13 +171,13 @@ def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block
     return list(zip(a[begins].tolist(), b[begins].tolist(), sizes.tolist(), strict=True))
 
 
-def _at_odds(row: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> Iterator[int]:
-    """The rows that pair values otherwise than those before them."""
+def _conflicting(row: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> Iterator[int]:
+    """The rows that pair values differently from earlier rows."""
     import numpy as np
 
     if not len(row):
         return
-    # Only values with several partners can be at odds, and they are few.
+    # Only values with several partners can conflict, and they are few.
     size = int(other.max()) + 1
     firsts, seconds = np.divmod(np.unique(one * size + other), size)
     doubtful = (np.bincount(firsts)[one] > 1) | (np.bincount(seconds)[other] > 1)

@@ -62,11 +62,7 @@ class Expressions:
         self.depth = 0
 
     def text(self, node: ast.expr) -> str:
-        """Write an expression.
-
-        Raises:
-          Refused: the grammar has no such form.
-        """
+        """Write an expression."""
         self.nested(node)
         write = _EXPRESSIONS.get(type(node))
         if write is None:

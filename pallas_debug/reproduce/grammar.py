@@ -112,11 +112,7 @@ class Emitter(Expressions):
         self._lines: list[str] = []
 
     def module(self, body: Sequence[ast.stmt]) -> str:
-        """Write a whole program.
-
-        Raises:
-          Refused: it is none.
-        """
+        """Write a whole program."""
         at = 0
         while at < len(body) and isinstance(body[at], (ast.Import, ast.ImportFrom)):
             self._import(body[at])

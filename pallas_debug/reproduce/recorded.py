@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pallas_debug.bridge.unparse import UNSPELLED
+from pallas_debug.bridge.unparse import NO_PROGRAM
 from pallas_debug.compiler import targets
 from pallas_debug.compiler.switches import SWITCHES
 from pallas_debug.errors import CannotRunError, DumpFormatError, UnknownTargetError, UsageError
@@ -14,7 +14,7 @@ from pallas_debug.model import Compilation, Failure, Kernel, Target
 from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.template import MAX_DEVICES
 from pallas_debug.store import StoredKernel, files, origin
-from pallas_debug.store.names import PROGRAM
+from pallas_debug.store.layout import KERNEL, PROGRAM
 
 _MAX_REASON = 400
 
@@ -61,7 +61,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
     shown = printable(stored.name)
     if stored.kernel is None:
         raise CannotRunError(stored.problem or f"{stored.folder} cannot be read")
-    if not (stored.folder / "kernel.json").is_file():
+    if not (stored.folder / KERNEL).is_file():
         raise CannotRunError(
             f"{shown} is a raw dump of libtpu's: it holds passes, and neither the kernel's "
             "jaxpr nor the module that jax handed to the compiler. Dump it with `pallas-debug dump`"
@@ -174,7 +174,7 @@ def _program(stored: StoredKernel) -> tuple[str | None, str]:
     if not files.is_there(file.path):
         return None, f"there is no {file.path}, which this version writes with each kernel"
     text = file.text()
-    if text.startswith(UNSPELLED) and len(text.strip().splitlines()) == 1:
-        reason = text.removeprefix(UNSPELLED).strip()[:_MAX_REASON]
+    if text.startswith(NO_PROGRAM) and len(text.strip().splitlines()) == 1:
+        reason = text.removeprefix(NO_PROGRAM).strip()[:_MAX_REASON]
         return None, f"it cannot be written as a program: {reason}"
     return text, ""

@@ -10,10 +10,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.store.reader import DumpReader as DumpReader
-from pallas_debug.store.reader import StoredCompilation as StoredCompilation
-from pallas_debug.store.reader import StoredKernel as StoredKernel
-from pallas_debug.store.reader import StoredText as StoredText
 from pallas_debug.store.reader import open_dumps as open_dumps
+from pallas_debug.store.stored import StoredCompilation as StoredCompilation
+from pallas_debug.store.stored import StoredKernel as StoredKernel
+from pallas_debug.store.texts import StoredText as StoredText
 
 if TYPE_CHECKING:
     from pallas_debug.store.writer import Store as Store

@@ -1,4 +1,4 @@
-"""File operations by which a dump directory changes, and what their errors mean.
+"""File operations that change a dump directory, and explanations of their errors.
 
 Everything that the writer creates, renames or flushes goes through one `Disk`, so that a test can
 record the operations, or refuse them.
@@ -29,17 +29,17 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
-"""What file systems, kernels and sandboxes answer that cannot swap two paths."""
+"""Errors of file systems, kernels and sandboxes that cannot swap two paths."""
 
 _NO_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""What file systems answer that have nothing to flush, most often for a folder."""
+"""Errors of file systems that have nothing to flush, most often for a folder."""
 
 
 class Disk:
     """Operations that change a directory; each raises `OSError`."""
 
     def make_folder(self, path: Path) -> None:
-        """Create a folder; it is fine if it is there already."""
+        """Create a folder unless it exists."""
         with contextlib.suppress(FileExistsError):
             path.mkdir()
             return
@@ -47,7 +47,7 @@ class Disk:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def write(self, path: Path, content: Content) -> FileRecord:
-        """Create a file, and return what was written; it is not flushed yet."""
+        """Create a file without flushing it, and return what was written."""
         digest, size = hashlib.sha256(), 0
         with os.fdopen(os.open(path, _NEW_FILE, 0o666), "wb", buffering=0) as file:
             for chunk in _chunks(content):
@@ -78,7 +78,7 @@ class Disk:
             self.flush(path)
 
     def made(self, path: Path) -> None:
-        """Learn of a folder that was created elsewhere."""
+        """Notification of a folder that was created elsewhere."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
@@ -126,7 +126,7 @@ def _renameat2() -> Callable[..., int] | None:
 
 
 def read_regular(path: Path, size: int | None = None) -> bytes | None:
-    """Content of a regular file; None for anything else, or where the size is not this one.
+    """Content of a regular file; None for anything else, or if it has another size.
 
     A named pipe or a device in a dump must not stop the run, and a symlink must not lead
     elsewhere.
@@ -151,8 +151,7 @@ def is_as_recorded(path: Path, record: FileRecord) -> bool:
 def explaining(root: Path) -> Iterator[None]:
     """Turn an `OSError` into a `DumpDirectoryError` that says why `root` cannot be written to.
 
-    Put it where the error arises: whether inodes are left is no longer known once temporary files
-    were deleted.
+    Use it close to the error: once temporary files are deleted, inodes may be free again.
     """
     try:
         yield
@@ -161,7 +160,7 @@ def explaining(root: Path) -> Iterator[None]:
 
 
 def explained(error: OSError, root: Path) -> DumpDirectoryError:
-    """The error for the user: what cannot be written to, why, and what to do."""
+    """The error for the user: the directory, the cause, and what to do."""
     cause = _SENTENCES.get(error.errno or 0)
     if error.errno == errno.ENOSPC:
         cause = _NO_INODES if _has_no_inodes(root) else _DISK_FULL

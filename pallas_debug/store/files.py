@@ -1,4 +1,4 @@
-"""The one place that opens files of a dump directory: a dump is data that somebody may have sent.
+"""The only code that opens files of a dump directory, which may come from someone else.
 
 A path is opened one component at a time, relative to the folder opened before it, and no link is
 followed on the way. A link that stays within the directory is resolved first, and what it resolves
@@ -183,7 +183,7 @@ def open_named(path: Path, limit: int = MAX_TEXT) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of that name. Whether it can be read, opening it tells."""
+    """Whether there is anything of that name, readable or not."""
     return os.path.lexists(path)
 
 
@@ -232,10 +232,6 @@ def _listable(folder: Path, root: Path) -> int:
         raise DumpDirectoryError(
             f"{one_line(folder)} cannot be listed: {error.strerror}."
         ) from error
-
-
-def _unlistable(folder: Path, error: OSError) -> DumpDirectoryError:
-    return DumpDirectoryError(f"{one_line(folder)} cannot be listed: {error.strerror}.")
 
 
 def check_name(name: str, manifest: Path) -> None:
@@ -344,7 +340,7 @@ def _step(name: str, flags: int, fd: int) -> int:
 
 
 def _read(fd: int, path: Path, limit: int) -> bytes:
-    """All that a descriptor gives, which is closed; a file may grow, or be a lie of its system."""
+    """Read a descriptor to its end and close it. The size may be wrong: files grow."""
     try:
         with os.fdopen(fd, "rb", buffering=0) as file:
             data = file.read(os.fstat(fd).st_size + 1) or b""
@@ -362,7 +358,7 @@ def _read(fd: int, path: Path, limit: int) -> bytes:
 def _check_kind(mode: int, path: Path) -> None:
     if stat.S_ISREG(mode):
         return
-    kind = next((words for test, words in _KINDS if test(mode)), "something else")
+    kind = next((name for test, name in _KINDS if test(mode)), "something else")
     raise DumpFormatError(
         f"{one_line(path)} is {kind} and not a regular file, so it was not read. "
         "Delete it and dump again."

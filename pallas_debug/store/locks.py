@@ -1,8 +1,8 @@
-"""Locks between processes, held through files: bounded waits that name the holder.
+"""Locks between processes, through files, with bounded waits that name the holder.
 
-`flock` belongs to an open file: it ends with the process that holds it, however that ends, and it
-works between PID namespaces of one kernel. Some network file systems have no such locks; there
-`LocksUnavailable` is raised, and it is for the caller to go on without.
+`flock` belongs to an open file: it ends with the process, however that ends, and works between PID
+namespaces of one kernel. Some network file systems have no such locks and raise `LocksUnavailable`;
+callers continue without.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pathlib import Path
 from pallas_debug.errors import LockTimeoutError, WorkerError
 
 SAY_AFTER = 2.0
-"""Seconds of waiting after which the user is told who holds the lock."""
+"""Seconds of waiting before the user learns who holds the lock."""
 
 WAIT_MARGIN = 5.0
-"""Seconds, beside those for the compilation, that the holder of a lock is given: it also lowers the
-kernel and starts a compiler process."""
+"""Seconds added to those for the compilation, as the holder also lowers the kernel and starts a
+compiler process."""
 
 _INTERVALS = 0.01, 0.1
-"""Seconds between two attempts: at first, and at most."""
+"""Seconds between attempts: initial and maximum."""
 
 _UNAVAILABLE = frozenset({errno.EOPNOTSUPP, errno.ENOTSUP, errno.ENOLCK, errno.ENOSYS})
 _HELD = frozenset({errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES})
@@ -48,8 +48,8 @@ class Waiting:
     """How to wait for a lock.
 
     Attributes:
-      timeout: seconds after which waiting is given up.
-      warn: called with a sentence when waiting takes long.
+      timeout: maximum seconds to wait.
+      warn: called with a message when waiting takes long.
       stop: set to end all waiting at once.
     """
 
@@ -60,7 +60,7 @@ class Waiting:
 
 @dataclass(frozen=True, kw_only=True)
 class Holder:
-    """The process that holds a lock, as it recorded itself in the lock's file."""
+    """The process that holds a lock, as recorded in the lock's file."""
 
     pid: int
     host: str
@@ -113,7 +113,7 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
     Args:
       path: the lock's file; it stays when the lock is released.
       task: what the lock is held for, as in "compiling softmax for v5e".
-      waiting: for how long, and who is told.
+      waiting: how long, and whom to warn.
 
     Raises:
       LocksUnavailable: the file system has no locks.
@@ -152,7 +152,6 @@ def _acquire(opened: int, path: Path, task: str, waiting: Waiting) -> None:
 
 
 def _sentence(found: Holder | None, task: str, waiting: Waiting) -> str:
-    """What the user is told while waiting."""
     bound = f"waiting ends after {waiting.timeout:g} s"
     if found is None:
         return f"{task} waits for another process that holds the same lock; {bound}"
@@ -172,7 +171,7 @@ def _timed_out(found: Holder | None, path: Path, task: str, waiting: Waiting) ->
 
 
 def holder(opened: int) -> Holder | None:
-    """Who holds the lock of an open file; None where that is not recorded."""
+    """The holder of the lock of an open file; None if it is not recorded."""
     try:
         record = json.loads(os.pread(opened, _MAX_RECORD, 0))
         return Holder(
@@ -187,7 +186,7 @@ def holder(opened: int) -> Holder | None:
 
 
 def _record(opened: int, task: str) -> None:
-    """Write who we are into the lock's file, for those who wait."""
+    """Record this process in the lock's file, for those that wait."""
     record = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -202,9 +201,9 @@ def _record(opened: int, task: str) -> None:
 
 
 def _command() -> str:
-    """The command line as one would type it, without the interpreter."""
-    words = list(getattr(sys, "argv", None) or ["python"])
-    return " ".join([os.path.basename(words[0]) or "python", *words[1:]])  # noqa: PTH119
+    """The command line as typed, without the interpreter."""
+    argv = list(getattr(sys, "argv", None) or ["python"])
+    return " ".join([os.path.basename(argv[0]) or "python", *argv[1:]])  # noqa: PTH119
 
 
 def _printable(text: str) -> str:

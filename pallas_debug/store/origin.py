@@ -1,9 +1,9 @@
 """Which dumps were made by this user on this machine: a key that stays here, and signatures.
 
-Beside each file that `reproduce` runs there is one with an HMAC-SHA256 over it and the kernel's
-digest. The key is a file of the user's that no dump holds, so a dump that was sent to somebody, and
-comes back changed, does not pass for one of this machine. A signature says who wrote a file, and
-nothing of whether it is harmless.
+Each file that `reproduce` runs has a neighbour with an HMAC-SHA256 over it and the kernel's digest.
+The key is a file of the user's that is never part of a dump, so a dump that was sent elsewhere and
+comes back changed does not pass for one of this machine. A signature says who wrote a file, not
+whether it is harmless.
 """
 
 from __future__ import annotations
@@ -18,10 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
-SUFFIX = ".hmac"
-"""Of the file beside a signed one."""
-
-STABLEHLO = "stablehlo.mlir"
+from pallas_debug.store.layout import SIGNATURE
 
 _KEY = "origin.key"
 _KEY_BYTES = 32
@@ -35,7 +32,7 @@ C = TypeVar("C", bytes, bytes | Path)
 def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     """The files of a folder and, if this one is among them, its signature.
 
-    Where no key can be had, which costs a question at `reproduce --run`, there is none.
+    Without a key there is no signature, and `reproduce --run` asks first.
 
     Args:
       digest: the kernel's.
@@ -44,7 +41,7 @@ def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
     key = _key(is_made=True) if isinstance(content, bytes) else None
     if key is None or not isinstance(content, bytes):
         return dict(files)
-    return {**files, name + SUFFIX: _signature(key, digest, name, content).encode() + b"\n"}
+    return {**files, name + SIGNATURE: _signature(key, digest, name, content).encode() + b"\n"}
 
 
 def is_ours(digest: str, file: Path, content: bytes) -> bool:
@@ -54,7 +51,7 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
         return False
     try:
         descriptor = os.open(
-            file.with_name(file.name + SUFFIX), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+            file.with_name(file.name + SIGNATURE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
         )
         with os.fdopen(descriptor, "rb") as opened:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -66,7 +63,7 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
 
 
 def key_file() -> Path:
-    """Where the key is; honours `XDG_STATE_HOME`."""
+    """File of the key; honours `XDG_STATE_HOME`."""
     given = os.environ.get("XDG_STATE_HOME", "")
     state = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
     return state / "pallas-debug" / _KEY
@@ -79,7 +76,7 @@ def _signature(key: bytes, digest: str, name: str, content: bytes) -> str:
 
 
 def _key(*, is_made: bool) -> bytes | None:
-    """The key; None where there is none and none can be made, or others may read or write it."""
+    """The key; None if there is none and none can be made, or if others can read or write it."""
     try:
         path = key_file()
         found = _read(path)

@@ -3,7 +3,7 @@
 A file is `<nanoseconds>-<4 digits>-mosaic-dump-<kernel>-<pass>.txt`. All passes of one compile
 share the nanoseconds, but for `post-deserialization` (number 0000), which is written several
 times beforehand under nanoseconds of its own. Up to libtpu 0.0.42 the kernel is always
-`anonymous`; its name then stands in the text. The pass that failed ends in `-failed`; a file in
+`anonymous`; its name is then in the text. The pass that failed ends in `-failed`; a file in
 MLIR bytecode ends in `.mlirbc`.
 """
 
@@ -53,7 +53,7 @@ class RawCompile:
     """The files of one compile of one kernel.
 
     Attributes:
-      written: the kernel as it stands in the names.
+      written: the kernel as the file names have it.
       folder: that the files are in.
       files: their names.
       early: what was written before the compile and belongs to it.
@@ -68,7 +68,7 @@ class RawCompile:
 
     @functools.cached_property
     def passes(self) -> tuple[RawPass, ...]:
-        """In their order. Parsed when they are asked for, as there may be many compiles."""
+        """In order. Parsed lazily, as there may be many compiles."""
         found = [_pass(self.folder, name, self.written) for name in self.files]
         passes = sorted(filter(None, found), key=lambda p: p.number)
         if self.early is not None and passes[0].number != 0:
@@ -82,7 +82,7 @@ class RawCompile:
 
 
 def compiles(paths: Iterable[Path]) -> list[RawCompile]:
-    """The compiles that `paths` hold, oldest first; names that are no dumps are passed over."""
+    """The compiles among `paths`, oldest first; other names are skipped."""
     folders: dict[Path, list[str]] = {}
     for path in paths:
         folders.setdefault(path.parent, []).append(path.name)
@@ -91,7 +91,7 @@ def compiles(paths: Iterable[Path]) -> list[RawCompile]:
 
 
 def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
-    """The same of the files of one folder, by their names. There may be hundred thousands."""
+    """`compiles` for the names of files in one folder, of which there may be 100,000s."""
     found: list[RawCompile] = []
     early: dict[str, RawCompile] = {}
     for stamp, written, group in sorted(_by_kernel(_by_stamp(names)), key=lambda item: item[:2]):
@@ -109,10 +109,20 @@ def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
     return sorted(found, key=lambda c: c.stamp)
 
 
+def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
+    """The compiles in a folder by kernel, with a number from the second of a kernel on."""
+    found: dict[str, RawCompile] = {}
+    counts: dict[str, int] = {}
+    for this in compiles_in(folder, names):
+        counts[this.kernel] = count = counts.get(this.kernel, 0) + 1
+        found[this.kernel if count == 1 else f"{this.kernel}#{count}"] = this
+    return found
+
+
 def outline(passes: Sequence[RawPass]) -> list[Pass]:
     """The passes of one compile by the sizes and times of their files.
 
-    A text is read only where it is as long as the one before. No pass has a digest; each names
+    A text is read only if it is as long as the one before. Passes have no digests, and each names
     its file.
 
     Raises:
@@ -144,7 +154,7 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
 
 
 def same_text(a: Path, b: Path) -> bool:
-    """Whether two files hold the same.
+    """Whether two files have the same content.
 
     Raises:
       OSError, DumpFormatError: one has gone, or is refused.
@@ -192,7 +202,7 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
 
 
 def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
-    """What the name of a file says; None if it is no pass in text."""
+    """The pass in a file, by its name; None if it is not a pass in text form."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -228,7 +238,7 @@ def _by_kernel(groups: dict[str, list[str]]) -> Iterator[tuple[int, str, list[st
 
 
 def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
-    """The kernel of all files of a stamp, where that is quickly told, as it nearly always is."""
+    """Fast path: the kernel of all files of a stamp, if they clearly share one."""
     telling = filter(None, (_FILE.fullmatch(name) for name in names if name.endswith(_FILES)))
     told = {_told(match["words"]) for match in telling}
     if len(told) != 1:
@@ -241,8 +251,8 @@ def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
 def _kernels(words: Sequence[str]) -> list[str]:
     """The kernel in each `<kernel>-<pass>` of the files that share one stamp.
 
-    Either part may hold `-post-` or `-original`. Two passes have names that no other pass ends
-    in, and tell the kernel's; without them it is what could be the kernel's in every file.
+    Either part may contain `-post-` or `-original`. Two passes have suffixes that no other pass
+    has, and thereby give the kernel's name; without them it is what fits every file.
     """
     told = {_told(w) for w in words if w.endswith(_TELLING)}
     untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]

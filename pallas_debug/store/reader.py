@@ -1,7 +1,6 @@
-"""Reading dump directories: ours, and plain ones of raw libtpu dumps, through one face.
+"""Reader for dump directories: ours, and plain ones of raw libtpu dumps.
 
-What cannot be read is a `problem` of the kernel or compilation that it belongs to; the rest of
-the directory stays readable.
+What cannot be read becomes the `problem` of its kernel or compilation; the rest stays readable.
 """
 
 from __future__ import annotations
@@ -16,16 +15,15 @@ from pathlib import Path, PurePath
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.report import one_line
-from pallas_debug.store import files, raw, schema
-from pallas_debug.store.names import KERNEL, RUNS
-from pallas_debug.store.stored import LLO as LLO
-from pallas_debug.store.stored import LOG as LOG
-from pallas_debug.store.stored import OF_TARGET, STAGE_FILES, names_in, read_compilation
-from pallas_debug.store.stored import PASSES as PASSES
-from pallas_debug.store.stored import RAW_TARGET as RAW_TARGET
-from pallas_debug.store.stored import StoredCompilation as StoredCompilation
-from pallas_debug.store.stored import StoredKernel as StoredKernel
-from pallas_debug.store.stored import StoredText as StoredText
+from pallas_debug.store import files, raw, schema, texts
+from pallas_debug.store.layout import DOCUMENT, KERNEL, RAW_TARGET, RUNS
+from pallas_debug.store.stored import (
+    StoredCompilation,
+    StoredKernel,
+    names_in,
+    read_compilation,
+)
+from pallas_debug.store.texts import StoredText
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,13 +42,13 @@ class DumpReader:
         """The kernels, by name; those of raw dumps by age.
 
         Raises:
-          DumpDirectoryError: the directory can be listed no more.
+          DumpDirectoryError: the directory can no longer be listed.
         """
         if self._is_kernel:
             return [_read_kernel(self.root, self.root)]
         folders, names = _scanned(self.root)
         kernels = [_read_kernel(self.root / name, self.root) for name in folders]
-        for name, compile_ in _raw_compiles(self.root, names).items():
+        for name, compile_ in raw.named_compiles(self.root, names).items():
             kernels.append(_raw_kernel(self.root, name, compile_, raw.describe))
         return kernels
 
@@ -60,29 +58,29 @@ class DumpReader:
         return files.is_there(self.root / KERNEL)
 
     def names(self) -> list[str]:
-        """What `read` takes: nothing is read for it but the directory itself.
+        """The names that `read` takes, from the directory listing alone.
 
-        Raw dumps by libtpu 0.0.42 and before are the exception: a kernel's name stands in its
-        first file.
+        For raw dumps by libtpu 0.0.42 and before, the first file of each kernel is read, too: it
+        contains the name.
 
         Raises:
-          DumpDirectoryError: the directory can be listed no more.
+          DumpDirectoryError: the directory can no longer be listed.
         """
         if self._is_kernel:
             return [_name_of(self.root)]
         folders, names = _scanned(self.root)
-        found = _raw_compiles(self.root, names)
-        # Others may read meanwhile: what stays is there all the time.
+        found = raw.named_compiles(self.root, names)
+        # Other threads may be reading: entries that remain are never missing.
         self._raw.update(found)
         for name in self._raw.keys() - found.keys():
             del self._raw[name]
         return [*folders, *found]
 
     def read(self, name: str) -> StoredKernel:
-        """One kernel of `names`; where its folder cannot be read, its `problem` says why.
+        """One kernel of `names`; if its folder cannot be read, its `problem` says why.
 
-        Of raw dumps no more is read than tells which passes changed something: they come without
-        digests.
+        Raw dumps are read only as far as needed to know which passes changed something, and come
+        without digests.
         """
         if self._is_kernel:
             return _read_kernel(self.root, self.root)
@@ -101,27 +99,12 @@ class DumpReader:
         return self._raw.get(name)
 
     def texts(self, name: str) -> Iterator[StoredText]:
-        """The texts of one kernel of `names` that a search goes through, each file once.
-
-        Found by the names of the files, none of which is read. The source and the compiler's log
-        are left out: they are not what the compiler made of a kernel.
-        """
+        """The texts of one kernel of `names` that a search covers; see `texts.texts_of_folder`."""
         folder = self.root if self._is_kernel else self.root / name
-        if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
-            yield from _raw_texts(self._find_raw(name))
-            return
-        if files.is_there(folder / STAGE_FILES["jaxpr"]):
-            path = folder / STAGE_FILES["jaxpr"]
-            yield StoredText(path=path, root=self.root, target=None, stage="jaxpr")
-        for target in names_in(folder, self.root, of_folders=True):
-            for stage in OF_TARGET:
-                path = folder / target / STAGE_FILES[stage]
-                if files.is_there(path):
-                    yield StoredText(path=path, root=self.root, target=target, stage=stage)
-            for inner in (folder / target / PASSES, folder / target / LLO):
-                for file in names_in(inner, self.root, of_folders=False):
-                    path = inner / file
-                    yield StoredText(path=path, root=self.root, target=target, stage=path.stem)
+        if os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+            yield from texts.texts_of_folder(folder, self.root, name)
+        elif (compile_ := self._find_raw(name)) is not None:
+            yield from texts.raw_texts(name, compile_)
 
     def find(self, wanted: str) -> StoredKernel:
         """The kernel by its folder's name, its own name, or a unique start of either.
@@ -149,15 +132,15 @@ class DumpReader:
         raise UsageError(f"no kernel {wanted!r} in {root}; there are: {listed}{more}")
 
     def runs(self) -> list[RunRecord]:
-        """What tests and scripts recorded, run by run; records that cannot be read are left out."""
+        """Records of tests and scripts, run by run, without those that cannot be read."""
         return list(self.iter_runs())
 
     def iter_runs(self) -> Iterator[RunRecord]:
-        """The same, each read when it is asked for."""
+        """`runs`, lazily."""
         for run in names_in(self.root / RUNS, self.root, of_folders=True):
             for file in names_in(self.root / RUNS / run, self.root, of_folders=False):
                 path = self.root / RUNS / run / file
-                if path.suffix == ".json":
+                if path.suffix == DOCUMENT:
                     with contextlib.suppress(OSError, DumpFormatError):
                         yield schema.decode(files.read(path, self.root), RunRecord, path)
 
@@ -181,7 +164,7 @@ def read_text(path: Path) -> str:
 
 
 def _scanned(root: Path) -> tuple[list[str], list[str]]:
-    """The folders of kernels by name, and the files as they come.
+    """The folders of kernels, sorted, and the names of files.
 
     Raises:
       DumpDirectoryError: the directory cannot be listed.
@@ -196,7 +179,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _name_of(folder: Path) -> str:
-    """The name of a folder, which `.` does not show. Links in a circle are no error here."""
+    """The name of a folder, even if it is given as `.`; circular links are no error."""
     return PurePath(os.path.realpath(folder)).name
 
 
@@ -225,22 +208,6 @@ def _read_kernel(folder: Path, root: Path) -> StoredKernel:
         compilations=compilations,
         root=root,
     )
-
-
-def _raw_compiles(root: Path, names: list[str]) -> dict[str, raw.RawCompile]:
-    """Compiles by what they are called here: by their kernel, and a number from the second on."""
-    found: dict[str, raw.RawCompile] = {}
-    counts: dict[str, int] = {}
-    for compile_ in raw.compiles_in(root, names):
-        counts[compile_.kernel] = count = counts.get(compile_.kernel, 0) + 1
-        found[compile_.kernel if count == 1 else f"{compile_.kernel}#{count}"] = compile_
-    return found
-
-
-def _raw_texts(compile_: raw.RawCompile | None) -> Iterator[StoredText]:
-    for this in compile_.passes if compile_ else ():
-        stage = f"{this.number:02d}-{this.name}"
-        yield StoredText(path=this.path, root=this.path.parent, target=RAW_TARGET, stage=stage)
 
 
 Describe = Callable[[Sequence[raw.RawPass]], list[Pass]]
@@ -275,7 +242,7 @@ def _raw_kernel(
 
 
 def _raw_failure(compile_: raw.RawCompile) -> Failure | None:
-    """What the files tell of a failure: the message is not among it."""
+    """The failure as far as the files show it; the message is not among them."""
     failed = next((p for p in compile_.passes if p.failed), None)
     if failed is not None:
         message = f"the pass {failed.name} failed; raw dumps do not hold the message"

@@ -1,11 +1,12 @@
-"""JSON documents of a dump directory: dataclasses of `model.py` with a version around them.
+"""JSON documents of a dump directory: versioned dataclasses of `model.py`.
 
-A document carries the tool's name, its kind and the schema's version, and is checked against the
-dataclass as it is read. What does not fit is a `DumpFormatError` that says which file and why.
+A document carries the tool's name, its kind and the schema's version, and is validated against the
+dataclass when it is read. A mismatch is a `DumpFormatError` that names the file and the reason.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import math
 from collections.abc import Iterable, Iterator
@@ -15,12 +16,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from pallas_debug.errors import DumpFormatError
-from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine
+from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
 from pallas_debug.report import one_line
 
 TOOL = "pallas-debug"
-VERSION = 1
-"""Raised when a reader of the version before would misread what is written."""
+VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2}
+"""By document; raised when a reader of the version before would misread what is written."""
 
 KINDS: dict[type, str] = {Kernel: "kernel", Compilation: "compilation", RunRecord: "run"}
 
@@ -28,16 +29,16 @@ MAX_DIMENSIONS = 256
 """Maximum number of dimensions of a grid, an array or a block; numpy has 64."""
 
 MAX_NUMBER = (1 << 63) - 1
-"""Maximum of a size, a count or a line number: what 64 bits hold."""
+"""Maximum of a size, a count or a line number: 64 bits, signed."""
 
 T = TypeVar("T", Kernel, Compilation, RunRecord)
 
 
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
-    """The document as JSON that a person can read."""
-    import json  # not where dumps are only read
+    """The document as indented JSON."""
+    import json  # readers do without
 
-    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSION}
+    head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
     # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
     text = json.dumps(head | msgspec.to_builtins(document), ensure_ascii=False, indent=1)
     return text.encode(errors="replace")
@@ -80,11 +81,13 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
             f"{where} has no schema number (its `schema` is {_quoted(version)}): it was edited. "
             "Delete its folder and dump again."
         )
-    if version > VERSION:
+    if version > VERSIONS[kind]:
         raise DumpFormatError(
-            f"{where} has schema {version!r}, newer than the {VERSION} that this pallas-debug "
-            "reads. Upgrade pallas-debug."
+            f"{where} has schema {version!r}, newer than the {VERSIONS[kind]} that this "
+            "pallas-debug reads. Upgrade pallas-debug."
         )
+    if kind is RunRecord and version == 1:
+        _upgrade_findings(document)
     try:
         found = msgspec.convert(document, kind)
     except (msgspec.ValidationError, RecursionError) as error:
@@ -101,6 +104,25 @@ def decode(data: bytes, kind: type[T], path: Path) -> T:
     return found
 
 
+def _upgrade_findings(run: dict[str, Any]) -> None:
+    """Bring the findings of a run of schema 1 to schema 2; leave what is malformed as it is.
+
+    They were flat, joined their engines and targets by commas, and had names of `faults.FORMER`.
+    """
+    findings = run.get("findings")
+    for finding in findings if isinstance(findings, list) else ():
+        if not isinstance(finding, dict):
+            continue
+        names = [field.name for field in dataclasses.fields(Witness)]
+        witness = {name: finding.pop(name) for name in names if name in finding}
+        engine, values = finding.pop("engine", None), witness.get("values")
+        targets = values.pop("targets", None) if isinstance(values, dict) else None
+        for name, joined in (("engines", engine), ("targets", targets)):
+            if joined is not None:
+                finding[name] = joined.split(", ") if isinstance(joined, str) else joined
+        finding["witness"] = witness
+
+
 _MAX_QUOTED = 60
 """Maximum number of characters of a foreign value in a message."""
 
@@ -112,7 +134,7 @@ def _quoted(value: object) -> str:
 
 @functools.singledispatch
 def _wrong(document: object) -> Iterator[str]:
-    """What no writer would have written, though its types are right: a phrase for each."""
+    """Values that no writer produces, though their types are right: a phrase for each."""
     return iter(())
 
 
@@ -142,8 +164,8 @@ def _(compilation: Compilation) -> Iterator[str]:
 
 @_wrong.register
 def _(run: RunRecord) -> Iterator[str]:
-    yield from _wrong_lines("findings[].source", (f.source for f in run.findings))
-    yield from _wrong_lines("findings[].other", (f.other for f in run.findings))
+    yield from _wrong_lines("findings[].witness.source", (f.source for f in run.findings))
+    yield from _wrong_lines("findings[].witness.other", (f.other for f in run.findings))
     yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
     yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
 

@@ -1,10 +1,10 @@
-"""Temporary folders that say by a lock whether their owner is alive, and the sweep of the others.
+"""Temporary folders with a lock that shows whether their owner is alive, and a sweep of orphans.
 
-A process ID says nothing here: in another PID namespace (a second container with the same host
-name) it belongs to another process, or to none. A lock inside the folder is held while its owner
-writes, and the kernel releases it when the owner dies. Only where that cannot be judged, because
-the file system has no locks or the folder was made under another kernel (another host, or before a
-reboot), a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
+A process ID is no help: in another PID namespace (a second container with the same host name) it
+belongs to another process, or to none. The owner locks a file inside the folder while it writes,
+and the kernel releases the lock when the owner dies. If locks cannot decide, because the file
+system has none or the folder was made under another kernel (another host, or before a reboot), a
+folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ from functools import cache
 from pathlib import Path
 
 from pallas_debug.store import locks
-from pallas_debug.store.names import clean
-
-LOCK = ".lock"
-"""Name of the lock's file inside each folder."""
+from pallas_debug.store.layout import LOCK, clean
 
 PREFIX = "pallas-debug-"
-"""Prefix of the names of all our folders in the system's temporary directory: one sweep of a new
-pool of compiler processes finds those of every kind."""
+"""Prefix of all our folders in the system's temporary directory, for one sweep to find them."""
 
 ABANDONED_AFTER = 24 * 3600.0
-"""Seconds without a change after which a folder counts as abandoned, where no lock can tell."""
+"""Seconds without a change before a folder counts as abandoned, if locks cannot decide."""
 
 
 class Scratch:
@@ -76,7 +72,7 @@ class Scratch:
     def _close(self) -> None:
         with contextlib.suppress(IndexError):
             # `pop` is atomic: two threads may remove the folder at once, and a descriptor that is
-            # closed twice may be somebody else's by then.
+            # closed twice may belong to another file by then.
             os.close(self._locks.pop())
 
     def disown(self) -> None:
@@ -90,7 +86,7 @@ class Scratch:
 
 
 def delete(path: Path) -> None:
-    """Delete such a folder, its lock last: after a kill in between, the next sweep goes on."""
+    """Delete such a folder, its lock last: after a kill in between, the next sweep continues."""
     with contextlib.suppress(OSError):
         for below in path.iterdir():
             if below.name != LOCK:
@@ -130,8 +126,7 @@ def sweep(
       parent: where to look; nothing happens where it cannot be listed.
       prefix: that the names of the folders have.
       unlocked: whether folders without a lock's file count too, by their age.
-      recover: called with a folder before it is deleted, and with one that may be abandoned but
-        is not old enough to be deleted.
+      recover: called with each folder that is deleted, or would be if it were older.
     """
     try:
         with os.scandir(parent) as entries:
@@ -158,7 +153,7 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
     try:
         try:
             if not locks.try_lock(opened):
-                return  # somebody writes there
+                return  # its owner is alive
             decides = identity.startswith(f"{_kernel()}-") and _is_file(opened, path / LOCK)
         except locks.LocksUnavailable:
             decides = False
@@ -211,7 +206,7 @@ def _identity() -> str:
 
 @cache
 def _kernel() -> str:
-    """The running kernel, the same in all its containers: locks hold among its processes."""
+    """Identity of the running kernel, within which locks work; the same in all its containers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")
     except OSError:

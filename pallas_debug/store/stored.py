@@ -1,6 +1,6 @@
-"""What a dump directory holds of a kernel: its texts, its compilations, or what is wrong with it.
+"""A kernel in a dump directory: its files, its compilations, or what is wrong with it.
 
-Nothing here opens a file; `files.py` does.
+Files are opened by `files.py` alone.
 """
 
 from __future__ import annotations
@@ -16,33 +16,18 @@ from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
 from pallas_debug.report import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.names import COMPILATION
-
-RAW_TARGET = "raw"
-"""The target's name where libtpu's files do not say which chip they were made for."""
-
-LLO, LOG, PASSES = "llo", "compiler.log", "passes"
-"""Below a target's folder: what comes after the passes, what the compiler said, and they."""
-
-STAGE_FILES: dict[Stage, str] = {
-    "source": "source.py",
-    "jaxpr": "jaxpr.txt",
-    "stablehlo": "stablehlo.mlir",
-    "mosaic": "mosaic.mlir",
-}
+from pallas_debug.store.layout import COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES
 
 _OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
-"""The stages that are the same for every target."""
-
-OF_TARGET: tuple[Stage, ...] = ("stablehlo", "mosaic")
+"""Stages that are the same for every target."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StoredCompilation:
-    """A compilation in a dump directory, or what is wrong with it.
+    """A compilation in a dump directory, or the problem with it.
 
     Attributes:
-      root: the directory that was named, which nothing is read outside of; None for `folder`.
+      root: the directory that the user named, which limits reading; None for `folder`.
     """
 
     folder: Path
@@ -51,6 +36,15 @@ class StoredCompilation:
     problem: str | None = None
     root: Path | None = None
 
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """The passes, in their order.
+
+        Raises:
+          DumpFormatError: the compilation cannot be read.
+        """
+        return self._read().passes
+
     def find_pass(self, wanted: str) -> Pass:
         """The pass by its number (`13`), its name or a unique part of it.
 
@@ -58,7 +52,7 @@ class StoredCompilation:
           UsageError: none matches, or several do; the message lists them.
           DumpFormatError: the compilation cannot be read.
         """
-        passes = self._read().passes
+        passes = self.passes
         number = int(wanted) if wanted.isdecimal() and len(wanted) < 10 else None
         exact = [p for p in passes if p.number == number or p.name == wanted]
         found = exact or [p for p in passes if wanted in p.name]
@@ -85,12 +79,12 @@ class StoredCompilation:
         return self.file(wanted).path
 
     def file(self, wanted: Pass) -> DumpFile:
-        """The file that holds the text after a pass.
+        """The file of the text after a pass.
 
         Raises:
           DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
         """
-        passes = self._read().passes
+        passes = self.passes
         folder = one_line(self.folder)
         if wanted not in passes:
             raise DumpFormatError(f"{folder} has no pass {one_line(wanted.name)!r}")
@@ -102,7 +96,7 @@ class StoredCompilation:
         return self._file(latest.file, _record_of(self._read(), latest))
 
     def named(self, name: str) -> DumpFile:
-        """A file by its path below the target's folder, whether it is there or not.
+        """A file by its path below the target's folder, whether it exists or not.
 
         Raises:
           DumpFormatError: it would not lie below the folder.
@@ -112,7 +106,7 @@ class StoredCompilation:
         return self._file(name, record)
 
     def others(self) -> list[Path]:
-        """The files beside the passes: those of LLO, by name, and the compiler's log."""
+        """The files other than stages and passes: LLO by name, then the compiler's log."""
         if self.target == RAW_TARGET:
             return []
         inner = self.folder / LLO
@@ -121,10 +115,9 @@ class StoredCompilation:
         return [*llo, log] if files.is_there(log) else llo
 
     def damaged(self) -> list[str]:
-        """A sentence for each file that is not as the manifest records it, by existence and size.
+        """A message for each file that is missing or has another size than recorded.
 
-        No text is read for it. Dumps made before manifests recorded all files are compared by
-        their passes alone.
+        Reads no text. Dumps from before manifests recorded all files are compared by their passes.
         """
         made = self.compilation
         if made is None or self.target == RAW_TARGET:
@@ -163,7 +156,7 @@ class StoredCompilation:
         )
 
     def _reread(self, name: str) -> FileRecord | None:
-        """What the manifest says of a file now: the folder may have been replaced since."""
+        """The manifest's current record of a file: the folder may have been replaced since."""
         found = read_compilation(self.folder, self._root)
         made = found.compilation if found is not None else None
         if made is None or made == self.compilation:
@@ -178,37 +171,17 @@ class StoredCompilation:
 
 
 def _record_of(compilation: Compilation, of: Pass) -> FileRecord:
-    """The size and digest of a pass's text: of the files' table, or of the pass itself."""
+    """Size and digest of a pass's text, from the files' table or the pass itself."""
     recorded = compilation.files.get(of.file or "")
     return recorded or FileRecord(size=of.size, sha256=of.sha256)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StoredText:
-    """A text of a kernel, known by its file alone.
-
-    Attributes:
-      root: the directory that was named, which nothing is read outside of.
-      target: its folder's name; None where the text is the same for every target.
-      stage: `jaxpr`, `13-infer-vector-layout`.
-    """
-
-    path: Path
-    root: Path = field(compare=False)
-    target: str | None
-    stage: str
-
-    def open(self) -> int:
-        """A descriptor of the text; see `DumpFile.open`."""
-        return DumpFile(path=self.path, root=self.root).open()
-
-
-@dataclass(frozen=True, kw_only=True)
 class StoredKernel:
-    """A kernel in a dump directory, or what is wrong with its folder.
+    """A kernel in a dump directory, or the problem with its folder.
 
     Attributes:
-      root: the directory that was named, which nothing is read outside of; None for `folder`.
+      root: the directory that the user named, which limits reading; None for `folder`.
     """
 
     name: str
@@ -238,7 +211,7 @@ class StoredKernel:
         """The text of a stage before the compiler's passes.
 
         Raises:
-          UsageError: the stage was not dumped (a raw directory holds passes alone).
+          UsageError: the stage was not dumped (raw dumps have only passes).
           DumpFormatError: it cannot be read, is refused, or is damaged.
         """
         if self.stage_path(stage, target) is None:
@@ -273,7 +246,7 @@ class StoredKernel:
 
 
 def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
-    """What a folder holds of either kind, by name; nothing where it is not there."""
+    """Names of the files or folders in a folder, sorted; none if it does not exist."""
     try:
         found = files.listed(folder, root)
     except DumpDirectoryError:
@@ -282,7 +255,7 @@ def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
 
 
 def read_compilation(folder: Path, root: Path) -> StoredCompilation | None:
-    """The compilation in a folder; None if it is no target's, or being replaced at this moment."""
+    """The compilation in a folder; None if it is not a target's, or is being replaced."""
     path = folder / COMPILATION
     try:
         made = schema.decode(files.read(path, root), Compilation, path)

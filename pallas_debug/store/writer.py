@@ -1,16 +1,15 @@
-"""Writing a dump directory: many processes and hosts at the same time, and any of them may die.
+"""Writer of a dump directory, for many processes and hosts at once, any of which may die.
 
 Nothing is written in place. Files are made in a folder of their own under `.tmp/`, flushed, and
-renamed to where they belong in one step, so a reader never meets half of a folder, and neither a
-kill nor a power failure loses what was there before. Where one step is not enough, what a run
-leaves behind under `.tmp/` says how to finish or undo it; `Store` does so when it is opened.
+renamed into place in one step, so a reader never sees half of a folder, and neither a kill nor a
+power failure loses what was there before. Where one step is not enough, the folder under `.tmp/`
+records how to finish or undo it; `Store` does so when it is opened.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
-from pallas_debug.store import locks, origin, schema, scratch
+from pallas_debug.store import layout, locks, origin, schema, scratch
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -29,31 +28,17 @@ from pallas_debug.store.disk import (
     is_as_recorded,
     read_regular,
 )
-from pallas_debug.store.names import COMPILATION as COMPILATION
-from pallas_debug.store.names import DIGITS as _DIGITS
-from pallas_debug.store.names import KERNEL as KERNEL
-from pallas_debug.store.names import PROGRAM as PROGRAM
-from pallas_debug.store.names import RUNS as RUNS
-from pallas_debug.store.names import clean, kernel_folder, target_folder
 
-_TMP = ".tmp"
-_LOCKS = ".locks"
 _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many kernels
 
-_NEW, _OLD, _OWNER = "new", "old", "belongs-to"
-"""In a folder under `.tmp/`: what is to be published, what it replaces, and where that was."""
-
-_OF_KERNEL = ("jaxpr.txt", "source.py", KERNEL)
-"""What `put_kernel` writes; the last one vouches for the others."""
-
-_PENDING = "pending-"
-"""Prefix under `.tmp/` of the files of a kernel that are about to replace those it has."""
+_OF_KERNEL = (layout.JAXPR, layout.SOURCE, layout.KERNEL)
+"""Files that `put_kernel` writes; the last one marks the folder as complete."""
 
 _FINAL = ("lowering", "compile")
-"""Stages whose failures compiling again would reproduce."""
+"""Stages whose failures are deterministic."""
 
 _ATTEMPTS = 3
-"""How often a folder is written again that somebody else deletes meanwhile."""
+"""Number of attempts at a folder that another process deletes while it is written."""
 
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
@@ -98,18 +83,18 @@ class Store:
 
     def folder(self, kernel: Kernel) -> Path:
         """Where this kernel's files are, or will be."""
-        return self.root / kernel_folder(kernel)
+        return self.root / layout.kernel_folder(kernel)
 
     def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
-        """Whether this store wrote or found a kernel, or its compilation for a target, whole.
+        """Whether this store wrote or found a kernel, or its compilation for a target.
 
-        What was attempted and failed, on a full disk say, is not kept.
+        Failed attempts, on a full disk for example, do not count.
         """
         folder = self.folder(kernel)
-        return (folder if target is None else folder / target_folder(target)) in self._kept
+        return (folder if target is None else folder / layout.target_folder(target)) in self._kept
 
     def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
-        """Those of `dumps` that it keeps, each with those of its compilations that it keeps."""
+        """The kept ones of `dumps`, each with its kept compilations."""
         return [
             replace(
                 dump,
@@ -122,16 +107,16 @@ class Store:
         ]
 
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
-        """Write what a kernel is; its folder.
+        """Write what a kernel is, and return its folder.
 
-        A folder that is there already keeps its compilations. Its files are replaced together:
+        An existing folder keeps its compilations. Its files are replaced together:
         after a kill in between, the next `Store` replaces the rest.
         """
         folder = self.folder(kernel)
-        files: dict[str, bytes] = {"jaxpr.txt": jaxpr.encode(errors="replace")}
+        files: dict[str, bytes] = {layout.JAXPR: jaxpr.encode(errors="replace")}
         if source is not None:
-            files["source.py"] = source.encode(errors="replace")
-        files[KERNEL] = schema.encode(kernel)
+            files[layout.SOURCE] = source.encode(errors="replace")
+        files[layout.KERNEL] = schema.encode(kernel)
         with self._explaining():
             is_there = not self._pending(folder).exists() and self._same(folder, files)
             if not is_there and (folder.exists() or not self._publish(files, folder)):
@@ -140,9 +125,11 @@ class Store:
         return folder
 
     def put_program(self, kernel: Kernel, program: str) -> Path:
-        """Write a kernel as a program of its own, beside what it is; the file."""
-        path = self.folder(kernel) / PROGRAM
-        files = origin.signed(kernel.digest, {PROGRAM: program.encode(errors="replace")}, PROGRAM)
+        """Write a kernel as a program of its own, and return the file."""
+        path = self.folder(kernel) / layout.PROGRAM
+        files = origin.signed(
+            kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
+        )
         with self._explaining():
             if not self._same(path.parent, files):
                 for name, content in files.items():
@@ -157,21 +144,21 @@ class Store:
         Args:
           files: contents by their path below the target's folder.
         """
-        folder = self.folder(kernel) / target_folder(compilation.target)
-        files = origin.signed(kernel.digest, files, origin.STABLEHLO)
+        folder = self.folder(kernel) / layout.target_folder(compilation.target)
+        files = origin.signed(kernel.digest, files, layout.STABLEHLO)
         with self._explaining():
             self._publish(files, folder, manifest=compilation)
         self._kept.add(folder)
         return folder
 
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
-        """The compilation that is here already under the same key, whole, or None.
+        """The complete compilation stored under the same key, or None.
 
         A damaged one counts as missing and will be replaced. So does one whose compiler died or
-        was stopped: that may be the machine's fault, and not the kernel's.
+        was stopped, which may not be the kernel's fault.
         """
-        folder = self.folder(kernel) / target_folder(target)
-        path = folder / COMPILATION
+        folder = self.folder(kernel) / layout.target_folder(target)
+        path = folder / layout.COMPILATION
         try:
             found = schema.decode(read_regular(path) or b"", Compilation, path)
         except DumpFormatError:
@@ -192,14 +179,13 @@ class Store:
           LockTimeoutError: another process held it for longer than this one waits.
           WorkerError: waiting was stopped.
         """
-        name = f"{kernel.digest[:_STRIPES]}-{target_folder(target)}"
+        name = f"{kernel.digest[:_STRIPES]}-{layout.target_folder(target)}"
         with self._locked(name, f"compiling {kernel.name} for {target}"):
             yield
 
     def put_run(self, record: RunRecord) -> Path:
-        """Write what one test or script used, under `runs/<run>/`."""
-        name = f"{clean(record.name)}-{_short(record.name)}.json"
-        path = self.root / RUNS / clean(record.run) / name
+        """Write what a test or script used, under `runs/<run>/`."""
+        path = self.root / layout.RUNS / layout.clean(record.run) / layout.run_file(record.name)
         with self._explaining():
             self._replace_file(path, schema.encode(record))
         return path
@@ -209,18 +195,20 @@ class Store:
     def _publish(
         self, files: Mapping[str, Content], folder: Path, manifest: Compilation | None = None
     ) -> bool:
-        """Make `folder` with `files` in it, at once.
+        """Make `folder` with `files` in it, atomically.
 
         Args:
-          manifest: of a target's folder, which replaces what is there; it is written last and
-            records the other files. Without one, a folder that is there stays.
+          manifest: of a target's folder, which replaces an existing one; it is written last and
+            records the other files. Without one, an existing folder stays.
 
         Returns:
-          False where `folder` is there already and stays.
+          False if `folder` existed already and stays.
         """
         for _ in range(_ATTEMPTS):
             with self._workspace() as workspace:
-                new = workspace / _NEW  # with the modes that the umask gives; its parent is private
+                new = (
+                    workspace / layout.NEW
+                )  # with the modes that the umask gives; its parent is private
                 written = self._write_folder(new, files, manifest)
                 if not _holds(new, written):
                     continue
@@ -236,14 +224,14 @@ class Store:
                     return True
                 self._undo(folder, *undo)  # another process deleted files before the rename
         raise DumpDirectoryError(
-            f"cannot dump to {self.root}: something deletes files under {_TMP}/ while they are "
-            "written. Stop cleaning the directory during a run; no half-written folder was left"
+            f"cannot dump to {self.root}: something deletes files under {layout.TMP}/ while they "
+            "are written. Stop cleaning the directory during a run; no half-written folder was left"
         )
 
     def _write_folder(
         self, new: Path, files: Mapping[str, Content], manifest: Compilation | None
     ) -> dict[str, FileRecord]:
-        """Write and flush a folder; what was written, by path below it."""
+        """Write and flush a folder; returns what was written, by path below it."""
         self._disk.make_folder(new)
         folders = {new: None}
         written: dict[str, FileRecord] = {}
@@ -256,26 +244,26 @@ class Store:
             written[name] = self._disk.write(path, content)
         if manifest is not None:
             document = schema.encode(replace(manifest, cached=False, files=dict(written)))
-            written[COMPILATION] = self._disk.write(new / COMPILATION, document)
+            written[layout.COMPILATION] = self._disk.write(new / layout.COMPILATION, document)
         self._disk.flush_all([*(new / name for name in written), *reversed(folders)])
         return written
 
     def _install(self, workspace: Path, folder: Path) -> tuple[Path, Path]:
-        """Put `new` in the place of `folder`; what `_undo` takes to reverse it.
+        """Replace `folder` by `new`, and return the arguments by which `_undo` reverses that.
 
-        What was there is in the workspace then.
+        The previous folder is then in the workspace.
         """
-        new, old = workspace / _NEW, workspace / _OLD
+        new, old = workspace / layout.NEW, workspace / layout.OLD
         while not self._rename_to_nothing(new, folder):
             with contextlib.suppress(FileNotFoundError):  # another process moved it just now
                 if self._disk.exchange(new, folder):
                     return new, folder
-                self._put_aside(folder, workspace, old)
+                self._move_away(folder, workspace, old)
         return (old, folder) if old.exists() else (folder, new)
 
-    def _put_aside(self, folder: Path, workspace: Path, old: Path) -> None:
-        """Move `folder` to `old`, where `_restore` finds it if this process dies next."""
-        owner = workspace / _OWNER
+    def _move_away(self, folder: Path, workspace: Path, old: Path) -> None:
+        """Move `folder` to `old`, where `_restore` finds it if this process dies."""
+        owner = workspace / layout.OWNER
         if owner.exists():
             self._disk.remove(old)  # another process has published in its place since
         else:
@@ -284,16 +272,16 @@ class Store:
         self._disk.rename(folder, old)
 
     def _undo(self, folder: Path, one: Path, other: Path) -> None:
-        """Take a folder out of sight that lost files as it was published."""
+        """Withdraw a folder that lost files while it was published."""
         with contextlib.suppress(OSError):
             if one == folder:
                 self._disk.rename(folder, other)
             elif not self._disk.exchange(one, folder):
-                self._disk.rename(folder, one.with_name("incomplete"))
+                self._disk.rename(folder, one.with_name(layout.INCOMPLETE))
                 self._disk.rename(one, folder)
 
     def _rename_to_nothing(self, old: Path, new: Path) -> bool:
-        """Rename a folder; False where there is something at `new`."""
+        """Rename a folder; False if `new` exists."""
         try:
             self._disk.rename(old, new)
         except OSError as error:
@@ -305,17 +293,17 @@ class Store:
     # Replacing files one by one.
 
     def _replace_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Replace several files of a kernel such that a kill does not leave a mixture for good.
+        """Replace several files of a kernel, such that a kill leaves no permanent mixture.
 
-        They are first published together under `.tmp/`. The next run replaces all of them.
+        They are first published together under `.tmp/`; the next run completes the replacement.
         """
         with self._writing(folder):
             self._complete(folder)
             if self._same(folder, files):
                 return
             with self._workspace() as workspace:
-                self._write_folder(workspace / _NEW, files, None)
-                self._disk.rename(workspace / _NEW, self._pending(folder))
+                self._write_folder(workspace / layout.NEW, files, None)
+                self._disk.rename(workspace / layout.NEW, self._pending(folder))
                 self._disk.flush(self._pending(folder).parent)
             self._complete(folder)
 
@@ -328,18 +316,18 @@ class Store:
             content = read_regular(pending / name)
             if content is not None and not self._same(folder, {name: content}):
                 self._replace_file(folder / name, content)
-        with self._workspace() as workspace:  # out of sight at once: half of them says nothing
-            self._disk.rename(pending, workspace / _OLD)
+        with self._workspace() as workspace:  # at once: half of them would be useless
+            self._disk.rename(pending, workspace / layout.OLD)
 
     def _pending(self, folder: Path) -> Path:
-        return self.root / _TMP / f"{_PENDING}{folder.name}"
+        return self.root / layout.TMP / f"{layout.PENDING}{folder.name}"
 
     def _replace_file(self, path: Path, content: Content) -> None:
         with self._workspace() as workspace:
-            self._disk.write(workspace / "file", content)
-            self._disk.flush(workspace / "file")
+            self._disk.write(workspace / layout.FILE, content)
+            self._disk.flush(workspace / layout.FILE)
             self._make_folders(path.parent)
-            self._disk.rename(workspace / "file", path)
+            self._disk.rename(workspace / layout.FILE, path)
             self._disk.flush(path.parent)
 
     def _same(self, folder: Path, files: Mapping[str, bytes]) -> bool:
@@ -350,12 +338,12 @@ class Store:
     # What killed processes left.
 
     def _recover(self) -> None:
-        """Finish or undo what processes were at when they died, and delete what they left."""
-        tmp = self.root / _TMP
+        """Finish or undo the work of processes that died, and delete their temporary files."""
+        tmp = self.root / layout.TMP
         if tmp.is_symlink() or not tmp.is_dir():
-            return  # a link in a directory that somebody else made leads to what is not ours
-        for pending in tmp.glob(f"{_PENDING}*"):
-            name = pending.name.removeprefix(_PENDING)
+            return  # a link in a directory that is not ours may lead anywhere
+        for pending in tmp.glob(f"{layout.PENDING}*"):
+            name = pending.name.removeprefix(layout.PENDING)
             folder = self.root / name
             if name.startswith(".") or folder.is_symlink() or not folder.is_dir():
                 continue
@@ -364,27 +352,26 @@ class Store:
         scratch.sweep(tmp, recover=self._restore)
 
     def _restore(self, workspace: Path) -> None:
-        """Put a folder back whose replacement was not published any more.
+        """Put a folder back whose replacement was never published.
 
-        This is safe even if the process that moved it is alive: it finds the folder, and moves it
-        again.
+        Safe even if the process that moved it is alive: it finds the folder, and moves it again.
         """
-        owner = read_regular(workspace / _OWNER)
-        if owner is None or not (workspace / _OLD).exists():
+        owner = read_regular(workspace / layout.OWNER)
+        if owner is None or not (workspace / layout.OLD).exists():
             return
         place = PurePosixPath(os.fsdecode(owner))
         if place.is_absolute() or ".." in place.parts or len(place.parts) != 2:
             return
         with contextlib.suppress(OSError):
-            if self._rename_to_nothing(workspace / _OLD, self.root / place):
+            if self._rename_to_nothing(workspace / layout.OLD, self.root / place):
                 self._disk.flush((self.root / place).parent)
 
     # Folders and locks.
 
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
-        """A folder under `.tmp/` that no sweep touches while this process lives."""
-        tmp = self.root / _TMP
+        """A folder under `.tmp/` that no sweep deletes while this process lives."""
+        tmp = self.root / layout.TMP
         with self._explaining():
             if not tmp.is_dir():
                 self._disk.make_folder(tmp)
@@ -397,12 +384,12 @@ class Store:
         finally:
             with contextlib.suppress(OSError):
                 for path in made.path.iterdir():
-                    if path.name != scratch.LOCK:
+                    if path.name != layout.LOCK:
                         self._disk.remove(path)
             made.remove()
 
     def _make_folders(self, path: Path) -> None:
-        """Create a folder and those above it, such that they survive a power failure."""
+        """Create a folder and its parents, such that they survive a power failure."""
         missing = [path]
         while not missing[-1].exists() and missing[-1].parent != missing[-1]:
             missing.append(missing[-1].parent)
@@ -419,11 +406,11 @@ class Store:
 
     @contextlib.contextmanager
     def _locked(self, name: str, task: str, *, at_once: bool = False) -> Iterator[None]:
-        """Hold a lock of this directory; where it has none, say so once and go on."""
+        """Hold a lock of this directory; if it has none, warn once and continue."""
         waiting = replace(self._waiting, timeout=0.0) if at_once else self._waiting
         with contextlib.ExitStack() as stack:
             if self._has_locks:
-                path = self.root / _LOCKS / f"{name}.lock"
+                path = self.root / layout.LOCKS / f"{name}{layout.LOCK}"
                 with self._explaining():
                     path.parent.mkdir(exist_ok=True)
                     try:
@@ -439,7 +426,7 @@ class Store:
 
     def _writing(self, folder: Path, *, at_once: bool = False) -> AbstractContextManager[None]:
         """Hold the lock for replacing a kernel's files."""
-        stripe = folder.name[-_DIGITS:][:_STRIPES]
+        stripe = folder.name[-layout.DIGITS :][:_STRIPES]
         return self._locked(stripe, f"writing {folder.name}", at_once=at_once)
 
     def _explaining(self) -> AbstractContextManager[None]:
@@ -447,9 +434,9 @@ class Store:
 
 
 def _records(compilation: Compilation) -> dict[str, FileRecord] | None:
-    """The files of a compilation with what is recorded of them; None where records disagree.
+    """The recorded files of a compilation; None if records disagree.
 
-    Dumps from before `Compilation.files` record their passes alone.
+    Dumps from before `Compilation.files` record only their passes.
     """
     records = dict(compilation.files)
     for this in compilation.passes:
@@ -471,13 +458,8 @@ def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:
 
 
 def _holds(folder: Path, written: Mapping[str, FileRecord]) -> bool:
-    """Whether a folder has what was written to it, by the sizes of its files."""
+    """Whether a folder contains what was written to it, by file sizes."""
     try:
         return all((folder / name).stat().st_size == r.size for name, r in written.items())
     except OSError:
         return False
-
-
-def _short(name: str) -> str:
-    """Tells apart names that are the same once they are cleaned, `t[a/b]` and `t[a b]`."""
-    return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:8]

@@ -1,16 +1,17 @@
-"""The terminal UI over dumps, `pallas-debug browse`.
+"""The terminal UI over dumps, `pallas-debug browse`. The only package that imports Textual.
 
-Floor 4. The only room that imports textual; everything it shows is read by `store/` and `ir/`.
+It reads dumps through `store/` and `ir/`, and never writes to them. From top to bottom, each part
+imports only from those below it:
+
+    run         a session from start to end: state, app, crash reports
+    app         `BrowseApp`: the workspace with all of its actions
+    commands/   actions, as mixins: moving, viewing, output
+    workspace   the main screen: its panes, what they show, how they are arranged
+    shell       generic app: prompt, title and status line, signals
+    panes/      kernels, steps, text, diff, trail and source, failure; modal screens
+    widgets/    views of lines: drawing, searching, highlighting, folding
+    model/      dumps as rows and texts; search over many texts; remembered state
+    keys        registry of actions, and the user's keymap
+    terminal    colours, hang-up, clipboard, editor and pager
+    _textual    workarounds that need private parts of Textual
 """
-
-import os
-
-FRAMES = 250
-"""Times a second that the screen may be drawn.
-
-After a change Textual waits for the next but one tick of this clock; at its own 60 ticks that would
-be most of what a key takes. Nothing is drawn at a tick before which nothing changed.
-"""
-
-# Read by Textual when it is imported, and at no other time; what a person has set is kept.
-os.environ.setdefault("TEXTUAL_FPS", str(FRAMES))

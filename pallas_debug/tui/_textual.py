@@ -1,11 +1,8 @@
-"""What we take from Textual that it does not offer: kept in one place, with the reason for each.
-
-Tried with Textual 8.2. None of it is needed for a pane or an action.
-"""
+"""Workarounds that use private parts of Textual, with the reason for each. Tried with 8.2."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from textual._styles_cache import StylesCache
@@ -15,50 +12,35 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.color import Color
     from textual.css.styles import StylesBase
-    from textual.dom import DOMNode
     from textual.geometry import Size, Spacing
     from textual.scroll_view import ScrollView
     from textual.strip import Strip
     from textual.widget import Widget
 
-OURS = "pallas_debug."
-
 
 def set_bindings(app: App[None], bindings: Iterable[Binding]) -> None:
-    """These bindings and no others: what Textual gives to every app would not be in our help.
+    """Replace the bindings of an app.
 
-    `App.set_keymap` changes the keys of bindings that have some; it gives none to an action that
-    has no key, and takes none away.
+    `App.set_keymap` can neither remove a key from an action nor give one to an action that has
+    none, and gives a key of the user no priority over a binding of the focused pane.
     """
     app._bindings = BindingsMap(bindings)
 
 
-def bindings_of(node: DOMNode) -> Iterator[Binding]:
-    """What the keys do while a widget of ours has the focus, without what Textual adds to it."""
-    seen: set[str] = set()
-    for kind in type(node).__mro__:
-        if not kind.__module__.startswith(OURS):
-            continue
-        for binding in Binding.make_bindings(kind.__dict__.get("BINDINGS", ())):
-            if binding.key not in seen:
-                seen.add(binding.key)
-                yield binding
-
-
 def set_virtual_size(view: ScrollView, size: Size) -> None:
-    """How much there is to scroll through, without laying out the whole screen anew for it.
+    """Set the scrollable size of a view without a layout of the whole screen.
 
-    To Textual a virtual size is a reason for a layout, as others might depend on it; how large
-    panes are never does. What remains is the scrollbar; if it comes or goes, there is a layout.
+    Textual lays out the screen whenever a virtual size changes, as other widgets may depend on it.
+    The size of our panes never does.
     """
     view.virtual_size = size
     view._scroll_update(size)
 
 
-class _AsDrawn(StylesCache):
-    """The lines of a widget as it draws them, where it has neither border nor padding.
+class _UnstyledLines(StylesCache):
+    """Returns the lines of a widget without border and padding unchanged.
 
-    For each line Textual looks up all that a style might do to it, which takes as long as drawing.
+    Textual looks up every style that may apply to each line, which takes as long as drawing it.
     """
 
     def render_line(
@@ -79,31 +61,22 @@ class _AsDrawn(StylesCache):
                 return line
             inner, _ = self.get_inner_outer(base_background, background)
             return line.adjust_cell_length(size.width, inner.rich_style)
-        return super().render_line(
-            styles,
-            y,
-            size,
-            content_size,
-            padding,
-            base_background,
-            background,
-            render_content_line,
-            *others,
-        )
+        given = styles, y, size, content_size, padding, base_background, background
+        return super().render_line(*given, render_content_line, *others)
 
 
-def draw_as_given(view: Widget) -> None:
-    """Draw the lines of a view that fill it, and that have all of its styles, as they are."""
-    view._styles_cache = _AsDrawn()
+def draw_unstyled(view: Widget) -> None:
+    """Draw the lines of a view as it renders them: they already have all of its styles."""
+    view._styles_cache = _UnstyledLines()
 
 
 def write(app: App[None], sequence: str) -> None:
-    """A control sequence to the terminal, as it is; nowhere where there is no terminal."""
+    """Write a control sequence to the terminal, if there is one."""
     driver = app._driver
     if driver is not None and not driver.is_headless:
         driver.write(sequence)
 
 
-def drop_reports(app: App[None]) -> None:
-    """Have Textual print no traceback of its own when the app ends: ours goes to a file."""
+def discard_traceback(app: App[None]) -> None:
+    """Keep Textual from printing a traceback at exit: ours goes to a file."""
     app._exit_renderables.clear()

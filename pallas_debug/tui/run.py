@@ -1,34 +1,49 @@
-"""`pallas-debug browse` from start to end: what was remembered, the app, and what it leaves."""
+"""`pallas-debug browse` from start to end: remembered state, the app, crash reports."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+import platform
+import shlex
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from importlib import metadata
 from pathlib import Path
 
 from textual.binding import Binding
 
 from pallas_debug.errors import UsageError
-from pallas_debug.tui import crash, keymap, opening, state, terminal
-from pallas_debug.tui.actions import registry
+from pallas_debug.tui import keys, terminal
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.lineview import LineView
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model import state
+from pallas_debug.tui.model.browser import Browser, SingleFile
+from pallas_debug.tui.widgets.lineview import LineView
+
+MAX_REPORTS = 20
+"""Crash reports to keep; the oldest are removed."""
+
+MAX_TRACEBACK = 1 << 18
+"""Maximum number of characters of a traceback in a report."""
+
+_VERSIONS = ("textual", "rich", "click", "msgspec", "jax", "jaxlib", "libtpu")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """How it ended.
+    """How a session ended.
 
     Attributes:
-      failed: by an error of its own, or from outside.
-      said: what is to be said of that, or of what could not be remembered.
+      failed: by an internal error, a signal or a hang-up.
+      message: text for standard error, if any.
     """
 
     failed: bool
-    said: str | None = None
+    message: str | None = None
 
 
 def browse(
@@ -40,22 +55,23 @@ def browse(
     line: int | None = None,
     theme: str | None = None,
     resume: bool = True,
-    starts: Callable[[], None] = lambda: None,
 ) -> Ended:
-    """Browse one or two directories, or a file, until the user leaves.
+    """Browse one or two directories, or a file, until the user quits.
 
     Args:
-      resume: whether to open where one was, and to remember where one is in the end.
-      starts: is called before the app takes the screen.
+      resume: open where the last session ended, and remember where this one ends.
 
     Raises:
-      UsageError: there is no such kernel, target, pass or theme; or the keymap is none.
+      UsageError: there is no such kernel, target, pass or theme, or the keymap is invalid.
       DumpDirectoryError: a directory does not exist or cannot be listed.
     """
-    keys = keymap.load(keymap.path(), registry(), _pane_keys())
-    browser = opening.SingleFile(roots[0]) if roots[0].is_file() else Browser(*roots)
+    panes = {
+        binding.key: binding.description for binding in Binding.make_bindings(LineView.BINDINGS)
+    }
+    keymap = keys.load(keys.path(), keys.registry(), panes)
+    browser = SingleFile(roots[0]) if roots[0].is_file() else Browser(*roots)
     remembered, problem = state.load(state.path()) if resume else (state.State(), None)
-    spot = opening.asked_for(
+    spot = state.asked_for(
         browser,
         remembered.spot(roots),
         kernel=kernel,
@@ -63,40 +79,85 @@ def browse(
         step=step,
         line=line,
     )
-    notes = [*filter(None, [problem]), *keys.notes]
+    notes = [*filter(None, [problem]), *keymap.notes]
     colors = terminal.has_colors(os.environ)
-    app = BrowseApp(browser, spot=spot, keymap=keys, colors=colors, notes=notes)
-    _set_theme(app, theme or remembered.theme, wanted=theme is not None)
-    starts()
+    app = BrowseApp(browser, spot=spot, keymap=keymap, colors=colors, notes=notes)
+    wanted = theme or remembered.theme
+    if wanted in app.available_themes:
+        app.theme = wanted
+    elif theme is not None:
+        listed = ", ".join(sorted(app.available_themes))
+        raise UsageError(f"no theme {theme!r}; there are: {listed}")
     try:
         app.run()
     finally:
         app.tidy()
     if app.fault is not None:
-        return Ended(failed=True, said=_reported(app.fault, app))
+        return Ended(failed=True, message=_report(app.fault, app))
     if not resume or app.last is None:
-        return Ended(failed=app.lost)
-    latest, _ = state.load(state.path())  # another browse may have ended since
+        return Ended(failed=app.interrupted)
+    latest, _ = state.load(state.path())  # another session may have ended meanwhile
     latest = replace(latest.with_spot(app.last), theme=app.chosen_theme or latest.theme)
-    return Ended(failed=app.lost, said=state.save(state.path(), latest))
+    return Ended(failed=app.interrupted, message=state.save(state.path(), latest))
 
 
-def _set_theme(app: BrowseApp, theme: str | None, *, wanted: bool) -> None:
-    if theme in app.available_themes:
-        app.theme = theme
-    elif wanted:
-        listed = ", ".join(sorted(app.available_themes))
-        raise UsageError(f"no theme {theme!r}; there are: {listed}")
+# Crash reports: in the state directory, not in the dumps.
 
 
-def _pane_keys() -> dict[str, str]:
-    """What the keys do that move in every pane."""
-    bindings = Binding.make_bindings(LineView.BINDINGS)
-    return {binding.key: binding.description for binding in bindings}
-
-
-def _reported(error: BaseException, app: BrowseApp) -> str:
+def _report(error: BaseException, app: BrowseApp) -> str:
+    """Write a crash report. Returns the message about it."""
     file: Path | None = None
     with contextlib.suppress(OSError):
-        file = crash.write(error, state.directory(), size=(app.size.width, app.size.height))
-    return crash.sentence(error, file)
+        file = write_report(error, state.directory(), size=(app.size.width, app.size.height))
+    return crash_message(error, file)
+
+
+def write_report(error: BaseException, folder: Path, *, size: tuple[int, int]) -> Path:
+    """Write a crash report into a folder, or into the temporary directory. Returns the file.
+
+    Args:
+      size: columns and rows of the terminal.
+
+    Raises:
+      OSError: neither can be written.
+    """
+    text = _report_text(error, size)
+    name = time.strftime(f"browse-crash-%Y%m%d-%H%M%S-{os.getpid()}.txt")
+    for where in (folder, Path(tempfile.gettempdir())):
+        file = where / name
+        try:
+            where.mkdir(parents=True, exist_ok=True, mode=0o700)
+            file.write_text(text, errors="replace")
+        except OSError:
+            continue
+        for old in sorted(where.glob("browse-crash-*.txt"))[:-MAX_REPORTS]:
+            old.unlink(missing_ok=True)
+        return file
+    raise OSError(f"neither {folder} nor {tempfile.gettempdir()} can be written")
+
+
+def crash_message(error: BaseException, file: Path | None) -> str:
+    """Return the message for standard error."""
+    where = f"the report is {file}" if file else "no report could be written"
+    return f"internal error in browse ({type(error).__name__}); {where}"
+
+
+def _report_text(error: BaseException, size: tuple[int, int]) -> str:
+    from pallas_debug._version import __version__
+
+    lines = [
+        f"pallas-debug {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        ", ".join(f"{name} {_version(name)}" for name in _VERSIONS),
+        f"command: {shlex.join(sys.argv)}",
+        f"terminal: {size[0]} x {size[1]}, TERM={os.environ.get('TERM', '')}",
+        "",
+        "".join(traceback.format_exception(error))[-MAX_TRACEBACK:],
+    ]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return "absent"

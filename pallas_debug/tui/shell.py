@@ -1,14 +1,12 @@
-"""What an app in a terminal owes to whoever uses it; nothing in here knows of kernels.
+"""Generic app shell: actions, prompt, status line, signals. Knows nothing about kernels.
 
-Keys come from the registry of actions and the user's keymap. Programs get the terminal and give
-it back. Where there are no colours, none are used; when the terminal goes, so does the app; and
-an error of its own ends the app and is kept for a report.
+Keys come from the registry of actions and the user's keymap. Programs can take over the terminal.
+The app ends when the terminal is gone, and after an internal error, which is kept for a report.
 """
 
 from __future__ import annotations
 
 import asyncio
-import inspect
 import signal
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
@@ -16,52 +14,110 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.cells import cell_len
-from textual import events
+from textual import events, getters, on
 from textual.app import App, SuspendNotSupported
 from textual.binding import Binding
 from textual.css.query import NoMatches
 from textual.filter import LineFilter, NoColor
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from pallas_debug.store.scratch import PREFIX, Scratch
-from pallas_debug.tui import _textual, pace, terminal
-from pallas_debug.tui.actions import registry
-from pallas_debug.tui.cells import visible
-from pallas_debug.tui.chooser import Chooser
-from pallas_debug.tui.help import HelpScreen
-from pallas_debug.tui.keymap import Keymap, default
-from pallas_debug.tui.prompt import Prompt
+from pallas_debug.tui import _textual, terminal
+from pallas_debug.tui.keys import Keymap, default, registry
+from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.panes.dialogs import Chooser, HelpScreen
+from pallas_debug.tui.widgets.cells import visible
 
 T = TypeVar("T")
 
 CUT = "…"
 
 
-class Shell(App[None]):
-    """An app with actions, a line to ask in, and a line to say things in."""
+class Prompt(Input):
+    """An input line that is visible only while it asks for something."""
+
+    DEFAULT_CSS = """
+    Prompt {
+        height: 1; border: none; padding: 0 1; display: none;
+        &.asking { display: block; }
+    }
+    """
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id, compact=True)
+        self._typed: Callable[[str], None] | None = None
+        self._done: Callable[[str], None] | None = None
+
+    @property
+    def asking(self) -> bool:
+        return self.has_class("asking")
+
+    def ask(
+        self,
+        what: str,
+        *,
+        value: str = "",
+        typed: Callable[[str], None] | None = None,
+        done: Callable[[str], None] | None = None,
+    ) -> None:
+        """Ask for something; the caller sets the focus.
+
+        Args:
+          typed: called after every change.
+          done: called with the final text.
+        """
+        self._typed, self._done = typed, done
+        self.placeholder = what
+        self.value = value
+        self.cursor_position = len(value)
+        self.add_class("asking")
+
+    def cancel(self) -> None:
+        """Hide the prompt."""
+        self._typed = self._done = None
+        self.remove_class("asking")
+
+    def finish(self) -> None:
+        """Hide the prompt, and report the final text."""
+        done, value = self._done, self.value
+        self.cancel()
+        if done is not None:
+            done(value)
+
+    @on(Input.Changed)
+    def _report_typed(self, event: Input.Changed) -> None:
+        if self._typed is not None:
+            self._typed(event.value)
+
+
+class Shell(App[None], inherit_bindings=False):
+    """An app with actions, a prompt, a title and a status line."""
 
     ENABLE_COMMAND_PALETTE = False
+
+    prompt = getters.query_one(Prompt)
 
     def __init__(self, *, keymap: Keymap | None = None, colors: bool = True) -> None:
         super().__init__()
         self.no_color = not colors
-        self.keymap = keymap or default(registry())
-        over = self.keymap.over_panes
-        bindings = [Binding("enter", "finish_prompt", show=False, priority=True)]
-        for action in registry().values():
-            bindings += action.bindings(self.keymap.keys[action.name], over=over)
-        _textual.set_bindings(self, bindings)
+        actions = registry()
+        self.keymap = keymap or default(actions)
+        finish = Binding("enter", "finish_prompt", show=False, priority=True)
+        _textual.set_bindings(self, [finish, *self.keymap.bindings(actions)])
+        self._priority_actions = {
+            found.method for found in actions.values() if self.keymap.has_priority(found)
+        }
         self.fault: Exception | None = None
-        """What the app ended with, where that was an error of its own."""
+        """The internal error that ended the app."""
         self.ending = False
-        self.lost = False
-        """Whether it was ended from outside: by a signal, or as the terminal went away."""
+        self.interrupted = False
+        """Whether a signal or a hang-up ended the app."""
         self.chosen_theme: str | None = None
-        """The theme that was chosen in this run."""
+        """The theme chosen in this session."""
         self._scratch: Scratch | None = None
         self._message = ""
-        self._standing = ""
+        self._status = ""
 
     # The terminal.
 
@@ -69,22 +125,22 @@ class Shell(App[None]):
         return [NoColor()] if self.no_color else super().get_line_filters()
 
     def watch_terminal(self) -> None:
-        """End in order when the terminal goes away, or somebody ends the process."""
+        """End the app cleanly on a hang-up or termination signal."""
         if self.is_headless:
             return
         loop = asyncio.get_running_loop()
         for number in (signal.SIGHUP, signal.SIGTERM):
-            loop.add_signal_handler(number, self._end)
-        terminal.watch(lambda: loop.call_soon_threadsafe(self._end))
+            loop.add_signal_handler(number, self._interrupt)
+        terminal.watch(lambda: loop.call_soon_threadsafe(self._interrupt))
 
-    def _end(self) -> None:
-        self.lost = True
+    def _interrupt(self) -> None:
+        self.interrupted = True
         self.exit()
 
-    def hand_over(self, run: Callable[[], str | None]) -> str | None:
-        """Give the terminal to a program, and take it back; what it says went wrong, if anything.
+    def run_in_terminal(self, run: Callable[[], str | None]) -> str | None:
+        """Run a program in the terminal. Returns what went wrong, if anything.
 
-        ctrl+c in the meantime is the program's: it comes to all that the terminal has running.
+        ctrl+c is ignored here meanwhile: the terminal sends it to all of its processes.
         """
         try:
             with self.suspend():
@@ -97,18 +153,15 @@ class Shell(App[None]):
             return "there is no terminal to run it in"
 
     def _handle_exception(self, error: Exception) -> None:
-        """Textual's way to end after an error, but for the traceback that it prints.
-
-        Messages may be under way while the app ends, to panes that are there no more.
-        """
+        """Keep an error for the report instead of printing a traceback."""
         if self.ending and isinstance(error, NoMatches):
-            return
+            return  # a message to a pane that is already gone
         self.fault = self.fault or error
         super()._handle_exception(error)
-        _textual.drop_reports(self)
+        _textual.discard_traceback(self)
 
-    def scratch(self, name: str, content: bytes) -> Path:
-        """A file for what an editor is to open and that is in none; it goes when the app does."""
+    def temporary_file(self, name: str, content: bytes) -> Path:
+        """Write a temporary file for an editor, to be removed by `tidy`."""
         if self._scratch is None:
             self._scratch = Scratch(Path(tempfile.gettempdir()), PREFIX)
         file = self._scratch.path / name
@@ -116,55 +169,50 @@ class Shell(App[None]):
         return file
 
     def tidy(self) -> None:
-        """Away with the files that were made for an editor."""
+        """Remove temporary files."""
         if self._scratch is not None:
             self._scratch.remove()
             self._scratch = None
 
-    # What is said.
+    # Messages, status and title.
 
     async def on_event(self, event: events.Event) -> None:
         if isinstance(event, events.Key | events.MouseDown):
             self._message = ""
-            pace.hold()
+            Throttle.hold()
         if isinstance(event, events.Key) and self.is_running:
             self.before_key()
         await super().on_event(event)
 
     def before_key(self) -> None:
-        """A key was typed, and does something now; for subclasses."""
+        """Called before a key is handled, for subclasses."""
 
-    def say(self, text: str) -> None:
-        """In the line at the bottom, until the next key."""
+    def show_message(self, text: str) -> None:
+        """Show a message in the bottom line until the next key."""
         self._message = text
-        self._show_said()
+        self._update_bottom()
 
-    def stand(self, parts: Iterable[str]) -> None:
-        """Where one stands, in the line at the bottom: what matters most comes first."""
-        self._standing = "  ".join(part for part in parts if part)
-        self._show_said()
+    def show_status(self, parts: Iterable[str]) -> None:
+        """Show the status in the bottom line, the most important part first."""
+        self._status = "  ".join(part for part in parts if part)
+        self._update_bottom()
 
-    def _show_said(self) -> None:
-        said = "   ".join(filter(None, (self._message, self._standing)))
-        self.query_one("#status", Static).update(visible(said), layout=False)
+    def _update_bottom(self) -> None:
+        text = "   ".join(filter(None, (self._message, self._status)))
+        self.query_one("#status", Static).update(visible(text), layout=False)
 
-    def head(self, parts: Sequence[str]) -> None:
-        """What is shown, in the line at the top: what matters most comes last."""
+    def show_title(self, parts: Sequence[str]) -> None:
+        """Show what is displayed in the top line, the most important part last."""
         room = max(self.size.width - 2, 1)
-        whole = visible("  ›  ".join(parts))
-        cut = whole
-        while cell_len(cut) > room and len(cut) > 1:
-            cut = CUT + cut.removeprefix(CUT)[1:]
-        self.query_one("#title", Static).update(cut, layout=False)
+        text = visible("  ›  ".join(parts))
+        while cell_len(text) > room and len(text) > 1:
+            text = CUT + text.removeprefix(CUT)[1:]
+        self.query_one("#title", Static).update(text, layout=False)
 
     def show_help(self) -> None:
-        self.push_screen(HelpScreen())
+        self.push_screen(HelpScreen(registry().values(), self.keymap))
 
-    # What is asked for.
-
-    @property
-    def prompt(self) -> Prompt:
-        return self.query_one(Prompt)
+    # Questions.
 
     def ask(
         self,
@@ -174,25 +222,25 @@ class Shell(App[None]):
         typed: Callable[[str], None] | None = None,
         done: Callable[[str], None] | None = None,
     ) -> None:
-        """Ask for something in the line at the bottom; see `Prompt.ask`."""
+        """Ask for something in the prompt; see `Prompt.ask`."""
         self.prompt.ask(what, value=value, typed=typed, done=done)
         self.screen.set_focus(self.prompt)
 
     async def action_finish_prompt(self) -> None:
-        """Take what was typed: at once, as the keys after it are for what is there next."""
-        for _ in range(2):  # the keys, and then what they changed
-            await self._reached(self.prompt)
+        """Take over what was typed, before the keys that were typed after it."""
+        for _ in range(2):  # keys, and then what they changed
+            await self._messages_handled(self.prompt)
         self.after_prompt()
         self.prompt.finish()
 
-    async def _reached(self, widget: Widget) -> None:
-        """Wait until a widget has dealt with all that was sent to it."""
+    async def _messages_handled(self, widget: Widget) -> None:
+        """Wait until a widget has handled all messages sent to it."""
         reached = asyncio.Event()
         if widget.call_later(reached.set):
             await reached.wait()
 
     def after_prompt(self) -> None:
-        """Give the focus to whatever has it when nothing is asked for."""
+        """Restore the focus after the prompt, for subclasses."""
 
     def choose(
         self,
@@ -202,31 +250,13 @@ class Shell(App[None]):
         *,
         at: int = 0,
     ) -> None:
-        """Have one of several chosen; None where it is left.
-
-        Args:
-          at: the one that the cursor stands on at first.
-        """
+        """Let the user choose from a list; see `Chooser`."""
         screen: Chooser[Any] = Chooser(what, choices, at=at)
         self.push_screen(screen, chosen)
 
-    # What the keys do.
-
-    async def action_perform(self, name: str) -> None:
-        """Do what the registry has under a name."""
-        done = registry()[name].run(self)  # type: ignore[arg-type]
-        if inspect.isawaitable(done):
-            await done
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """While something is asked for, or help lies on top, keys are characters like any other."""
-        on_top = len(self.screen_stack) > 1
+        """Disable priority keys while the prompt or a modal screen needs them as text."""
+        is_covered = len(self.screen_stack) > 1
         if action == "finish_prompt":
-            return self.prompt.asking and not on_top
-        if action != "perform":
-            return True
-        return not (self.prompt.asking or on_top) or not self._counts_first(str(parameters[0]))
-
-    def _counts_first(self, name: str) -> bool:
-        keys = self.keymap.keys[name].split(",")
-        return registry()[name].ahead or any(key in self.keymap.over_panes for key in keys)
+            return self.prompt.asking and not is_covered
+        return action not in self._priority_actions or not (self.prompt.asking or is_covered)

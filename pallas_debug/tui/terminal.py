@@ -1,46 +1,52 @@
-"""The terminal itself: whether it has colours, and when it has gone.
+"""The terminal: colours, hang-up, clipboard, and the programs that run in it.
 
-Imports no textual.
+Editor and pager run without a shell. The file to edit may have been named by somebody else's dump:
+it is passed as an absolute path, which is neither an option nor a command (`+!touch X` would be one
+to Vim). Imports no Textual.
 """
 
 from __future__ import annotations
 
+import base64
 import os
 import select
+import shlex
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePath
+
+from pallas_debug.errors import UsageError
+
+# Colours and hang-up.
 
 GRACE = 5.0
-"""Seconds that the app has to end in once its terminal has gone."""
+"""Seconds for the app to end after its terminal is gone."""
 
-FEW = 8
-"""Colours below which a terminal counts as having none."""
+MIN_COLORS = 8
+"""Terminals with fewer colours count as monochrome."""
 
 
 def has_colors(environment: Mapping[str, str]) -> bool:
-    """Whether colours are wanted, and whether the terminal has some."""
+    """Return whether the terminal has colours and `NO_COLOR` is not set."""
     if environment.get("NO_COLOR"):
         return False
     import curses
 
     try:
         curses.setupterm(environment.get("TERM") or "dumb", sys.__stdout__.fileno())  # type: ignore[union-attr]
-    except (curses.error, OSError, ValueError):  # one that nobody has described
+    except (curses.error, OSError, ValueError):  # unknown to terminfo
         return environment.get("TERM", "dumb") != "dumb"
-    return curses.tigetnum("colors") >= FEW
+    return curses.tigetnum("colors") >= MIN_COLORS
 
 
 def watch(gone: Callable[[], object]) -> threading.Thread:
-    """Have something done when the terminal on standard input goes away.
+    """Call a function, in another thread, when the terminal on standard input is gone.
 
-    Textual reads on from a terminal that has gone, as fast as it can, and waits for ever on what
-    it writes to one. So what is written goes nowhere from then on; and a process that has not
-    ended after `GRACE` is ended.
-
-    Args:
-      gone: called in another thread.
+    Textual would spin reading from such a terminal, and block forever writing to it. So output is
+    discarded from then on, and the process is ended after `GRACE`.
     """
     thread = threading.Thread(target=_watch, args=(gone,), name="terminal", daemon=True)
     thread.start()
@@ -50,12 +56,182 @@ def watch(gone: Callable[[], object]) -> threading.Thread:
 def _watch(gone: Callable[[], object]) -> None:
     fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
     poll = select.poll()
-    poll.register(fileno, 0)  # no more than POLLHUP and POLLERR, which are always told of
+    poll.register(fileno, 0)  # POLLHUP and POLLERR are always reported
     while not any(event & (select.POLLHUP | select.POLLERR) for _, event in poll.poll()):
         pass
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    null = os.open(os.devnull, os.O_RDWR)
     for stream in (1, 2):
-        os.dup2(nowhere, stream)
+        os.dup2(null, stream)
     gone()
     threading.Event().wait(GRACE)
     os._exit(128 + signal.SIGHUP)
+
+
+# The clipboard: OSC 52, which also works over SSH.
+
+MAX_COPY = 74_994
+"""Maximum number of bytes to copy: terminals accept sequences of 100,000 characters in base64."""
+
+_SCREEN_CHUNK = 240
+"""Maximum length of a sequence that GNU Screen passes on."""
+
+
+def copy_sequences(text: str, environment: Mapping[str, str]) -> list[str]:
+    """Return the control sequences that copy a text.
+
+    tmux sets the clipboard if `set-clipboard` is `on`, and passes sequences on if
+    `allow-passthrough` is: both are tried. GNU Screen needs them wrapped. Textual's
+    `copy_to_clipboard` knows neither.
+    """
+    data = base64.b64encode(text.encode(errors="replace")).decode()
+    plain = f"\x1b]52;c;{data}\a"
+    if environment.get("TMUX"):
+        doubled = plain.replace("\x1b", "\x1b\x1b")
+        return [plain, f"\x1bPtmux;{doubled}\x1b\\"]
+    if environment.get("STY"):
+        chunks = (plain[i : i + _SCREEN_CHUNK] for i in range(0, len(plain), _SCREEN_CHUNK))
+        return ["".join(f"\x1bP{chunk}\x1b\\" for chunk in chunks)]
+    return [plain]
+
+
+def fitting(lines: list[str]) -> tuple[str, int]:
+    """Join as many lines as can be copied. Returns the text and the number of lines.
+
+    A first line that is too long is cut.
+    """
+    left = MAX_COPY
+    for number, line in enumerate(lines):
+        left -= len(line.encode(errors="replace")) + (number > 0)
+        if left < 0 and number == 0:
+            return line.encode(errors="replace")[:MAX_COPY].decode(errors="ignore"), 1
+        if left < 0:
+            return "\n".join(lines[:number]), number
+    return "\n".join(lines), len(lines)
+
+
+# Editor and pager.
+
+PLUS_LINE = frozenset(
+    {
+        *("vi", "vim", "nvim", "gvim", "mvim", "view", "emacs", "emacsclient", "nano", "pico"),
+        *("micro", "joe", "jed", "mg", "ne", "kak", "mcedit", "gedit", "less"),
+    }
+)
+"""Editors that take `+LINE` before the file."""
+
+GOTO = frozenset({"code", "code-insiders", "codium", "vscodium", "cursor", "windsurf"})
+"""Editors that take `--goto FILE:LINE`."""
+
+COLON = frozenset({"hx", "helix", "subl", "zed", "atom", "lapce"})
+"""Editors that take `FILE:LINE`."""
+
+DASH_LINE = frozenset({"kate", "kwrite", "idea", "pycharm", "charm"})
+"""Editors that take `--line LINE`."""
+
+DASHES = frozenset({"vi", "vim", "nvim", "gvim", "mvim", "view", "less"})
+"""Editors of `PLUS_LINE` that take `--` between options and files."""
+
+VIM = frozenset({"vim", "nvim", "gvim", "mvim"})
+"""Editors that are told to ignore modelines in the file, and an `.exrc` next to it."""
+
+UNTRUSTED = ("--cmd", "set nomodeline noexrc")
+
+PAGER = "less -R"
+
+
+def editor(environment: Mapping[str, str]) -> list[str]:
+    """Return the words of `$VISUAL` or `$EDITOR`.
+
+    Raises:
+      UsageError: neither is set, or its quotes do not match.
+    """
+    for name in ("VISUAL", "EDITOR"):
+        if environment.get(name, "").strip():
+            return _words(name, environment[name])
+    raise UsageError("neither $VISUAL nor $EDITOR is set; set one to the editor of your choice")
+
+
+def pager(environment: Mapping[str, str]) -> list[str]:
+    """Return the words of `$PAGER`, or `less -R`.
+
+    Raises:
+      UsageError: its quotes do not match.
+    """
+    return _words("PAGER", environment.get("PAGER", "").strip() or PAGER)
+
+
+def edit_command(words: Sequence[str], file: Path, line: int) -> list[str]:
+    """Return the command that opens a file at a line, from 1; at its start for unknown editors."""
+    name = PurePath(words[0]).name.lower().removesuffix(".exe")
+    path = os.path.abspath(file)  # noqa: PTH100 - does not resolve links
+    if name in PLUS_LINE:
+        options = UNTRUSTED if name in VIM else ()
+        return [*words, *options, f"+{line}", *(["--"] if name in DASHES else []), path]
+    if name in GOTO | COLON and ":" in path:  # it would be split in the wrong place
+        return [*words, path]
+    if name in GOTO:
+        return [*words, "--goto", f"{path}:{line}"]
+    if name in COLON:
+        return [*words, f"{path}:{line}"]
+    if name in DASH_LINE:
+        return [*words, "--line", str(line), path]
+    return [*words, path]
+
+
+def takes_line(words: Sequence[str]) -> bool:
+    """Return whether `edit_command` can pass the line to an editor."""
+    return edit_command(words, Path("/f"), 1) != [*words, "/f"]
+
+
+def edit_directory(roots: Iterable[Path]) -> Path | None:
+    """Return the working directory for an editor: the home directory if ours is in a dump.
+
+    Editors read settings from their working directory (`.exrc`, `.vimrc`, `.dir-locals.el`,
+    `.editorconfig`), and a dump may be somebody else's.
+    """
+    try:
+        here = Path.cwd()
+    except OSError:  # deleted
+        return Path.home()
+    return Path.home() if any(here.is_relative_to(root.resolve()) for root in roots) else None
+
+
+def run(words: Sequence[str], where: Path | None = None) -> str | None:
+    """Run a program in a working directory. Returns what went wrong, if anything."""
+    try:
+        code = subprocess.run(words, check=False, cwd=where).returncode
+    except OSError as error:
+        return f"{words[0]} cannot be run: {error.strerror}"
+    return _exit_message(words[0], code)
+
+
+def pipe(words: Sequence[str], pieces: Iterable[bytes]) -> str | None:
+    """Run a program with this input. Returns what went wrong, if anything."""
+    try:
+        process = subprocess.Popen(words, stdin=subprocess.PIPE)
+    except OSError as error:
+        return f"{words[0]} cannot be run: {error.strerror}"
+    assert process.stdin is not None
+    try:
+        with process.stdin:
+            for piece in pieces:
+                process.stdin.write(piece)
+    except OSError:  # it exited before reading everything
+        pass
+    return _exit_message(words[0], process.wait())
+
+
+def _exit_message(name: str, code: int) -> str | None:
+    if code < 0:
+        return f"{name} was ended by signal {-code}"
+    return f"{name} exited with {code}" if code else None
+
+
+def _words(name: str, text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"${name} is {text!r}, which is not a command: {error}") from error
+    if not words:
+        raise UsageError(f"${name} is {text!r}, which names no program")
+    return words

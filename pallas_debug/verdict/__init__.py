@@ -1,7 +1,7 @@
 """`verify`: all engines on a function's kernels, one table, each fault reported once.
 
-Floor 3, above the engines' own faces. `run.py` asks the engines in `engines.py`, `merge.py` makes
-one finding of what several saw, and the rest says it: to a person (`text.py`), to code scanning
+Floor 3, above the engines' own faces. `run.py` asks the engines in `engines.py`, merges what they
+found; the rest shows it: to a person (`text.py`), to code scanning
 (`sarif.py`), to a workflow's log (`github.py`). Only the first two import jax.
 """
 

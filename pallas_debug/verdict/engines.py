@@ -25,15 +25,13 @@ from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.findings import explain
-from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
+from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import contents, unsupported
+from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target, Witness
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
-
-_UNKNOWN = {
-    "trace": "mend what the message names: jax refused the call as it traced it",
-    "compile": explain.UNKNOWN_ADVICE,
-}
-"""What to do about an error that the catalogue does not know."""
 
 NO_KERNEL = "no kernel"
 """Where a finding of a program is of none."""
@@ -148,7 +146,7 @@ def traced(call: Call, session: Session) -> Traced:
         except PallasDebugError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
-            finding = _of_failure(raised.failure(error), call.name, "trace")
+            finding = _not_traced(raised.failure(error), call.name)
             outcome, findings = replace(outcome, status="found"), (finding,)
             reason = f"the call could not be traced for {target.name}: see the finding"
             untraced |= {left.name: reason for left in session.targets[i:]}
@@ -192,7 +190,7 @@ def static(
             f"{len(calls) - MOST_CALLS} of {len(calls)} calls, each with scalar prefetch of its "
             f"own: the first {MOST_CALLS} are looked at"
         )
-    findings = _known(one.findings for one in analyses)
+    findings = Collector(finding for one in analyses for finding in one.findings).findings
     outcome = replace(
         _outcome(captured.kernel, "static", "found" if findings else "ok"),
         notes=tuple(dict.fromkeys(notes)),
@@ -200,16 +198,7 @@ def static(
     )
     if not findings and not any(one.is_judged for one in analyses):
         outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
-    return Seen(outcomes=(outcome,), findings=tuple(map(_with_words, findings)))
-
-
-def _known(several: Iterable[Sequence[Finding]]) -> list[Finding]:
-    """What was found in each call of a kernel: the same place in its source once."""
-    kept: dict[tuple[object, ...], Finding] = {}
-    for findings in several:
-        for finding in findings:
-            kept.setdefault((finding.kind, finding.source, finding.operand), finding)
-    return list(kept.values())
+    return Seen(outcomes=(outcome,), findings=findings)
 
 
 def names_of(function: Callable[..., Any], name: str) -> Seen:
@@ -252,18 +241,6 @@ def prefetched(
     return found, problems
 
 
-def _with_words(finding: Finding) -> Finding:
-    """With the catalogue's cause and advice where the engine has none of its own."""
-    if finding.cause and finding.advice:
-        return finding
-    known = explain.of_finding(finding)
-    if known is None:
-        return finding
-    return replace(
-        finding, cause=finding.cause or known.cause, advice=finding.advice or known.advice
-    )
-
-
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     """What jax's lowering and libtpu said of a kernel for one target."""
     failure, target = compilation.failure, compilation.target
@@ -276,8 +253,8 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     )
     if failure is None:
         return Seen(outcomes=(outcome,))
-    finding = _of_failure(failure, kernel.name, "compile", kernel)
-    return Seen(outcomes=(outcome,), findings=(replace(finding, values={"targets": target}),))
+    seen = Sighting(kernel=kernel.name, engine="compile", targets=(target,))
+    return Seen(outcomes=(outcome,), findings=(unsupported.failed(seen, failure, kernel),))
 
 
 def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
@@ -317,7 +294,7 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
         hang_after=hang_after,
     )
     seen = _ran(call, kernels, options, "checks")
-    made = [finding for finding in seen.findings if finding.kind == "NanProduced"]
+    made = [finding for finding in seen.findings if finding.kind is Fault.NAN_PRODUCED]
     if not made:
         return seen
     overflows = _ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
@@ -331,7 +308,8 @@ def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
     if not here or here[0].source == nan.source:
         return nan
     first = here[0]
-    return replace(first, message=f"{first.message}; {nan.message}", other=nan.source)
+    witness = replace(first.witness, other=nan.source)
+    return replace(first, witness=witness, consequences=(nan,))
 
 
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
@@ -368,7 +346,7 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
             stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
         finally:
             session.reset()
-    findings = tuple(map(_with_words, session.observer.findings))
+    findings = session.observer.findings
     seconds = time.perf_counter() - start
     outcomes = tuple(
         replace(
@@ -495,7 +473,7 @@ def ran_once(
     except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
         error = error or late
     session.reset()
-    findings = list(map(_with_words, session.observer.findings))
+    findings = list(session.observer.findings)
     stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
     outcomes: list[Outcome] = []
     if "checks" in asked:
@@ -506,7 +484,7 @@ def ran_once(
         reason = "a program is run once; name a function to have its kernels looked at for races"
         outcomes += _each(kernels, "races", "unsupported", reason)
     if error is not None and not findings:
-        findings.append(_of_failure(raised.failure(error), _program_name(error), "trace"))
+        findings.append(_not_traced(raised.failure(error), _program_name(error)))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
 
@@ -533,38 +511,17 @@ def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any)
     if where is None:
         return []
     kernel = kernels[0]
-    return [
-        Finding(
-            kind="EnginesDisagree",
-            kernel=kernel.name if len(kernels) == 1 else call.name,
-            message=(
-                "HLO interpret mode and TPU interpret mode give other results: "
-                f"{where.path}{list(where.index)} is {where.first} and {where.second}"
-            ),
-            source=kernel.source if len(kernels) == 1 else None,
-            cause="the kernel depends on what no engine promises: the order of its grid points, "
-            "what a buffer holds before it is written, or when a copy arrives",
-            advice="look for outputs that are read or left and come back to, and copies that are "
-            "not waited for",
-            engine="checks, races",
-        )
-    ]
+    seen = Sighting(kernel=call.name, engine="checks")
+    if len(kernels) == 1:
+        witness = Witness(source=kernel.source)
+        seen = replace(seen, kernel=kernel.name, witness=witness)
+    place = f"{where.path}{list(where.index)}"
+    finding = contents.engines_disagree(seen, where=place, first=where.first, second=where.second)
+    return [replace(finding, engines=("checks", "tpu interpret"))]
 
 
-def _of_failure(failure: Failure, name: str, engine: str, kernel: Kernel | None = None) -> Finding:
-    known = explain.of_failure(failure, kernel)
-    default = {"trace": "TraceError", "lowering": "LoweringError", "crash": "CompilerAbort"}
-    kind = default.get(engine) or default.get(failure.stage, "CompileError")
-    details = known.details if known else ()
-    return Finding(
-        kind=known.kind if known and known.kind else kind,
-        kernel=name,
-        message="\n".join([failure.headline, *details]),
-        source=failure.source,
-        cause=known.cause if known else None,
-        advice=known.advice if known else _UNKNOWN[engine],
-        engine=engine,
-    )
+def _not_traced(failure: Failure, name: str) -> Finding:
+    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure)
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from pallas_debug.model import Finding
 from pallas_debug.verdict.paths import below
 from pallas_debug.verdict.result import Verdict
-from pallas_debug.verdict.table import labels
 
 
 def lines(verdict: Verdict) -> list[str]:
@@ -17,12 +16,9 @@ def lines(verdict: Verdict) -> list[str]:
     A judgement that was asked for and not made is an error, too; the limit of an engine a notice.
     """
     found = [_annotation(finding) for finding in verdict.findings]
-    names = labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
-    for outcome in verdict.gaps:
-        level = "error" if outcome.status == "unjudged" else "notice"
-        name = names.get((outcome.kernel, outcome.digest), outcome.kernel)
-        title = f"not judged: {name} {outcome.column}"
-        found.append(_command(level, {"title": title}, outcome.reason or outcome.status))
+    for gap in verdict.gaps:
+        title = f"not judged: {gap.kernel} {gap.engine}"
+        found.append(_command("notice" if gap.is_limit else "error", {"title": title}, gap.reason))
     found += [_command("error", {"title": "not done"}, problem) for problem in verdict.problems]
     return found
 
@@ -45,7 +41,7 @@ def _annotation(finding: Finding) -> str:
     if finding.source is not None:
         line = {"file": below(finding.source.file), "line": str(finding.source.line)}
         properties = line | properties
-    words = [finding.message]
+    words = [finding.message, *(f"followed by: {c.message}" for c in finding.consequences)]
     words += [f"cause: {finding.cause}"] if finding.cause else []
     words += [f"try: {finding.advice}"] if finding.advice else []
     return _command("error", properties, "\n".join(words))

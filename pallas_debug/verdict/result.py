@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from pallas_debug.model import Finding
+from pallas_debug.model import Finding, Gap
 
 Engine = Literal["trace", "static", "compile", "checks", "races"]
 """Who looks: jax as it traces the call, the static analysis, jax's lowering and libtpu (for one
@@ -45,6 +45,16 @@ class Outcome:
     def column(self) -> str:
         """Heading of its column in the table."""
         return self.target or self.engine
+
+    @property
+    def gap(self) -> Gap:
+        """The judgement that was not made, of an outcome that says nothing about its kernel."""
+        return Gap(
+            kernel=self.kernel,
+            engine=self.column,
+            reason=self.reason or self.status,
+            is_limit=self.status == "unsupported",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,9 +105,19 @@ class Verdict:
         return tuple(o for o in self.outcomes if o.status == "unjudged")
 
     @property
-    def gaps(self) -> tuple[Outcome, ...]:
-        """Outcomes that say nothing about their kernel: `unjudged`, and the limits of engines."""
-        return tuple(o for o in self.outcomes if o.status in ("unjudged", "unsupported"))
+    def gaps(self) -> tuple[Gap, ...]:
+        """Judgements that were not made, the limits of engines included.
+
+        Kernels are called as in the table: by name, and by digest where several share it.
+        """
+        from pallas_debug.verdict.table import labels
+
+        names = labels((o.kernel, o.digest) for o in self.outcomes if o.kernel)
+        return tuple(
+            replace(o.gap, kernel=names.get((o.kernel, o.digest), o.kernel))
+            for o in self.outcomes
+            if o.status in ("unjudged", "unsupported")
+        )
 
     def throw(self) -> None:
         """Raise if anything was found, or was not judged.

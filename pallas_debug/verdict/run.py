@@ -15,10 +15,11 @@ from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError
+from pallas_debug.findings.collector import merged
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import merge, suppressions, table
+from pallas_debug.verdict import suppressions, table
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, Subject
@@ -243,7 +244,7 @@ class _Judging:
             ),
             (outcome for one in seen for outcome in one.outcomes),
         )
-        findings = merge.merged(
+        findings = merged(
             (finding for one in seen for finding in one.findings),
             [captured.kernel.source for captured in self._captures],
         )

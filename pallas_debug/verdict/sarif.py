@@ -8,20 +8,19 @@ from __future__ import annotations
 from typing import Any
 
 from pallas_debug._version import __version__
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, Gap, SourceLine
 from pallas_debug.report import finding_text
 from pallas_debug.verdict.paths import below
 from pallas_debug.verdict.result import Verdict
-from pallas_debug.verdict.table import labels
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(verdict: Verdict) -> dict[str, Any]:
     """The verdict as a document of one run; suppressed findings are in it, marked as such."""
-    rules = sorted(
-        {f.kind for f in verdict.findings} | {s.finding.kind for s in verdict.suppressed}
-    )
+    found = [*verdict.findings, *(s.finding for s in verdict.suppressed)]
+    rules = sorted({finding.kind for finding in found})
     results = [_result(finding, rules) for finding in verdict.findings]
     results += [
         {
@@ -30,14 +29,7 @@ def sarif(verdict: Verdict) -> dict[str, Any]:
         }
         for s in verdict.suppressed
     ]
-    names = labels((o.kernel, o.digest) for o in verdict.outcomes if o.kernel)
-    notifications = [
-        _notification(
-            "error" if o.status == "unjudged" else "note",
-            f"{names.get((o.kernel, o.digest), o.kernel)}, {o.column}: {o.status}: {o.reason}",
-        )
-        for o in verdict.gaps
-    ]
+    notifications = [_gap(gap) for gap in verdict.gaps]
     notifications += [_notification("error", f"not done: {p}") for p in verdict.problems]
     return {
         "$schema": SCHEMA,
@@ -48,7 +40,7 @@ def sarif(verdict: Verdict) -> dict[str, Any]:
                     "driver": {
                         "name": "pallas-debug",
                         "version": __version__,
-                        "rules": [{"id": kind, "name": kind} for kind in rules],
+                        "rules": [_rule(kind) for kind in rules],
                     }
                 },
                 "results": results,
@@ -67,13 +59,26 @@ def _notification(level: str, text: str) -> dict[str, Any]:
     return {"level": level, "message": {"text": text}}
 
 
-def _result(finding: Finding, rules: list[str]) -> dict[str, Any]:
+def _gap(gap: Gap) -> dict[str, Any]:
+    level, status = ("note", "unsupported") if gap.is_limit else ("error", "unjudged")
+    return _notification(level, f"{gap.kernel}, {gap.engine}: {status}: {gap.reason}")
+
+
+def _rule(kind: Fault) -> dict[str, Any]:
+    return {"id": str(kind), "name": str(kind), "shortDescription": {"text": kind.summary}}
+
+
+def _result(finding: Finding, rules: list[Fault]) -> dict[str, Any]:
     result: dict[str, Any] = {
-        "ruleId": finding.kind,
+        "ruleId": str(finding.kind),
         "ruleIndex": rules.index(finding.kind),
         "level": "error",
         "message": {"text": finding_text(finding)},
-        "properties": {"kernel": finding.kernel, "engine": finding.engine},
+        "properties": {
+            "kernel": finding.kernel,
+            "engines": list(finding.engines),
+            "targets": list(finding.targets),
+        },
     }
     if finding.source is not None:
         result["locations"] = [_location(finding.source)]

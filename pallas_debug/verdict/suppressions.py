@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from pallas_debug.errors import UsageError
+from pallas_debug.findings.faults import named
 from pallas_debug.model import Finding
-from pallas_debug.verdict.merge import family
 from pallas_debug.verdict.result import Suppressed
 
 FILE = "pallas-debug.toml"
@@ -41,7 +41,7 @@ class Suppression:
     def fits(self, finding: Finding) -> bool:
         """Whether it speaks of this finding."""
         return (
-            self.kind in family(finding.kind)
+            named(self.kind) is finding.kind
             and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel, self.kernel))
             and (self.operand is None or self.operand == finding.operand)
             and (self.line is None or self.line in _lines(finding))

@@ -72,9 +72,8 @@ def finding_text(finding: Finding) -> str:
 
 
 def _seen_by(finding: Finding) -> list[str]:
-    names = [name for name in (finding.engine or "").split(", ") if name]
-    targets = finding.values.get("targets")
-    return [f"compile for {targets}" if n == "compile" and targets else n for n in names]
+    targets = f"compile for {', '.join(finding.targets)}" if finding.targets else "compile"
+    return [targets if name == "compile" else name for name in finding.engines]
 
 
 def _suppressed(verdict: Verdict) -> list[str]:
@@ -90,7 +89,7 @@ def not_judged(verdict: Verdict) -> list[str]:
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
         said = [("not judged", note) for note in outcome.notes]
-        if outcome in verdict.gaps:
+        if outcome.status in ("unjudged", "unsupported"):
             said.insert(0, ("not judged", outcome.reason or outcome.status))
         elif outcome.status == "skipped":
             said.insert(0, ("not called", outcome.reason or outcome.status))

@@ -82,11 +82,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
     # xdist's controller collects no tests, so it has not seen their markers and fixtures.
-    said = getattr(node, "workeroutput", {}).get(OUTPUT)
-    if said is not None:
+    output = getattr(node, "workeroutput", {}).get(OUTPUT)
+    if output is not None:
         from pallas_debug_pytest import run
 
-        run.listen(node.config).hear(said)
+        run.listen(node.config).receive(output)
 
 
 @pytest.fixture

@@ -99,10 +99,10 @@ def lines(results: Iterable[Mapping[str, bool]]) -> list[str]:
     if not launched:
         return ["no kernel is defined by the files of this run"]
     missing = sorted((p for p, was in launched.items() if not was), key=_in_order)
-    said = [f"never launched: {place}" for place in missing[:MAX_LINES]]
+    found = [f"never launched: {place}" for place in missing[:MAX_LINES]]
     if len(missing) > MAX_LINES:
-        said.append(f"… and {len(missing) - MAX_LINES} more")
-    return [*said, f"{len(launched) - len(missing)} of {len(launched)} kernels launched"]
+        found.append(f"… and {len(missing) - MAX_LINES} more")
+    return [*found, f"{len(launched) - len(missing)} of {len(launched)} kernels launched"]
 
 
 def _in_order(place: str) -> tuple[str, int]:

@@ -10,25 +10,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pallas_debug import report
+from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 
 MAX_LINES = 15
 """Maximum lines per finding; a user's message may be of any length."""
 MAX_FINDINGS = 5
-
-Key = tuple[str, str, str | None, int | None, str | None]
-
-
-def key(finding: Finding) -> Key:
-    """Identity of a fault."""
-    line = finding.source
-    return (
-        finding.kind,
-        finding.kernel,
-        line.file if line else None,
-        line.line if line else None,
-        finding.operand,
-    )
 
 
 def counts(findings: Iterable[Finding]) -> Counter[Key]:

@@ -20,6 +20,8 @@ from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug._api import dump as api
 from pallas_debug.errors import UnknownTargetError
+from pallas_debug.findings.collector import key
+from pallas_debug.findings.faults import named
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
@@ -119,9 +121,9 @@ class Pallas:
 
         def collect() -> None:
             for finding in running.findings:
-                more = finding.count - before[failures.key(finding)]
+                more = finding.count - before[key(finding)]
                 if more > 0 and _is(finding, kind, kernel, match):
-                    running.expected[failures.key(finding)] = finding.count
+                    running.expected[key(finding)] = finding.count
                     found.append(finding)
 
         try:
@@ -167,7 +169,7 @@ def target(request: pytest.FixtureRequest) -> Iterator[Target]:
 
 def _is(finding: Finding, kind: str, kernel: str | None, match: str | None) -> bool:
     return (
-        finding.kind == kind
+        finding.kind is named(kind)
         and kernel in (None, finding.kernel)
         and (match is None or re.search(match, text.finding_text(finding)) is not None)
     )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -15,12 +16,11 @@ import pallas_debug
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
-from pallas_debug.model import Dump
+from pallas_debug.model import Dump, Gap
 from pallas_debug.verdict import Engine, Outcome, Verdict, table
 from pallas_debug.verdict import text as verdicts
 from pallas_debug_pytest import OUTPUT, REPORTED, coverage, unjudged
 from pallas_debug_pytest.settings import Settings
-from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.watcher import Watcher
@@ -52,9 +52,9 @@ class Listener:
         self._tests: dict[str, set[str]] = {}
         self._targets = set(settings.targets)
         self._found: dict[str, list[str]] = {}
-        self._said: list[Mapping[str, Any]] = []
+        self._received: list[Mapping[str, Any]] = []
         self.problems: list[str] = []
-        self.unjudged: list[Unjudged] = []
+        self.unjudged: list[Gap] = []
 
     def pytest_report_header(self) -> str | None:
         if not self._settings.speaks:
@@ -108,17 +108,17 @@ class Listener:
         """Add a problem of ours to the summary, without failing a test."""
         self.problems.append(str(problem))
 
-    def hear(self, said: Mapping[str, Any]) -> None:
-        self._said.append(said)
-        self._found.update(said["found"])
+    def receive(self, output: Mapping[str, Any]) -> None:
+        self._received.append(output)
+        self._found.update(output["found"])
 
     # Before other plugins, whose reports include the exit status.
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         with guarded("summary", "ending the run", self.lose):
             if self.watcher is not None:
-                self.hear(self.watcher.finish(exitstatus))
-        if self.watcher is not None and not self._said:  # the watcher's notes up to the exception
+                self.receive(self.watcher.finish(exitstatus))
+        if self.watcher is not None and not self._received:  # it raised
             self.problems += self.watcher.problems
             self.unjudged += self.watcher.unjudged
         output = getattr(self._config, "workeroutput", None)
@@ -134,24 +134,20 @@ class Listener:
         """Record that a watcher's output, and so its judgements, were lost."""
         self.add_problem(problem)
         if self._settings.judges:
-            self.unjudged.append(Unjudged("the whole run", "", str(problem)))
+            self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
     def _together(self) -> dict[str, Any]:
         """Output for the controller: everything received here, and problems."""
-        said: dict[str, Any] = dict(self._said[-1]) if self._said else dict(NOTHING)
-        said["problems"] = [*said["problems"], *self.problems]
-        said["unjudged"] = [*said["unjudged"], *map(tuple, self.unjudged)]
-        return said
+        output: dict[str, Any] = dict(self._received[-1]) if self._received else dict(NOTHING)
+        output["problems"] = [*output["problems"], *self.problems]
+        output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
+        return output
 
-    def _unjudged(self) -> list[Unjudged]:
+    def _unjudged(self) -> list[Gap]:
         """Judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
-        found += [Unjudged(*one) for said in self._said for one in said["unjudged"]]
-        found += [
-            Unjudged(outcome.kernel, outcome.column, outcome.reason or outcome.status)
-            for outcome in self._outcomes()
-            if outcome.status == "unjudged"
-        ]
+        found += [Gap(**one) for output in self._received for one in output["unjudged"]]
+        found += [outcome.gap for outcome in self._outcomes() if outcome.status == "unjudged"]
         return list(dict.fromkeys(found))
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
@@ -170,7 +166,7 @@ class Listener:
         with guarded("summary", "writing what was not judged", self.add_problem):
             unchecked = self._all("unchecked")
             red += [f"NOT CHECKED: {sentence}" for sentence in unchecked]
-            red += [one.line for one in self._unjudged() if one.reason not in unchecked]
+            red += [unjudged.line(one) for one in self._unjudged() if one.reason not in unchecked]
         problems = dict.fromkeys([*self._all("problems"), *self.problems])
         lines = [*(f"problem: {problem}" for problem in problems), *lines]
         if not lines and not red:
@@ -182,15 +178,17 @@ class Listener:
             terminalreporter.write_line(line)
 
     def _all(self, kind: str) -> list[str]:
-        return list(dict.fromkeys(line for said in self._said for line in said[kind]))
+        return list(dict.fromkeys(line for output in self._received for line in output[kind]))
 
     def _coverage(self) -> list[str]:
-        results = [said["coverage"] for said in self._said if said["coverage"] is not None]
+        results = [
+            output["coverage"] for output in self._received if output["coverage"] is not None
+        ]
         return coverage.lines(results) if self._settings.coverage else []
 
     def _outcomes(self) -> tuple[Outcome, ...]:
         """Cells of `--pallas-verify`, merged over all processes."""
-        found = [Outcome(**o) for said in self._said for o in said["outcomes"]]
+        found = [Outcome(**o) for output in self._received for o in output["outcomes"]]
         # If one worker saw a kernel run to its end, it is no gap that another did not.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
         found = [

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pallas_debug.model import Gap
 from pallas_debug.report import plural
 from pallas_debug.verdict.table import visible
 
@@ -20,21 +21,9 @@ MAX_SHOWN = 3
 """Maximum number of kernels named in the error; the summary lists all of them."""
 
 
-class Unjudged(NamedTuple):
-    """A kernel that was not judged. Plain data, which xdist sends to the controller.
-
-    Attributes:
-      kernel: its name.
-      asked: what was to judge it: a target, `checks`, `static`.
-    """
-
-    kernel: str
-    asked: str
-    reason: str
-
-    @property
-    def line(self) -> str:
-        return f"NOT JUDGED: {visible(self.kernel)} {self.asked}: {self.reason}"
+def line(gap: Gap) -> str:
+    """For the summary."""
+    return f"NOT JUDGED: {visible(gap.kernel)} {gap.engine}: {gap.reason}"
 
 
 class _Text:
@@ -55,8 +44,8 @@ class _Crash(NamedTuple):
     message: str
 
 
-def text(missing: Sequence[Unjudged]) -> str:
-    places = list(dict.fromkeys(f"{visible(m.kernel)} {m.asked}" for m in missing))
+def text(missing: Sequence[Gap]) -> str:
+    places = list(dict.fromkeys(f"{visible(m.kernel)} {m.engine}" for m in missing))
     more = len(places) - MAX_SHOWN
     shown = ", ".join(places[:MAX_SHOWN]) + (f" and {more} more" if more > 0 else "")
     was = "was" if len(missing) == 1 else "were"
@@ -66,7 +55,7 @@ def text(missing: Sequence[Unjudged]) -> str:
     )
 
 
-def fail(session: pytest.Session, missing: Iterable[Unjudged]) -> None:
+def fail(session: pytest.Session, missing: Iterable[Gap]) -> None:
     """End the run with an error, in its summary and by its exit status."""
     known = list(dict.fromkeys(missing))
     if not known:

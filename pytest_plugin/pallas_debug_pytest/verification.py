@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import asdict
 
+from pallas_debug.findings.collector import merged
 from pallas_debug.model import Finding, Kernel
 from pallas_debug.session import Session
-from pallas_debug.verdict import engines, merge, table
+from pallas_debug.verdict import engines, table
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import Outcome
 from pallas_debug_pytest.listener import VERIFIED
@@ -38,7 +39,7 @@ class Verification:
         if kernel.digest not in self._seen:
             self._seen[kernel.digest] = self._ask(kernel)
         findings = (f for seen in self._seen[kernel.digest] for f in seen.findings)
-        return merge.merged(findings, (kernel.source,))
+        return merged(findings, (kernel.source,))
 
     def _ask(self, kernel: Kernel) -> list[Seen]:
         captured = {c.kernel.digest: c for c in self._session.captures}[kernel.digest]
@@ -85,4 +86,4 @@ class Verification:
 
 
 def _is_ours(finding: Finding) -> bool:
-    return {"static", "compile"}.issuperset((finding.engine or "").split(", "))
+    return {"static", "compile"}.issuperset(finding.engines)

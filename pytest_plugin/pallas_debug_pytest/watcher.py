@@ -13,7 +13,7 @@ import contextlib
 import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,16 +22,15 @@ import pytest
 from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.findings.collector import Key, key
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
-from pallas_debug.model import Finding, Kernel, PrintRecord
+from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
-from pallas_debug.verdict.merge import family
 from pallas_debug_pytest import REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.settings import Settings
-from pallas_debug_pytest.unjudged import Unjudged
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
@@ -56,8 +55,8 @@ class Running:
     own: bool
     stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
     used: dict[str, Kernel] = field(default_factory=dict)
-    expected: Counter[failures.Key] = field(default_factory=Counter)
-    judged: Counter[failures.Key] = field(default_factory=Counter)
+    expected: Counter[Key] = field(default_factory=Counter)
+    judged: Counter[Key] = field(default_factory=Counter)
     printed: int = 0
     raised: BaseException | None = None
     raised_for: Finding | None = None
@@ -72,7 +71,7 @@ class Running:
         return [
             finding
             for finding in self.findings
-            if finding.count > known[failures.key(finding)]
+            if finding.count > known[key(finding)]
             and not failures.was_raised(finding, self.session.raised)
         ]
 
@@ -89,7 +88,7 @@ class Watcher:
         self.notices: list[str] = []
         self.problems: list[str] = []
         self.unchecked: list[str] = []
-        self.unjudged: list[Unjudged] = []
+        self.unjudged: list[Gap] = []
         self._found: dict[str, list[str]] = {}
         self._verification: Verification | None = None
 
@@ -113,7 +112,7 @@ class Watcher:
         except PallasDebugError as error:
             raise pytest.UsageError(f"{NAME}: {error}") from error
         if settings.checks:
-            self._say_what_is_not_checked(self._session)
+            self._note_unchecked(self._session)
         if settings.verify:
             from pallas_debug_pytest.verification import Verification
 
@@ -142,7 +141,7 @@ class Watcher:
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
-    def _say_what_is_not_checked(self, session: Session) -> None:
+    def _note_unchecked(self, session: Session) -> None:
         if session.interpret_mode.kind != "off":
             return
         if not has_accelerator():
@@ -197,7 +196,7 @@ class Watcher:
         """Record a test that was not watched to its end: its kernels were not judged."""
         self._add_problem(problem)
         if self.settings.judges:
-            self.unjudged.append(Unjudged("kernels of", nodeid, str(problem)))
+            self.unjudged.append(Gap(kernel="kernels of", engine=nodeid, reason=str(problem)))
 
     def _add_problem(self, problem: PallasDebugError) -> None:
         self.problems.append(str(problem))
@@ -208,36 +207,36 @@ class Watcher:
 
     def begin(self, item: pytest.Item, *, asked: bool) -> Running | None:
         """Watch this test, if the whole run is watched or the test needs it."""
-        said = item.stash.get(MARKS, Marks())
-        self._require(item, said)
+        marked = item.stash.get(MARKS, Marks())
+        self._require(item, marked)
         if self._session is None and not asked:
             return None
         self._leave_out_what_came_before()
         session = self._session or self._opened(
             chip=marks.target_name(item, self.settings),
-            interpret=said.interpret,
-            checks=said.check or (),
+            interpret=marked.interpret,
+            checks=marked.check or (),
         )
         running = Running(
-            nodeid=item.nodeid, marks=said, session=session, own=self._session is None
+            nodeid=item.nodeid, marks=marked, session=session, own=self._session is None
         )
         self.running = running
         running.stack.enter_context(session.separately())
         if running.own:
             return running
-        if said.interpret is not None:
-            running.stack.enter_context(session.interpreting(said.interpret))
-        if said.check is not None:
-            running.stack.enter_context(session.checking(said.check))
-        if said.targets is not None and session.store is not None:
-            running.stack.enter_context(session.compiling_for(said.targets))
+        if marked.interpret is not None:
+            running.stack.enter_context(session.interpreting(marked.interpret))
+        if marked.check is not None:
+            running.stack.enter_context(session.checking(marked.check))
+        if marked.targets is not None and session.store is not None:
+            running.stack.enter_context(session.compiling_for(marked.targets))
         return running
 
-    def _require(self, item: pytest.Item, said: Marks) -> None:
+    def _require(self, item: pytest.Item, marked: Marks) -> None:
         """Check requirements that could not be evaluated when the test was collected."""
         name = marks.target_name(item, self.settings)
-        if said.requires and name == "tpu":
-            reason = marks.unmet(said, resolve_targets((name,), plugin_manager())[0])
+        if marked.requires and name == "tpu":
+            reason = marks.unmet(marked, resolve_targets((name,), plugin_manager())[0])
             if reason:
                 pytest.skip(reason)
 
@@ -293,7 +292,7 @@ class Watcher:
             with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
                 running.session.reset()
             with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
-                self._say_what_was_cut(running)
+                self._note_dropped_prints(running)
 
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_teardown(self) -> Generator[None, object, object]:
@@ -339,10 +338,10 @@ class Watcher:
         seen = {(f.kernel, f.kind) for f in running.findings}
         for kernel in running.used.values():
             for finding in self._verification.findings(kernel):
-                if not any((finding.kernel, name) in seen for name in family(finding.kind)):
+                if (finding.kernel, finding.kind) not in seen:
                     running.session.observer.found(finding)
 
-    def _say_what_was_cut(self, running: Running) -> None:
+    def _note_dropped_prints(self, running: Running) -> None:
         records = running.session.observer.records
         if len(records) > running.printed:
             sys.stdout.write(text.print_text(records[-1]) + "\n")
@@ -368,7 +367,7 @@ class Watcher:
         data = {
             "kernels": folders,
             "targets": list(running.marks.targets or ()),
-            "findings": [finding.kind for finding in found],
+            "findings": [str(finding.kind) for finding in found],
         }
         setattr(report, REPORTED, data)
         if found:
@@ -422,9 +421,9 @@ class Watcher:
                 self._leave_out_what_came_before()
             interrupted = exitstatus == pytest.ExitCode.INTERRUPTED
             self._close(self._session, stop=interrupted)
-        return self._said()
+        return self._output()
 
-    def _said(self) -> dict[str, object]:
+    def _output(self) -> dict[str, object]:
         """Output for the summary: plain data, which xdist sends to the controller."""
         outcomes: list[dict[str, object]] = []
         launched: dict[str, bool] | None = None
@@ -440,7 +439,7 @@ class Watcher:
             "problems": self.problems,
             "notices": self.notices,
             "unchecked": self.unchecked,
-            "unjudged": [tuple(missing) for missing in self.unjudged],
+            "unjudged": [asdict(missing) for missing in self.unjudged],
             "found": self._found,
             "outcomes": outcomes,
             "coverage": launched,
@@ -454,22 +453,23 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
-        told = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
-        self.problems += [str(p) for p in session.problems if str(p) not in told]
+        reported = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
+        self.problems += [str(p) for p in session.problems if str(p) not in reported]
 
-    def _missing(self, session: Session) -> Iterator[Unjudged]:
+    def _missing(self, session: Session) -> Iterator[Gap]:
         """Judgements that the run, or a test, requested of this session and did not get."""
         if not (self.settings.judges or session.options.checks):
             return
         asked = "capture"
         for missed in session.uncaptured:
-            yield Unjudged(missed.name, asked, str(missed.problem))
+            yield Gap(kernel=missed.name, engine=asked, reason=str(missed.problem))
         # Limits of the checks count if checks were requested, not only a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
-                yield Unjudged(skip.kernel, "checks", skip.sentence)
-        yield from map(Unjudged._make, session.queue.uncompiled())
+                yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
+        for kernel, target, reason in session.queue.uncompiled():
+            yield Gap(kernel=kernel, engine=target, reason=reason)
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.

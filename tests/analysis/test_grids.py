@@ -101,22 +101,22 @@ def expected_kinds(out_map: Any, parallel: tuple[str, ...] | None) -> set[str]:
     points = list(itertools.product(range(4), range(4)))
     visited = [tuple(int(n) for n in out_map(i, j)) for i, j in points]
     if any(not (0 <= a < 4 and 0 <= b < 4) for a, b in visited):
-        return {"BlockIndexOutOfBounds"}
+        return {"BlockOutOfBounds"}
     kinds = set()
     if len(set(visited)) < 16:
-        kinds.add("UninitializedOutput")
+        kinds.add("OutputNotWritten")
     is_parallel = [semantics == "parallel" for semantics in parallel or ("", "")]
     for (one, there), (other, again) in itertools.combinations(
         zip(points, visited, strict=True), 2
     ):
         differs = any(p and a != b for p, a, b in zip(is_parallel, one, other, strict=True))
         if there == again and differs:
-            kinds.add("ParallelRevisit")
-    if "ParallelRevisit" in kinds:
+            kinds.add("DataRace")
+    if "DataRace" in kinds:
         return kinds
     for k in range(2, 16):
         if visited[k] in visited[: k - 1] and visited[k] != visited[k - 1]:
-            kinds.add("NonConsecutiveRevisit")
+            kinds.add("OutputRevisited")
     return kinds
 
 
@@ -159,11 +159,11 @@ def test_a_fault_among_a_million_grid_points_has_its_witness(captures: Captures)
         (1000, 1),
     )
     (finding,) = analysis.findings
-    assert finding.kind == "NonConsecutiveRevisit"
+    assert finding.kind == "OutputRevisited"
     assert finding.grid_point == (1000,)
     assert finding.message == (
-        "block (0, 0) of out_ref is written again at grid point (1000,), after grid point (0,) and "
-        "others in between: what it held has left VMEM, and is not read back"
+        "block (0, 0) of out_ref is the output block again at grid point (1000,), as it was at grid "
+        "point (0,), with another block in between: what it held has left VMEM"
     )
 
 
@@ -237,7 +237,7 @@ def test_a_size_that_is_rounded_down_is_named_where_it_is_divided(
     (captured,) = captures(jax.vmap(halved) if batch else halved, (S((*batch, *shape), F32),))
     (finding,) = analyze(captured).findings
     assert (finding.kind, finding.cause) == (
-        "UninitializedOutput",
+        "OutputNotWritten",
         "the grid has too few steps for the array: a size was rounded down",
     )
     assert finding.source is not None
@@ -275,7 +275,7 @@ def test_scalar_prefetch_is_judged_where_it_is_given(captures: Captures) -> None
     right = analyze(captured, prefetch=[np.array([9, 3, 2, 1, 0], np.int32)])
     assert (right.findings, right.not_judged) == ((), ())
     (finding,) = analyze(captured, prefetch=[np.array([0, 0, 1, 4, 7], np.int32)]).findings
-    assert (finding.kind, finding.grid_point, finding.count) == ("BlockIndexOutOfBounds", (2,), 2)
+    assert (finding.kind, finding.grid_point, finding.count) == ("BlockOutOfBounds", (2,), 2)
 
 
 def test_of_several_tables_some_may_be_known(captures: Captures) -> None:
@@ -294,7 +294,7 @@ def test_a_table_that_an_index_map_reads_past_its_end(captures: Captures) -> Non
     assert finding.message == (
         "the index map of x_ref reads table_ref at 4 of dimension 0, which has 4"
     )
-    assert finding.cause == "the grid is larger than the table"
+    assert (finding.cause or "").startswith("HLO interpret mode moves such a slice inside")
     assert finding.advice == "keep the index between 0 and 3"
 
 
@@ -355,7 +355,7 @@ def test_the_dimensions_that_vmap_adds_are_part_of_the_grid(captures: Captures) 
     function, _ = call((2,), lambda i: (i + 1, 0), lambda i: (i, 0), (2, 1))
     (captured,) = captures(jax.vmap(function), (S((3, 16, 128), F32),))
     (finding,) = analyze(captured).findings
-    assert finding.kind == "BlockIndexOutOfBounds"
+    assert finding.kind == "BlockOutOfBounds"
     assert finding.grid_point == (0, 1)
     assert finding.count == 3
     assert finding.message == (
@@ -398,8 +398,8 @@ def test_an_output_that_starts_with_an_input_may_be_written_in_part(captures: Ca
     (part,) = captures(run({}), (S((32, 128), F32),))
     (finding,) = analyze(part).findings
     assert finding.message == (
-        "no grid point writes block (1, 0) of out_ref, float32[32, 128]: 2 of 4 blocks are left as "
-        "they were"
+        "block (1, 0) of out_ref, float32[32, 128], is never written, and holds what was there "
+        "before: 2 of 4 blocks are left as they were"
     )
     assert finding.cause == "the index map leaves blocks out"
     assert finding.advice == ("visit every block, or give out_ref an input by input_output_aliases")

@@ -18,7 +18,7 @@ from jax.experimental.pallas.ops.tpu.splash_attention import (
     splash_attention_kernel as splash,
 )
 from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
-from pallas_debug_kernels import Operation, operation, operations
+from pallas_debug_kernels import BundledOperation, operation, operations
 
 from pallas_debug.analysis import analyze
 from pallas_debug.bridge.capture.capture import Capture
@@ -45,7 +45,7 @@ def found(kernels: list[Capture], not_on: tuple[str, ...] = ()) -> Iterator[Find
 
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
 def test_nothing_is_found_in_the_bundled_kernels(
-    captures: Callable[..., list[Capture]], op: Operation
+    captures: Callable[..., list[Capture]], op: BundledOperation
 ) -> None:
     for spec in op.specs:
         kernels = captures(lambda *a, s=spec: op.function(*a, **s.kwargs), spec.args)
@@ -56,7 +56,7 @@ def test_nothing_is_found_in_the_bundled_kernels(
     "op", [op for op in operations() if op.differentiable], ids=lambda op: op.name
 )
 def test_nothing_is_found_in_their_gradients(
-    captures: Callable[..., list[Capture]], op: Operation
+    captures: Callable[..., list[Capture]], op: BundledOperation
 ) -> None:
     for spec in op.specs[::3]:
         function = with_gradient(lambda *a, s=spec: op.function(*a, **s.kwargs), op.differentiable)

@@ -8,9 +8,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from broken_kernels import BROKEN, JaxEngine, Reaction
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, Engine, Outcome
 
 from pallas_debug.analysis import MemoryPart, analyze
 from pallas_debug.bridge.capture.capture import Capture
@@ -92,10 +92,10 @@ def test_the_verdict_on_each_chip_is_the_compilers(
     captures: Captures, name: str, target: Target
 ) -> None:
     (broken,) = [b for b in BROKEN if b.name == name]
-    known = broken.expected.verdicts(Engine.COMPILE)
-    if not any(v.is_for(target.name, "99") for v in known):
+    known = broken.expected.of(JaxEngine.COMPILE)
+    if not any(v.holds_for(target.name, "99") for v in known):
         pytest.skip("what the compiler says on it was not recorded")
-    refused = broken.verdict(Engine.COMPILE, target=target.name).outcome is Outcome.RAISES
+    refused = broken.expectation(JaxEngine.COMPILE, target=target.name).reaction is Reaction.RAISES
     (captured,) = captures(broken.function, broken.args)
     assert bool(analyze(captured, [target]).findings) == refused
 
@@ -140,6 +140,6 @@ def test_the_sizes_that_are_said_to_fit_do(captures: Captures) -> None:
 def test_a_block_that_cannot_be_halved(captures: Captures) -> None:
     (captured,) = captures(*limited((16, 5_000_001), (8, 5_000_001)))
     (finding,) = analyze(captured, [resolve("v5e")]).findings
-    assert finding.kind == "VmemCapacity"
+    assert finding.kind == "VmemOverflow"
     assert finding.cause == "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
     assert finding.advice == "cut the arrays into smaller blocks, or use a narrower dtype"

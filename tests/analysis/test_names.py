@@ -33,7 +33,7 @@ def lines(findings: list[Finding]) -> list[int]:
 
 def test_a_name_that_is_called_otherwise_today(source: Path) -> None:
     (finding,) = found(source, "params = pltpu.TPUCompilerParams()\n")
-    assert (finding.kind, finding.kernel, finding.engine) == ("RemovedName", "rows", "static")
+    assert (finding.kind, finding.kernel, finding.engines) == ("RemovedName", "rows", ("static",))
     assert finding.source is not None
     assert (finding.source.file, finding.source.line) == (str(source), 4)
     assert finding.source.text == "params = pltpu.TPUCompilerParams()"

@@ -117,7 +117,13 @@ PROGRAMS: dict[str, tuple[Callable[[Any], Any], Any, list[str]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", PROGRAMS)
+QUICK = ("jit", "grad", "vmap", "scan")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in PROGRAMS],
+)
 def test_a_kernel_is_seen_however_the_program_comes_to_it(name: str) -> None:
     function, x, expected = PROGRAMS[name]
     with Session(Options()) as session:
@@ -388,6 +394,7 @@ def test_the_source_is_the_whole_file_so_that_lines_agree() -> None:
         assert captured.source == file.read()
 
 
+@pytest.mark.slow
 def test_a_kernel_has_the_same_digest_in_every_process(run_python: Any, tmp_path: Any) -> None:
     code = """
 import jax, jax.numpy as jnp

@@ -131,6 +131,7 @@ DEFAULT: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("chosen,call,expected", DEFAULT)
 def test_the_backend_is_known_without_being_initialised(
     run_python: Callable[..., Any], chosen: str, call: str, expected: str

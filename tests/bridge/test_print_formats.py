@@ -204,6 +204,7 @@ def compiled(pool: Pool, module: bytes) -> str | None:
         return outcome.reply.error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ALLOWED)
 def test_nothing_is_said_of_what_compiles(name: str, pool: Pool) -> None:
     assert findings(ALLOWED[name]) == ()
@@ -215,8 +216,8 @@ def test_what_jax_refuses_is_said_before(name: str) -> None:
     printing, expected = REFUSED[name]
     (finding,) = findings(printing)
     assert words(finding) == expected
-    assert (finding.kind, finding.kernel, finding.engine) == (
-        "PrintNotSupported", "prints", "print formats",
+    assert (finding.kind, finding.kernel, finding.engines) == (
+        "PrintNotSupported", "prints", ("print formats",),
     )  # fmt: skip
     assert finding.source is not None
     assert Path(finding.source.file) == Path(__file__)
@@ -273,11 +274,28 @@ def test_an_array_of_booleans(pool: Pool) -> None:
     "printing,dtype,advice",
     [
         (lambda i, x: P("v", i), "int32", "write 'v {}'"),
-        (lambda i, x: P("v {{", i), "int32", "write a `{}` for it, and no brace"),
-        (lambda i, x: P("{{}} {}", i), "int32", "write a `{}` for it, and no brace"),
-        (lambda i, x: P("v", x[0, 0], i), "int32", "write 'v {}'"),
+        pytest.param(
+            lambda i, x: P("v {{", i),
+            "int32",
+            "write a `{}` for it, and no brace",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda i, x: P("{{}} {}", i),
+            "int32",
+            "write a `{}` for it, and no brace",
+            marks=pytest.mark.slow,
+        ),
+        pytest.param(
+            lambda i, x: P("v", x[0, 0], i), "int32", "write 'v {}'", marks=pytest.mark.slow
+        ),
         (lambda i, x: P("v", i > 0), "bool", "print `x.astype(jnp.float32)`"),
-        (lambda i, x: P("v", i.astype(jnp.int16)), "int16", "print `x.astype(jnp.float32)`"),
+        pytest.param(
+            lambda i, x: P("v", i.astype(jnp.int16)),
+            "int16",
+            "print `x.astype(jnp.float32)`",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_a_scalar_without_a_placeholder(

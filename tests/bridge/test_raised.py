@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import jax
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
 
 from pallas_debug.bridge.lowering import raised
 
-TRACED = [k for k in BROKEN if k.verdict(Engine.TRACE).outcome is Outcome.RAISES]
+TRACED = [k for k in BROKEN if k.expectation(JaxEngine.TRACE).reaction is Reaction.RAISES]
 
 
 @pytest.mark.parametrize("kernel", TRACED, ids=lambda kernel: kernel.name)

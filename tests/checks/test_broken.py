@@ -1,44 +1,17 @@
-"""The checks find each kernel that is wrong on purpose, at its line, and nothing in its twin."""
+"""The checks report each broken kernel at its faulty line, and nothing in its twin."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
-import jax
 import numpy as np
-import pallas_debug_kernels.broken as broken_kernels
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, broken
+from evidence import Evidence
 from tiers import slow_but_first
 
-import pallas_debug
-from pallas_debug.errors import KernelFault
-from pallas_debug.model import Finding
-
-ENGINES = {"hlo": Engine.HLO, "tpu": Engine.TPU}
-
-KINDS = {
-    Fault.OUT_OF_BOUNDS_READ: "OutOfBoundsRead",
-    Fault.OUT_OF_BOUNDS_WRITE: "OutOfBoundsWrite",
-    Fault.BLOCK_INDEX_OUT_OF_BOUNDS: "BlockOutOfBounds",
-    Fault.ELEMENT_OFFSET_AS_BLOCK_INDEX: "BlockOutOfBounds",
-    Fault.UNINITIALIZED_SCRATCH: "UninitializedRead",
-    Fault.UNINITIALIZED_OUTPUT: "OutputNotWritten",
-    Fault.RAGGED_PADDING: "PaddingRead",
-    Fault.FALSE_MULTIPLE_OF: "FalseHint",
-    Fault.DEBUG_CHECK_FAILED: "CheckFailed",
-    Fault.NAN_FROM_MASKED_ROW: "NanProduced",
-    Fault.NAN_FROM_OVERFLOW: "NanProduced",
-    Fault.NAN_FROM_LOG_OF_ZERO: "NanProduced",
-    Fault.DIVISION_BY_ZERO: "DivisionByZero",
-}
-"""What a check makes of a class of faults; it sees no others."""
-
-OTHER_KINDS = {
-    "output_never_zeroed": "UninitializedRead",  # the kernel reads its output to add to it
-    "mean_of_nothing": "NanProduced",  # 0 / 0 of floats
-}
+from pallas_debug.findings.faults import Fault
 
 UNSEEN = {
     ("counter_never_zeroed", "hlo"): "integers hold no NaN that would tell them from written ones",
@@ -47,65 +20,54 @@ UNSEEN = {
     ("parallel_scratch_carried", "tpu"): "one core runs all slices, in the order that it needs",
     ("output_block_skipped", "tpu"): "the interpreter leaves the block before in the buffer",
 }
-"""Faults of those classes that no check finds, and why."""
+"""Faults that the checks know and do not find, and why."""
 
 OTHER_LINES = {
     "softmax_without_maximum": (1, "the NaN is made below the overflow, which `inf` finds"),
 }
-"""How far below the marked line the finding points, and why."""
+"""How far below the faulty line the finding points, and why."""
 
 ALSO_SEEN = {
-    ("read_before_wait", "tpu"): "UninitializedRead",
-    ("waits_for_the_other_copy", "tpu"): "UninitializedRead",
+    ("read_before_wait", "tpu"): Fault.UNINITIALIZED_READ,
+    ("waits_for_the_other_copy", "tpu"): Fault.UNINITIALIZED_READ,
 }
-"""Races that show, in one order of events, as a read of what nobody has written yet."""
+"""Races that show, in one order of events, as a read of memory that nothing has written yet."""
 
 
-def expected(kernel: BrokenKernel, mode: str) -> str | None:
-    """The kind that the checks are to find."""
+def expected(kernel: BrokenKernel, mode: str) -> Fault | None:
+    """The fault that the checks are to find."""
     if (kernel.name, mode) in UNSEEN:
         return None
-    if (kernel.name, mode) in ALSO_SEEN:
-        return ALSO_SEEN[kernel.name, mode]
-    return OTHER_KINDS.get(kernel.name, KINDS.get(kernel.fault))
+    fault = ALSO_SEEN.get((kernel.name, mode), Fault(kernel.fault))
+    return fault if "checks" in fault.judges else None
 
 
 def is_run(kernel: BrokenKernel, mode: str) -> bool:
-    """Whether a mode runs it at all; what only hangs is the watchdog's."""
-    outcome = kernel.verdict(ENGINES[mode]).outcome
-    return outcome not in (Outcome.NOT_APPLICABLE, Outcome.HANGS)
-
-
-def found(
-    kernel: BrokenKernel, function: Callable[..., jax.Array], mode: str, errors: str | None = None
-) -> list[Finding]:
-    """What the checks, or else the interpreter that stopped the program, say."""
-    checks = {} if errors is None else {"errors": errors}
-    checked = pallas_debug.check(function, interpret=mode, **checks)  # type: ignore[arg-type]
-    with jax.enable_x64(kernel.x64):
-        try:
-            report, _ = checked(*kernel.make_args())
-        except KernelFault as fault:
-            return [fault.finding]
-    assert not report.not_checked
-    return list(report.findings)
+    """Whether a mode runs it to an end."""
+    reaction = kernel.expectation(JaxEngine(mode)).reaction
+    return reaction not in (Reaction.NOT_APPLICABLE, Reaction.HANGS)
 
 
 def cases(modes: tuple[str, ...] = ("hlo", "tpu"), *, seen: bool) -> list[Any]:
-    """Slow but the first for each kind of finding and mode."""
+    """Slow but the first for each fault, and one for each topic in TPU interpret mode."""
     found = [
         pytest.param(kernel, mode, id=f"{kernel.name}-{mode}")
         for kernel in BROKEN
         for mode in modes
         if is_run(kernel, mode) and bool(expected(kernel, mode)) == seen
     ]
-    return slow_but_first(found, lambda kernel, mode: (mode, expected(kernel, mode)))
+    return slow_but_first(
+        found,
+        lambda kernel, mode: expected(kernel, mode) if mode == "hlo" else kernel.topic,
+    )
 
 
 @pytest.mark.parametrize("kernel, mode", cases(seen=True))
-def test_found_at_its_line(kernel: BrokenKernel, mode: str) -> None:
-    (finding,) = found(kernel, kernel.function, mode)
-    assert finding.kind == expected(kernel, mode)
+def test_found_at_its_line(evidence: Evidence, kernel: BrokenKernel, mode: str) -> None:
+    checked = evidence.checked(kernel, mode)
+    assert not checked.not_checked
+    (finding,) = checked.findings
+    assert Fault(finding.kind) is expected(kernel, mode)
     assert finding.source is not None
     assert finding.source.file == kernel.file
     below, _ = OTHER_LINES.get(kernel.name, (0, ""))
@@ -116,8 +78,11 @@ def test_found_at_its_line(kernel: BrokenKernel, mode: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel, mode", cases(("hlo",), seen=False))
-def test_nothing_is_said_of_what_no_check_sees(kernel: BrokenKernel, mode: str) -> None:
-    assert found(kernel, kernel.function, mode) == []
+def test_no_finding_where_no_check_sees_the_fault(
+    evidence: Evidence, kernel: BrokenKernel, mode: str
+) -> None:
+    checked = evidence.checked(kernel, mode)
+    assert (checked.findings, checked.not_checked) == ((), ())
 
 
 def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
@@ -128,16 +93,14 @@ def by_topic(kernels: Iterable[BrokenKernel]) -> list[Any]:
     )
 
 
-@pytest.mark.usefixtures("quick_to_compile")
 @pytest.mark.parametrize("kernel", by_topic(BROKEN))
-def test_the_twin_is_fully_checked_and_sound(kernel: BrokenKernel) -> None:
-    args = kernel.make_args()
-    with jax.enable_x64(kernel.x64):
-        with pallas_debug.interpret("hlo"):
-            unchecked = jax.block_until_ready(jax.jit(kernel.repaired)(*args))
-        report, out = pallas_debug.check(jax.jit(kernel.repaired), interpret="hlo")(*args)
-    assert report.ok, str(report)
-    np.testing.assert_array_equal(out, unchecked)
+def test_the_twin_is_fully_checked_and_sound(evidence: Evidence, kernel: BrokenKernel) -> None:
+    unchecked = evidence.native(kernel, JaxEngine.HLO, repaired=True)
+    checked = evidence.checked(kernel, "hlo", repaired=True)
+    assert checked.error is None
+    assert (checked.findings, checked.not_checked) == ((), ())
+    assert unchecked.value is not None
+    np.testing.assert_array_equal(checked.value, unchecked.value)
 
 
 SEEN_TOPICS = ("bounds", "initialization", "hints", "numerics")
@@ -146,13 +109,14 @@ SEEN_TOPICS = ("bounds", "initialization", "hints", "numerics")
 @pytest.mark.parametrize(
     "kernel", by_topic(kernel for kernel in BROKEN if kernel.topic in SEEN_TOPICS)
 )
-def test_the_twin_is_sound_in_tpu_interpret_mode(kernel: BrokenKernel) -> None:
-    assert found(kernel, kernel.repaired, "tpu") == []
+def test_the_twin_is_sound_in_tpu_interpret_mode(evidence: Evidence, kernel: BrokenKernel) -> None:
+    checked = evidence.checked(kernel, "tpu", repaired=True)
+    assert (checked.error, checked.findings, checked.not_checked) == (None, (), ())
 
 
-def test_the_overflow_itself_is_found_by_inf() -> None:
-    kernel = broken_kernels.broken("softmax_without_maximum")
-    first, *_ = found(kernel, kernel.function, "hlo", errors="inf")
+def test_the_overflow_itself_is_found_by_inf(evidence: Evidence) -> None:
+    kernel = broken("softmax_without_maximum")
+    first, *_ = evidence.checked(kernel, "hlo", errors="inf").findings
     assert first.kind == "InfinityProduced"
     assert first.source is not None
     assert first.source.line == kernel.line
@@ -170,4 +134,4 @@ def test_the_exceptions_are_still_needed() -> None:
     names = {kernel.name for kernel in BROKEN}
     assert {name for name, _ in UNSEEN} <= names
     assert {name for name, _ in ALSO_SEEN} <= names
-    assert set(OTHER_LINES) | set(OTHER_KINDS) <= names
+    assert set(OTHER_LINES) <= names

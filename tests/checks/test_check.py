@@ -60,6 +60,7 @@ def logs(x: jax.Array) -> jax.Array:
 # Transformations.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize(
     "transform",
@@ -70,7 +71,7 @@ def test_jit(transform: Callable[..., Any], mode: str) -> None:
     finding = one(transform(logs), X, mode=mode)
     assert (finding.kind, finding.kernel) == ("NanProduced", "logs")
     assert (finding.grid_point, finding.count, finding.loop) == ((0,), 2, ())
-    assert finding.engine == "checks"
+    assert finding.engines == ("checks",)
 
 
 def test_the_values_are_those_of_the_unchecked_kernel() -> None:
@@ -80,6 +81,7 @@ def test_the_values_are_those_of_the_unchecked_kernel() -> None:
     np.testing.assert_array_equal(out, plain)
 
 
+@pytest.mark.slow
 def test_vmap_puts_the_batch_index_first() -> None:
     batch = jnp.stack([X + 1e6, X, X])
     assert one(jax.vmap(logs), batch).grid_point == (1, 0)
@@ -106,12 +108,14 @@ def _root_backward(x: jax.Array, g: jax.Array) -> tuple[jax.Array]:
 root.defvjp(lambda x: (root(x), x), _root_backward)
 
 
+@pytest.mark.slow
 def test_the_kernel_of_a_gradient() -> None:
     finding = one(jax.grad(lambda x: root(x).sum()), X)
     assert (finding.kernel, finding.kind) == ("root_backward", "NanProduced")
     assert one(root, X - 1).kernel == "root_forward"
 
 
+@pytest.mark.slow
 def test_in_a_scan_and_a_cond_of_the_program() -> None:
     def scanned(x: jax.Array) -> jax.Array:
         return lax.scan(lambda carry, _: (logs(carry) * 0 + carry, None), x, None, length=3)[0]
@@ -144,6 +148,7 @@ def test_under_shard_map() -> None:
     assert one(jax.jit(mapped), X).count == 2
 
 
+@pytest.mark.slow
 def test_under_x64() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         first = jnp.int64(3) * pl.program_id(0).astype(jnp.int64) + 5
@@ -194,6 +199,7 @@ def test_when(mode: str) -> None:
     assert finding.message == "too far: 2"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_what_fails_in_front_of_a_branch_that_is_not_taken(mode: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -254,6 +260,7 @@ LOOPS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LOOPS)
 def test_loops(name: str) -> None:
     def body(x_ref: Any) -> None:
@@ -298,6 +305,7 @@ def test_nested_loops() -> None:
     assert finding.message == "1 3"
 
 
+@pytest.mark.slow
 def test_of_five_loops_the_three_innermost_are_known() -> None:
     def body(x_ref: Any) -> None:
         def nest(depth: int, seen: Any) -> None:
@@ -311,6 +319,7 @@ def test_of_five_loops_the_three_innermost_are_known() -> None:
     assert fails_in(body).loop == (1, 1, 1)
 
 
+@pytest.mark.slow
 def test_the_condition_of_a_while_loop() -> None:
     def body(x_ref: Any) -> Any:
         def beyond(i: Any) -> Any:
@@ -360,6 +369,7 @@ def prefetched(x: jax.Array, table: jax.Array) -> jax.Array:
     return call(kernel, table, x, grid_spec=spec)
 
 
+@pytest.mark.slow
 def test_scalar_prefetch_and_scratch() -> None:
     assert checked(prefetched, X, jnp.array([0, 4, 8, 12]), errors="all")[0] == ()
     finding = one(prefetched, X, jnp.array([0, 4, -1, 13]))
@@ -371,6 +381,7 @@ def test_scalar_prefetch_and_scratch() -> None:
     assert one(batched, X, tables).grid_point == (3,)
 
 
+@pytest.mark.slow
 def test_dynamic_grids() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = jnp.sqrt(x_ref[pl.ds(pl.program_id(0), 1), :] - 129)
@@ -387,6 +398,7 @@ def test_grids_that_are_empty_and_kernels_without_one() -> None:
     assert one(lambda x: call(_log_less_one, x, grid=(1, 2)), X).grid_point == (0, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "semantics",
     [
@@ -429,6 +441,7 @@ def test_several_outputs_and_aliases() -> None:
     assert int(b.sum()) == 16 * 128 - 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 def test_narrow_floats(dtype: str) -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
@@ -439,6 +452,7 @@ def test_narrow_floats(dtype: str) -> None:
     assert one(lambda x: call(kernel, x, shape=shape), X.astype(dtype)).kind == "NanProduced"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint32", "int32"])
 def test_integers_of_all_kinds(dtype: str) -> None:
     def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
@@ -476,6 +490,7 @@ def test_what_fails_first_comes_first() -> None:
     ]
 
 
+@pytest.mark.slow
 def test_only_what_is_asked_for_is_checked() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         checkify.check(x_ref[0, 0] > 0, "not positive")

@@ -13,8 +13,8 @@ OLD, NEW = DATA / "libtpu-0.0.42", DATA / "libtpu-0.0.50"
 RAW = Path(__file__).parents[1] / "store" / "data" / "libtpu-0.0.42" / "add"
 
 
-def test_a_pass_against_the_one_before(command: Any) -> None:
-    done = command("diff", OLD / "rows", "lower-to-llo", "-t", "v5e")
+def test_a_pass_against_the_one_before(real_command: Any) -> None:
+    done = real_command("diff", OLD / "rows", "lower-to-llo", "-t", "v5e")
     assert (done.returncode, done.stderr) == (0, "")
     head = done.stdout.splitlines()[:2]
     assert head[0].endswith("v5e/14-logical-to-physical-device-id")

@@ -38,8 +38,10 @@ def script(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_script_is_run_and_its_kernels_dumped(command: Any, script: Path, tmp_path: Path) -> None:
-    done = command("dump", "--target", "v5e,v6e", "script.py", "--its", "own arguments")
+def test_a_script_is_run_and_its_kernels_dumped(
+    real_command: Any, script: Path, tmp_path: Path
+) -> None:
+    done = real_command("dump", "--target", "v5e,v6e", "script.py", "--its", "own arguments")
     assert done.returncode == 0, done.stderr
     assert done.stdout == "sum 2048.0 --its own arguments\n"
     assert "there is no accelerator here, so kernels run in HLO interpret mode" in done.stderr
@@ -52,9 +54,9 @@ def test_a_script_is_run_and_its_kernels_dumped(command: Any, script: Path, tmp_
     assert json.loads(run.read_text())["kernels"] == [kernel.name]
 
 
-def test_nothing_of_libtpu_reaches_the_terminal(command: Any, script: Path) -> None:
+def test_nothing_of_libtpu_reaches_the_terminal(real_command: Any, script: Path) -> None:
     environment = {"JAX_PLATFORMS": ""}  # jax itself would look for a TPU
-    done = command("dump", script, **environment)
+    done = real_command("dump", script, **environment)
     assert done.returncode == 0
     assert [line for line in done.stderr.splitlines() if "pallas-debug" not in line] == []
 

@@ -32,8 +32,8 @@ def dumps(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("name", ["E1001", "e1001", "scoped-vmem-overflow"])
-def test_a_code_or_an_id(command: Any, name: str) -> None:
-    done = command("explain", name)
+def test_a_code_or_an_id(real_command: Any, name: str) -> None:
+    done = real_command("explain", name)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert lines[0] == (

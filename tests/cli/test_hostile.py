@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 import pytest
+from tiers import cpu_seconds
 
 from pallas_debug.cli import guard, output
 
@@ -187,9 +188,9 @@ def test_a_log_of_one_long_word_is_read_in_time(command: Any, tmp_path: Path) ->
     log = tmp_path / "log"
     words = ["_" * 200_000, "EXHAUSTED" * 20_000, "1" * 200_000, " " * 200_000, "A." * 100_000]
     log.write_text("".join(f"Mosaic failed to compile {w} Error: \n{w}\n" for w in words))
-    began = time.process_time()
+    began = cpu_seconds()
     assert command("explain", log).returncode in (0, 1)
-    assert time.process_time() - began < 5
+    assert cpu_seconds() - began < 5
 
 
 @pytest.mark.skipif(

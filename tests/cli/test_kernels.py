@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from pallas_debug_kernels import operations
+from pallas_debug_kernels.broken import BROKEN
 
 
 def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
@@ -17,7 +18,9 @@ def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     rows = [line.split("\t") for line in done.stdout.splitlines()]
-    assert [row[:2] for row in rows] == [[op.name, op.summary] for op in operations()]
+    bundled = (*operations(), *BROKEN)
+    assert [row[:2] for row in rows] == [[kernel.name, kernel.summary] for kernel in bundled]
+    assert [row[2] for row in rows[-len(BROKEN) :]] == [f"fault: {k.fault}" for k in BROKEN]
     assert rows[0][2] == (
         "small: f32, bf16, int32; "
         "edge: one_element, one_ragged_block, ragged_last_block, ragged_last_block_bf16; "
@@ -25,9 +28,17 @@ def test_every_bundled_kernel_has_a_line_and_json_the_arguments_of_every_spec(
     )
 
     listed = json.loads(as_json.stdout)
-    assert [op["name"] for op in listed] == [op.name for op in operations()]
-    for shown, op in zip(listed, operations(), strict=True):
+    assert [kernel["name"] for kernel in listed] == [kernel.name for kernel in bundled]
+    for shown, op in zip(listed[: -len(BROKEN)], operations(), strict=True):
         assert [spec["name"] for spec in shown["specs"]] == [spec.name for spec in op.specs]
+    assert listed[len(operations())] == {
+        "name": BROKEN[0].name,
+        "summary": BROKEN[0].summary,
+        "fault": "OutOfBoundsRead",
+        "file": BROKEN[0].file,
+        "line": BROKEN[0].line,
+        "args": ["float32[16,128]"],
+    }
     (int8,) = (
         spec for op in listed if op["name"] == "matmul" for spec in op["specs"]
         if spec["name"] == "int8"

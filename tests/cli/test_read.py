@@ -29,9 +29,11 @@ def dumped(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Dump]:
     return root, dump
 
 
-def test_ls_lists_a_line_per_kernel_and_target(command: Any, dumped: tuple[Path, Dump]) -> None:
+def test_ls_lists_a_line_per_kernel_and_target(
+    real_command: Any, dumped: tuple[Path, Dump]
+) -> None:
     root, dump = dumped
-    done = command("ls", root)
+    done = real_command("ls", root)
     assert done.returncode == 0
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == [dump.name] * 2
@@ -168,8 +170,8 @@ def test_targets_are_listed(command: Any) -> None:
     assert json.loads(command("targets", "--json").stdout)[1]["topology"] == "v5e:2x2"
 
 
-def test_doctor_finds_this_machine_well(command: Any) -> None:
-    done = command("doctor", JAX_PLATFORMS="")
+def test_doctor_finds_this_machine_well(real_command: Any) -> None:
+    done = real_command("doctor", JAX_PLATFORMS="")
     assert done.returncode == 0, done.stdout
     assert done.stderr == ""
     for said in ("jax: ", "capture: lowering rules: as expected", "which this jax was made for",
@@ -186,14 +188,14 @@ def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     assert checks["target v5e"]["state"] == "ok"
 
 
-def test_demo_shows_what_it_did_and_what_comes_next(command: Any) -> None:
-    done = command("demo")
+def test_demo_shows_what_it_did_and_what_comes_next(real_command: Any) -> None:
+    done = real_command("demo")
     assert done.returncode == 0, done.stderr
     assert "$ pallas-debug dump" in done.stdout
     assert "$ pallas-debug ls dumps" in done.stdout
     assert done.stdout.count("flash_attention-") == 2
     following = done.stdout.rsplit("next: pallas-debug ", 1)[1].split()
-    assert "func.func" in command(*following).stdout
+    assert "func.func" in real_command(*following).stdout
 
 
 def test_help_imports_neither_jax_nor_textual(run_python: Any) -> None:

@@ -15,15 +15,15 @@ SOURCE = (DATA / "rows.py").read_text().splitlines()
 
 
 @pytest.mark.parametrize("root", [OLD, NEW])
-def test_the_source_with_counts(command: Any, root: Path) -> None:
-    done = command("source", root / "rows", "-t", "v5e")
+def test_the_source_with_counts(real_command: Any, root: Path) -> None:
+    done = real_command("source", root / "rows", "-t", "v5e")
     assert done.returncode == 0, done.stderr
     head, file, *rows = done.stdout.splitlines()
     assert head.endswith("finalize-llo: operations by source line")
     assert file == "…/rows.py"
     assert "    return x * factor" in rows[0]
     assert int(rows[0].split()[0]) >= 1
-    whole = command("source", root / "rows", "-t", "v5e", "--all").stdout.splitlines()[2:]
+    whole = real_command("source", root / "rows", "-t", "v5e", "--all").stdout.splitlines()[2:]
     assert len(whole) >= len(SOURCE)
 
 

@@ -56,3 +56,18 @@ def test_the_links_of_the_readme_lead_somewhere() -> None:
         for target in re.findall(r"\]\(([^)#]+)", (ROOT / name).read_text()):
             if not target.startswith("https:"):
                 assert (ROOT / target).is_file(), f"{name}: {target}"
+
+
+def words(page: Path) -> int:
+    """Count like `wc -w`, without what is generated between `<!-- map -->` and `<!-- /map -->`."""
+    text = re.sub(r"<!-- map -->.*<!-- /map -->", "", page.read_text(), flags=re.DOTALL)
+    return len(text.split())
+
+
+def test_the_readme_is_short() -> None:
+    assert words(ROOT / "README.md") <= 800
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/guides").glob("*.md")), ids=lambda p: p.stem)
+def test_a_guide_is_short(page: Path) -> None:
+    assert words(page) <= (1350 if page.stem == "browse" else 1200), "move details to the reference"

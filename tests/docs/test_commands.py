@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from zygote import Zygote
 
 ROOT = Path(__file__).parents[2]
 
@@ -28,14 +29,22 @@ commands = load(ROOT / "docs" / "commands.py")
 
 PAGES = {str(page.relative_to(ROOT)): page for page in commands.pages()}
 
+EXPENSIVE = {"docs/guides/pytest.md", "docs/guides/interpret.md"}
+STARTED = {"docs/guides/in-code.md"}
+"""Pages whose commands start Python themselves: one prints that jax is not imported."""
+
 
 def test_there_are_pages_with_commands() -> None:
     assert {"README.md", "docs/quickstart.md", "docs/guides/dumping.md"} <= set(PAGES)
 
 
-@pytest.mark.parametrize("name", PAGES)
-def test_a_page_shows_what_its_commands_print(name: str) -> None:
-    with commands.scratch_directory() as scratch:
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name in EXPENSIVE), id=name) for name in PAGES],
+)
+def test_a_page_shows_what_its_commands_print(name: str, zygote: Zygote) -> None:
+    python = sys.executable if name in STARTED else zygote.executable
+    with commands.scratch_directory(python) as scratch:
         found = commands.differences(PAGES[name], scratch)
     assert not found, "\n\n".join(found)
 
@@ -46,6 +55,7 @@ def test_a_page_shows_what_its_commands_print(name: str) -> None:
         ("softmax-0123abcd ok", "softmax-ffffffff ok"),
         ("ok, 11 of 19 passes changed something", "ok, 12 of 22 passes changed something"),
         ("in 1.43s", "in 12.01s"),
+        ("in 1.43s", "in 71.20s (0:01:11)"),
         ("4,095 B   0.4 ms", "12,345 B  10.1 ms"),
         ("a … c", "a b c"),
         ("first\n…\nlast", "first\nlast"),

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import jax
 import pytest
-from pallas_debug_kernels.broken import BrokenKernel, broken
+from broken_kernels import BrokenKernel, broken
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import explain

@@ -15,14 +15,15 @@ from typing import Any
 
 import jax
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction, broken
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, broken
 
 import pallas_debug
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.findings import explain
 from pallas_debug.findings.explain import fit, memory
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Failure, Kernel
 from pallas_debug.session import Options, Session
 
@@ -42,8 +43,8 @@ kernels = _load(Path(__file__).with_name("kernels.py"))
 
 HERE = ".".join(jax.__version__.split(".")[:2])
 RAISING = [k for k in BROKEN if any(
-    k.verdict(e).outcome in (Outcome.RAISES, Outcome.ABORTS)
-    for e in (Engine.TRACE, Engine.LOWER, Engine.COMPILE))]  # fmt: skip
+    k.expectation(e).reaction in (Reaction.RAISES, Reaction.ABORTS)
+    for e in (JaxEngine.TRACE, JaxEngine.LOWER, JaxEngine.COMPILE))]  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -103,7 +104,9 @@ def test_a_broken_kernel_is_explained_as_its_fault(
     assert failure is not None
     found = explain.of_failure(failure, kernel)
     assert found is not None, failure.message
-    assert found.kind in KINDS_ELSEWHERE.get(broken_kernel.name, (broken_kernel.fault,))
+    kinds = KINDS_ELSEWHERE.get(broken_kernel.name, (broken_kernel.fault,))
+    assert found.kind is not None
+    assert Fault(found.kind) in kinds
 
 
 INTERPRETED = {

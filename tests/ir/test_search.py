@@ -5,16 +5,28 @@ from __future__ import annotations
 import os
 import random
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from pallas_debug.ir.search import SHOWN, Hit, Progress, Query, count, search
+from pallas_debug.errors import PatternError
+from pallas_debug.ir.patterns import spans_of
+from pallas_debug.ir.search import (
+    SHOWN,
+    Hit,
+    Progress,
+    Query,
+    count,
+    counter,
+    finder,
+    search,
+)
 
 PATTERNS = [
     "vector_load", r"%\d+ = tpu\.", r"loc\(#loc1\d\)$", "^ +return", "(mulf|addf)", "a*", "", "$", "^$",
     r"[^,]+,[^,]+,", r"\s+scf", r"rows\.py.:9", r"x{2,}", r"f32[^\w]", r"\bi32\b", r"(?s)mulf.*return",
-    r"[\s]func", r"\.\w+_", r"a?rith", r"}\)?", r"\Drith", "…/",
+    r"[\s]func", r"\.\w+_", r"a?rith", r"}\)?", r"\Drith", "…/", r"\b", r"x|\b", r"\B",
 ]  # fmt: skip
 
 
@@ -61,10 +73,12 @@ def test_lines_are_counted_once_however_often_they_match(tmp_path: Path, text: s
                 assert [n for _, n, _ in count([path], query, chunk=chunk)] == [found]
 
 
-def test_a_query_for_the_characters_of_a_line() -> None:
-    assert Query(text="a.c", ignore_case=None).of_text().search("xABC")
-    assert not Query(text="a.c", literal=True).of_text().search("abc")
-    assert Query(text="ü.", ignore_case=True).of_text().search("Üx")
+def test_a_pattern_serves_the_characters_of_a_line() -> None:
+    assert Query(text="a.c", ignore_case=None).compiled().search("xABC")
+    assert not Query(text="a.c", literal=True).compiled().search("abc")
+    pattern = Query(text="ü.|$", ignore_case=True).compiled()
+    assert spans_of(pattern, "äÜx 1\udcff") == [(1, 3)]
+    assert spans_of(Query(text="[^1]$").compiled(), "ä1\udcff") == [(2, 3)]
 
 
 def test_smart_case() -> None:
@@ -147,10 +161,36 @@ def test_a_search_is_ended_by_who_reads_it(tmp_path: Path) -> None:
     events.close()  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*", "(?P<"])
-def test_what_is_no_regular_expression(pattern: str) -> None:
+@pytest.mark.parametrize("pattern", ["(", "[", "a{2", "*", "(?P<", "a)(b"])
+def test_what_is_not_a_regular_expression(pattern: str) -> None:
     if pattern == "a{2":
-        Query(text=pattern).compiled()  # Python takes it as it stands
+        Query(text=pattern).compiled()  # taken as it stands
         return
-    with pytest.raises(re.error):
+    for of in (finder, counter):
+        with pytest.raises(PatternError, match="is not a valid regular expression: "):
+            of(Query(text=pattern))
+
+
+@pytest.mark.parametrize("pattern", ["(?=a)", "(?<!a)b", r"(a)\1", "a++", "(?>a)", "a{2000}"])
+def test_what_cannot_be_matched_in_linear_time_is_refused(pattern: str) -> None:
+    with pytest.raises(PatternError, match="RE2, which matches in linear time") as raised:
         Query(text=pattern).compiled()
+    assert not raised.value.reason.startswith("'")
+
+
+@pytest.mark.parametrize("pattern", ["(a+)+$", "(a|aa)+$", "(.*)*x", "a?" * 99 + "a" * 99 + "$"])
+def test_no_pattern_takes_exponential_time(tmp_path: Path, pattern: str) -> None:
+    path = tmp_path / "text"
+    path.write_text("a" * 5_000 + "!\n" + "b" * 50_000 + "\n")
+    start = time.process_time()
+    assert hits(path, Query(text=pattern)) == []
+    assert list(count([path], Query(text=pattern))) == [(path, 0, None)]
+    assert time.process_time() - start < 5
+
+
+def test_the_ends_of_a_text_are_those_of_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("ab\nxab\nabx")
+    for pattern, lines in {r"\Aab": [1, 3], r"ab\Z": [1, 2], r"b\z": [1, 2], r"\\A": []}.items():
+        for chunk in (3, 1 << 18):
+            assert [h.line for h in hits(path, Query(text=pattern), chunk)] == lines

@@ -1,16 +1,19 @@
-"""The table of kernels that are wrong on purpose: names, lines at fault, lookups, expectations."""
+"""Records of the broken kernels: names, faulty lines, lookups, expectations."""
 
 import dataclasses
 from pathlib import Path
 
+import broken_kernels
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pallas_debug_kernels
+import pallas_debug_kernels.broken as bundled
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome, broken
+from broken_kernels import BROKEN, BUNDLED, BrokenKernel, JaxEngine, Reaction, broken
 
-FOLDER = Path(pallas_debug_kernels.__file__).parent / "broken"
+from pallas_debug.findings.faults import Fault
+
+FOLDERS = [Path(package.__file__).parent for package in (bundled, broken_kernels)]
 each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
 
 
@@ -20,50 +23,53 @@ def test_there_are_at_least_40_and_every_name_is_its_own() -> None:
     assert len({kernel.summary for kernel in BROKEN}) == len(BROKEN)
 
 
-def test_every_class_of_fault_has_a_kernel() -> None:
-    assert {kernel.fault for kernel in BROKEN} == set(Fault)
-    assert all(fault.value.isalnum() and fault.value[0].isupper() for fault in Fault)
-    assert len(set(Fault)) == len(Fault.__members__)
+def test_six_are_bundled() -> None:
+    assert BUNDLED is bundled.BROKEN
+    assert len(BUNDLED) == 6
+    assert len({kernel.fault for kernel in BUNDLED}) == 6
+    assert set(BUNDLED) < set(BROKEN)
+
+
+WITHOUT_A_KERNEL = {
+    Fault.INFINITY_PRODUCED: "what leads to the NaN of softmax_without_maximum; checked on demand",
+    Fault.ENGINES_DISAGREE: "reported of two engines' results, such as parallel_scratch_carried's",
+    Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
+    Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
+    Fault.ZERO_SIZE_OPERAND: "tests/analysis",
+    Fault.UNSUPPORTED_LAYOUT: "tests/explain",
+    Fault.TRACE_ERROR: "what has no kind of its own",
+    Fault.LOWERING_ERROR: "what has no kind of its own",
+    Fault.COMPILE_ERROR: "what has no kind of its own",
+    Fault.INTERPRET_ERROR: "what has no kind of its own",
+}
+
+
+def test_every_fault_has_a_kernel() -> None:
+    found = {Fault(kernel.fault) for kernel in BROKEN}
+    assert found.isdisjoint(WITHOUT_A_KERNEL)
+    assert found | set(WITHOUT_A_KERNEL) == set(Fault)
 
 
 def test_found_by_name() -> None:
     for kernel in BROKEN:
         assert broken(kernel.name) is kernel
+    for kernel in BUNDLED:
+        assert bundled.broken(kernel.name) is kernel
 
 
 def test_unknown_name() -> None:
-    with pytest.raises(ValueError) as error:
-        broken("sound")
-    names = ", ".join(kernel.name for kernel in BROKEN)
-    assert str(error.value) == (
-        f"There is no broken kernel 'sound'. The broken kernels are: {names}."
-    )
-
-
-@each
-def test_the_line_at_fault_is_marked_in_the_kernel(kernel: BrokenKernel) -> None:
-    path = Path(kernel.file)
-    assert path.parent == FOLDER
-    assert path.stem == kernel.topic
-    lines = path.read_text().splitlines()
-    assert lines[kernel.line - 1].endswith("  # FAULT")
-    code = kernel.function.__code__
-    assert code.co_firstlineno < kernel.line
-    assert f"def {kernel.name}(" in lines[code.co_firstlineno - 1]
-
-
-def test_every_marker_belongs_to_one_record() -> None:
-    marked = {
-        (str(path), number)
-        for path in FOLDER.glob("*.py")
-        for number, line in enumerate(path.read_text().splitlines(), 1)
-        if line.endswith("  # FAULT")
-    }
-    assert marked == {(kernel.file, kernel.line) for kernel in BROKEN}
+    for find, kernels in ((broken, BROKEN), (bundled.broken, BUNDLED)):
+        with pytest.raises(ValueError) as error:
+            find("sound")
+        names = ", ".join(kernel.name for kernel in kernels)
+        assert str(error.value) == (
+            f"There is no broken kernel 'sound'. The broken kernels are: {names}."
+        )
 
 
 @each
 def test_the_record_is_complete(kernel: BrokenKernel) -> None:
+    assert Fault(kernel.fault).value == kernel.fault  # the name of today, not a former one
     assert kernel.summary.endswith(".")
     assert kernel.repaired is not kernel.function
     assert [(a.shape, a.dtype) for a in kernel.make_args()] == [
@@ -75,14 +81,33 @@ def test_the_record_is_complete(kernel: BrokenKernel) -> None:
     assert (found.shape, found.dtype) == (wanted.shape, wanted.dtype)
     with pytest.raises(dataclasses.FrozenInstanceError):
         kernel.summary = "sound"
+    speaking = (Reaction.RAISES, Reaction.PRINTS, Reaction.ABORTS)
+    for engine in JaxEngine:
+        for expectation in kernel.expected.of(engine):
+            assert bool(expectation.message) == (expectation.reaction in speaking)
 
 
 @each
-def test_a_verdict_that_raises_or_prints_says_what(kernel: BrokenKernel) -> None:
-    for engine in Engine:
-        for verdict in kernel.expected.verdicts(engine):
-            speaks = verdict.outcome in (Outcome.RAISES, Outcome.PRINTS, Outcome.ABORTS)
-            assert bool(verdict.message) == speaks
+def test_the_faulty_line_is_marked_in_the_kernel(kernel: BrokenKernel) -> None:
+    path = Path(kernel.file)
+    assert path.parent == FOLDERS[kernel not in BUNDLED]
+    assert path.stem == kernel.topic
+    lines = path.read_text().splitlines()
+    assert lines[kernel.line - 1].endswith("  # FAULT")
+    code = kernel.function.__code__
+    assert code.co_firstlineno < kernel.line
+    assert f"def {kernel.name}(" in lines[code.co_firstlineno - 1]
+
+
+def test_every_marker_belongs_to_one_record() -> None:
+    marked = {
+        (str(path), number)
+        for folder in FOLDERS
+        for path in folder.glob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if line.endswith("  # FAULT")
+    }
+    assert marked == {(kernel.file, kernel.line) for kernel in BROKEN}
 
 
 def test_fixed_values() -> None:
@@ -92,32 +117,35 @@ def test_fixed_values() -> None:
     assert not np.array_equal(pages, broken("page_past_the_pool").make_args(seed=1)[1])
 
 
-def test_verdicts_differ_by_version() -> None:
+def test_expectations_differ_by_version() -> None:
     abort = broken("mask_as_column")
-    assert abort.verdict(Engine.COMPILE, libtpu_version="0.0.42.1").outcome is Outcome.RAISES
-    assert abort.verdict(Engine.COMPILE, libtpu_version="0.0.50.1").outcome is Outcome.ABORTS
+    for libtpu, reaction in (("0.0.42.1", Reaction.RAISES), ("0.0.50.1", Reaction.ABORTS)):
+        found = abort.expectation(JaxEngine.COMPILE, libtpu_version=libtpu)
+        assert found.reaction is reaction
     race = broken("read_before_wait")
-    assert race.verdict(Engine.TPU_RACES, jax_version="0.10.2").outcome is Outcome.PRINTS
-    assert race.verdict(Engine.TPU_RACES, jax_version="0.12.0.1").outcome is Outcome.RAISES
+    for version, reaction in (("0.10.2", Reaction.PRINTS), ("0.12.0.1", Reaction.RAISES)):
+        found = race.expectation(JaxEngine.TPU_RACES, jax_version=version)
+        assert found.reaction is reaction
 
 
-def test_verdicts_differ_by_target() -> None:
+def test_expectations_differ_by_target() -> None:
     kernel = broken("int8_matmul")
     assert kernel.targets == ("v5e", "v4")
-    assert kernel.verdict(Engine.COMPILE, target="v4").outcome is Outcome.RAISES
-    assert kernel.verdict(Engine.COMPILE, target="v5e").outcome is Outcome.PASSES
-    assert kernel.verdict(Engine.COMPILE).outcome is Outcome.PASSES
+    compile_ = JaxEngine.COMPILE
+    assert kernel.expectation(compile_, target="v4").reaction is Reaction.RAISES
+    assert kernel.expectation(compile_, target="v5e").reaction is Reaction.PASSES
+    assert kernel.expectation(compile_).reaction is Reaction.PASSES
 
 
 def test_what_an_engine_refuses_never_comes_to_the_next() -> None:
     traced = broken("captured_constant")
-    assert traced.verdict(Engine.TRACE).outcome is Outcome.RAISES
-    for engine in set(Engine) - {Engine.TRACE}:
-        assert traced.verdict(engine).outcome is Outcome.NOT_APPLICABLE
+    assert traced.expectation(JaxEngine.TRACE).reaction is Reaction.RAISES
+    for engine in set(JaxEngine) - {JaxEngine.TRACE}:
+        assert traced.expectation(engine).reaction is Reaction.NOT_APPLICABLE
     lowered = broken("cumulative_sum")
-    assert lowered.verdict(Engine.LOWER).outcome is Outcome.RAISES
-    assert lowered.verdict(Engine.COMPILE).outcome is Outcome.NOT_APPLICABLE
-    assert lowered.verdict(Engine.HLO).outcome is Outcome.PASSES
+    assert lowered.expectation(JaxEngine.LOWER).reaction is Reaction.RAISES
+    assert lowered.expectation(JaxEngine.COMPILE).reaction is Reaction.NOT_APPLICABLE
+    assert lowered.expectation(JaxEngine.HLO).reaction is Reaction.PASSES
 
 
 def test_two_cores_are_as_one_unless_told() -> None:

@@ -1,87 +1,62 @@
-"""What jax and the TPU compiler say of each kernel that is wrong on purpose, and of its twin."""
+"""How jax and the TPU compiler react to each broken kernel and its repaired twin."""
 
-from collections.abc import Callable, Iterator
-
-import jax
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome, Verdict
+from broken_kernels import BROKEN, BrokenKernel, Expectation, JaxEngine, Reaction
+from evidence import Evidence
+from tiers import slow_but_first
 
-from pallas_debug.bridge.lowering import trace
-from pallas_debug.model import Compilation, Failure
-from pallas_debug.session import Options, Session
-
-TARGETS = ("v5e", "v4", "v5p", "v6e", "tpu7x")
+from pallas_debug.model import Failure
 
 each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
 
 
-@pytest.fixture(scope="module")
-def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
-    """One for all kernels: the compiler's process is started once, and after an abort."""
-    options = Options(
-        dumps=tmp_path_factory.mktemp("broken") / "dumps",
-        targets=TARGETS,
-        interpret="off",
-        jobs=1,
-    )
-    with Session(options) as session:
-        yield session
-    assert session.problems == []
-
-
-def compilations(
-    session: Session, kernel: BrokenKernel, function: Callable[..., jax.Array]
-) -> dict[str, Compilation]:
-    """Of the one kernel that `function` calls, for each target that something is known of."""
-    targets = [target for target in session.targets if target.name in kernel.targets]
-    with jax.enable_x64(kernel.x64), session.collecting() as captures:
-        trace.lower_for_kernels(function, kernel.args, {}, targets[0])
-    (captured,) = captures
-    session.request(captures, targets)
-    session.wait()
-    (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
-    return {compilation.target: compilation for compilation in dump.compilations}
-
-
-@each
-def test_broken(session: Session, kernel: BrokenKernel) -> None:
-    traced = kernel.verdict(Engine.TRACE)
-    if traced.outcome is Outcome.RAISES:
-        with pytest.raises((TypeError, ValueError)) as error:
-            compilations(session, kernel, kernel.function)
-        assert traced.message in str(error.value)
+@pytest.mark.parametrize(
+    "kernel",
+    slow_but_first(
+        [pytest.param(kernel, id=kernel.name) for kernel in BROKEN], lambda kernel: kernel.topic
+    ),
+)
+def test_broken(evidence: Evidence, kernel: BrokenKernel) -> None:
+    compiled = evidence.compiled(kernel)
+    traced = kernel.expectation(JaxEngine.TRACE)
+    if traced.reaction is Reaction.RAISES:
+        assert compiled.error is not None
+        assert traced.message in compiled.error
         return
-    found = compilations(session, kernel, kernel.function)
-    assert set(found) == set(kernel.targets)
-    for target, compilation in found.items():
-        for stage in (Engine.LOWER, Engine.COMPILE):
-            verdict = kernel.verdict(stage, target=target)
-            if verdict.outcome is not Outcome.NOT_APPLICABLE:
-                check(stage, verdict, compilation.failure)
-        if compilation.failure is not None:
-            check_line(kernel, compilation.failure)
+    assert set(compiled.failures) == set(kernel.targets)
+    for target, failure in compiled.failures.items():
+        for engine in (JaxEngine.LOWER, JaxEngine.COMPILE):
+            expected = kernel.expectation(engine, target=target)
+            if expected.reaction is not Reaction.NOT_APPLICABLE:
+                check(engine, expected, failure)
+        if failure is not None:
+            check_line(kernel, failure)
 
 
-STAGES = {"lowering": Engine.LOWER, "compile": Engine.COMPILE, "crash": Engine.COMPILE}
+STAGES = {
+    "lowering": JaxEngine.LOWER,
+    "compile": JaxEngine.COMPILE,
+    "crash": JaxEngine.COMPILE,
+}
 
 
-def check(engine: Engine, verdict: Verdict, failure: Failure | None) -> None:
-    """The failure, if it is that of `engine`, is what was expected of it."""
+def check(engine: JaxEngine, expected: Expectation, failure: Failure | None) -> None:
+    """The failure, if it is that of `engine`, is the expected one."""
     if failure is not None and STAGES[failure.stage] is not engine:
-        assert engine is Engine.LOWER, failure
+        assert engine is JaxEngine.LOWER, failure
         failure = None
-    if verdict.outcome is Outcome.PASSES:
+    if expected.reaction is Reaction.PASSES:
         assert failure is None
         return
     assert failure is not None
-    assert verdict.message in failure.message
-    assert (failure.stage == "crash") == (verdict.outcome is Outcome.ABORTS)
+    assert expected.message in failure.message
+    assert (failure.stage == "crash") == (expected.reaction is Reaction.ABORTS)
 
 
 def check_line(kernel: BrokenKernel, failure: Failure) -> None:
-    """Where the failure names a line of the kernel, it is the line at fault.
+    """Where the failure names a line of the kernel, it is the faulty line.
 
-    Of an index map that returns an int64 the compiler names the kernel's first line alone, and of
+    For an index map that returns an int64 the compiler names the kernel's first line alone, and for
     a block shape jax names the kernel function.
     """
     source = failure.source
@@ -96,6 +71,6 @@ def check_line(kernel: BrokenKernel, failure: Failure) -> None:
 
 @pytest.mark.slow
 @each
-def test_repaired(session: Session, kernel: BrokenKernel) -> None:
-    for compilation in compilations(session, kernel, kernel.repaired).values():
-        assert compilation.failure is None
+def test_repaired(evidence: Evidence, kernel: BrokenKernel) -> None:
+    compiled = evidence.compiled(kernel, repaired=True)
+    assert compiled.failures == dict.fromkeys(kernel.targets)

@@ -1,39 +1,27 @@
-"""What jax's interpreters say of each kernel that is wrong on purpose, and of its repaired twin."""
+"""How jax's interpreters react to each broken kernel, and that its repaired twin is right."""
 
 import contextlib
-import re
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
+from evidence import Evidence
 from tiers import slow_but_first
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
-MODES = {
-    Engine.HLO: True,
-    Engine.TPU: pltpu.InterpretParams(),
-    Engine.TPU_RACES: pltpu.InterpretParams(
-        detect_races=True,
-        num_cores_or_threads=2,
-        # jax draws each copy's clock at random from those that the cores leave over; with the usual
-        # two of them every second race between two copies goes unseen.
-        vector_clock_size=1024,
-    ),
-}
+MODES = (JaxEngine.HLO, JaxEngine.TPU, JaxEngine.TPU_RACES)
 HANGING = [
     (kernel, engine)
     for kernel in BROKEN
     for engine in MODES
-    if kernel.verdict(engine).outcome is Outcome.HANGS
+    if kernel.expectation(engine).reaction is Reaction.HANGS
 ]
 TWO_CORES = ("grid", "dma", "semaphores")
 """Topics in which a second core or the race detector may see something. The others say the same as
@@ -43,23 +31,9 @@ SECONDS = 3.0
 """What takes longer is said to hang; each of these kernels takes less than one."""
 
 
-@contextlib.contextmanager
-def interpreted(engine: Engine) -> Iterator[None]:
-    try:
-        with pltpu.force_tpu_interpret_mode(MODES[engine]):
-            yield
-    finally:
-        pltpu.reset_tpu_interpret_mode_state()
-
-
 @cache
 def reference(kernel: BrokenKernel) -> np.ndarray:
     return np.asarray(kernel.reference(*kernel.make_args()))
-
-
-def run(kernel: BrokenKernel, function: Callable[..., jax.Array], engine: Engine) -> np.ndarray:
-    with jax.enable_x64(kernel.x64), interpreted(engine):
-        return np.asarray(jax.jit(function)(*kernel.make_args()))
 
 
 def is_right(kernel: BrokenKernel, actual: np.ndarray) -> bool:
@@ -73,42 +47,46 @@ def is_right(kernel: BrokenKernel, actual: np.ndarray) -> bool:
     return bool((abs(actual - wanted) <= tolerance * abs(wanted).max()).all())
 
 
-def is_asked(kernel: BrokenKernel, engine: Engine) -> bool:
-    return engine is not Engine.TPU_RACES or kernel.topic in TWO_CORES
+def is_asked(kernel: BrokenKernel, engine: JaxEngine) -> bool:
+    return engine is not JaxEngine.TPU_RACES or kernel.topic in TWO_CORES
 
 
 def cases() -> list[Any]:
-    unasked = (Outcome.NOT_APPLICABLE, Outcome.HANGS)
+    unasked = (Reaction.NOT_APPLICABLE, Reaction.HANGS)
     asked = [
         pytest.param(kernel, engine, id=f"{kernel.name}-{engine}")
         for kernel in BROKEN
         for engine in MODES
-        if kernel.verdict(engine).outcome not in unasked and is_asked(kernel, engine)
+        if kernel.expectation(engine).reaction not in unasked and is_asked(kernel, engine)
     ]
     return slow_but_first(
         asked,
-        lambda kernel, engine: (engine, kernel.verdict(engine).outcome, kernel.topic in TWO_CORES),
+        lambda kernel, engine: (
+            engine,
+            kernel.expectation(engine).reaction,
+            kernel.topic in TWO_CORES,
+        ),
     )
 
 
 @pytest.mark.parametrize("kernel, engine", cases())
-def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
-    expected = kernel.verdict(engine)
-    if expected.outcome is Outcome.RAISES:
-        with pytest.raises(Exception, match=re.escape(expected.message)):
-            run(kernel, kernel.function, engine)
+def test_broken(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:
+    expected, ran = kernel.expectation(engine), evidence.native(kernel, engine)
+    if expected.reaction is Reaction.RAISES:
+        assert ran.error is not None
+        assert expected.message in ran.error
         return
-    actual = run(kernel, kernel.function, engine)
-    printed = capfd.readouterr().out
-    if printed:
-        assert expected.outcome is Outcome.PRINTS, printed
-        assert expected.message in printed
-    elif is_right(kernel, actual):
-        assert expected.outcome is Outcome.PASSES
-    elif np.isnan(actual).any():
-        assert expected.outcome is Outcome.NAN
+    assert ran.error is None
+    assert ran.value is not None
+    if ran.printed:
+        assert expected.reaction is Reaction.PRINTS, ran.printed
+        assert expected.message in ran.printed
+    elif is_right(kernel, ran.value):
+        assert expected.reaction is Reaction.PASSES
+    elif np.isnan(ran.value).any():
+        assert expected.reaction is Reaction.NAN
     else:
-        assert expected.outcome is Outcome.WRONG
+        assert expected.reaction is Reaction.WRONG
 
 
 @pytest.mark.parametrize(
@@ -120,19 +98,21 @@ def test_broken(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixtu
             for engine in MODES
             if is_asked(kernel, engine)
         ],
-        lambda kernel, engine: (kernel.topic, engine),
+        lambda kernel, engine: kernel.topic if engine is JaxEngine.HLO else engine,
     ),
 )
-def test_repaired(kernel: BrokenKernel, engine: Engine, capfd: pytest.CaptureFixture[str]) -> None:
-    assert is_right(kernel, run(kernel, kernel.repaired, engine))
-    assert capfd.readouterr().out == ""
+def test_repaired(evidence: Evidence, kernel: BrokenKernel, engine: JaxEngine) -> None:
+    ran = evidence.native(kernel, engine, repaired=True)
+    assert (ran.error, ran.printed) == (None, "")
+    assert ran.value is not None
+    assert is_right(kernel, ran.value)
 
 
 _CHILD = """
 import sys
 import jax
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import broken
+from broken_kernels import broken
 
 kernel, engine = broken(sys.argv[1]), sys.argv[2]
 races = dict(detect_races=True, num_cores_or_threads=2, vector_clock_size=1024)
@@ -146,12 +126,13 @@ with pltpu.force_tpu_interpret_mode(pltpu.InterpretParams(**races)):
 
 
 @contextlib.contextmanager
-def children() -> Iterator[dict[tuple[str, Engine], subprocess.Popen[str]]]:
+def children() -> Iterator[dict[tuple[str, JaxEngine], subprocess.Popen[str]]]:
     started = {}
     try:
         for kernel, engine in HANGING:
             started[kernel.name, engine] = subprocess.Popen(
                 [sys.executable, "-c", _CHILD, kernel.name, engine],
+                env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 text=True,

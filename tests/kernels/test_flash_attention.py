@@ -373,6 +373,7 @@ def test_causal_skips_blocks_above_the_diagonal() -> None:
     assert np.isnan(out[:, :, 128:]).all()
 
 
+@pytest.mark.slow
 def test_large_scores_do_not_overflow() -> None:
     q, k, v = random_qkv(q_seq=64, kv_seq=256)
     with pltpu.force_tpu_interpret_mode(True):

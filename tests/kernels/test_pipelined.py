@@ -34,7 +34,7 @@ def message_of(function: Callable[..., Any], *args: object, **kwargs: object) ->
     return str(error.value)
 
 
-@pytest.mark.parametrize("execution", ["eager", "on_wait"])
+@pytest.mark.parametrize("execution", ["eager", pytest.param("on_wait", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", [f.__name__ for f in (*COPIES, *MATMULS)])
 def test_no_race_and_no_semaphore_left_over(
     name: str, execution: Any, capfd: pytest.CaptureFixture[str]
@@ -55,6 +55,7 @@ def test_no_race_and_no_semaphore_left_over(
     assert "emaphore" not in printed.out + printed.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_every_number_of_steps(steps: int) -> None:
     x = jnp.arange(steps * 8 * 128, dtype=jnp.float32).reshape(-1, 128)

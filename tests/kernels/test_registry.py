@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from pallas_debug_kernels import OPERATIONS, Operation, Spec, operation, operations
+from pallas_debug_kernels import OPERATIONS, BundledOperation, Spec, operation, operations
 from pallas_debug_kernels.spec import TAGS
 
 NAMES = [
@@ -50,7 +50,7 @@ def test_unknown_spec() -> None:
 
 
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
-def test_specs_of_an_operation(op: Operation) -> None:
+def test_specs_of_an_operation(op: BundledOperation) -> None:
     names = [spec.name for spec in op.specs]
     assert len(names) == len(set(names))
     assert [op.spec(name) for name in names] == list(op.specs)
@@ -68,7 +68,7 @@ def test_specs_of_an_operation(op: Operation) -> None:
 
 
 @pytest.mark.parametrize("op", operations(), ids=lambda op: op.name)
-def test_specs_give_the_shape_and_dtype_of_the_reference(op: Operation) -> None:
+def test_specs_give_the_shape_and_dtype_of_the_reference(op: BundledOperation) -> None:
     for spec in op.specs:
         actual, expected = (
             jax.eval_shape(lambda *args, f=f, spec=spec: f(*args, **spec.kwargs), *spec.args)

@@ -260,6 +260,7 @@ def test_a_batch_with_its_own_segments() -> None:
     assert error_of(actual, batched(splash_attention_reference)) <= 1e-5
 
 
+@pytest.mark.slow
 def test_large_scores_do_not_overflow() -> None:
     q, k, v, _ = random_qkv()
     with pltpu.force_tpu_interpret_mode(True):

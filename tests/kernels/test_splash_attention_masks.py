@@ -182,6 +182,7 @@ def test_a_processed_mask_is_the_mask(name: str, kv_major: bool) -> None:
         assert table.shape == info.block_mask.shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kv_major", [False, True])
 def test_a_dynamic_mask_is_processed_alike(kv_major: bool) -> None:
     dense = np.stack([MASKS["local"][1], MASKS["numpy"][1], MASKS["full"][1]])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Callable, Mapping, Sequence
 
 import pytest
@@ -64,60 +62,20 @@ GOOD = X[:8]
 
 Child = Callable[..., pytest.RunResult]
 
-SESSIONS = """
-import json, os, pathlib, sys
-import pytest
-
-here = pathlib.Path.cwd()
-unchanged = dict(os.environ)
-for run in json.loads((here / "sessions.json").read_text()):
-    os.environ.update(run["environment"])
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
-        file = os.open(f"{run['name']}.{stream.name.strip('<>')}", os.O_WRONLY | os.O_CREAT)
-        os.dup2(file, stream.fileno())
-        os.close(file)
-    code = int(pytest.main(run["arguments"]))
-    (here / f"{run['name']}.code").write_text(str(code))
-    os.environ.clear()
-    os.environ.update(unchanged)
-    for name, module in list(sys.modules.items()):
-        if here in pathlib.Path(getattr(module, "__file__", None) or "/").parents:
-            del sys.modules[name]  # its kernels are made anew, and its tests rewritten
-"""
-
 Sessions = Callable[..., list[pytest.RunResult]]
 
 
 @pytest.fixture
-def sessions(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Sessions:
-    """Runs pytest several times in one child process, whose start with jax is most of the time.
-
-    Each run is a pair: its arguments, and what its environment has beside ours. For what each run
-    decides anew, such as how it reads an option. What a process must be fresh for has a `child`.
-    """
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+def sessions(run_pytest: Child, monkeypatch: pytest.MonkeyPatch) -> Sessions:
+    """Runs pytest several times: each run is its arguments, and what its environment has beside ours."""
 
     def run(*wanted: tuple[Sequence[str], Mapping[str, str]]) -> list[pytest.RunResult]:
-        runs = [
-            {
-                "name": f"session-{n}",
-                "arguments": [f"--basetemp={pytester.path / f'session-{n}'}", *arguments],
-                "environment": environment,
-            }
-            for n, (arguments, environment) in enumerate(wanted)
-        ]
-        (pytester.path / "sessions.json").write_text(json.dumps(runs))
-        done = pytester.run(sys.executable, "-c", SESSIONS, timeout=240)
-        assert done.ret == 0, done.stderr.str()
         results = []
-        for n, session in enumerate(wanted):
-            code, out, err = (
-                (pytester.path / f"session-{n}.{kind}").read_text()
-                for kind in ("code", "stdout", "stderr")
-            )
-            sys.stdout.write(f"{session}\n{out}\n{err}\n")  # shown where the test fails
-            results.append(pytest.RunResult(int(code), out.splitlines(), err.splitlines(), 0.0))
+        for arguments, environment in wanted:
+            with monkeypatch.context() as patch:
+                for name, value in environment.items():
+                    patch.setenv(name, value)
+                results.append(run_pytest(*arguments))
         return results
 
     return run
@@ -127,9 +85,8 @@ ChildFiles = Callable[[str], None]
 
 
 @pytest.fixture
-def child_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> ChildFiles:
+def child_files(pytester: pytest.Pytester) -> ChildFiles:
     """Writes `kernels.py`, and a test file of this text."""
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     pytester.makeini("[pytest]\n")
     pytester.makepyfile(kernels=KERNELS)
 
@@ -141,11 +98,11 @@ def child_files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> C
 
 
 @pytest.fixture
-def child(pytester: pytest.Pytester, child_files: ChildFiles) -> Child:
+def child(run_pytest: Child, child_files: ChildFiles) -> Child:
     """Runs pytest in a child process on `kernels.py` and a test file of this text."""
 
     def run(tests: str, *arguments: str) -> pytest.RunResult:
         child_files(tests)
-        return pytester.runpytest_subprocess(*arguments, timeout=240)
+        return run_pytest(*arguments)
 
     return run

@@ -56,6 +56,7 @@ AUTO = "kernels run in HLO interpret mode, or TPU interpret mode where they need
 CHOSEN = "kernel `delayed` runs in TPU interpret mode: HLO interpret mode has no delays"
 
 
+Run = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
 
 
@@ -66,15 +67,9 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
 
 
-def run(pytester: pytest.Pytester, *arguments: str) -> pytest.RunResult:
-    return pytester.runpytest_subprocess(*arguments, timeout=240)
-
-
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
-def test_the_bare_flag_chooses_and_the_summary_says_so(
-    pytester: pytest.Pytester, workers: list[str]
-) -> None:
-    result = run(pytester, "--pallas-interpret", *workers)
+def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers: list[str]) -> None:
+    result = run_pytest("--pallas-interpret", *workers)
     result.assert_outcomes(passed=4)
     result.stdout.fnmatch_lines(
         [f"pallas-debug *: {AUTO}", "*- pallas-debug -*", CHOSEN, "2 kernels used by 4 tests"]
@@ -82,8 +77,8 @@ def test_the_bare_flag_chooses_and_the_summary_says_so(
     assert result.stdout.str().count("kernel `delayed`") == 1
 
 
-def test_while_dumping_too(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--pallas-dump", "-k", "delayed")
+def test_while_dumping_too(run_pytest: Run) -> None:
+    result = run_pytest("--pallas-dump", "-k", "delayed")
     result.assert_outcomes(passed=2, deselected=2)
     result.stdout.fnmatch_lines([CHOSEN, "1 kernel for v5e in dumps, used by 2 tests"])
 
@@ -135,8 +130,8 @@ def test_parameters_reach_the_interpreter(pytester: pytest.Pytester, sessions: S
     zero.assert_outcomes(passed=1)
 
 
-def test_off_leaves_it_to_the_code(pytester: pytest.Pytester) -> None:
-    result = run(pytester, "--pallas-interpret=off", "-k", "rows")
+def test_off_leaves_it_to_the_code(run_pytest: Run) -> None:
+    result = run_pytest("--pallas-interpret=off", "-k", "rows")
     result.assert_outcomes(failed=1, deselected=3)
     assert "Only interpret mode is supported on CPU backend" in result.stdout.str()
 

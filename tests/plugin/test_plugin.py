@@ -33,6 +33,7 @@ def test_without_kernels():
 """
 
 
+Run = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
 
 
@@ -65,9 +66,9 @@ EXPECTED = {
 
 @pytest.mark.parametrize("workers", [[], ["-n", "2"]])
 def test_kernels_are_dumped_and_each_test_recorded_with_its_own(
-    pytester: pytest.Pytester, workers: list[str]
+    run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
-    result = run(pytester, "--pallas-dump", "--pallas-target=v5e,v6e", *workers)
+    result = run_pytest("--pallas-dump", "--pallas-target=v5e,v6e", *workers)
     result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(
         [
@@ -111,7 +112,7 @@ def test_under_xdist_each_kernel_is_compiled_once(pytester: pytest.Pytester) -> 
 
 
 def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
-    pytester: pytest.Pytester,
+    run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -124,7 +125,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
             assert pl.pallas_call(broken_kernel, out_shape=x)(x)[-1, 0] == 8
         """
     )
-    result = run(pytester, "--pallas-dump")
+    result = run_pytest("--pallas-dump")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
@@ -137,7 +138,7 @@ def test_a_kernel_that_fails_to_compile_is_in_the_summary_and_fails_no_test(
     )
 
 
-def test_a_test_that_fails_names_its_kernels(pytester: pytest.Pytester) -> None:
+def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.Pytester) -> None:
     pytester.makepyfile(
         test_kernels="""
         import jax.numpy as jnp
@@ -146,7 +147,7 @@ def test_a_test_that_fails_names_its_kernels(pytester: pytest.Pytester) -> None:
             assert vector_add(jnp.ones(512), jnp.ones(512))[0] == 3
         """
     )
-    result = run(pytester, "--pallas-dump")
+    result = run_pytest("--pallas-dump")
     result.assert_outcomes(failed=1)
     text = result.stdout.str()
     section = re.search(r"-+ pallas-debug -+\n(.*?)\n-+ pallas-debug", text, re.DOTALL)
@@ -174,11 +175,11 @@ def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions
 
 
 def test_the_command_line_beats_the_environment_and_that_the_ini(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makeini("[pytest]\npallas_dump = ini\npallas_target = v4\n")
     monkeypatch.setenv("PALLAS_DEBUG_TARGET", "v6e")
-    result = run(pytester, "--pallas-dump=line", "-k", "matmul")
+    result = run_pytest("--pallas-dump=line", "-k", "matmul")
     result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
 
 
@@ -210,7 +211,7 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
 
 
 def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
-    pytester: pytest.Pytester,
+    run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -227,7 +228,7 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
             assert call(8)[0, 0] == 1
         """
     )
-    run(pytester, "--pallas-interpret=tpu").assert_outcomes(failed=1, passed=1)
+    run_pytest("--pallas-interpret=tpu").assert_outcomes(failed=1, passed=1)
 
 
 NO_SENSE: list[tuple[list[str], str]] = [
@@ -264,8 +265,8 @@ def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
     assert "the environment variable PALLAS_DEBUG_INTERPRET: 'slow' is no" in said
 
 
-def test_help_tells_of_every_option_in_its_three_spellings(pytester: pytest.Pytester) -> None:
-    text = " ".join(run(pytester, "--help").stdout.str().split())
+def test_help_tells_of_every_option_in_its_three_spellings(run_pytest: Run) -> None:
+    text = " ".join(run_pytest("--help").stdout.str().split())
     for option in OPTIONS:
         assert option.flag in text
         assert f"ini: {option.ini}" in text
@@ -309,15 +310,15 @@ def test_a_run_without_our_options_is_as_if_we_were_not_there(
 
 
 def test_a_run_with_our_options_and_no_kernels_is_silent_at_the_end(
-    pytester: pytest.Pytester,
+    run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(test_kernels="def test_nothing(): pass")
-    result = run(pytester, "--pallas-dump")
+    result = run_pytest("--pallas-dump")
     assert result.stdout.str().count("pallas-debug") == 2  # the header's line and the plugins'
 
 
 def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
-    pytester: pytest.Pytester,
+    run_pytest: Run, pytester: pytest.Pytester
 ) -> None:
     pytester.makepyfile(
         test_kernels="""
@@ -331,7 +332,7 @@ def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
 
     environment = os.environ.pop("XLA_FLAGS", None)
     try:
-        run(pytester, "--pallas-dump").assert_outcomes(passed=1)
+        run_pytest("--pallas-dump").assert_outcomes(passed=1)
     finally:
         if environment is not None:
             os.environ["XLA_FLAGS"] = environment

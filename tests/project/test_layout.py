@@ -16,25 +16,7 @@ PACKAGES = (
     ROOT / "pytest_plugin" / "pallas_debug_pytest",
 )
 
-STILL_SHARED = {
-    "BlockSizes",
-    "Change",
-    "Changed",
-    "Clicked",
-    "Filter",
-    "Found",
-    "Mask",
-    "Operation",
-    "Outcome",
-    "Place",
-    "Report",
-    "Result",
-    "Row",
-    "SegmentIds",
-    "Step",
-    "Subject",
-    "Verdict",
-}
+STILL_SHARED = {"Changed", "Clicked", "Subject"}
 """Class names that more than one module still uses; to be emptied."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import zipfile
@@ -106,3 +107,9 @@ def test_the_list_of_what_shows_what_is_current(run_python: Any) -> None:
     if done.returncode == 2:
         pytest.skip(done.stderr.strip())
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_only_the_room_of_findings_creates_findings() -> None:
+    for path in (*ROOT.glob("pallas_debug/**/*.py"), *ROOT.glob("pytest_plugin/**/*.py")):
+        if "findings" not in path.relative_to(ROOT).parts:
+            assert not re.search(r"\bFinding\(", path.read_text()), path

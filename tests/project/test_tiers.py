@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -81,7 +82,7 @@ def test_cpu_time_of_a_child_counts_while_it_lives_and_afterwards() -> None:
 def test_costs_and_reasons_of_skips_are_repeated(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setenv(tiers.SKIPPED_FILE, str(tmp_path / "skipped"))
+    monkeypatch.setenv(tiers.SUMMARY_FILE, str(tmp_path / "summary"))
     monkeypatch.setattr(tiers, "MAX_UNMARKED", 0.2)
     burn = "import time\ndef test_burn():\n    end = time.process_time() + 0.4\n    while time.process_time() < end: pass\n"
     pytester.makepyfile(test_it=SLOW, test_burn=burn)
@@ -89,4 +90,7 @@ def test_costs_and_reasons_of_skips_are_repeated(
     done.stdout.fnmatch_lines(
         ["*CPU seconds*", "*in all", "over 0.2 s and not marked slow, or over 20 s:", "*test_burn*"]
     )
-    assert (tmp_path / "skipped").read_text() == "no such chip (1 tests)\n"
+    summary = json.loads((tmp_path / "summary").read_text())
+    assert summary["skipped"] == ["no such chip (1 tests)"]
+    assert summary["folders"].keys() == {"test_it.py", "test_burn.py"}
+    assert summary["costly"].keys() == {"test_burn.py::test_burn"}

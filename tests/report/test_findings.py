@@ -4,25 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pallas_debug.errors import KernelFault, PallasDebugError
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.report import finding_text
 
 LINE = SourceLine(file="rows.py", line=12, text="o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]")
 
 FULL = Finding(
-    kind="OutOfBoundsRead",
+    kind=Fault.OUT_OF_BOUNDS_READ,
     kernel="gather_rows",
     message="x_ref[12:20, 0:128] reaches 4 rows past x_ref, float32[16, 128] in VMEM",
-    source=LINE,
-    grid_point=(1,),
-    operand="x_ref",
+    witness=Witness(source=LINE, grid_point=(1,), operand="x_ref"),
     cause="the last block starts at row 12",
     advice="bound the start by x_ref.shape[0] - 8, or pad the input",
 )
+
+
+def changed(count: int = 1, **facts: Any) -> Finding:
+    return replace(FULL, count=count, witness=replace(FULL.witness, **facts))
 
 
 def test_the_whole_text() -> None:
@@ -36,18 +41,25 @@ def test_the_whole_text() -> None:
 
 
 def test_only_what_is_known() -> None:
-    assert finding_text(Finding(kind="Unheard", kernel="k", message="nobody signals sem")) == (
-        "Unheard in kernel `k`\n  nobody signals sem"
-    )
+    bare = Finding(kind=Fault.DEADLOCK, kernel="k", message="nobody signals sem")
+    assert finding_text(bare) == "Deadlock in kernel `k`\n  nobody signals sem"
+    lines = finding_text(replace(bare, advice="signal it")).splitlines()
+    assert lines[2:] == ["  try: signal it"]
 
 
-def test_a_finding_that_gives_no_reason_has_that_of_the_catalogue() -> None:
-    bare = Finding(kind="Deadlock", kernel="k", message="nobody signals sem")
-    lines = finding_text(bare).splitlines()
-    assert lines[:2] == ["Deadlock in kernel `k`", "  nobody signals sem"]
-    assert lines[2].startswith("  cause: nobody signals the semaphore, or no copy is left")
-    assert lines[3].startswith("  try: start a copy for every wait")
-    assert finding_text(replace(bare, advice="signal it")).splitlines()[2:] == ["  try: signal it"]
+def test_a_wording_without_a_reason_gets_that_of_the_catalogue() -> None:
+    seen = Sighting(kernel="k", engine="static")
+    bare = seen.found(Fault.DEADLOCK, Wording("nobody signals sem"))
+    assert (bare.cause or "").startswith("nobody signals the semaphore, or no copy is left")
+    assert (bare.advice or "").startswith("start a copy for every wait")
+    known = seen.found(Fault.DEADLOCK, Wording("nobody signals sem", "c", "a"))
+    assert (known.cause, known.advice, known.engines) == ("c", "a", ("static",))
+
+
+def test_what_follows_is_shown_by_its_first_line() -> None:
+    death = Finding(kind=Fault.COMPILER_ABORT, kernel="k", message="it died\nstack")
+    lines = finding_text(replace(FULL, consequences=(death,))).splitlines()
+    assert lines[2:4] == [f"  {FULL.message}", "  followed by: it died"]
 
 
 @pytest.mark.parametrize(
@@ -67,24 +79,24 @@ def test_a_finding_that_gives_no_reason_has_that_of_the_catalogue() -> None:
     ],
 )
 def test_the_header(changes: dict[str, object], header: str) -> None:
-    assert finding_text(replace(FULL, **changes)).splitlines()[0] == header  # type: ignore[arg-type]
+    assert finding_text(changed(**changes)).splitlines()[0] == header
 
 
 def test_two_sides() -> None:
     other = SourceLine(file="copy.py", line=3, text="  copy.start()\n")
-    lines = finding_text(replace(FULL, other=other)).splitlines()
+    lines = finding_text(changed(other=other)).splitlines()
     assert lines[3] == "  other side: copy.py:3   copy.start()"
     assert lines[4].startswith("  cause: ")
 
 
 def test_a_line_without_its_text() -> None:
-    lines = finding_text(replace(FULL, source=SourceLine(file="rows.py", line=12))).splitlines()
+    lines = finding_text(changed(source=SourceLine(file="rows.py", line=12))).splitlines()
     assert lines[1] == "  rows.py:12"
 
 
 def test_a_file_below_this_folder_is_named_as_one_would_type_it() -> None:
     here = Path.cwd() / "kernels" / "rows.py"
-    lines = finding_text(replace(FULL, source=replace(LINE, file=str(here)))).splitlines()
+    lines = finding_text(changed(source=replace(LINE, file=str(here)))).splitlines()
     assert lines[1].startswith("  kernels/rows.py:12   ")
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels import Operation, operations
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Outcome
+from pallas_debug_kernels import BundledOperation, operations
 
 from pallas_debug.bridge import unparse
 from pallas_debug.bridge.capture.capture import Capture
@@ -117,13 +117,13 @@ def check(found: list[Capture]) -> None:
 
 
 @pytest.mark.parametrize("op", cases(differentiable=False))
-def test_bundled_operations(session: Session, op: Operation) -> None:
+def test_bundled_operations(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[0]
     check(captures(session, partial(op.function, **spec.kwargs), spec.args))
 
 
 @pytest.mark.parametrize("op", cases(differentiable=True))
-def test_their_gradients(session: Session, op: Operation) -> None:
+def test_their_gradients(session: Session, op: BundledOperation) -> None:
     spec = op.tagged("small")[-1]
 
     def loss(*args: jax.Array) -> jax.Array:
@@ -133,7 +133,7 @@ def test_their_gradients(session: Session, op: Operation) -> None:
     check(captures(session, jax.grad(loss, argnums=op.differentiable), spec.args))
 
 
-TRACED = [k for k in BROKEN if k.verdict(Engine.TRACE).outcome is Outcome.PASSES]
+TRACED = [k for k in BROKEN if k.expectation(JaxEngine.TRACE).reaction is Reaction.PASSES]
 """Those that do not fail before there is a kernel."""
 
 
@@ -412,15 +412,15 @@ def test_a_kernel_that_cannot_be_written_out(session: Session) -> None:
 
     (captured,) = captures(session, constant, (X,))
     assert unparse.program_of(captured) == (
-        f"{unparse.UNSPELLED}it has reduce, which holds a function of its own.\n"
+        f"{unparse.NO_PROGRAM}it has reduce, which holds a function of its own.\n"
     )
     broken_params = {**captured.params, "grid_mapping": None}
     program = unparse.program_of(replace(captured, params=broken_params))
     assert program.startswith(
-        f"{unparse.UNSPELLED}pallas-debug failed to write it (AttributeError: "
+        f"{unparse.NO_PROGRAM}pallas-debug failed to write it (AttributeError: "
     )
     assert program.count("\n") == 1
     made_by_kernel = replace(captured, kernel=replace(captured.kernel, primitive="mpmd_map"))
     assert unparse.program_of(made_by_kernel) == (
-        f"{unparse.UNSPELLED}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
+        f"{unparse.NO_PROGRAM}it has meshes, as pl.kernel makes it, and no grid as pl.pallas_call.\n"
     )

@@ -9,10 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import pytest
+from broken_kernels import broken
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import broken
 
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.errors import CannotRunError

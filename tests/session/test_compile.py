@@ -275,7 +275,7 @@ def interfered(tmp_path: Path, signum: int, timeout: float) -> tuple[Dump, Dump]
             while True:
                 for pid in session.queue.worker_pids():
                     os.kill(pid, signal.SIGSTOP)
-                    time.sleep(0.2)  # had it answered just before, it is at work no longer
+                    time.sleep(0.5)  # had it answered just before, it is at work no longer
                     if pid in session.queue.worker_pids():
                         os.kill(pid, signum)
                         return

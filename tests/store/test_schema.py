@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pallas_debug.errors import DumpFormatError
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import (
     Compilation,
     CostEstimate,
@@ -22,6 +23,7 @@ from pallas_debug.model import (
     PrintRecord,
     RunRecord,
     SourceLine,
+    Witness,
 )
 from pallas_debug.store import schema
 
@@ -92,7 +94,17 @@ FULL_RUN = RunRecord(
     name="tests/test_a.py::test[x]",
     kernels=("add-01234567",),
     prints=(PrintRecord(kernel="add", text="hi", source=SOURCE, grid_point=(0, 1)),),
-    findings=(Finding(kind="OutOfBoundsRead", kernel="add", message="m", grid_point=(1,)),),
+    findings=(
+        Finding(
+            kind=Fault.OUT_OF_BOUNDS_READ,
+            kernel="add",
+            message="m",
+            witness=Witness(grid_point=(1,)),
+            engines=("checks", "static"),
+            targets=("v5e",),
+            consequences=(Finding(kind=Fault.COMPILER_ABORT, kernel="add", message="died"),),
+        ),
+    ),
 )
 
 DOCUMENTS = [
@@ -258,8 +270,7 @@ FINDING = {
     "kind": "DataRace",
     "kernel": "k",
     "message": "",
-    "source": {**A_LINE},
-    "other": {**A_LINE},
+    "witness": {"source": {**A_LINE}, "other": {**A_LINE}},
 }
 WHOLE: dict[type, dict[str, Any]] = {
     Kernel: {
@@ -302,15 +313,19 @@ WHOLE: dict[type, dict[str, Any]] = {
         (Compilation, "passes[].number"),
         (Compilation, "passes[].size"),
         (Compilation, "num_devices"),
-        (RunRecord, "findings[].source.line"),
-        (RunRecord, "findings[].other.line"),
+        (RunRecord, "findings[].witness.source.line"),
+        (RunRecord, "findings[].witness.other.line"),
         (RunRecord, "findings[].count"),
         (RunRecord, "prints[].source.line"),
     ],
 )
 def test_numbers_that_no_writer_writes(kind: type, field: str, value: int) -> None:
     document = copy.deepcopy(WHOLE[kind])
-    document |= {"tool": "pallas-debug", "kind": schema.KINDS[kind], "schema": 1}
+    document |= {
+        "tool": "pallas-debug",
+        "kind": schema.KINDS[kind],
+        "schema": schema.VERSIONS[kind],
+    }
     schema.decode(json.dumps(document).encode(), kind, Path("d.json"))
     inside = {"grid": [value], "mesh": {"x": value}}.get(field, value)
     data = with_field(document, field, inside)
@@ -347,3 +362,56 @@ def test_what_a_document_says_is_quoted_without_its_controls() -> None:
 def test_deep_nesting_is_no_json() -> None:
     with pytest.raises(DumpFormatError, match=r"is cut short or is no JSON: maximum recursion"):
         schema.decode(b"[" * 1_000_000, Kernel, Path("d.json"))
+
+
+V1_FINDING = {
+    "kind": "DmaWaitedTwice",
+    "kernel": "k",
+    "message": "m",
+    "source": {**A_LINE, "text": "wait()"},
+    "grid_point": [1, 2],
+    "operand": "sem",
+    "cause": "c",
+    "count": 3,
+    "loop": [4],
+    "values": {"signals": "1", "targets": "v5e, v6e"},
+    "other": None,
+    "engine": "static, compile",
+}
+
+
+def test_findings_of_schema_1_are_read() -> None:
+    document = {"tool": "pallas-debug", "kind": "run", "schema": 1, "run": "r", "name": "t"}
+    document["findings"] = [V1_FINDING, {"kind": "DataRace", "kernel": "k", "message": ""}]
+    run = schema.decode(json.dumps(document).encode(), RunRecord, PATH)
+    assert run.findings == (
+        Finding(
+            kind=Fault.DEADLOCK,
+            kernel="k",
+            message="m",
+            cause="c",
+            witness=Witness(
+                source=SourceLine(file="rows.py", line=1, text="wait()"),
+                grid_point=(1, 2),
+                loop=(4,),
+                operand="sem",
+                values={"signals": "1"},
+            ),
+            engines=("static", "compile"),
+            targets=("v5e", "v6e"),
+            count=3,
+        ),
+        Finding(kind=Fault.DATA_RACE, kernel="k", message=""),
+    )
+    assert json.loads(schema.encode(run))["schema"] == 2
+
+
+@pytest.mark.parametrize(
+    "findings",
+    [3, ["x"], [V1_FINDING | {"values": 3}], [V1_FINDING | {"engine": 3}], [{"kind": "Curious"}]],
+)
+def test_malformed_findings_of_schema_1_are_refused(findings: object) -> None:
+    document = {"tool": "pallas-debug", "kind": "run", "schema": 1, "run": "r", "name": "t"}
+    data = json.dumps(document | {"findings": findings}).encode()
+    with pytest.raises(DumpFormatError, match="is not a valid run document"):
+        schema.decode(data, RunRecord, PATH)

@@ -277,7 +277,7 @@ def run_app(mutant: Mutant, number: int, scratch: Path) -> list[str]:
     import asyncio
 
     from pallas_debug.tui.app import BrowseApp
-    from pallas_debug.tui.model import Browser
+    from pallas_debug.tui.model.browser import Browser
 
     os.environ["TERM"] = "xterm-256color"
     os.environ["EDITOR"] = "no-such-editor"

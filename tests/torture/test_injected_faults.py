@@ -425,8 +425,8 @@ def pytest_configure(config):
     [
         (
             "from pallas_debug_pytest import watcher, listener\n"
-            "    watcher.Watcher._add_to = watcher.Watcher._said = fail\n"
-            "    watcher.Watcher._say_what_was_cut = fail\n"
+            "    watcher.Watcher._add_to = watcher.Watcher._output = fail\n"
+            "    watcher.Watcher._note_dropped_prints = fail\n"
             "    listener.Listener._findings = listener.Listener._kernels = fail",
             ["--pallas-interpret=hlo"],
             0,
@@ -445,16 +445,15 @@ def pytest_configure(config):
     ids=["report", "check", "dump"],
 )
 def test_a_run_of_pytest(
+    run_pytest: Callable[..., pytest.RunResult],
     pytester: pytest.Pytester,
-    monkeypatch: pytest.MonkeyPatch,
     patch: str,
     options: list[str],
     missing: int,
 ) -> None:
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     pytester.makepyfile(test_it=TESTS)
     pytester.makeconftest(FAILING.format(patch=patch))
-    result = pytester.runpytest_subprocess(*options, timeout=240)
+    result = run_pytest(*options)
     result.assert_outcomes(passed=2, errors=1 if missing else 0)
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
     text = result.stdout.str()

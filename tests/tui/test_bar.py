@@ -8,14 +8,14 @@ import pytest
 from textual import events
 from textual.app import App, ComposeResult
 
-from pallas_debug.tui import bar
-from pallas_debug.tui.textpane import TextPane
+from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.widgets.lineview import THUMB, TRACK, bar_thumb, bar_top
 
 
 def test_there_is_none_where_all_is_seen() -> None:
-    assert not bar.thumb(0, 10, 0)
-    assert not bar.thumb(10, 10, 0)
-    assert bar.thumb(11, 10, 0)
+    assert not bar_thumb(0, 10, 0)
+    assert not bar_thumb(10, 10, 0)
+    assert bar_thumb(11, 10, 0)
 
 
 @pytest.mark.parametrize("rows", [11, 25, 100, 10_000_000])
@@ -25,7 +25,7 @@ def test_it_stands_at_an_end_only_where_that_is_seen(rows: int, room: int) -> No
         return
     last = rows - room
     tops = sorted({0, 1, last // 3, last // 2, last - 1, last})
-    thumbs = [bar.thumb(rows, room, top) for top in tops]
+    thumbs = [bar_thumb(rows, room, top) for top in tops]
     assert all(0 <= t.start < t.stop <= room for t in thumbs)
     assert len({len(t) for t in thumbs}) == 1
     assert [t.start for t in thumbs] == sorted(t.start for t in thumbs)
@@ -37,12 +37,12 @@ def test_it_stands_at_an_end_only_where_that_is_seen(rows: int, room: int) -> No
 
 
 def test_holding_it_shows_what_stands_there() -> None:
-    assert bar.top_at(1000, 10, 0) == 0
-    assert bar.top_at(1000, 10, 9) == 990
-    assert bar.top_at(1000, 10, -5) == 0  # the mouse left the pane
-    assert bar.top_at(1000, 10, 50) == 990
-    assert bar.top_at(5, 10, 3) == 0
-    assert bar.top_at(1000, 1, 0) == 0
+    assert bar_top(1000, 10, 0) == 0
+    assert bar_top(1000, 10, 9) == 990
+    assert bar_top(1000, 10, -5) == 0  # the mouse left the pane
+    assert bar_top(1000, 10, 50) == 990
+    assert bar_top(5, 10, 3) == 0
+    assert bar_top(1000, 1, 0) == 0
 
 
 class Alone(App[None]):
@@ -65,18 +65,18 @@ def test_the_mouse_on_the_bar_and_its_wheel_move_what_is_seen_and_not_the_cursor
             pane = app.query_one(TextPane)
             pane.show([f"line {n}" for n in range(100)])
             await pilot.pause()
-            assert app.column(39) == bar.THUMB + bar.TRACK * 9
+            assert app.column(39) == THUMB + TRACK * 9
             await pilot.mouse_down(pane, offset=(39, 9))
             await pilot.pause()
             assert pane.scroll_offset.y == 90
-            assert app.column(39) == bar.TRACK * 9 + bar.THUMB
+            assert app.column(39) == TRACK * 9 + THUMB
             await pilot.hover(pane, offset=(20, 4))  # held, it is followed wherever the mouse is
             await pilot.pause()
-            assert pane.scroll_offset.y == bar.top_at(100, 10, 4)
+            assert pane.scroll_offset.y == bar_top(100, 10, 4)
             await pilot.mouse_up(pane, offset=(20, 4))
             await pilot.hover(pane, offset=(20, 0))
             await pilot.pause()
-            assert pane.scroll_offset.y == bar.top_at(100, 10, 4)
+            assert pane.scroll_offset.y == bar_top(100, 10, 4)
             assert pane.cursor == 0
             before = pane.scroll_offset.y
             pane.post_message(_mouse(events.MouseScrollDown, pane, 5, 5))
@@ -98,9 +98,9 @@ def test_a_text_that_grows_past_the_screen_gets_a_bar() -> None:
             pane = app.query_one(TextPane)
             pane.show(["one"] * 10)
             await pilot.pause()
-            assert app.column(39) == bar.TRACK * 10
+            assert app.column(39) == TRACK * 10
             pane.show(["one"] * 11)
             await pilot.pause()
-            assert bar.THUMB in app.column(39)
+            assert THUMB in app.column(39)
 
     asyncio.run(run())

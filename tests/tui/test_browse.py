@@ -15,10 +15,9 @@ from textual.app import App
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.tui import highlight
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.lineview import plain, visible
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.widgets.cells import plain, spans, visible
 
 Golden = Callable[[App[None], str], None]
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
@@ -166,7 +165,7 @@ async def test_only_the_lines_that_have_something_are_shown_until_esc(raw: Path)
         await press(pilot, "right_curly_bracket", "d")
         assert app.shown is app.diff
         await press(pilot, "ampersand")
-        assert "a diff shows only what changed" in status(app)
+        assert "a diff only shows changes" in status(app)
         assert not app.prompt.asking
 
 
@@ -241,7 +240,7 @@ async def test_an_empty_directory_says_what_makes_a_kernel(tmp_path: Path) -> No
     app = BrowseApp(Browser(tmp_path))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
-        assert "`pallas-debug dump` makes some" in status(app)
+        assert "`pallas-debug dump` creates some" in status(app)
         await press(pilot, "j", "tab", "right_square_bracket", "t", "slash", "x", "enter", "y", "n")
         assert app.is_running
 
@@ -254,7 +253,7 @@ async def test_a_filter_that_nothing_passes_says_so_and_not_that_there_are_no_ke
     async with app.run_test(size=(80, 24)) as pilot:
         await press(pilot, "f", *"nowhere")
         assert app.entry is None
-        assert "no kernel is as the filter wants it; f changes it" in status(app)
+        assert "no kernel matches the filter; press f to change it" in status(app)
         await press(pilot, "enter", "f", *["backspace"] * 7, "enter")
         assert app.entry is not None
         assert "no kernel" not in status(app)
@@ -287,9 +286,9 @@ async def test_a_line_of_ten_million_characters(tmp_path: Path, raw: Path) -> No
     ],
 )
 def test_highlighting(line: str, kinds: set[str]) -> None:
-    spans = highlight.spans(line)
-    assert "".join(text for text, _ in spans) == line
-    assert kinds <= {kind for _, kind in spans}
+    parts = spans(line)
+    assert plain(parts) == line
+    assert kinds <= {kind for _, kind in parts}
 
 
 @drive

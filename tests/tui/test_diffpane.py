@@ -15,11 +15,12 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.pilot import Pilot
 
+from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.operations import Kind
-from pallas_debug.tui import diffpane
-from pallas_debug.tui.cells import cells as cell_count
-from pallas_debug.tui.diffpane import Compared, DiffPane
-from pallas_debug.tui.lineview import plain
+from pallas_debug.tui.panes import diff as diffpane
+from pallas_debug.tui.panes.diff import Compared, DiffPane
+from pallas_debug.tui.widgets.cells import cells as cell_count
+from pallas_debug.tui.widgets.cells import plain
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
 DATA = Path(__file__).parents[1] / "ir" / "data"
@@ -172,7 +173,7 @@ async def test_a_location_is_no_change_in_a_line_that_changed() -> None:
         ]
         assert app.pane.cells(2)[-1] == ("loc(…)", "diff--location")
         assert app.pane.count == 4
-        app.pane.toggle_noise()
+        app.pane.ignore = () if app.pane.ignore else NOISE
         await pilot.pause()
         assert [text for text, look in app.pane.cells(3) if look == "diff--added-word"] == [
             "a.store",
@@ -188,7 +189,7 @@ async def test_side_by_side() -> None:
     new = ["same", "one 2", *["line"] * 9, "new"]
     async with app.run_test(size=(60, 24)) as pilot:
         show(app.pane, old, new)
-        app.pane.toggle_split()
+        app.pane.split = not app.pane.is_split
         await pilot.pause()
         rows = [row.rstrip() for row in app.rows()]
         assert rows[0] == "@@ -1,6 +1,5 @@"
@@ -196,7 +197,7 @@ async def test_side_by_side() -> None:
         assert rows[2] == " 2 -one two" + " " * 18 + "│ 2 +one 2"
         assert rows[3] == " 3 -gone" + " " * 21 + "│"
         assert rows[11] == " " * 29 + "│12 +new"
-        app.pane.toggle_whole()
+        app.pane.whole = not app.pane.whole
         await pilot.pause()
         assert sum("line" in row for row in app.rows()) == 9
         app.pane.wrap = True
@@ -216,18 +217,16 @@ async def test_noise_is_ignored_and_counted_again() -> None:
         new = ["%7 = a.b : i32 loc(#loc9)", "a.c %7"]
         show(app.pane, old, new, kind="mlir")
         await pilot.pause()
-        assert app.rows()[0].rstrip() == (
-            "B is as A but for numbers of values, locations and the order of attributes."
-        )
-        app.pane.toggle_noise()
+        assert app.rows()[0].startswith("B is the same as A except for value numbers, locations")
+        app.pane.ignore = () if app.pane.ignore else NOISE
         await pilot.pause()
         assert app.pane.state == "-2 +2 lines"
-        app.pane.toggle_noise()
+        app.pane.ignore = () if app.pane.ignore else NOISE
         assert app.pane.state == "-0 +0 lines, ignoring ssa, loc, attrs"
         app.pane.ignore = ()
         show(app.pane, old, old)
         await pilot.pause()
-        assert app.rows()[0].rstrip() == "B is as A."
+        assert app.rows()[0].rstrip() == "B is the same as A."
 
 
 @drive
@@ -243,14 +242,14 @@ async def test_hunks_and_the_line_survive_another_look() -> None:
         assert pane.place == (None, 60)
         pane.next_hunk(1)
         assert pane.place == (None, 60)
-        pane.toggle_whole()
+        pane.whole = not pane.whole
         assert pane.place == (None, 60)
         assert pane.count > 100
-        pane.toggle_split()
+        pane.split = not pane.is_split
         assert pane.place == (None, 60)
         pane.next_hunk(-1)
         assert pane.place == (20, 20)
-        pane.toggle_whole()
+        pane.whole = not pane.whole
         assert pane.place == (20, 20)
         pane.search("z")
         assert pane.place == (None, 61)
@@ -271,7 +270,7 @@ async def test_a_long_diff_is_made_aside_and_can_be_stopped() -> None:
         await pilot.pause()
         assert app.rows()[0].rstrip() == "Stopped comparing before with after."
         assert not app.pane.stop()
-        app.pane.toggle_noise()
+        app.pane.ignore = () if app.pane.ignore else NOISE
         await until(pilot, lambda: app.pane.state.startswith("-"))
         assert app.pane.count > 100
         assert "diffing…" in app.told
@@ -294,7 +293,7 @@ async def test_many_bytes_are_read_aside_and_once() -> None:
             threads.clear()
             app.pane.compare(text("A", "x " * size), text("B", "y " * size))
             await until(pilot, lambda: not app.pane.comparing)
-            app.pane.toggle_noise()
+            app.pane.ignore = () if app.pane.ignore else NOISE
             await until(pilot, lambda: not app.pane.comparing)
             assert [t is not threading.main_thread() for t in threads] == [aside] * 2
             assert app.rows()[1].startswith("1   -x x")
@@ -303,7 +302,7 @@ async def test_many_bytes_are_read_aside_and_once() -> None:
 
 @drive
 async def test_what_is_too_large_is_said_and_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(diffpane, "LARGEST", 2_000_000)
+    monkeypatch.setattr(diffpane, "MAX_BYTES", 2_000_000)
     app = Alone()
 
     def read() -> list[str]:
@@ -314,8 +313,7 @@ async def test_what_is_too_large_is_said_and_not_read(monkeypatch: pytest.Monkey
         app.pane.compare(large, small)
         await pilot.pause()
         assert app.rows()[0].rstrip() == (
-            "A has 3 MB; texts of up to 2 MB are compared here. "
-            "`pallas-debug diff` compares larger ones."
+            "A has 3 MB; the limit here is 2 MB. Use `pallas-debug diff` for larger texts."
         )
 
 

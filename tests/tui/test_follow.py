@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui.follow import Watch
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.model.watch import Watch
 
 
 @pytest.fixture
@@ -40,7 +40,7 @@ def test_new_kernels_are_found_oldest_first(root: Path) -> None:
     shutil.rmtree(root / "a-00000000")
     assert watch.take(watch.look(None, None))
     assert [e.name for e in watch.new] == ["b-00000000"]
-    watch.seen()
+    watch.clear()
     assert not watch.new
 
 

@@ -7,18 +7,15 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.errors import UsageError
-from pallas_debug.tui import keymap
-from pallas_debug.tui.actions import Action, key_named, registry, spelled
+from pallas_debug.tui import keys as keymap
+from pallas_debug.tui.app import BrowseApp, registry
+from pallas_debug.tui.keys import Action, display_keys, key_named
 
 PANES = {"j": "down", "down": "down"}
 
 
-def nothing(app: object) -> None:
-    """What the actions of these tests do."""
-
-
 ACTIONS = {
-    name: Action(name=name, keys=keys, title=name, run=nothing)
+    name: Action(name=name, keys=keys, title=name, method=name)
     for name, keys in [("a.one", "n,f2"), ("a.two", "slash"), ("b.bare", "")]
 }
 
@@ -67,14 +64,17 @@ def test_what_a_key_no_longer_does_is_said(tmp_path: Path) -> None:
     [
         ("[keys\n", "is not TOML: "),
         (b"\xff", "is not TOML: "),
-        ("[colors]\n", "there is no [colors]; there is [keys]"),
-        ("keys = 3\n", "keys is a table: [keys], and below it lines as in a = 'ctrl+n'"),
-        ('[keys]\n"a.on" = "x"\n', "there is no action 'a.on'; 'a.one' is near"),
+        ("[colors]\n", "unknown table [colors]; there is only [keys]"),
+        ("keys = 3\n", "keys must be a table: [keys], then lines such as a = 'ctrl+n'"),
+        ('[keys]\n"a.on" = "x"\n', "there is no action 'a.on'; did you mean 'a.one'?"),
         ('[keys]\nzzz = "x"\n', "there is no action 'zzz'; the palette lists all of them"),
-        ('[keys]\n"a.one" = 3\n', "'a.one' wants a key or a list of keys, not 3"),
-        ('[keys]\n"a.one" = "cttrl+n"\n', "'a.one' wants 'cttrl+n', which is no key; keys are"),
-        ('[keys]\n"a.one" = "nosuchkey"\n', "'a.one' wants 'nosuchkey', which is no key"),
-        ('[keys]\n"a.one" = "x"\n"a.two" = "x"\n', "x is given to 'a.one' and 'a.two'"),
+        ('[keys]\n"a.one" = 3\n', "'a.one' must be a key or a list of keys, not 3"),
+        (
+            '[keys]\n"a.one" = "cttrl+n"\n',
+            "'a.one' is given 'cttrl+n', which is not a key; keys are",
+        ),
+        ('[keys]\n"a.one" = "nosuchkey"\n', "'a.one' is given 'nosuchkey', which is not a key"),
+        ('[keys]\n"a.one" = "x"\n"a.two" = "x"\n', "x is given to both 'a.one' and 'a.two'"),
     ],
 )
 def test_what_a_file_may_not_say(tmp_path: Path, text: str | bytes, message: str) -> None:
@@ -94,10 +94,16 @@ def test_every_default_key_could_be_written_in_a_file(tmp_path: Path) -> None:
         for key in filter(None, found.keys.split(",")):
             *modifiers, base = key.split("+")
             assert key_named(base) == base, key
-            assert key_named(spelled(base)) == base, key
+            assert key_named(display_keys(base)) == base, key
             assert all(m in keymap.MODIFIERS for m in modifiers)
 
 
 def test_no_key_is_given_twice() -> None:
     keys = [key for found in registry().values() for key in found.keys.split(",") if key]
     assert len(keys) == len(set(keys))
+
+
+def test_every_action_is_a_method_of_the_app() -> None:
+    assert registry()
+    for found in registry().values():
+        assert callable(getattr(BrowseApp, f"action_{found.method}")), found.name

@@ -21,12 +21,12 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from pallas_debug.store import DumpReader
-from pallas_debug.tui import kernelpane
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.changes import Change
-from pallas_debug.tui.lineview import plain
-from pallas_debug.tui.model import Browser
-from pallas_debug.tui.results import ResultScreen
+from pallas_debug.tui.model.browser import Browser
+from pallas_debug.tui.panes import kernels as kernel_pane
+from pallas_debug.tui.panes.results import ResultScreen
+from pallas_debug.tui.panes.steps import OperationChange
+from pallas_debug.tui.widgets.cells import plain
 
 Golden = Callable[[App[None], str], None]
 LISTED = Path(__file__).parent / "data" / "dumps"
@@ -74,7 +74,7 @@ def kernel(app: BrowseApp) -> str:
 
 def said(app: BrowseApp) -> str:
     """Below the list that lies over the panes."""
-    return str(app.screen.query_one("#said", Static).render())
+    return str(app.screen.query_one("#summary", Static).render())
 
 
 @pytest.fixture(autouse=True)
@@ -114,7 +114,7 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
         return real(self, name)
 
     monkeypatch.setattr(DumpReader, "read", reading)
-    monkeypatch.setattr(kernelpane, "BUDGET", SECONDS)
+    monkeypatch.setattr(kernel_pane, "BUDGET", SECONDS)
     app = BrowseApp(Browser(many))
     async with app.run_test(size=(80, 24)) as pilot:
         await pilot.pause()
@@ -131,7 +131,7 @@ async def test_the_first_screen_of_ten_thousand_kernels_reads_few(
 async def test_rows_that_take_long_are_drawn_when_they_are_read(
     many: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernelpane, "BUDGET", -1.0)
+    monkeypatch.setattr(kernel_pane, "BUDGET", -1.0)
     app = BrowseApp(Browser(many))
     async with app.run_test(size=(80, 24)) as pilot:
         await until(pilot, lambda: app.kernels.list.read >= 20)
@@ -330,7 +330,7 @@ async def test_where_there_is_little_room_it_says_so_in_short() -> None:
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(160, 30)) as pilot:
         await settled(pilot, app)
-        large = Change(operations=6000, added=4104, removed=2820)
+        large = OperationChange(operations=6000, added=4104, removed=2820)
         app.steps.changes = {step.label: large for step in app.steps.steps}
         rows = {s.label: plain(app.steps.cells(i)) for i, s in enumerate(app.steps.steps)}
         assert rows["15 lower-to-llo"].split() == ["15", "lower-to-llo", "+4,104", "-2,820"]
@@ -353,7 +353,7 @@ async def test_passes_are_filtered_and_hidden() -> None:
         assert app.steps.note == f"{app.steps.count}/{whole} layout"
         shown = app.steps.current
         await press(pilot, "H")
-        assert app.steps.note.endswith("layout those that changed something")
+        assert app.steps.note.endswith("layout only changes")
         assert all(step.changed for step in app.steps.steps)
         await press(pilot, "escape", "H")
         assert app.steps.count == whole
@@ -372,7 +372,7 @@ KNOWN = ["misaligned: what is read must start at a multiple of 128", "try: anoth
 async def test_a_failure_is_told_above_its_operation(
     golden: Golden, size: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("pallas_debug.tui.failure.explanation", lambda *_: KNOWN)
+    monkeypatch.setattr("pallas_debug.tui.model.failure.explanation", lambda *_: KNOWN)
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=size) as pilot:
         await press(pilot, "G")
@@ -440,7 +440,7 @@ async def test_without_runs_it_says_what_makes_some(tmp_path: Path) -> None:
         await until(pilot, lambda: app.kernels.runs.whole)
         await press(pilot, "R", "enter", "down")
         assert "0 findings and prints of 0 tests" in said(app)
-        assert "--pallas-check makes some" in said(app)
+        assert "--pallas-check to get some" in said(app)
         await press(pilot, "escape")
         assert not isinstance(app.screen, ResultScreen)
 
@@ -480,7 +480,7 @@ async def test_a_search_over_all_kernels_goes_on_with_n(golden: Golden) -> None:
 
 @drive
 async def test_further_hits_are_listed_where_one_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.tui.everywhere.AHEAD", 6)
+    monkeypatch.setattr("pallas_debug.tui.model.search.AHEAD", 6)
     app = BrowseApp(Browser(LISTED))
     async with app.run_test(size=(80, 24)) as pilot:
         await settled(pilot, app)

@@ -11,16 +11,18 @@ from pathlib import Path
 
 import pytest
 
+from pallas_debug.findings.faults import Fault
 from pallas_debug.ir.text import open_regular
-from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.model import Failure, Finding, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store
-from pallas_debug.tui import everywhere, failure, model
-from pallas_debug.tui.changes import Change, change, count_operations
-from pallas_debug.tui.everywhere import Search, query_of, step_of
-from pallas_debug.tui.kernels import KernelList
-from pallas_debug.tui.model import Browser, Entry, Place
-from pallas_debug.tui.rows import Filter, Row
-from pallas_debug.tui.runs import Runs
+from pallas_debug.tui.model import browser as browser_module
+from pallas_debug.tui.model import failure
+from pallas_debug.tui.model import search as everywhere
+from pallas_debug.tui.model.browser import Browser, Entry, TextPlace, kernel_name
+from pallas_debug.tui.model.kernels import KernelFilter, KernelList, KernelRow
+from pallas_debug.tui.model.runs import Runs
+from pallas_debug.tui.model.search import DumpSearch, query_of, step_of
+from pallas_debug.tui.panes.steps import OperationChange, count_operations, operation_change
 
 LISTED = Path(__file__).parent / "data" / "dumps"
 
@@ -31,7 +33,7 @@ def never() -> bool:
 
 def listed() -> tuple[Browser, dict[str, Entry]]:
     browser = Browser(LISTED)
-    return browser, {model.kernel_name(entry.name): entry for entry in browser.entries}
+    return browser, {kernel_name(entry.name): entry for entry in browser.entries}
 
 
 @pytest.fixture
@@ -76,8 +78,8 @@ def test_what_cannot_be_read_is_a_question(
     assert row.name == entry.name
 
 
-def row(**marks: str) -> Row:
-    return Row(name="k", targets=tuple(marks.items()))
+def row(**marks: str) -> KernelRow:
+    return KernelRow(name="k", targets=tuple(marks.items()))
 
 
 @pytest.mark.parametrize(
@@ -93,16 +95,16 @@ def row(**marks: str) -> Row:
         ("status:", row(v5e="✓"), True),
     ],
 )
-def test_a_filter_looks_at_targets(text: str, of: Row, taken: bool) -> None:
-    assert Filter.of(text).takes_row(of) is taken
+def test_a_filter_looks_at_targets(text: str, of: KernelRow, taken: bool) -> None:
+    assert KernelFilter.of(text).takes_row(of) is taken
 
 
 def test_a_filter_has_words_and_pairs() -> None:
-    wanted = Filter.of(" Soft target:v5e MAX test:grad other:x ")
+    wanted = KernelFilter.of(" Soft target:v5e MAX test:grad other:x ")
     assert wanted.words == ("soft", "max", "other:x")
     assert (wanted.target, wanted.status, wanted.test) == ("v5e", None, "grad")
-    assert Filter.of("MAX soft").takes_name("Softmax-1234")
-    assert not Filter.of("soft max").takes_name("soft-1234")
+    assert KernelFilter.of("MAX soft").takes_name("Softmax-1234")
+    assert not KernelFilter.of("soft max").takes_name("soft-1234")
     assert wanted.takes_tests(["tests/test_a.py::test_GRAD"])
     assert not wanted.takes_tests([])
 
@@ -110,7 +112,7 @@ def test_a_filter_has_words_and_pairs() -> None:
 def test_kernels_are_filtered_and_ordered_by_what_is_known() -> None:
     browser, entries = listed()
     kernels = KernelList(browser)
-    kernels.wanted = Filter.of("status:failed")
+    kernels.wanted = KernelFilter.of("status:failed")
     kernels.arrange()
     assert kernels.shown == []
     kernels.read_all(never)
@@ -120,14 +122,14 @@ def test_kernels_are_filtered_and_ordered_by_what_is_known() -> None:
         (entries["running"],),
         (entries["unaligned"],),
     ]
-    kernels.wanted = Filter.of("test:double")
+    kernels.wanted = KernelFilter.of("test:double")
     kernels.tests = {entries["double"].name: {"tests/test_double.py::test_double"}}
     kernels.arrange()
     assert [line.entries for line in kernels.shown] == [(entries["double"],)]
-    kernels.wanted = Filter()
+    kernels.wanted = KernelFilter()
     kernels.failed_first = True
     kernels.arrange()
-    assert [model.kernel_name(line.name) for line in kernels.shown] == [
+    assert [kernel_name(line.name) for line in kernels.shown] == [
         "running",
         "unaligned",
         "double",
@@ -141,7 +143,7 @@ def test_failed_kernels_are_found_both_ways_and_round() -> None:
     assert kernels.find_failed(2, 1, never) == 1
     assert kernels.find_failed(1, -1, never) == 2
     assert kernels.find_failed(0, 1, lambda: True) is None
-    kernels.wanted = Filter.of("double")
+    kernels.wanted = KernelFilter.of("double")
     kernels.arrange()
     assert kernels.find_failed(0, 1, never) is None
 
@@ -165,10 +167,10 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
         ("unaligned-00bb54cf", "AB"),
     ]
     assert kernels.shared == {"A": 1, "AB": 2}
-    kernels.wanted = Filter.of("running CC4E")  # all of it in one of the names
+    kernels.wanted = KernelFilter.of("running CC4E")  # all of it in one of the names
     kernels.arrange()
     assert [line.name for line in kernels.shown] == ["running-cc4e5499"]
-    kernels.wanted = Filter.of("cc4e5499 00000000")
+    kernels.wanted = KernelFilter.of("cc4e5499 00000000")
     kernels.arrange()
     assert not kernels.shown
     pair = kernels.lines[1].entries
@@ -185,7 +187,7 @@ def test_two_directories_stand_in_pairs(copy: Path) -> None:
 
 
 def test_kernels_that_were_read_do_not_pile_up(copy: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(model, "KEPT", 2)
+    monkeypatch.setattr(browser_module, "CACHED", 2)
     browser = Browser(copy)
     first = browser.stored(browser.entries[0])
     assert browser.stored(browser.entries[0]) is first
@@ -230,11 +232,11 @@ def test_what_was_said_stands_behind_what_was_made() -> None:
     assert labels[:4] == ["source", "jaxpr", "stablehlo", "mosaic"]
     assert labels[-3:] == ["10 infer-vector-layout", "log", "error"]
     steps = {step.label: step for step in browser.steps(entries["unaligned"], "v5e")}
-    place = Place(entry=entries["unaligned"], target="v5e", step=steps["error"])
+    place = TextPlace(entry=entries["unaligned"], target="v5e", step=steps["error"])
     assert "cannot statically prove" in browser.text(place)
     assert browser.text(place).startswith("JaxRuntimeError at compile\n…/listed.py:15\n")
     assert browser.before(place) is None
-    log = Place(entry=entries["unaligned"], target="v5e", step=steps["log"])
+    log = TextPlace(entry=entries["unaligned"], target="v5e", step=steps["log"])
     assert browser.path(log).name == "compiler.log"
     assert browser.before(log) is None
     assert "error" not in [s.label for s in browser.steps(entries["double"], "v5e")]
@@ -258,7 +260,7 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
     browser = Browser(copy)
     entry = browser.entries[0]
     step = next(s for s in browser.steps(entry, "v5e") if s.label == "02-schedule")
-    place = Place(entry=entry, target="v5e", step=step)
+    place = TextPlace(entry=entry, target="v5e", step=step)
     assert browser.text(place) == "bundles"
     assert browser.command(place) == f"cat {llo / '02-schedule.txt'}"
 
@@ -277,7 +279,7 @@ def test_files_of_llo_are_steps(copy: Path) -> None:
 def test_what_a_pass_did_to_operations(
     before: dict[str, int] | None, after: dict[str, int], label: str, short: str
 ) -> None:
-    made = change(None if before is None else Counter(before), Counter(after))
+    made = operation_change(None if before is None else Counter(before), Counter(after))
     assert made.label == label
     assert made.short == short
     assert made.operations == sum(after.values())
@@ -286,7 +288,7 @@ def test_what_a_pass_did_to_operations(
 def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
     browser, entries = listed()
     step = next(s for s in browser.steps(entries["double"], None) if s.stage == "mosaic")
-    path = browser.path(Place(entry=entries["double"], target="v5e", step=step))
+    path = browser.path(TextPlace(entry=entries["double"], target="v5e", step=step))
     counts = count_operations(partial(open_regular, path), never)
     assert counts is not None
     assert counts["vector.load"] == 3
@@ -294,7 +296,7 @@ def test_operations_are_counted_line_by_line(tmp_path: Path) -> None:
     assert count_operations(partial(open_regular, path), lambda: True) is None
     (tmp_path / "odd").write_bytes(b"\xff\x00\n" * 10 + b"  %0 = a.b")
     assert count_operations(partial(open_regular, tmp_path / "odd"), never) is not None
-    assert Change(operations=3).label == ""
+    assert OperationChange(operations=3).label == ""
 
 
 # Failures.
@@ -397,7 +399,7 @@ def test_findings_and_prints_lead_to_kernels() -> None:
 def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> None:
     for name in ("k-00000001", "k-00000002", "alone-00000001"):
         (tmp_path / name).mkdir()
-    finding = Finding(kind="F", kernel="k", message="m", loop=(2,))
+    finding = Finding(kind=Fault.DEADLOCK, kernel="k", message="m", witness=Witness(loop=(2,)))
     store = Store(tmp_path)
     store.put_run(RunRecord(run="r", name="a", kernels=("k-00000002",), findings=(finding,)))
     store.put_run(RunRecord(run="r", name="b", findings=(finding,)))
@@ -415,7 +417,7 @@ def test_a_kernel_of_a_run_is_looked_for_among_those_it_used(tmp_path: Path) -> 
 
 
 def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("pallas_debug.tui.runs.KEPT", 3)
+    monkeypatch.setattr("pallas_debug.tui.model.runs.MAX_LISTED", 3)
     prints = tuple(PrintRecord(kernel="k", text=str(i)) for i in range(5))
     Store(tmp_path).put_run(RunRecord(run="r", name="a", prints=prints))
     (tmp_path / "runs" / "r" / "broken.json").write_text("{")
@@ -431,7 +433,7 @@ def test_of_many_prints_the_first_are_kept(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("vector.load", "all", entries["double"])(never)
     assert not search.running
     assert search.count == len(search.hits) > 3
@@ -441,10 +443,12 @@ def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
     assert found.entry == entries["double"]
     target, step = step_of(browser, found)
     assert (target, step and step.label) == ("v5e", "mosaic")
-    line = browser.lines(Place(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
+    line = browser.lines(TextPlace(entry=found.entry, target=target, step=step))[found.line]  # type: ignore[arg-type]
     assert "".join(found.parts) == line
     assert found.parts[1] == "vector.load"
-    assert search.said == (f"1/{search.count} in {search.texts} texts, {search.searched} searched")
+    assert search.status == (
+        f"1/{search.count} in {search.texts} texts, {search.searched} searched"
+    )
     assert search.next(-1) is search.hits[-1]
     last = search.hits[-1]
     target, step = step_of(browser, last)
@@ -454,7 +458,7 @@ def test_a_search_over_all_kernels_counts_and_leads_to_steps() -> None:
 
 def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("o_ref|arg2", "kernel", entries["unaligned"])(never)
     assert {hit.entry for hit in search.hits} == {entries["unaligned"]}
     search.begin("arg1", "all", entries["unaligned"])(never)
@@ -465,19 +469,19 @@ def test_a_search_in_a_kernel_stays_there_and_begins_at_it() -> None:
 def test_a_search_is_stopped_peeled_and_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(everywhere, "AHEAD", 2)
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     run = search.begin("%", "all", entries["double"])
     assert search.running
-    assert search.peel()
+    assert search.dismiss()
     run(never)  # it was told to stop before it began
     assert (search.count, search.stopped) == (0, True)
-    assert search.said.endswith(", stopped")
-    assert search.peel()
+    assert search.status.endswith(", stopped")
+    assert search.dismiss()
     assert not search.active
-    assert not search.peel()
+    assert not search.dismiss()
     search.begin("%", "all", entries["double"])(never)
     assert search.count > len(search.hits) == 2
-    assert ", the first 2 listed" in search.said
+    assert ", the first 2 listed" in search.status
     old = search.begin("%", "all", entries["double"])
     search.begin("", "all", entries["double"])(never)
     old(never)  # another took its place
@@ -488,12 +492,12 @@ def test_further_hits_are_listed_as_one_comes_near_the_last(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     browser, entries = listed()
-    whole = Search(browser)
+    whole = DumpSearch(browser)
     whole.begin("vector.load|tpu", "all", entries["double"])(never)
     assert len(whole.hits) == whole.count > 40
     assert whole.near_end() is None
     monkeypatch.setattr(everywhere, "AHEAD", 8)
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("vector.load|tpu", "all", entries["double"])(never)
     assert (search.count, search.texts) == (whole.count, whole.texts)
     assert search.hits == whole.hits[:8]
@@ -508,7 +512,7 @@ def test_further_hits_are_listed_as_one_comes_near_the_last(
         more(never)
         times += 1
         assert search.hits == whole.hits[: 8 * (times + 1)]
-        assert (", the first" in search.said) == (len(search.hits) < search.count)
+        assert (", the first" in search.status) == (len(search.hits) < search.count)
         assert search.next(1) is search.hits[8 * times]
     assert times == (whole.count - 1) // 8
     assert search.near_end() is None
@@ -519,7 +523,7 @@ def test_listing_more_stops_with_its_worker_and_with_its_search(
 ) -> None:
     monkeypatch.setattr(everywhere, "AHEAD", 2)
     browser, entries = listed()
-    search = Search(browser)
+    search = DumpSearch(browser)
     search.begin("%", "all", entries["double"])(never)
     search.at = 1
     more = search.near_end()
@@ -535,7 +539,7 @@ def test_listing_more_stops_with_its_worker_and_with_its_search(
 
 def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     browser = Browser(copy)
-    search = Search(browser)
+    search = DumpSearch(browser)
     run = search.begin("vector", "all", browser.entries[0])
     path = copy / browser.entries[0].name / "jaxpr.txt"
     path.unlink()
@@ -544,7 +548,7 @@ def test_a_text_that_vanishes_is_counted_as_a_problem(copy: Path) -> None:
     assert search.count > 0
     os.mkfifo(copy / browser.entries[0].name / "v5e" / "passes" / "zz")  # is not waited for
     search.begin("vector", "all", browser.entries[0])(never)
-    assert "2 cannot be read" in search.said
+    assert "2 cannot be read" in search.status
 
 
 def test_what_is_no_expression_is_looked_for_as_it_stands() -> None:

@@ -10,15 +10,23 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui.model import BEFORE, Against, Browser, Entry, Place, Step, kernel_name
+from pallas_debug.tui.model.browser import (
+    BEFORE,
+    Against,
+    Browser,
+    Entry,
+    KernelStep,
+    TextPlace,
+    kernel_name,
+)
 
 COMMAND = Path(sys.executable).with_name("pallas-debug")
 
 
-def at(browser: Browser, entry: Entry, name: str, target: str | None = None) -> Place:
+def at(browser: Browser, entry: Entry, name: str, target: str | None = None) -> TextPlace:
     target = browser.target(entry, target)
     step = next(s for s in browser.steps(entry, target) if s.name == name)
-    return Place(entry=entry, target=target, step=step)
+    return TextPlace(entry=entry, target=target, step=step)
 
 
 @pytest.fixture
@@ -41,7 +49,7 @@ def test_how_large_a_text_is(two: Browser) -> None:
     assert two.size(place) == len(two.text(place).encode())
     two.path(place).unlink()
     assert two.size(place) == 0
-    assert two.size(replace(place, step=Step(label="error"))) == 0
+    assert two.size(replace(place, step=KernelStep(label="error"))) == 0
 
 
 def test_what_a_text_is_compared_with(two: Browser) -> None:
@@ -67,7 +75,7 @@ def test_what_a_text_is_compared_with(two: Browser) -> None:
     assert twin is not None
     assert (twin.entry, twin.target) == (second, "v5e")
     assert two.change(twin, place, noise=True) == [
-        f"{two.label(place, twin)} is as {two.label(twin, place)}"
+        f"{two.label(place, twin)} is the same as {two.label(twin, place)}"
     ]
 
 

@@ -9,8 +9,8 @@ from array import array
 import pytest
 from textual.app import App, ComposeResult
 
-from pallas_debug.tui.only import Only
-from pallas_debug.tui.textpane import TextPane
+from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.widgets.lines import HitLines
 
 
 @pytest.mark.parametrize("context", [0, 1, 2, 5])
@@ -19,7 +19,7 @@ def test_the_lines_around_hits_and_no_others(context: int) -> None:
     for count in (1, 7, 60, 400):
         hits = sorted(rng.sample(range(count), rng.randrange(count + 1)))
         seen = [n for n in range(count) if any(abs(n - hit) <= context for hit in hits)]
-        only, known = Only(context), array("Q")
+        only, known = HitLines(context), array("Q")
         for hit in hits:  # bit by bit
             known.append(hit)
             only.extend(known)
@@ -34,7 +34,7 @@ def test_the_lines_around_hits_and_no_others(context: int) -> None:
 
 
 def test_another_search_begins_anew() -> None:
-    only = Only(0)
+    only = HitLines(0)
     only.extend(array("Q", [1, 2, 3]))
     other = array("Q", [7])
     only.extend(other)
@@ -96,7 +96,7 @@ def test_what_no_line_has_narrows_nothing() -> None:
             pane.narrow(True)
             await pilot.pause()
             assert not pane.narrowed
-            assert pane.problem == "no line has it: all are shown"
+            assert pane.problem == "no line matches: showing all lines"
             assert app.rows()[:2] == ["1 one", "2 two"]
 
     asyncio.run(run())

@@ -19,15 +19,15 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
-from pallas_debug.tui import _textual, follow, later, opening
-from pallas_debug.tui.actions import registry
+from pallas_debug.tui import _textual
+from pallas_debug.tui import app as app_module
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.chooser import Chooser, _List
-from pallas_debug.tui.help import HelpLines
-from pallas_debug.tui.keymap import Keymap, default
-from pallas_debug.tui.lineview import plain
-from pallas_debug.tui.model import Browser
-from pallas_debug.tui.state import Spot
+from pallas_debug.tui.keys import Keymap, default, registry
+from pallas_debug.tui.model import state
+from pallas_debug.tui.model.browser import Browser, SingleFile
+from pallas_debug.tui.model.state import Spot
+from pallas_debug.tui.panes.dialogs import ChoiceList, Chooser, HelpLines
+from pallas_debug.tui.widgets.cells import plain
 
 SECONDS = 30.0
 
@@ -60,6 +60,11 @@ async def until(pilot: Pilot[None], holds: Callable[[], bool]) -> None:
 
 def status(app: BrowseApp) -> str:
     return str(app.query_one("#status", Static).render())
+
+
+async def perform(app: BrowseApp, name: str) -> None:
+    """Run an action by its name in the keymap."""
+    await app.run_action(registry()[name].call)
 
 
 def title(app: BrowseApp) -> str:
@@ -117,7 +122,7 @@ async def test_the_palette_has_every_action_and_does_it(add: Path) -> None:
     app = BrowseApp(Browser(add))
     async with app.run_test(size=(40, 12)) as pilot:
         await press(pilot, "ctrl+p")
-        labels = app.screen.query_one(_List).labels
+        labels = app.screen.query_one(ChoiceList).labels
         for action in registry().values():
             if action.name != "program.palette":
                 assert any(label.startswith(action.title) for label in labels), action.name
@@ -132,10 +137,10 @@ async def test_what_most_need_next_is_loaded_aside(
     add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     loaded: list[threading.Thread] = []
-    monkeypatch.setattr(later, "LATER", 0.01)
-    monkeypatch.setattr(later, "load", lambda: loaded.append(threading.current_thread()))
+    monkeypatch.setattr(app_module, "PRELOAD_AFTER", 0.01)
+    monkeypatch.setattr(app_module, "preload", lambda: loaded.append(threading.current_thread()))
     (tmp_path / "text.mlir").write_text("module {}\n")
-    app = BrowseApp(opening.SingleFile(tmp_path / "text.mlir"))
+    app = BrowseApp(SingleFile(tmp_path / "text.mlir"))
     async with app.run_test() as pilot:  # no diff, and no failure to explain
         await pilot.pause(0.1)
         await app.workers.wait_for_complete()
@@ -149,10 +154,10 @@ async def test_what_most_need_next_is_loaded_aside(
 def test_what_is_loaded_aside_is_what_takes_long() -> None:
     code = (
         "import sys\n"
-        "from pallas_debug.tui import later\n"
+        "from pallas_debug.tui import app\n"
         "long = {'numpy', 'pallas_debug.findings.explain'}\n"
         "assert not long & set(sys.modules)\n"
-        "later.load()\n"
+        "app.preload()\n"
         "assert long <= set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
@@ -162,7 +167,7 @@ def test_what_is_loaded_aside_is_what_takes_long() -> None:
 async def test_a_theme_is_chosen(add: Path) -> None:
     app = BrowseApp(Browser(add))
     async with app.run_test(size=(80, 24)) as pilot:
-        await app.action_perform("program.theme")
+        await perform(app, "program.theme")
         await press(pilot, *"textual-light", "enter")
         assert app.theme == app.chosen_theme == "textual-light"
 
@@ -206,7 +211,7 @@ async def test_help_palette_and_keys_are_the_user_s(add: Path) -> None:
         assert ["j", "was", "taken"] in lines
         assert ["down", "down"] in lines
         await press(pilot, "escape", "ctrl+p", *"copy the command")
-        assert "f5" in app.screen.query_one(_List).labels[0]
+        assert "f5" in app.screen.query_one(ChoiceList).labels[0]
 
 
 # Going somewhere.
@@ -253,7 +258,7 @@ async def test_a_line_of_the_source_marks_its_operations(dumps: Path) -> None:
         assert app.text.cursor == min(app.text._origin)
         assert f"from kernel.py:{origin.line}" in status(app)
         await press(pilot, "colon", *"kernel.py", "colon", "1", "enter")
-        assert "nothing in this text comes from kernel.py:1; from line " in status(app)
+        assert "nothing in this text comes from kernel.py:1; try line " in status(app)
         await press(pilot, "colon", *"other.py", "colon", "1", "enter")
         assert "nothing in this text comes from a file 'other.py'" in status(app)
 
@@ -263,7 +268,7 @@ async def test_a_line_of_the_source_marks_its_operations(dumps: Path) -> None:
 async def test_places_are_chosen_by_name(dumps: Path, name: str) -> None:
     app = BrowseApp(Browser(dumps))
     async with app.run_test(size=(40, 12)) as pilot:
-        await app.action_perform(name)
+        await perform(app, name)
         await pilot.pause()
         wanted = {"go.kernel": "vector", "go.pass": "jaxpr", "go.target": "v6e"}[name]
         await press(pilot, *wanted, "enter")
@@ -277,11 +282,11 @@ def test_what_is_asked_for_counts_before_what_is_remembered(dumps: Path) -> None
     browser = Browser(dumps)
     (entry,) = browser.entries
     spot = Spot(roots=(str(dumps),), kernel=entry.name, target="v6e", step="mosaic", line=9)
-    assert opening.asked_for(browser, spot) == spot
-    found = opening.asked_for(browser, spot, step="jaxpr")
+    assert state.asked_for(browser, spot) == spot
+    found = state.asked_for(browser, spot, step="jaxpr")
     assert found is not None
     assert (found.target, found.step, found.line, found.focus) == ("v6e", "jaxpr", None, "text")
-    found = opening.asked_for(browser, None, kernel="vec", target="v5e", line=4)
+    found = state.asked_for(browser, None, kernel="vec", target="v5e", line=4)
     assert found is not None
     assert (found.kernel, found.target, found.step, found.line) == (entry.name, "v5e", None, 4)
 
@@ -327,14 +332,14 @@ async def test_what_is_copied(add: Path, dumps: Path, copied: list[str]) -> None
             "--- 01 original",
             "+++ 03 canonicalize-memory-space",
         ]
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         assert copied[-1] == f"pallas-debug diff {add} 1 3 --kernel add --target raw"
     app = BrowseApp(Browser(dumps))
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "o", "tab", "tab", "tab")
         assert app.focused is app.source
         app.source.cursor = 7
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         assert app.entry is not None
         assert copied[-1] == (
             f"pallas-debug source {dumps} --kernel {app.entry.name} --target v5e --pass mosaic --all"
@@ -350,15 +355,15 @@ async def test_a_command_that_is_copied_is_one(
     app = BrowseApp(Browser(dumps))
     async with app.run_test(size=(160, 48)) as pilot:
         await press(pilot, "o", *["right_square_bracket"] * 3)
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         await press(pilot, "d")
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         await press(pilot, "escape", "tab", "tab", "slash", *"addf", "enter")
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         await press(pilot, "tab")
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
         app.source.cursor = app.text.origin[0].line - 1
-        await app.action_perform("copy.command")
+        await perform(app, "copy.command")
     verbs = ("show", "diff", "grep", "source", "source")
     assert "--line" in copied[-1]
     for line, verb in zip(copied, verbs, strict=True):
@@ -373,11 +378,11 @@ async def test_a_long_text_is_copied_as_far_as_a_terminal_takes_it(
 ) -> None:
     file = tmp_path / "long"
     file.write_text("0123456789\n" * 20_000 + "x" * 200_000)
-    app = BrowseApp(opening.SingleFile(file))
+    app = BrowseApp(SingleFile(file))
     async with app.run_test(size=(160, 24)) as pilot:
         await press(pilot, "Y")
         assert copied[-1] == "\n".join(["0123456789"] * 6817)
-        said = "copied 6,817 of 20,001 lines: a terminal takes no more; S saves all"
+        said = "copied 6,817 of 20,001 lines, the limit of terminals; press S to save all"
         assert said in status(app)
         await press(pilot, "G", "y")
         assert copied[-1] == "x" * 74_994
@@ -410,7 +415,7 @@ async def test_a_text_is_saved(add: Path, tmp_path: Path) -> None:
         await save(file, "exists")
         assert app.prompt.placeholder == f"{file} exists; y overwrites it"
         await press(pilot, "n", "enter")
-        assert f"{file} was left as it was" in status(app)
+        assert f"{file} was left unchanged" in status(app)
         assert file.read_text() == "mine"
         await save(file, "exists")
         await press(pilot, "y", "enter")
@@ -431,7 +436,7 @@ async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyP
         await press(pilot, "E")
         assert "there is no terminal to run it in" in status(app)
         await press(pilot, "e")
-        assert "the dump names no Python file of this kernel" in status(app)
+        assert "the dump names no Python file for this kernel" in status(app)
 
 
 # What is being written.
@@ -441,7 +446,7 @@ async def test_a_program_needs_a_terminal(add: Path, monkeypatch: pytest.MonkeyP
 async def test_what_comes_is_shown_and_the_cursor_stays(
     dumps: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "SECONDS", 0.05)
+    monkeypatch.setattr(app_module, "WATCH_EVERY", 0.05)
     root = tmp_path / "dumps"
     shutil.copytree(dumps, root)
     (kernel,) = root.glob("vector_add-*")
@@ -476,7 +481,7 @@ async def test_what_comes_is_shown_and_the_cursor_stays(
 async def test_passes_appear_as_they_are_written(
     add: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(follow, "SECONDS", 0.05)
+    monkeypatch.setattr(app_module, "WATCH_EVERY", 0.05)
     files = sorted(add.iterdir())
     for file in files[:5]:
         shutil.copy(file, tmp_path)
@@ -507,7 +512,7 @@ async def test_a_narrow_terminal_says_what_matters_most(add: Path) -> None:
         assert title(app) == "…emory-space"[-18:] or title(app).endswith("memory-space")
         assert title(app).startswith("…")
         assert len(title(app)) <= 18
-        app.say("[bold]a message that is longer[/bold] than the line")
+        app.show_message("[bold]a message that is longer[/bold] than the line")
         await pilot.pause()
         bottom = "".join(s.text for s in app.screen._compositor.render_strips()[-1])
         assert bottom == " [bold]a message t… "

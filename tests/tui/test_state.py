@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.tui import clipboard, crash, editor, state
-from pallas_debug.tui.editor import UNTRUSTED
-from pallas_debug.tui.state import Spot, State
+from pallas_debug.tui import run, terminal
+from pallas_debug.tui.model import state
+from pallas_debug.tui.model.state import Spot, State
+from pallas_debug.tui.terminal import UNTRUSTED
 
 
 def test_the_state_comes_back_as_it_was(tmp_path: Path) -> None:
@@ -35,22 +36,22 @@ def test_each_set_of_directories_has_its_place(tmp_path: Path) -> None:
 
 def test_the_state_does_not_grow_for_ever() -> None:
     kept = State()
-    for number in range(state.PLACES + 5):
+    for number in range(state.MAX_SPOTS + 5):
         kept = kept.with_spot(Spot(roots=(f"/{number}",)))
-    assert len(kept.spots) == state.PLACES
-    assert kept.spots[-1].roots == (f"/{state.PLACES + 4}",)
+    assert len(kept.spots) == state.MAX_SPOTS
+    assert kept.spots[-1].roots == (f"/{state.MAX_SPOTS + 4}",)
     assert kept.spots[0].roots == ("/5",)
 
 
 @pytest.mark.parametrize(
     "content, message",
     [
-        (b"", "is no state of browse and was ignored"),
-        (b"{", "is no state of browse and was ignored"),
-        (b"\xff\xfe", "is no state of browse and was ignored"),
-        (b'{"spots": 3}', "is no state of browse and was ignored"),
-        (b"[" * 100_000, "is no state of browse and was ignored"),
-        (b'{"version": 2}', "is of another version of pallas-debug and was ignored"),
+        (b"", "is not a state file of browse and was ignored"),
+        (b"{", "is not a state file of browse and was ignored"),
+        (b"\xff\xfe", "is not a state file of browse and was ignored"),
+        (b'{"spots": 3}', "is not a state file of browse and was ignored"),
+        (b"[" * 100_000, "is not a state file of browse and was ignored"),
+        (b'{"version": 2}', "belongs to another version of pallas-debug and was ignored"),
         (b" " * ((1 << 20) + 1), "is larger than 1,048,576 bytes and was ignored"),
     ],
 )
@@ -75,22 +76,22 @@ def test_a_report_says_what_happened_and_where(tmp_path: Path) -> None:
         raise ValueError("\udc80 odd")
     except ValueError as error:
         fault = error
-    file = crash.write(fault, tmp_path / "state", size=(80, 24))
+    file = run.write_report(fault, tmp_path / "state", size=(80, 24))
     text = file.read_text(errors="replace")
     for wanted in ("ValueError", "test_a_report_says", "textual ", "terminal: 80 x 24"):
         assert wanted in text
-    assert crash.sentence(fault, file) == (
-        f"browse came upon an error of its own (ValueError); the report is {file}"
+    assert run.crash_message(fault, file) == (
+        f"internal error in browse (ValueError); the report is {file}"
     )
-    assert crash.sentence(fault, None).endswith(", and no report could be written")
+    assert run.crash_message(fault, None).endswith("; no report could be written")
 
 
 def test_reports_are_not_kept_for_ever(tmp_path: Path) -> None:
-    for number in range(crash.REPORTS + 3):
+    for number in range(run.MAX_REPORTS + 3):
         (tmp_path / f"browse-crash-2000010{number:02}.txt").write_text("")
-    file = crash.write(ValueError(), tmp_path, size=(1, 1))
+    file = run.write_report(ValueError(), tmp_path, size=(1, 1))
     assert file.is_file()
-    assert len(list(tmp_path.iterdir())) == crash.REPORTS
+    assert len(list(tmp_path.iterdir())) == run.MAX_REPORTS
 
 
 def test_a_report_goes_elsewhere_where_its_folder_cannot_be_made(
@@ -98,10 +99,10 @@ def test_a_report_goes_elsewhere_where_its_folder_cannot_be_made(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
-    assert crash.write(ValueError(), tmp_path / "file", size=(1, 1)).parent == tmp_path
+    assert run.write_report(ValueError(), tmp_path / "file", size=(1, 1)).parent == tmp_path
     monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path / "file"))
-    with pytest.raises(OSError, match="can be written to"):
-        crash.write(ValueError(), tmp_path / "file", size=(1, 1))
+    with pytest.raises(OSError, match="can be written"):
+        run.write_report(ValueError(), tmp_path / "file", size=(1, 1))
 
 
 @pytest.mark.parametrize(
@@ -120,8 +121,8 @@ def test_a_report_goes_elsewhere_where_its_folder_cannot_be_made(
     ],
 )
 def test_how_editors_are_told_the_line(words: list[str], command: list[str]) -> None:
-    assert editor.command(words, Path("/d/f.py"), 7) == command
-    assert editor.takes_line(words) == (words != ["ed"])
+    assert terminal.edit_command(words, Path("/d/f.py"), 7) == command
+    assert terminal.takes_line(words) == (words != ["ed"])
 
 
 @pytest.mark.parametrize("name", ["-c quit", "+!touch X;echo ", "--", "+1", "a:3", "@x"])
@@ -130,7 +131,7 @@ def test_a_file_is_neither_an_option_nor_a_command(
     program: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    *_, last = editor.command([program], Path(name), 1)
+    *_, last = terminal.edit_command([program], Path(name), 1)
     assert Path(last.removesuffix(":1")) == tmp_path / name
     assert last.startswith("/")
 
@@ -138,7 +139,7 @@ def test_a_file_is_neither_an_option_nor_a_command(
 @pytest.mark.parametrize("program", ["code", "hx"])
 def test_a_path_with_a_colon_is_opened_at_its_beginning(program: str) -> None:
     """The editor would take `/d/a:3` for line 3 of `/d/a`."""
-    assert editor.command([program], Path("/d/a:3"), 7) == [program, "/d/a:3"]
+    assert terminal.edit_command([program], Path("/d/a:3"), 7) == [program, "/d/a:3"]
 
 
 def test_an_editor_does_not_start_in_a_dump(
@@ -147,10 +148,10 @@ def test_an_editor_does_not_start_in_a_dump(
     (tmp_path / "dumps" / "k").mkdir(parents=True)
     (tmp_path / "link").symlink_to(tmp_path / "dumps")
     monkeypatch.chdir(tmp_path)
-    assert editor.directory([Path("dumps")]) is None
+    assert terminal.edit_directory([Path("dumps")]) is None
     monkeypatch.chdir(tmp_path / "dumps" / "k")
-    assert editor.directory([tmp_path / "link"]) == Path.home()
-    assert editor.directory([Path()]) == Path.home()
+    assert terminal.edit_directory([tmp_path / "link"]) == Path.home()
+    assert terminal.edit_directory([Path()]) == Path.home()
 
 
 @pytest.mark.skipif(shutil.which("vim") is None, reason="vim is not installed")
@@ -164,7 +165,7 @@ def test_a_real_vim_obeys_neither_the_name_of_a_folder_nor_a_modeline(
     told = tmp_path / "told"
     report = f"call writefile([line('.'), &shiftwidth, expand('%:p')], '{told}')"
     options = ["vim", "-es", "-u", "NONE", "--cmd", "set modeline", "-c", report, "-c", "qa!"]
-    command = editor.command(options, Path("+!touch X;echo ") / "text", 2)
+    command = terminal.edit_command(options, Path("+!touch X;echo ") / "text", 2)
     subprocess.run(command, stdin=subprocess.DEVNULL, timeout=60, check=False)
     # `-c` and `+` run in their order: the cursor is still on the last line for the first.
     _, width, path = told.read_text().splitlines()
@@ -174,41 +175,41 @@ def test_a_real_vim_obeys_neither_the_name_of_a_folder_nor_a_modeline(
 
 def test_a_pager_that_ends_early_is_no_problem() -> None:
     lines = (b"x" * 1000 + b"\n" for _ in range(100_000))
-    assert editor.pipe(["head", "-n0"], lines) is None
+    assert terminal.pipe(["head", "-n0"], lines) is None
     assert next(lines), "not all was read"
-    assert editor.pipe(["false"], [b""]) == "false exited with 1"
-    assert editor.pipe(["/nowhere/less"], [b""]) == (
+    assert terminal.pipe(["false"], [b""]) == "false exited with 1"
+    assert terminal.pipe(["/nowhere/less"], [b""]) == (
         "/nowhere/less cannot be run: No such file or directory"
     )
-    assert editor.pager({}) == ["less", "-R"]
-    assert editor.pager({"PAGER": "more -d"}) == ["more", "-d"]
+    assert terminal.pager({}) == ["less", "-R"]
+    assert terminal.pager({"PAGER": "more -d"}) == ["more", "-d"]
 
 
 def test_what_is_copied_goes_through_tmux_and_screen() -> None:
     plain = "\x1b]52;c;w6k=\a"
-    assert clipboard.sequences("é", {}) == [plain]
-    assert clipboard.sequences("é", {"TMUX": "/tmp/x,1,0"}) == [
+    assert terminal.copy_sequences("é", {}) == [plain]
+    assert terminal.copy_sequences("é", {"TMUX": "/tmp/x,1,0"}) == [
         plain,
         "\x1bPtmux;\x1b\x1b]52;c;w6k=\a\x1b\\",
     ]
-    (wrapped,) = clipboard.sequences("x" * 600, {"STY": "1.pts"})
+    (wrapped,) = terminal.copy_sequences("x" * 600, {"STY": "1.pts"})
     chunks = wrapped.removeprefix("\x1bP").removesuffix("\x1b\\").split("\x1b\\\x1bP")
     assert len(chunks) == 4
-    assert "".join(chunks) == clipboard.sequences("x" * 600, {})[0]
-    assert clipboard.sequences("\udc80", {}) == ["\x1b]52;c;Pw==\a"]
+    assert "".join(chunks) == terminal.copy_sequences("x" * 600, {})[0]
+    assert terminal.copy_sequences("\udc80", {}) == ["\x1b]52;c;Pw==\a"]
 
 
 def test_no_more_is_copied_than_a_terminal_takes() -> None:
     line = "é" * 1000
-    text, count = clipboard.fitting([line] * 100)
+    text, count = terminal.fitting([line] * 100)
     assert count == 37
-    assert len(text.encode()) <= clipboard.MOST < len(text.encode()) + 2001
-    assert clipboard.fitting(["é" * 50_000, "x"]) == ("é" * (clipboard.MOST // 2), 1)
-    assert clipboard.fitting(["a", "b"]) == ("a\nb", 2)
-    assert len(clipboard.sequences("x" * clipboard.MOST, {})[0]) <= 100_000
+    assert len(text.encode()) <= terminal.MAX_COPY < len(text.encode()) + 2001
+    assert terminal.fitting(["é" * 50_000, "x"]) == ("é" * (terminal.MAX_COPY // 2), 1)
+    assert terminal.fitting(["a", "b"]) == ("a\nb", 2)
+    assert len(terminal.copy_sequences("x" * terminal.MAX_COPY, {})[0]) <= 100_000
 
 
-def test_the_platform_s_directories_are_heeded(
+def test_the_platform_s_directories_are_honoured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))

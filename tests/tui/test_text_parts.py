@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import re
-import time
 from array import array
 from pathlib import Path
 
@@ -15,12 +13,20 @@ from rich.cells import cell_len
 from pallas_debug.ir.operations import Module, Region
 from pallas_debug.ir.patterns import Query
 from pallas_debug.ir.text import Document
-from pallas_debug.tui import highlight
-from pallas_debug.tui.cells import cells, cuts, plain, visible, without_tabs
-from pallas_debug.tui.find import _Work
-from pallas_debug.tui.folds import Folds
-from pallas_debug.tui.highlight import Mark
-from pallas_debug.tui.lines import AGAIN, PIECE, DocumentLines, Lines, ListLines
+from pallas_debug.tui.widgets.cells import (
+    Mark,
+    cells,
+    cuts,
+    marked,
+    outside,
+    plain,
+    spans,
+    visible,
+    without_locations,
+    without_tabs,
+)
+from pallas_debug.tui.widgets.find import search_pieces
+from pallas_debug.tui.widgets.lines import MAX_PIECE, OVERLAP, DocumentLines, Folds, Lines
 
 LLO = [
     "$region0: #{add.1}",
@@ -88,20 +94,19 @@ def test_tabs_reach_their_stops_across_parts() -> None:
     ],
 )
 def test_llo_and_bundles_have_colours(line: str, expected: set[str]) -> None:
-    parts = highlight.spans(line)
+    parts = spans(line)
     assert plain(parts) == line
     assert {kind for _, kind in parts if kind} - {"string"} >= expected
-    assert "rows.py" not in plain(highlight.without_locations(parts))
+    assert "rows.py" not in plain(without_locations(parts))
 
 
 @pytest.mark.parametrize(
     "unit", ["loc(", 'loc("', "tensor<", "/* ", '"\\', "a.", "!x<", "# ", "-1e"]
 )
-def test_hostile_lines_take_no_time(unit: str) -> None:
-    start = time.process_time()
+def test_hostile_lines_come_to_an_end(unit: str) -> None:
+    """A rule that backtracks exponentially would never end."""
     line = unit * (5_000 // len(unit))
-    assert plain(highlight.spans(line)) == line
-    assert time.process_time() - start < 1
+    assert plain(spans(line)) == line
 
 
 def test_marks_lie_over_parts_and_lose_nothing() -> None:
@@ -110,7 +115,7 @@ def test_marks_lie_over_parts_and_lose_nothing() -> None:
         line = "".join(rng.choice("ab%. ") for _ in range(30))
         edges = sorted(rng.sample(range(31), 6))
         marks = [(edges[0], edges[1], "x"), (edges[2], edges[3], "y"), (edges[4], edges[5], "x")]
-        found = highlight.marked(highlight.spans(line), marks)
+        found = marked(spans(line), marks)
         assert plain(found) == line
         at = 0
         for text, kind in found:
@@ -121,9 +126,9 @@ def test_marks_lie_over_parts_and_lose_nothing() -> None:
 
 def test_a_location_with_a_hit_in_it_is_not_folded_away() -> None:
     line = '%0 = a.b loc("rows.py":1:2)'
-    parts = highlight.marked(highlight.spans(line), highlight.hits(line, re.compile("rows")))
-    assert plain(highlight.without_locations(parts)) == line
-    assert plain(highlight.without_locations(highlight.spans(line))) == "%0 = a.b loc(…)"
+    parts = marked(spans(line), [(13, 17, "hit")])
+    assert plain(without_locations(parts)) == line
+    assert plain(without_locations(spans(line))) == "%0 = a.b loc(…)"
 
 
 def shown(folds: Folds, count: int) -> list[int]:
@@ -181,9 +186,9 @@ def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
     path = tmp_path / "text"
     path.write_text("\n".join(lines) + "\n")
     with Document.open(path) as document:
-        sources: list[Lines] = [DocumentLines(document), ListLines(lines)]
+        sources: list[Lines] = [DocumentLines(document), Lines(lines)]
         for source in sources:
-            pieces = list(source.pieces(20, lambda: size))
+            pieces = list(source.pieces(20, size))
             assert b"".join(pieces).decode() == "\n".join(lines[20:]) + "\n"
             assert all(piece.endswith(b"\n") for piece in pieces)
             while not source.index():
@@ -195,27 +200,26 @@ def test_pieces_are_all_lines_from_one_on(tmp_path: Path, size: int) -> None:
 
 
 def test_a_huge_line_comes_in_parts() -> None:
-    text = b"a\n" + bytes(range(97, 123)) * (PIECE // 12) + b"\nb\n"
+    text = b"a\n" + bytes(range(97, 123)) * (MAX_PIECE // 12) + b"\nb\n"
     document = Document.of(text)
-    first, *parts, last = DocumentLines(document).pieces(0, lambda: 100)
+    first, *parts, last = DocumentLines(document).pieces(0, 100)
     assert first == b"a\n"
     assert last.endswith(b"z\nb\n")
     parts.append(last)
     assert len(parts) == 3
-    assert max(map(len, parts)) == PIECE
+    assert max(map(len, parts)) == MAX_PIECE
     for before, part in itertools.pairwise(parts):
-        assert part.startswith(before[-AGAIN:])
-    assert first + parts[0] + b"".join(part[AGAIN:] for part in parts[1:]) == text
+        assert part.startswith(before[-OVERLAP:])
+    assert first + parts[0] + b"".join(part[OVERLAP:] for part in parts[1:]) == text
 
 
 @pytest.mark.parametrize("end", [b"", b"\n", b"\nneedle", b"\nneedle\n"])
 def test_what_lies_across_two_parts_of_a_line_is_found(end: bytes) -> None:
     for before in range(7):
-        line = b"x" * (PIECE - before) + b"needle" + b"x" * PIECE
+        line = b"x" * (MAX_PIECE - before) + b"needle" + b"x" * MAX_PIECE
         source = DocumentLines(Document.of(b"a\nb\n" + line + end))
         hits = array("Q")
-        work = _Work(source, Query(text="needle"), hits, 0)
-        while not work.step():
+        for _ in search_pieces(source, Query(text="needle"), hits, 0):
             pass
         assert list(hits) == ([2, 3] if b"needle" in end else [2])
 
@@ -229,7 +233,7 @@ def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> 
     document.close()
     assert (source.text(0), source.length(1), list(source.whole())) == ("", 0, [])
     assert source.index()
-    assert list(source.pieces(0, lambda: 10)) == []
+    assert list(source.pieces(0, 10)) == []
     with pytest.raises(OSError, match="Bad file"):
         source.grow()
 
@@ -246,4 +250,4 @@ def test_a_file_that_cannot_be_read_any_more_has_empty_lines(tmp_path: Path) -> 
     ],
 )
 def test_marks_outside_of_ranges(marks: list[Mark], kept: list[Mark]) -> None:
-    assert highlight.outside(marks, [(3, 7), (10, 12)]) == kept
+    assert outside(marks, [(3, 7), (10, 12)]) == kept

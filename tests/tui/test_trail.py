@@ -13,9 +13,9 @@ import pytest
 from textual.app import App, ComposeResult
 
 from pallas_debug.ir.operations import Module
-from pallas_debug.tui.cells import cells as cell_count
-from pallas_debug.tui.lineview import plain
-from pallas_debug.tui.trail import TrailPane, TrailRow, trail_rows
+from pallas_debug.tui.panes.trail import TrailPane, TrailRow, trail_rows
+from pallas_debug.tui.widgets.cells import cells as cell_count
+from pallas_debug.tui.widgets.cells import plain
 
 SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
 DATA = Path(__file__).parents[1] / "ir" / "data"
@@ -103,7 +103,7 @@ def test_fates_are_told_by_the_pass_that_did_it_whichever_way_one_looks() -> Non
         return [Module.of(text) for text in texts]
 
     def told(rows: list[TrailRow]) -> list[tuple[int, int | None, str, bool]]:
-        return [(row.position, row.line, row.became, row.here) for row in rows]
+        return [(row.position, row.line, row.fate, row.here) for row in rows]
 
     assert told(trail_rows(load, 0, 1)) == [
         (0, 1, "first", True),

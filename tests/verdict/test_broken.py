@@ -9,39 +9,27 @@ from collections.abc import Callable
 
 import jax
 import pytest
-from pallas_debug_kernels.broken import BROKEN, BrokenKernel, Engine, Fault, Outcome
+from broken_kernels import BROKEN, BrokenKernel, JaxEngine, Reaction
 
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Verdict, verify
-from pallas_debug.verdict.merge import family
 
 RACES = frozenset(
     {
-        Fault.DMA_READ_BEFORE_WAIT,
-        Fault.DMA_BUFFER_REUSED,
+        Fault.DATA_RACE,
         Fault.DMA_NOT_AWAITED,
-        Fault.DMA_WAITED_TWICE,
+        Fault.DEADLOCK,
         Fault.SEMAPHORE_LEFT_OVER,
-        Fault.SEMAPHORE_NEVER_SIGNALLED,
-        Fault.NON_CONSECUTIVE_REVISIT,
+        Fault.OUTPUT_REVISITED,
     }
 )
-"""Classes that TPU interpret mode sees; the static analysis sees most of them, too."""
-
-KINDS = {
-    Fault.DMA_READ_BEFORE_WAIT: "DataRace",
-    Fault.DMA_BUFFER_REUSED: "DataRace",
-    Fault.NAN_FROM_MASKED_ROW: "NanProduced",
-    Fault.NAN_FROM_LOG_OF_ZERO: "NanProduced",
-    Fault.NAN_FROM_OVERFLOW: "InfinityProduced",
-    Fault.VMEM_CAPACITY: "VmemCapacity",
-}
-"""What a class of faults is called by who finds it, where merge.py does not say it."""
+"""Faults that TPU interpret mode sees; the static analysis sees most of them, too."""
 
 OTHER_KINDS = {
-    "output_never_zeroed": {"UninitializedRead"},  # the kernel reads its output to add to it
-    "mean_of_nothing": {"NanProduced"},  # 0 / 0 of floats
-    "mask_as_column": {"UnsupportedShapeCast", "CompilerAbort"},  # only some releases abort
+    "output_never_zeroed": {Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN},  # by engine
+    "mask_as_column": {Fault.UNSUPPORTED_SHAPE_CAST, Fault.COMPILER_ABORT},  # by release
+    "softmax_without_maximum": {Fault.INFINITY_PRODUCED},  # which makes the NaN a line below
 }
 
 CRASHES = {"mask_as_column", "float_offset"}
@@ -51,8 +39,8 @@ CRASHES = {"mask_as_column", "float_offset"}
 def engines(kernel: BrokenKernel) -> str:
     """Who is asked of it besides the static analysis: those that see the fault."""
     refused = any(
-        kernel.verdict(engine, target=target).outcome is not Outcome.PASSES
-        for engine in (Engine.LOWER, Engine.COMPILE)
+        kernel.expectation(engine, target=target).reaction is not Reaction.PASSES
+        for engine in (JaxEngine.LOWER, JaxEngine.COMPILE)
         for target in kernel.targets
     )
     if refused:
@@ -73,22 +61,22 @@ def judged(kernel: BrokenKernel, function: Callable[..., jax.Array], asked: str)
 
 def at_fault(kernel: BrokenKernel, verdict: Verdict) -> list[Finding]:
     """The findings of the kernel's line that are of its class."""
-    kinds = OTHER_KINDS.get(kernel.name) or {KINDS.get(kernel.fault) or str(kernel.fault)}
+    kinds = OTHER_KINDS.get(kernel.name, {Fault(kernel.fault)})
     return [
         finding
         for finding in verdict.findings
         if finding.source is not None
         and (finding.source.file, finding.source.line) == (kernel.file, kernel.line)
-        and not kinds.isdisjoint(family(finding.kind))
+        and Fault(finding.kind) in kinds
     ]
 
 
 def is_wrong_here(kernel: BrokenKernel) -> bool:
     """Whether the installed jax and libtpu mind: some only fail to compile, in some releases."""
     return any(
-        kernel.verdict(engine, target=target).outcome
-        not in (Outcome.PASSES, Outcome.NOT_APPLICABLE)
-        for engine in Engine
+        kernel.expectation(engine, target=target).reaction
+        not in (Reaction.PASSES, Reaction.NOT_APPLICABLE)
+        for engine in JaxEngine
         for target in kernel.targets
     ) or kernel.topic not in ("lowering", "alignment")
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.errors import VerificationFailed
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, Gap, SourceLine, Witness
 from pallas_debug.verdict import Outcome, Verdict, github
 from pallas_debug.verdict.result import Suppressed
 from pallas_debug.verdict.sarif import sarif
@@ -18,17 +19,19 @@ def verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Verdict:
     monkeypatch.chdir(tmp_path)
     here = str(tmp_path / "src" / "rows.py")
     bad = Finding(
-        kind="OutOfBoundsRead",
+        kind=Fault.OUT_OF_BOUNDS_READ,
         kernel="rows",
         message="x_ref[12:20] reaches 4, 100%",
-        source=SourceLine(file=here, line=12, text="o_ref[...] = x_ref[pl.ds(i, 8)]"),
+        witness=Witness(
+            source=SourceLine(file=here, line=12, text="o_ref[...] = x_ref[pl.ds(i, 8)]"),
+            other=SourceLine(file="/elsewhere/other.py", line=3),
+        ),
         cause="no bound",
         advice="bound it",
-        engine="checks, compile",
-        values={"targets": "v5e, v6e"},
-        other=SourceLine(file="/elsewhere/other.py", line=3),
+        engines=("checks", "compile"),
+        targets=("v5e", "v6e"),
     )
-    known = Finding(kind="PaddingRead", kernel="rows", message="padding", engine="static")
+    known = Finding(kind=Fault.PADDING_READ, kernel="rows", message="padding", engines=("static",))
     return Verdict(
         name="attend",
         kernels=("rows", "columns"),
@@ -122,9 +125,12 @@ def test_annotations(verdict: Verdict) -> None:
     )
     assert gaps[0] == "::notice title=not judged%3A rows races::too many points"
     assert len(gaps) == len(verdict.gaps)
-    nowhere = Finding(kind="A", kernel="k:1,2", message="m")
+    assert verdict.gaps[0] == Gap(
+        kernel="rows", engine="races", reason="too many points", is_limit=True
+    )
+    nowhere = Finding(kind=Fault.DEADLOCK, kernel="k:1,2", message="m")
     assert github.lines(Verdict(name="f", findings=(nowhere,))) == [
-        "::error title=A in k%3A1%2C2::m"
+        "::error title=Deadlock in k%3A1%2C2::m"
     ]
 
 
@@ -142,7 +148,7 @@ def hostile() -> Verdict:
         status="unjudged",
         reason="line\n::warning::z",
     )
-    finding = Finding(kind="A", kernel=HOSTILE, message="m\n::warning::z")
+    finding = Finding(kind=Fault.DEADLOCK, kernel=HOSTILE, message="m\n::warning::z")
     return Verdict(
         name="f", kernels=(HOSTILE,), outcomes=(cell,), findings=(finding,), problems=("p\n::q::r",)
     )
@@ -173,7 +179,15 @@ def test_sarif(verdict: Verdict) -> None:
         "OutOfBoundsRead",
         "PaddingRead",
     ]
+    assert run["tool"]["driver"]["rules"][1]["shortDescription"] == {
+        "text": Fault.PADDING_READ.summary
+    }
     first, second = run["results"]
+    assert first["properties"] == {
+        "kernel": "rows",
+        "engines": ["checks", "compile"],
+        "targets": ["v5e", "v6e"],
+    }
     assert (first["ruleId"], first["ruleIndex"], first["level"]) == ("OutOfBoundsRead", 0, "error")
     (where,) = first["locations"]
     assert where["physicalLocation"]["artifactLocation"]["uri"] == "src/rows.py"

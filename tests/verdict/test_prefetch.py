@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from broken_kernels import broken
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import broken
 
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import resolve_all
@@ -35,7 +35,7 @@ def notes(verdict: Verdict) -> tuple[str, ...]:
 
 def only(verdict: Verdict) -> Finding:
     (finding,) = verdict.findings
-    assert (finding.kind, finding.engine) == ("BlockIndexOutOfBounds", "static")
+    assert (finding.kind, finding.engines) == ("BlockOutOfBounds", ("static",))
     return finding
 
 

@@ -43,7 +43,7 @@ def verified(command: Any, tmp_path: Path) -> Any:
 
 
 def where(findings: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
-    return [(f["kind"], f["source"]["line"], f["engine"]) for f in findings]
+    return [(f["kind"], f["witness"]["source"]["line"], ", ".join(f["engines"])) for f in findings]
 
 
 LOAD, PARAMS = ("RemovedName", 9, "static"), ("RemovedName", 11, "static")

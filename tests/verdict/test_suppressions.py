@@ -7,16 +7,16 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.errors import UsageError
-from pallas_debug.model import Finding, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.verdict import suppressions
 from pallas_debug.verdict.suppressions import Suppression
 
 FOUND = Finding(
-    kind="PaddingRead",
+    kind=Fault.PADDING_READ,
     kernel="ragged_rows",
     message="padding is read",
-    operand="x_ref",
-    source=SourceLine(file="/home/me/src/rows.py", line=12),
+    witness=Witness(operand="x_ref", source=SourceLine(file="/home/me/src/rows.py", line=12)),
 )
 
 
@@ -49,7 +49,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
     "fields, fits",
     [
         ({}, True),
-        ({"kind": "RaggedPadding"}, True),  # as another engine calls it
+        ({"kind": "RaggedPadding"}, True),  # its former name
         ({"kind": "NanProduced"}, False),
         ({"kernel": "ragged_rows"}, True),
         ({"kernel": "rows"}, False),

@@ -9,6 +9,7 @@ import pytest
 
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Outcome, Verdict, table
 from pallas_debug.verdict.result import ENGINES, Engine, Status
@@ -84,7 +85,7 @@ def test_whatever_is_answered_there_is_one_outcome_for_each_cell(seed: int) -> N
     signs = [sign for row in rows[1:] for sign in row.split()[1:]]
     assert len(signs) == len(filled)
 
-    found = verdict(filled, findings=(Finding(kind="A", kernel="rows", message="m"),))
+    found = verdict(filled, findings=(Finding(kind=Fault.DEADLOCK, kernel="rows", message="m"),))
     assert exit_code(found) == Exit.FAILED
     assert str(found).splitlines()[-1].endswith(f"1 finding in {len_of(found)}")
 

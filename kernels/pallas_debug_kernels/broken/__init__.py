@@ -1,14 +1,34 @@
-"""Kernels that are wrong on purpose, each with its fault, the line of it and a repaired twin.
+"""Six kernels with one deliberate fault each: its kind, its line and a repaired twin.
 
-`BROKEN` lists them; `broken(name)` finds one. What each engine says of each is in its `expected`,
-and is checked by the project's tests on the versions of jax and libtpu that it names.
+`BROKEN` lists them, `broken(name)` finds one; `expected` says how jax and libtpu react to each.
 """
 
+from . import bounds, dma, initialization, memory, numerics
+from .record import HANGS as HANGS
+from .record import NAN as NAN
+from .record import NOT_APPLICABLE as NOT_APPLICABLE
+from .record import RACE as RACE
+from .record import WRONG as WRONG
 from .record import BrokenKernel as BrokenKernel
-from .record import Engine as Engine
-from .record import Expected as Expected
-from .record import Fault as Fault
-from .record import Outcome as Outcome
-from .record import Verdict as Verdict
-from .registry import BROKEN as BROKEN
-from .registry import broken as broken
+from .record import Expectation as Expectation
+from .record import Expectations as Expectations
+from .record import JaxEngine as JaxEngine
+from .record import Reaction as Reaction
+from .record import aborts as aborts
+from .record import find as find
+from .record import passes as passes
+from .record import prints as prints
+from .record import raises as raises
+
+BROKEN: tuple[BrokenKernel, ...] = (
+    *bounds.KERNELS,
+    *initialization.KERNELS,
+    *dma.KERNELS,
+    *numerics.KERNELS,
+    *memory.KERNELS,
+)
+
+
+def broken(name: str) -> BrokenKernel:
+    """The bundled broken kernel called `name`; a ValueError lists the known ones."""
+    return find(BROKEN, name)

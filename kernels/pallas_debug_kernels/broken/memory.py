@@ -4,9 +4,8 @@
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
-from .record import BrokenKernel, Expected, Fault, passes, raises
+from .record import BrokenKernel, Expectations, passes, raises
 
 F32 = jnp.float32
 
@@ -15,7 +14,7 @@ def blocks_over_the_limit(x: jax.Array) -> jax.Array:
     def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
         out_ref[...] = x_ref[...] * 2
 
-    # 8 MiB, twice for the input and twice for the output: v5e gives a kernel 16 MiB unless told.
+    # 8 MiB, twice for the input and twice for the output: the default limit of v5e is 16 MiB.
     rows = pl.BlockSpec((512, 4096), lambda i: (i, 0))  # FAULT
     return pl.pallas_call(double, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
 
@@ -28,132 +27,20 @@ def blocks_over_the_limit_repaired(x: jax.Array) -> jax.Array:
     return pl.pallas_call(double, out_shape=x, grid=(8,), in_specs=[rows], out_specs=rows)(x)
 
 
-def whole_arrays(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...] * 2
-
-    # Without a grid each array comes as a whole, 24 MiB of them: v5e gives a kernel 16 MiB.
-    return pl.pallas_call(double, out_shape=x)(x)  # FAULT
-
-
-def whole_arrays_repaired(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...] * 2
-
-    rows = pl.BlockSpec((256, 1024), lambda i: (i, 0))
-    return pl.pallas_call(double, out_shape=x, grid=(12,), in_specs=[rows], out_specs=rows)(x)
-
-
-def scratch_over_the_capacity(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref, scratch_ref: jax.Ref) -> None:
-        scratch_ref[0] = x_ref[...] * 2
-        out_ref[...] = scratch_ref[0]
-
-    # 80 MiB. To raise the limit helps on v5e and v6e; v4, v5p and tpu7x have no such memory.
-    scratch = pltpu.VMEM((20, 1024, 1024), F32)  # FAULT
-    params = pltpu.CompilerParams(vmem_limit_bytes=100 * 2**20)
-    return pl.pallas_call(double, out_shape=x, scratch_shapes=[scratch], compiler_params=params)(x)
-
-
-def scratch_over_the_capacity_repaired(x: jax.Array) -> jax.Array:
-    def double(x_ref: jax.Ref, out_ref: jax.Ref, scratch_ref: jax.Ref) -> None:
-        scratch_ref[0] = x_ref[...] * 2
-        out_ref[...] = scratch_ref[0]
-
-    scratch = pltpu.VMEM((1, 1024, 1024), F32)
-    return pl.pallas_call(double, out_shape=x, scratch_shapes=[scratch])(x)
-
-
-def page_table_too_large(page_table: jax.Array, pages: jax.Array) -> jax.Array:
-    def gather_page(page_table_ref: jax.Ref, page_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = page_ref[...]
-
-    spec = pltpu.PrefetchScalarGridSpec(
-        # Half a million entries are 2 MiB, and all of it goes to SMEM, which has 1 MiB.
-        num_scalar_prefetch=1,  # FAULT
-        grid=(3,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, table: (table[i], 0, 0))],
-        out_specs=pl.BlockSpec((1, 8, 128), lambda i, table: (i, 0, 0)),
-    )
-    out_shape = jax.ShapeDtypeStruct((3, 8, 128), F32)
-    return pl.pallas_call(gather_page, out_shape=out_shape, grid_spec=spec)(page_table, pages)
-
-
-def page_table_too_large_repaired(page_table: jax.Array, pages: jax.Array) -> jax.Array:
-    def gather_page(page_table_ref: jax.Ref, page_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = page_ref[...]
-
-    spec = pltpu.PrefetchScalarGridSpec(
-        num_scalar_prefetch=1,
-        grid=(3,),
-        in_specs=[pl.BlockSpec((1, 8, 128), lambda i, table: (table[i], 0, 0))],
-        out_specs=pl.BlockSpec((1, 8, 128), lambda i, table: (i, 0, 0)),
-    )
-    out_shape = jax.ShapeDtypeStruct((3, 8, 128), F32)
-    call = pl.pallas_call(gather_page, out_shape=out_shape, grid_spec=spec)
-    return call(page_table[:3], pages)
-
-
-SQUARE = (jax.ShapeDtypeStruct((1024, 1024), F32),)
-
 KERNELS = (
     BrokenKernel(
-        fault=Fault.VMEM_OVERFLOW,
+        fault="VmemOverflow",
         summary="The blocks, each of them twice, are larger than a kernel's share of VMEM.",
         function=blocks_over_the_limit,
         repaired=blocks_over_the_limit_repaired,
         reference=lambda x: x * 2,
         args=(jax.ShapeDtypeStruct((1024, 4096), F32),),
-        expected=Expected(
+        expected=Expectations(
             compile=(
                 raises("E1001: CompileTimeScopedVmemOom", "v5e", "v5p"),
                 raises("Used 32.00M of 16.00M vmem. Exceeded vmem capacity by 16.00M", "v4"),
                 passes("v6e"),
             )
-        ),
-    ),
-    BrokenKernel(
-        fault=Fault.VMEM_OVERFLOW,
-        summary="Without a grid the arrays as a whole are larger than a kernel's share of VMEM.",
-        function=whole_arrays,
-        repaired=whole_arrays_repaired,
-        reference=lambda x: x * 2,
-        args=(jax.ShapeDtypeStruct((3072, 1024), F32),),
-        expected=Expected(
-            compile=(
-                raises("E1001: CompileTimeScopedVmemOom", "v5e"),
-                raises("Used 24.00M of 16.00M vmem. Exceeded vmem capacity by 8.00M", "v4"),
-                passes("v6e"),
-            )
-        ),
-    ),
-    BrokenKernel(
-        fault=Fault.VMEM_CAPACITY,
-        summary="The scratch is larger than the whole VMEM of some chips.",
-        function=scratch_over_the_capacity,
-        repaired=scratch_over_the_capacity_repaired,
-        reference=lambda x: x * 2,
-        args=SQUARE,
-        expected=Expected(
-            compile=(
-                raises(
-                    "Allocation (size=83886080) would exceed memory (size=67108864)", "v5p", "tpu7x"
-                ),
-                raises("Allocation (size=83886080) would exceed memory (size=16777216)", "v4"),
-                passes("v5e", "v6e"),
-            )
-        ),
-    ),
-    BrokenKernel(
-        fault=Fault.SMEM_OVERFLOW,
-        summary="A page table in scalar prefetch is larger than SMEM.",
-        function=page_table_too_large,
-        repaired=page_table_too_large_repaired,
-        reference=lambda table, pages: pages[table[:3]],
-        args=(jax.ShapeDtypeStruct((2**19,), jnp.int32), jax.ShapeDtypeStruct((4, 8, 128), F32)),
-        values={0: 3},
-        expected=Expected(
-            compile=raises("Allocation (size=2097152) would exceed memory (size=1048576)")
         ),
     ),
 )

@@ -1,9 +1,9 @@
-"""What is known of a kernel that is wrong on purpose."""
+"""Record of a broken kernel: its fault, its repaired twin and how jax and libtpu react to it."""
 
 import importlib.metadata
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -14,63 +14,12 @@ import numpy as np
 MARKER = "# FAULT"
 
 
-class Fault(StrEnum):
-    """Classes of faults."""
-
-    OUT_OF_BOUNDS_READ = "OutOfBoundsRead"
-    OUT_OF_BOUNDS_WRITE = "OutOfBoundsWrite"
-    BLOCK_INDEX_OUT_OF_BOUNDS = "BlockIndexOutOfBounds"
-    ELEMENT_OFFSET_AS_BLOCK_INDEX = "ElementOffsetAsBlockIndex"
-    UNINITIALIZED_SCRATCH = "UninitializedScratch"
-    UNINITIALIZED_OUTPUT = "UninitializedOutput"
-    RAGGED_PADDING = "RaggedPadding"
-    NON_CONSECUTIVE_REVISIT = "NonConsecutiveRevisit"
-    PARALLEL_REVISIT = "ParallelRevisit"
-    DMA_READ_BEFORE_WAIT = "DmaReadBeforeWait"
-    DMA_BUFFER_REUSED = "DmaBufferReused"
-    DMA_NOT_AWAITED = "DmaNotAwaited"
-    DMA_WAITED_TWICE = "DmaWaitedTwice"
-    SEMAPHORE_LEFT_OVER = "SemaphoreLeftOver"
-    SEMAPHORE_NEVER_SIGNALLED = "SemaphoreNeverSignalled"
-    FALSE_MULTIPLE_OF = "FalseMultipleOf"
-    DEBUG_CHECK_FAILED = "DebugCheckFailed"
-    NAN_FROM_MASKED_ROW = "NanFromMaskedRow"
-    NAN_FROM_OVERFLOW = "NanFromOverflow"
-    NAN_FROM_LOG_OF_ZERO = "NanFromLogOfZero"
-    DIVISION_BY_ZERO = "DivisionByZero"
-    LOW_PRECISION_ACCUMULATOR = "LowPrecisionAccumulator"
-    UNPROVEN_ALIGNMENT = "UnprovenAlignment"
-    UNALIGNED_DMA = "UnalignedDma"
-    BLOCK_SHAPE_TILING = "BlockShapeTiling"
-    VMEM_OVERFLOW = "VmemOverflow"
-    VMEM_CAPACITY = "VmemCapacity"
-    SMEM_OVERFLOW = "SmemOverflow"
-    UNSUPPORTED_PRIMITIVE = "UnsupportedPrimitive"
-    UNSUPPORTED_GATHER = "UnsupportedGather"
-    UNSUPPORTED_SHAPE_CAST = "UnsupportedShapeCast"
-    UNSUPPORTED_DTYPE = "UnsupportedDtype"
-    UNSUPPORTED_CAST = "UnsupportedCast"
-    UNSUPPORTED_CHECK = "UnsupportedCheck"
-    INVALID_OPERATION = "InvalidOperation"
-    X64_INDEX_MAP = "X64IndexMap"
-    COMPILER_ABORT = "CompilerAbort"
-    CAPTURED_CONSTANT = "CapturedConstant"
-    SCALAR_STORE_TO_VMEM = "ScalarStoreToVmem"
-    DIRECT_HBM_ACCESS = "DirectHbmAccess"
-    INDEX_MAP_ARITY = "IndexMapArity"
-    BLOCK_RANK = "BlockRank"
-    STORE_DTYPE = "StoreDtype"
-    STORE_SHAPE = "StoreShape"
-    KERNEL_RETURNS_VALUE = "KernelReturnsValue"
-
-
-class Engine(StrEnum):
-    """Who looks at a kernel, as jax and libtpu are by themselves."""
+class JaxEngine(StrEnum):
+    """Step of jax or libtpu that may react to a fault, without any tool."""
 
     TRACE = "trace"
-    """jax traces the call."""
     LOWER = "lower"
-    """jax lowers it for a TPU."""
+    """jax lowers the call for a TPU."""
     COMPILE = "compile"
     """libtpu compiles it."""
     HLO = "hlo"
@@ -78,45 +27,45 @@ class Engine(StrEnum):
     TPU = "tpu"
     """TPU interpret mode, `pltpu.InterpretParams()`."""
     TPU_RACES = "tpu_races"
-    """The same with `detect_races=True`, two cores and 1024 clocks (with few, races are missed)."""
+    """The same with `detect_races=True`, two cores and 1024 clocks (fewer miss races)."""
 
 
-class Outcome(StrEnum):
-    """What an engine says."""
+class Reaction(StrEnum):
+    """How an engine reacts to a kernel."""
 
     PASSES = "passes"
-    """Nothing, and where it runs the kernel, the values equal those of the reference."""
+    """No message; values, if any, equal those of the reference."""
     WRONG = "wrong values"
-    """Nothing, and the values are not those of the reference."""
+    """No message, but wrong values."""
     NAN = "NaN"
-    """Nothing, and there are NaNs where the reference has none."""
+    """No message, but NaN where the reference has none."""
     PRINTS = "prints"
-    """A line on standard output and no error, whatever the values."""
+    """A line on standard output and no error."""
     RAISES = "raises"
     ABORTS = "aborts"
-    """Its process dies."""
+    """The process dies."""
     HANGS = "hangs"
     NOT_APPLICABLE = "not applicable"
-    """It is never asked, as an engine before it raised, or it cannot run such a kernel at all."""
+    """The engine cannot run such a kernel, or an earlier one refuses it."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Verdict:
-    """What an engine says of a kernel.
+class Expectation:
+    """Expected reaction to a kernel on some targets and versions.
 
     Attributes:
-      message: a part of what is raised or printed, the same on every version that it is for.
-      targets: of the compiler; empty for all.
-      since, before: the versions that it is for: of libtpu for `Engine.COMPILE`, else of jax.
+      message: part of what is raised or printed.
+      targets: compile targets it holds for; empty for all.
+      since, before: range of versions: of libtpu for `JaxEngine.COMPILE`, else of jax.
     """
 
-    outcome: Outcome
+    reaction: Reaction
     message: str = ""
     targets: tuple[str, ...] = ()
     since: str | None = None
     before: str | None = None
 
-    def is_for(self, target: str, version: str) -> bool:
+    def holds_for(self, target: str, version: str) -> bool:
         at = _numbers(version)
         return (
             (not self.targets or target in self.targets)
@@ -125,85 +74,84 @@ class Verdict:
         )
 
 
-PASSES = Verdict(outcome=Outcome.PASSES)
-WRONG = Verdict(outcome=Outcome.WRONG)
-NAN = Verdict(outcome=Outcome.NAN)
-HANGS = Verdict(outcome=Outcome.HANGS)
-NOT_APPLICABLE = Verdict(outcome=Outcome.NOT_APPLICABLE)
+PASSES = Expectation(reaction=Reaction.PASSES)
+WRONG = Expectation(reaction=Reaction.WRONG)
+NAN = Expectation(reaction=Reaction.NAN)
+HANGS = Expectation(reaction=Reaction.HANGS)
+NOT_APPLICABLE = Expectation(reaction=Reaction.NOT_APPLICABLE)
 
 
-def passes(*targets: str) -> Verdict:
-    return Verdict(outcome=Outcome.PASSES, targets=targets)
+def passes(*targets: str) -> Expectation:
+    return Expectation(reaction=Reaction.PASSES, targets=targets)
 
 
 def raises(
     message: str, *targets: str, since: str | None = None, before: str | None = None
-) -> Verdict:
-    return Verdict(
-        outcome=Outcome.RAISES, message=message, targets=targets, since=since, before=before
+) -> Expectation:
+    return Expectation(
+        reaction=Reaction.RAISES, message=message, targets=targets, since=since, before=before
     )
 
 
-def prints(message: str, *, since: str | None = None, before: str | None = None) -> Verdict:
-    return Verdict(outcome=Outcome.PRINTS, message=message, since=since, before=before)
+def prints(message: str, *, since: str | None = None, before: str | None = None) -> Expectation:
+    return Expectation(reaction=Reaction.PRINTS, message=message, since=since, before=before)
 
 
-def aborts(message: str, *, since: str | None = None, before: str | None = None) -> Verdict:
-    return Verdict(outcome=Outcome.ABORTS, message=message, since=since, before=before)
+def aborts(message: str, *, since: str | None = None, before: str | None = None) -> Expectation:
+    return Expectation(reaction=Reaction.ABORTS, message=message, since=since, before=before)
 
 
-Verdicts = Verdict | tuple[Verdict, ...]
-"""One for all versions and targets, or several of which the first that fits counts (else it
-passes)."""
+OneOrMore = Expectation | tuple[Expectation, ...]
+"""One for all versions and targets, or several: the first that holds counts, else it passes."""
 
 
 RACE = (prints("RACE DETECTED", before="0.12"), raises("RACE DETECTED", since="0.12"))
-"""What jax's race detector says."""
+"""Reaction of jax's race detector."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Expected:
-    """What each engine says of a kernel; `tpu_races` is as `tpu` unless told."""
+class Expectations:
+    """Expected reaction of each engine; `tpu_races` defaults to `tpu`."""
 
-    trace: Verdicts = PASSES
-    lower: Verdicts = PASSES
-    compile: Verdicts = PASSES
-    hlo: Verdicts = PASSES
-    tpu: Verdicts = PASSES
-    tpu_races: Verdicts | None = None
+    trace: OneOrMore = PASSES
+    lower: OneOrMore = PASSES
+    compile: OneOrMore = PASSES
+    hlo: OneOrMore = PASSES
+    tpu: OneOrMore = PASSES
+    tpu_races: OneOrMore | None = None
 
-    def verdicts(self, engine: Engine) -> tuple[Verdict, ...]:
-        """All that is expected of `engine`, on any version and target."""
-        if engine is Engine.TPU_RACES and self.tpu_races is None:
-            return self.verdicts(Engine.TPU)
-        verdicts: Verdicts = getattr(self, engine)
-        return verdicts if isinstance(verdicts, tuple) else (verdicts,)
+    def of(self, engine: JaxEngine) -> tuple[Expectation, ...]:
+        """All expectations for `engine`, of any version and target."""
+        if engine is JaxEngine.TPU_RACES and self.tpu_races is None:
+            return self.of(JaxEngine.TPU)
+        found: OneOrMore = getattr(self, engine)
+        return found if isinstance(found, tuple) else (found,)
 
 
 @dataclass(frozen=True, kw_only=True)
 class BrokenKernel:
-    """A kernel that is wrong on purpose, and its repaired twin.
+    """A kernel with one deliberate fault, and its repaired twin.
 
     Attributes:
-      fault: the class of the fault.
+      fault: kind of the fault, as in findings: `OutOfBoundsRead`, ...
       summary: one sentence that says what is wrong.
-      function: calls the kernel, the only one in it. The line at fault carries the comment
-        `# FAULT`: the operation that goes wrong where there is one, else what should be there.
-      repaired: right on the same arguments: equal to `reference`, and silent in every engine.
+      function: calls the kernel, its only one. The faulty line ends in `# FAULT`: the operation
+        that goes wrong where there is one, else the place where something is missing.
+      repaired: correct on the same arguments: equal to `reference`, and no engine reacts.
       reference: the same in plain jax.numpy.
-      args: what the three take.
-      values: of arguments whose values matter, by position: page tables, data that overflows.
-      expected: what each engine says of `function`.
-      x64: whether it is to be called within `jax.enable_x64(True)`.
+      args: arguments of all three.
+      values: fixed values of arguments, by position, such as page tables or data that overflows.
+      expected: how each engine reacts to `function`.
+      x64: whether to call it within `jax.enable_x64(True)`.
     """
 
-    fault: Fault
+    fault: str
     summary: str
     function: Callable[..., jax.Array]
     repaired: Callable[..., jax.Array]
     reference: Callable[..., jax.Array]
     args: tuple[jax.ShapeDtypeStruct, ...]
-    expected: Expected
+    expected: Expectations
     values: Mapping[int, object] = field(default_factory=dict, hash=False)
     x64: bool = False
 
@@ -213,65 +161,75 @@ class BrokenKernel:
 
     @property
     def file(self) -> str:
-        """The file of the line at fault."""
+        """Path of the file with the faulty line."""
         return inspect.getsourcefile(self.function) or ""
 
     @property
     def line(self) -> int:
-        """The number of the line at fault, in `file`: the one that carries the marker."""
+        """Line number of the faulty line, the one with the marker."""
         lines, start = inspect.getsourcelines(self.function)
         (line,) = [n for n, text in enumerate(lines, start) if text.rstrip().endswith(MARKER)]
         return line
 
     @property
     def topic(self) -> str:
-        """The module that holds it: `bounds`, `dma`, ..."""
+        """Name of its module: `bounds`, `dma`, ..."""
         return self.function.__module__.rpartition(".")[2]
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The targets that something is known of: v5e, and those that differ from it."""
+        """Targets with an expectation of their own, after v5e."""
         named = {
             target
-            for engine in (Engine.LOWER, Engine.COMPILE)
-            for verdict in self.expected.verdicts(engine)
-            for target in verdict.targets
+            for engine in (JaxEngine.LOWER, JaxEngine.COMPILE)
+            for expectation in self.expected.of(engine)
+            for target in expectation.targets
         }
         return ("v5e", *sorted(named - {"v5e"}))
 
-    def verdict(
+    def expectation(
         self,
-        engine: Engine,
+        engine: JaxEngine,
         *,
         target: str = "v5e",
         jax_version: str | None = None,
         libtpu_version: str | None = None,
-    ) -> Verdict:
-        """What `engine` says, with the installed versions unless told."""
+    ) -> Expectation:
+        """How `engine` reacts with these versions, by default the installed ones."""
         at_jax = jax_version or jax.__version__
-        after = (Engine.TRACE, Engine.LOWER) if engine is Engine.COMPILE else (Engine.TRACE,)
-        for earlier in after:
-            said = self._said(earlier, target, at_jax)
-            if engine is not earlier and said.outcome is not Outcome.PASSES:
+        steps = (JaxEngine.TRACE, JaxEngine.LOWER)
+        for earlier in steps if engine is JaxEngine.COMPILE else steps[:1]:
+            reaction = self._expectation(earlier, target, at_jax).reaction
+            if engine is not earlier and reaction is not Reaction.PASSES:
                 return NOT_APPLICABLE
-        if engine is not Engine.COMPILE:
-            return self._said(engine, target, at_jax)
-        return self._said(engine, target, libtpu_version or importlib.metadata.version("libtpu"))
+        if engine is not JaxEngine.COMPILE:
+            return self._expectation(engine, target, at_jax)
+        at_libtpu = libtpu_version or importlib.metadata.version("libtpu")
+        return self._expectation(engine, target, at_libtpu)
 
-    def _said(self, engine: Engine, target: str, version: str) -> Verdict:
-        fitting = (v for v in self.expected.verdicts(engine) if v.is_for(target, version))
-        return next(fitting, PASSES)
+    def _expectation(self, engine: JaxEngine, target: str, version: str) -> Expectation:
+        return next((e for e in self.expected.of(engine) if e.holds_for(target, version)), PASSES)
 
     def make_args(self, seed: int = 0) -> tuple[jax.Array, ...]:
         """Concrete arrays for `args`: standard normal, integers of int8, or the fixed `values`."""
         rng = np.random.default_rng(seed)
         return tuple(
-            _array(rng, arg) if i not in self.values else _fixed(self.values[i], arg)
+            _random(rng, arg) if i not in self.values else _fixed(self.values[i], arg)
             for i, arg in enumerate(self.args)
         )
 
 
-def _array(rng: np.random.Generator, arg: jax.ShapeDtypeStruct) -> jax.Array:
+def find(kernels: Iterable[BrokenKernel], name: str) -> BrokenKernel:
+    """The kernel called `name`; a ValueError lists the known ones."""
+    by_name = {kernel.name: kernel for kernel in kernels}
+    if name not in by_name:
+        raise ValueError(
+            f"There is no broken kernel {name!r}. The broken kernels are: {', '.join(by_name)}."
+        )
+    return by_name[name]
+
+
+def _random(rng: np.random.Generator, arg: jax.ShapeDtypeStruct) -> jax.Array:
     if jnp.issubdtype(arg.dtype, jnp.floating):
         values = rng.standard_normal(arg.shape, np.float32)
     else:

@@ -1,4 +1,4 @@
-"""Words for what TPU interpret mode sees: facts about an access go in, `model.Finding`s come out.
+"""Findings of TPU interpret mode: facts about an access go in, `model.Finding`s come out.
 
 Knows buffers, ranges and places in a program, and nothing of jax: `tpu_interpret.py` takes the
 facts from jax's interpreter and hands them over.
@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
-from pallas_debug.model import Finding, Operand, SourceLine
-
-ENGINE = "tpu interpret"
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import bounds, order, unsupported
+from pallas_debug.model import Finding, Operand, SourceLine, Witness
 
 Range = tuple[slice | int, ...]
 Point = tuple[int, ...]
@@ -41,37 +42,12 @@ class Buffer:
         return (*range_, *(slice(0, size, 1) for size in self.shape[len(range_) :]))
 
     def holds(self, range_: Range) -> bool:
-        return self._left(range_) is None
-
-    def excess(self, range_: Range) -> str:
-        """Where the range leaves the buffer: `reaches 4 rows past`, `starts 1 row before`."""
-        left = self._left(range_)
-        if left is None:
-            return "does not fit in"
-        axis, start, stop, size = left
-        if start < 0:
-            return f"starts {self._count(-start, axis)} before"
-        if start > size and stop - start > 1:
-            return f"starts {self._count(start - size, axis)} past the end of"
-        if start == size and stop - start > 1:
-            return "starts right past the end of"
-        return f"reaches {self._count(stop - size, axis)} past"
-
-    def bound(self, range_: Range) -> str:
-        """How to stay inside: `bound the start by x_ref.shape[0] - 8`."""
-        left = self._left(range_)
-        if left is None:
-            return "compare the slice with the shape"
-        axis, start, stop, _ = left
-        noun = "start" if isinstance(self.whole(range_)[axis], slice) else "index"
-        if start < 0:
-            return f"keep the {noun} at 0 or above"
-        return f"bound the {noun} by {self.name}.shape[{axis}] - {max(1, stop - start)}"
+        return self.left(range_) is None
 
     def num_elements(self, range_: Range) -> int:
         return math.prod(max(0, stop - start) for start, stop, _ in self._extents(range_))
 
-    def _left(self, range_: Range) -> tuple[int, int, int, int] | None:
+    def left(self, range_: Range) -> tuple[int, int, int, int] | None:
         """The first axis that the range leaves, with start, stop and the size there is."""
         for axis, (start, stop, size) in enumerate(self._extents(range_)):
             if start < 0 or stop > size:
@@ -81,18 +57,6 @@ class Buffer:
     def _extents(self, range_: Range) -> Sequence[tuple[int, int, int]]:
         pairs = zip(self.whole(range_), self.shape, strict=False)
         return [(*_bounds(index), size) for index, size in pairs]
-
-    def _count(self, number: int, axis: int) -> str:
-        from_last = len(self.shape) - axis
-        if len(self.shape) == 1:
-            one, many = "element", "elements"
-        elif from_last == 1:
-            one, many = "column", "columns"
-        elif from_last == 2:
-            one, many = "row", "rows"
-        else:
-            one, many = f"entry of axis {axis}", f"entries of axis {axis}"
-        return f"{number} {one if number == 1 else many}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,10 +75,13 @@ class Place:
     thread: Point = (0, 0)
     copy: tuple[str, str] | None = None
 
-    @property
-    def when(self) -> str:
-        at = f" at grid point {self.grid_point}" if self.grid_point else ""
-        return f"{at} on device {self.thread[0]}" if self.thread[0] else at
+    def sighting(self, **facts: Any) -> Sighting:
+        """A fault at this place, with facts of its witness."""
+        device, core = self.thread
+        values = {"device": str(device), "core": str(core), **facts.pop("values", {})}
+        given = {"source": self.source, "grid_point": self.grid_point, "loop": self.loop}
+        witness = Witness(**{**given, **facts}, values=values)
+        return Sighting(kernel=self.kernel, engine="tpu interpret", witness=witness)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,56 +94,36 @@ class Touch:
     writes: bool
 
     @property
-    def what(self) -> str:
-        verb = "written" if self.writes else "read"
-        if self.place.copy is None:
-            return f"{verb}{self.place.when}"
-        source, destination = self.place.copy
-        return f"{verb} by the copy of {source} to {destination}{self.place.when}"
+    def access(self) -> order.Access:
+        return order.Access(
+            writes=self.writes,
+            grid_point=self.place.grid_point,
+            device=self.place.thread[0],
+            copy=self.place.copy,
+        )
 
-
-def finding(
-    place: Place, kind: str, message: str, values: Mapping[str, str] | None = None, **more: object
-) -> Finding:
-    """A finding at a place."""
-    device, core = place.thread
-    known = Finding(
-        kind=kind,
-        kernel=place.kernel,
-        message=message,
-        source=place.source,
-        grid_point=place.grid_point,
-        loop=place.loop,
-        values={"device": str(device), "core": str(core), **(values or {})},
-        engine=ENGINE,
-    )
-    return replace(known, **more)  # type: ignore[arg-type]
+    def sighting(self, **facts: Any) -> Sighting:
+        buffer = self.buffer
+        index = buffer.slice(self.range)
+        return self.place.sighting(operand=buffer.name, index=index, shape=str(buffer), **facts)
 
 
 def out_of_bounds(touch: Touch) -> Finding:
     """A load, a store or a copy past the ends of what it indexes."""
-    buffer, place = touch.buffer, touch.place
-    index = buffer.slice(touch.range)
-    of_copy = ""
-    if place.copy is not None:
-        source, destination = place.copy
-        of_copy = f", in the copy of {source} to {destination}"
-    excess = buffer.excess(touch.range)
-    cause = None
-    if excess.endswith("before"):
-        cause = "an index below zero does not count from the end, as it would in NumPy"
-    elif place.loop:
-        cause = "the index follows a loop that goes further than the operand"
-    larger = "pad the input" if buffer.kind == "input" else f"make {buffer.name} larger"
-    return finding(
-        place,
-        "OutOfBoundsWrite" if touch.writes else "OutOfBoundsRead",
-        f"{index} {excess} {buffer.name}, {buffer}{of_copy}",
-        operand=buffer.name,
-        index=index,
-        shape=str(buffer),
-        cause=cause,
-        advice=f"{buffer.bound(touch.range)}, or {larger}",
+    buffer = touch.buffer
+    axis, start, stop, bound = buffer.left(touch.range) or (0, 0, 0, 0)
+    entry = buffer.whole(touch.range)[axis]
+    stride = (entry.step or 1) if isinstance(entry, slice) else 1
+    return bounds.out_of_bounds(
+        touch.sighting(),
+        writes=touch.writes,
+        dim=axis,
+        start=start,
+        size=-(-(stop - start) // stride) if isinstance(entry, slice) else None,
+        bound=bound,
+        stride=stride,
+        is_scratch=buffer.kind == "scratch",
+        copy=touch.place.copy,
     )
 
 
@@ -184,51 +131,34 @@ def block_out_of_bounds(
     touch: Touch, block: Point, block_shape: tuple[int | None, ...], *, from_table: bool
 ) -> Finding:
     """An index map that names a block which the array does not have."""
-    buffer = touch.buffer
-    index = buffer.slice(touch.range)
-    counts = [-(-size // (of or 1)) for size, of in zip(buffer.shape, block_shape, strict=False)]
-    has = " x ".join(map(str, counts))
+    shape = touch.buffer.shape
+    counts = [-(-size // (of or 1)) for size, of in zip(shape, block_shape, strict=False)]
     is_offset = all(
         0 <= at < size and (at < count or (of is not None and of > 1 and at % of == 0))
-        for at, of, count, size in zip(block, block_shape, counts, buffer.shape, strict=False)
+        for at, of, count, size in zip(block, block_shape, counts, shape, strict=False)
     )
-    if is_offset:
-        cause = "the index map seems to return an offset in elements: Pallas counts in blocks"
-        advice = "return the number of the block: divide by the block's size"
-    elif from_table:
-        cause = "the index map takes the block from a scalar prefetch operand, unchecked"
-        advice = "check the table before the call, or clamp the index in the index map"
-    else:
-        cause = f"there are {has} blocks, counted from 0"
-        advice = "clamp the index in the index map, or make the grid smaller"
-    return finding(
-        touch.place,
-        "BlockOutOfBounds",
-        f"block {block} of {buffer.name} is {index}, which {buffer.excess(touch.range)} the array, "
-        f"{buffer.dtype}{list(buffer.shape)}",
-        operand=buffer.name,
-        index=index,
-        shape=str(buffer),
-        cause=cause,
-        advice=advice,
-        values={"block": str(block)},
+    pairs = zip(block, counts, strict=False)
+    outside = [i for i, (at, count) in enumerate(pairs) if not 0 <= at < count]
+    dim = outside[0] if outside else 0
+    return bounds.block_out_of_bounds(
+        touch.sighting(values={"block": str(block)}),
+        dim=dim,
+        value=block[dim],
+        first=0,
+        last=counts[dim] - 1,
+        array=f"{touch.buffer.dtype}{list(shape)}",
+        block_size=block_shape[dim] or 1,
+        is_offset=is_offset,
+        from_table=from_table,
     )
 
 
 def output_revisited(touch: Touch, first: Point, last: Point) -> Finding:
     """An output block that comes again after another one."""
-    index = touch.buffer.slice(touch.range)
-    visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
-    return finding(
-        touch.place,
-        "OutputRevisited",
-        f"{index} is the output block again, as it was {visits}, with another block in between",
-        operand=touch.buffer.name,
-        index=index,
-        shape=str(touch.buffer),
-        cause="an output block is written back when another one comes, and is never read back",
-        advice="make the grid axes over which the block stays the same the last ones",
-    )
+    seen = touch.sighting()
+    again = touch.place.grid_point or ()
+    what = touch.buffer.slice(touch.range)
+    return order.output_revisited(seen, what=what, first=first, last=last, again=again)
 
 
 def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
@@ -241,20 +171,16 @@ def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
         was to see, and the copy came too early.
     """
     touch, other = _sides(touch, earlier, was_filled)
-    index = touch.buffer.slice(touch.range)
-    cause, advice = _why_race(touch, other, was_filled)
-    return finding(
-        touch.place,
-        "DataRace",
-        f"{index}, {touch.buffer}, is {touch.what} here, and {other.what} "
-        "on the other side; nothing orders the two",
-        operand=touch.buffer.name,
-        index=index,
-        shape=str(touch.buffer),
-        other=other.place.source,
-        cause=cause,
-        advice=advice,
-        values=_race_values(other),
+    device, core = other.place.thread
+    values = {"other device": str(device), "other core": str(core)}
+    if other.place.grid_point is not None:
+        values["other grid point"] = str(other.place.grid_point)
+    return order.data_race(
+        touch.sighting(other=other.place.source, values=values),
+        what=f"{touch.buffer.slice(touch.range)}, {touch.buffer},",
+        here=touch.access,
+        there=other.access,
+        was_filled=was_filled,
     )
 
 
@@ -264,46 +190,6 @@ def _sides(touch: Touch, earlier: Touch, was_filled: bool) -> tuple[Touch, Touch
         return touch, earlier
     copy, core = (touch, earlier) if touch.place.copy else (earlier, touch)
     return (copy, core) if was_filled and not core.writes else (core, copy)
-
-
-def _why_race(touch: Touch, other: Touch, was_filled: bool) -> tuple[str, str]:
-    copies = (touch.place.copy is not None) + (other.place.copy is not None)
-    if copies == 2:
-        return "two copies are under way at once", "wait for one before the other starts"
-    if copies == 0:
-        if touch.place.thread[0] != other.place.thread[0]:
-            return (
-                "two devices touch the same memory",
-                "let one signal a semaphore that the other waits for",
-            )
-        return (
-            "the grid points of a parallel axis run on several cores at once",
-            'give each grid point a block of its own, or make the axis "arbitrary" in '
-            "dimension_semantics",
-        )
-    core = other if touch.place.copy else touch
-    if core.writes:
-        return (
-            "the copy is still under way when its buffer is written",
-            "wait for the copy before this line, or write to another buffer",
-        )
-    if was_filled:
-        return (
-            "the copy writes into a buffer that is still to be read",
-            "start the copy after the read, or give it a second buffer",
-        )
-    return (
-        "what a copy brings is there only after its wait",
-        "wait for the copy before this line",
-    )
-
-
-def _race_values(other: Touch) -> dict[str, str]:
-    device, core = other.place.thread
-    values = {"other device": str(device), "other core": str(core)}
-    if other.place.grid_point is not None:
-        values["other grid point"] = str(other.place.grid_point)
-    return values
 
 
 def semaphore_not_zero(
@@ -318,30 +204,21 @@ def semaphore_not_zero(
     """
     at = wait or signal or place
     other = signal.source if wait is not None and signal is not None else None
-    return finding(
-        at,
-        "SemaphoreNotZero",
-        f"{semaphore} is {value} at the end of the kernel, and has to be 0",
-        grid_point=at.grid_point,
-        operand=semaphore,
-        other=other,
-        values={"count": str(value)},
-        cause="it is signalled more than it is waited for" if wait else "nobody waits for it",
-        advice=f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
+    seen = at.sighting(operand=semaphore, other=other, values={"count": str(value)})
+    return order.semaphore_left_over(
+        seen, semaphore=semaphore, count=value, is_awaited=wait is not None
     )
 
 
 def copy_not_awaited(place: Place, semaphore: str) -> Finding:
     """A copy that is started and never waited for."""
     source, destination = place.copy or ("?", "?")
-    return finding(
-        place,
-        "DmaNotAwaited",
-        f"the copy of {source} to {destination} is never waited for on {semaphore}",
-        operand=destination,
-        values={"semaphore": semaphore, "source": source, "destination": destination},
-        cause="the kernel may be over before the copy is",
-        advice="call wait() on the copy before the kernel ends, or do not start it",
+    values = {"semaphore": semaphore, "source": source, "destination": destination}
+    return order.copy_not_awaited(
+        place.sighting(operand=destination, values=values),
+        semaphore=semaphore,
+        source=source,
+        destination=destination,
     )
 
 
@@ -368,61 +245,38 @@ class Wait:
 
 def deadlock(wait: Wait, others: int) -> Finding:
     """A wait that will never end; `others` is the number of threads that wait like this one."""
-    unit = " bytes" if wait.of_copy else ""
-    on = f" on device {wait.place.thread[0]}" if wait.place.thread[0] else ""
-    message = f"{wait.semaphore}{on} is {wait.count}{unit}, and the wait needs {wait.value}{unit}"
-    if others:
-        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'} as well"
-    if not wait.of_copy:
-        cause = "nobody signals it" if wait.signal is None else "it is signalled too seldom"
-        advice = "signal it once for every wait, on the device and core that waits"
-    elif wait.copies:
-        cause = "the copies on it were all waited for before: a start is good for one wait"
-        advice = "wait once for each start, with the same slices and the same semaphore"
-    else:
-        cause = "no copy was started on it"
-        advice = "start the copy before its wait, on the same semaphore"
-    return finding(
-        wait.place,
-        "Deadlock",
-        message,
+    seen = wait.place.sighting(
         operand=wait.semaphore,
         other=None if wait.signal is None else wait.signal.source,
         values={"count": str(wait.count), "awaited": str(wait.value)},
-        cause=cause,
-        advice=advice,
+    )
+    return order.deadlock(
+        seen,
+        semaphore=wait.semaphore,
+        count=wait.count,
+        needed=wait.value,
+        of_copy=wait.of_copy,
+        was_raised=bool(wait.copies) if wait.of_copy else wait.signal is not None,
+        device=wait.place.thread[0],
+        others=others,
     )
 
 
 def direct_access(place: Place, operand: Operand | None) -> Finding:
     """A load or store of a reference that the kernel may only copy from or to."""
-    name = operand.name if operand else "a reference"
     shape = f"{operand.dtype}{list(operand.shape)} in HBM" if operand else None
-    return finding(
-        place,
-        "DirectHbmAccess",
-        f"{name}, {shape or 'in HBM'}, is loaded or stored directly",
-        operand=operand and operand.name,
-        shape=shape,
-        cause="a TPU core loads and stores VMEM and SMEM alone",
-        advice="copy it to VMEM with pltpu.sync_copy, or give the operand a block there",
-    )
+    seen = place.sighting(operand=operand.name if operand else None, shape=shape)
+    return unsupported.direct_hbm_access(seen)
 
 
 def check_refused(place: Place) -> Finding:
     """A `checkify.check` in a kernel."""
-    return finding(
-        place,
-        "CheckNotSupported",
-        "jax has no way to run a checkify.check within a kernel",
-        cause="checkify does not look into kernels since jax 0.10.1",
-        advice="write pl.debug_check",
-    )
+    return unsupported.unsupported_check(place.sighting())
 
 
 def not_interpreted(place: Place, message: str) -> Finding:
     """What jax's interpreter refuses for a reason of its own."""
-    return finding(place, "InterpretError", message)
+    return unsupported.interpret_error(place.sighting(), error=message)
 
 
 def _bounds(index: slice | int) -> tuple[int, int]:

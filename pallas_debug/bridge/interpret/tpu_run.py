@@ -22,6 +22,7 @@ from jax._src.pallas.mosaic.interpret import utils
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Range, Touch
 from pallas_debug.errors import KernelFault
+from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, SourceLine
 from pallas_debug.report import finding_text
 
@@ -39,18 +40,12 @@ class Reporter:
     def __init__(self, report: Callable[[Finding], None], hang_after: float | None) -> None:
         self.hang_after = hang_after
         self._report = report
-        self._told: set[object] = set()
-        self._lock = threading.Lock()
+        self._collector = Collector()
 
     def tell(self, finding: Finding) -> None:
         """Report each fault once, however often and on however many devices it is seen."""
-        line = finding.source and (finding.source.file, finding.source.line)
-        key = (finding.kind, finding.kernel, line, finding.operand)
-        with self._lock:
-            if key in self._told:
-                return
-            self._told.add(key)
-        self._report(finding)
+        for new in self._collector.add(finding):
+            self._report(new)
 
 
 reporters: tuple[Reporter, ...] = ()

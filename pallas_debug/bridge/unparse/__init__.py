@@ -1,13 +1,13 @@
-"""Kernels as Python programs that reproduce their jaxpr.
+"""Unparse kernels: from a jaxpr back to a Python program.
 
-`program_of` writes a captured kernel as a module that needs jax alone. Its lines use what jax
-offers to everybody; where a primitive has no such spelling, it is bound by its own name.
+`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API; a
+primitive without one is bound by name.
 
     vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters
     page       the lines, and the names in them
     refs       reads, writes, indices, DMAs and semaphores
-    equations  everything else that computes
+    equations  all other computations
     regions    loops, branches and scopes
     program    the kernel function, its blocks and its call
 """
@@ -16,18 +16,18 @@ from __future__ import annotations
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.unparse import program
-from pallas_debug.bridge.unparse.values import CannotSpell
+from pallas_debug.bridge.unparse.values import CannotUnparse
 
-UNSPELLED = "# There is no program of this kernel: "
-"""How the file begins, instead, of a kernel that cannot be written out; the reason follows."""
+NO_PROGRAM = "# There is no program of this kernel: "
+"""First words of the file for a kernel that cannot be unparsed; the reason follows."""
 
 
 def program_of(captured: Capture) -> str:
-    """A kernel as a module, or a comment that says why there is none."""
+    """Unparse a kernel as a module, or as a comment with the reason why it is impossible."""
     try:
-        return program.spelled(captured)
-    except CannotSpell as error:
-        return f"{UNSPELLED}it has {error}.\n"
+        return program.unparsed(captured)
+    except CannotUnparse as error:
+        return f"{NO_PROGRAM}it has {error}.\n"
     except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        return f"{UNSPELLED}pallas-debug failed to write it ({said}).\n"
+        return f"{NO_PROGRAM}pallas-debug failed to write it ({said}).\n"

@@ -165,7 +165,7 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
     """Bind the primitive itself, with unchanged parameters."""
     held = (v if isinstance(v, (tuple, list)) else (v,) for v in eqn.params.values())
     if any(rewrite.is_jaxpr(value) for several in held for value in several):
-        raise values.CannotSpell(f"{eqn.primitive.name}, which holds a function of its own")
+        raise values.CannotUnparse(f"{eqn.primitive.name}, which holds a function of its own")
     name = f"{eqn.primitive.name}_p"
     if getattr(lax, name, None) is eqn.primitive:
         primitive = f"lax.{name}"
@@ -174,18 +174,18 @@ def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
         primitive = f"{module}.{attribute}"
         block.page.imports.add(module)
     if primitive not in vocabulary.PRIMITIVES:
-        raise values.CannotSpell(f"{eqn.primitive.name}, a primitive that no program binds")
+        raise values.CannotUnparse(f"{eqn.primitive.name}, a primitive that no program binds")
     try:
         given = values.keywords(eqn.params.items())
-    except values.CannotSpell as error:
-        raise values.CannotSpell(f"{eqn.primitive.name}, which is given {error}") from error
+    except values.CannotUnparse as error:
+        raise values.CannotUnparse(f"{eqn.primitive.name}, which is given {error}") from error
     return f"{primitive}.bind({', '.join([*args, *filter(None, [given])])})"
 
 
 def _home(primitive: Any) -> tuple[str, str]:
     known = _homes(len(sys.modules))
     if id(primitive) not in known:
-        raise values.CannotSpell(f"the primitive {primitive.name}, which is not one of jax's")
+        raise values.CannotUnparse(f"the primitive {primitive.name}, which is not one of jax's")
     return known[id(primitive)]
 
 
@@ -359,7 +359,7 @@ def _debug_print(block: Writer, eqn: Any) -> None:
         params["in_tree"], eqn.invars, params["static_args"]
     )
     if kwargs:
-        raise values.CannotSpell("a print with arguments by name")
+        raise values.CannotUnparse("a print with arguments by name")
     texts = [values.parameter(params["fmt"]), *map(block.read, args)]
     block.line(f"pl.debug_print({', '.join(texts)})")
 

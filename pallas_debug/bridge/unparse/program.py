@@ -14,7 +14,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.rewrite import opened
 from pallas_debug.bridge.unparse import equations, values
 from pallas_debug.bridge.unparse.page import Page, Writer
-from pallas_debug.bridge.unparse.values import CannotSpell
+from pallas_debug.bridge.unparse.values import CannotUnparse
 
 _HEAD = """\
 # The Pallas kernel {name}, written out from its jaxpr by pallas-debug. It needs only jax.
@@ -27,18 +27,18 @@ from jax.experimental.pallas import tpu as pltpu
 """
 
 
-def spelled(captured: Capture) -> str:
+def unparsed(captured: Capture) -> str:
     """Unparse the kernel as a module that needs only jax.
 
     It defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the sizes of the mesh
     by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
 
     Raises:
-      CannotSpell: part of it has no text; the message names it.
+      CannotUnparse: part of it has no text; the message names it.
     """
     params = captured.params
     if captured.kernel.primitive != "pallas_call" or params.get("mesh") is not None:
-        raise CannotSpell("meshes, as pl.kernel makes it, and no grid as pl.pallas_call")
+        raise CannotUnparse("meshes, as pl.kernel makes it, and no grid as pl.pallas_call")
     grid_mapping = params["grid_mapping"]
     vmapped = tuple(grid_mapping.vmapped_dims)
     page = Page(
@@ -94,7 +94,7 @@ def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]
 def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
     """Write a block; an index map that does not fit on a line becomes a function on the page."""
     if getattr(block, "transforms", ()):
-        raise CannotSpell(f"the block of {operand}, which is seen through a transform")
+        raise CannotUnparse(f"the block of {operand}, which is seen through a transform")
     space = getattr(block.transformed_block_aval, "memory_space", None)
     options = []
     if not values.is_default(space):

@@ -91,7 +91,7 @@ def _copy(
     if sent is None and device is None:
         return f"pltpu.make_async_copy({ends}, {_whole(block, arrived)})"
     if sent is None or device is None:
-        raise values.CannotSpell("a copy with a device or a semaphore for its source, not both")
+        raise values.CannotUnparse("a copy with a device or a semaphore for its source, not both")
     text = f"{ends}, {_whole(block, sent)}, {_whole(block, arrived)}"
     return (
         f"pltpu.make_async_remote_copy({text}, "
@@ -158,7 +158,7 @@ def _transform(block: Writer, transform: Any) -> str:
         return f".reshape({values.parameter(tuple(transform.shape))})"
     if kind in ("TransposeTransform", "RefTransposer"):
         return f".transpose({values.parameter(tuple(transform.permutation))})"
-    raise values.CannotSpell(f"a ref seen through a {kind}")
+    raise values.CannotUnparse(f"a ref seen through a {kind}")
 
 
 def _indices(block: Writer, indexer: Any, *, colon: bool = True) -> str:

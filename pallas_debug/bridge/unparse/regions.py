@@ -163,7 +163,7 @@ def _while(block: Writer, eqn: Any, write: Write) -> None:
 def _run_scoped(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
     if any(params.get("ref_transforms") or ()):
-        raise values.CannotSpell("a scoped buffer that is seen through a transform")
+        raise values.CannotUnparse("a scoped buffer that is seen through a transform")
     jaxpr = params["jaxpr"]
     name = block.page.name("scope")
     wanted = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]

@@ -1,4 +1,7 @@
-"""Numbers, dtypes, memory spaces and parameters, as program text."""
+"""Numbers, dtypes, memory spaces and parameters, as program text.
+
+Raises `CannotUnparse` for values without any.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,11 @@ from pallas_debug.bridge.unparse import vocabulary
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
 """Modules that a program imports, by their names in it."""
 
-_MOST_ELEMENTS = 64
+_MAX_ELEMENTS = 64
 """Maximum elements of an array that is written out."""
 
 
-class CannotSpell(Exception):
+class CannotUnparse(Exception):
     """Part of a kernel has no program text; the message names it."""
 
 
@@ -40,16 +43,12 @@ def number(value: Any) -> str:
 
 
 def constant(value: Any) -> str:
-    """Write a number or small array with its dtype.
-
-    Raises:
-      CannotSpell: it is too large, or not an array of numbers.
-    """
+    """Write a number or small array with its dtype."""
     array = np.asarray(value)
     name = array.dtype.name
     if array.shape:
-        if array.size > _MOST_ELEMENTS:
-            raise CannotSpell(f"a constant of shape {array.shape}")
+        if array.size > _MAX_ELEMENTS:
+            raise CannotUnparse(f"a constant of shape {array.shape}")
         return f"np.array({parameter(array.tolist())}, {dtype(array.dtype)})"
     if name == "bool":
         return f"np.bool_({number(array)})"
@@ -59,13 +58,9 @@ def constant(value: Any) -> str:
 
 
 def dtype(value: Any) -> str:
-    """Write a dtype: `jnp.float32`.
-
-    Raises:
-      CannotSpell: it is not one of numbers.
-    """
+    """Write a dtype: `jnp.float32`."""
     if dtypes.issubdtype(value, dtypes.extended):
-        raise CannotSpell(f"values of dtype {value}")
+        raise CannotUnparse(f"values of dtype {value}")
     name = jnp.dtype(value).name
     return "jnp.bool_" if name == "bool" else f"jnp.{name}"
 
@@ -75,24 +70,16 @@ def is_default(memory_space: Any) -> bool:
 
 
 def memory_space(value: Any) -> str:
-    """Write a memory space: `pltpu.VMEM`.
-
-    Raises:
-      CannotSpell: it has no public name.
-    """
+    """Write a memory space: `pltpu.VMEM`."""
     for module in ("pltpu", "pl"):
         for name in ("VMEM", "SMEM", "HBM", "ANY", "SEMAPHORE", "CMEM", "VMEM_SHARED", "HOST"):
             if vars(_PUBLIC[module]).get(name) is value:
                 return f"{module}.{name}"
-    raise CannotSpell(f"the memory space {value}")
+    raise CannotUnparse(f"the memory space {value}")
 
 
 def buffer(aval: Any) -> str:
-    """Write the type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`.
-
-    Raises:
-      CannotSpell: it has no public name.
-    """
+    """Write the type of a scratch buffer or semaphore: `pltpu.VMEM((8, 128), jnp.float32)`."""
     kinds = {
         pallas_core.Semaphore: "REGULAR",
         pallas_core.BarrierSemaphore: "BARRIER",
@@ -115,11 +102,7 @@ def array_type(aval: Any) -> str:
 
 
 def parameter(value: Any) -> str:
-    """Write a parameter of a primitive or of a kernel.
-
-    Raises:
-      CannotSpell: it is an object without a public name.
-    """
+    """Write a parameter of a primitive or of a kernel."""
     if value is None or isinstance(value, (bool, str, bytes)):
         return repr(value)
     if isinstance(value, (int, float, np.number, np.bool_)):
@@ -141,7 +124,7 @@ def parameter(value: Any) -> str:
         return constant(value)
     if dataclasses.is_dataclass(value):
         return record(value, _set_fields(value))
-    raise CannotSpell(f"a {type(value).__name__}")
+    raise CannotUnparse(f"a {type(value).__name__}")
 
 
 def record(value: Any, fields: Mapping[str, Any]) -> str:
@@ -175,4 +158,4 @@ def _class_name(kind: type) -> str:
             path = f"{name}.{kind.__name__}"
             if path in vocabulary.RECORDS or path in vocabulary.ENUMS:
                 return path
-    raise CannotSpell(f"a {kind.__name__}")
+    raise CannotUnparse(f"a {kind.__name__}")

@@ -1,4 +1,4 @@
-"""Taking what is shown elsewhere: the clipboard, a file, an editor, a pager."""
+"""Actions that take what is shown elsewhere: the clipboard, a file, an editor, a pager."""
 
 from __future__ import annotations
 
@@ -8,332 +8,317 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING
+
+from textual import work
 
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.ir.patterns import Query
 from pallas_debug.report import plural
 from pallas_debug.store import files
 from pallas_debug.store.files import DumpFile
-from pallas_debug.tui import _textual, clipboard, editor
-from pallas_debug.tui.actions import action
-from pallas_debug.tui.cells import plain, visible
-from pallas_debug.tui.lineview import LineView
-from pallas_debug.tui.model import Place, spelled
+from pallas_debug.tui import _textual, terminal
+from pallas_debug.tui.keys import action
+from pallas_debug.tui.model.browser import TextPlace, step_argument
+from pallas_debug.tui.widgets.cells import plain, visible
+from pallas_debug.tui.widgets.lineview import LineView
+from pallas_debug.tui.workspace import Workspace
 
-if TYPE_CHECKING:
-    from pallas_debug.tui.app import BrowseApp
+_MAX_LINES = terminal.MAX_COPY
+"""Maximum number of lines to read for copying: the newlines of more would not fit."""
 
-_MANY = clipboard.MOST
-"""Lines that are looked at to be copied: of more, a terminal would not take the line ends."""
-
-
-@action("copy.select", "v", "select lines, for y and S; esc lets them go")
-def select(app: BrowseApp) -> None:
-    pane = app.shown
-    pane.selected_from = pane.cursor if pane.selected_from is None else None
-    app.say(
-        "lines are selected from here"
-        if pane.selected_from is not None
-        else "no lines are selected"
-    )
+_TRUNCATED = "the limit of terminals; press S to save all"
 
 
-@action("copy.line", "y", "copy the line, or those that are selected")
-def copy_line(app: BrowseApp) -> None:
-    pane = app.focused
-    if pane is app.shown and app.shown.selected:
-        lines = app.shown.selected
-        _copy(app, [_line(app, number) for number in lines[:_MANY]], of=len(lines))
-        app.shown.selected_from = None
-        return
-    if pane is app.source and app.source.count:
-        _copy(app, [plain(app.source.cells(app.source.cursor))])
-    elif isinstance(pane, LineView) and pane not in (app.text, app.diff, app.source) and pane.count:
-        _copy(app, [plain(pane.cells(pane.cursor)).strip()])
-    elif app.shown.count:
-        _copy(app, [_line(app, app.shown.cursor)])
+class OutputActions(Workspace):
+    """Copying, saving, editing and paging."""
 
+    @action("copy.select", "v", "select lines, for y and S; esc cancels")
+    def action_select_lines(self) -> None:
+        pane = self.shown
+        pane.selected_from = pane.cursor if pane.selected_from is None else None
+        is_selecting = pane.selected_from is not None
+        self.show_message("selecting lines from here" if is_selecting else "no lines are selected")
 
-@action("copy.text", "Y", "copy the whole text")
-def copy_text(app: BrowseApp) -> None:
-    if not app.shown.count:
-        return
-    lines: list[str] = []
-    left = clipboard.MOST
-    rest = _lines(app)
-    for line in rest:
-        lines.append(line)
-        left -= len(line) + 1
-        if left < 0:
-            break
-    more = sum(1 for _ in rest) if app.diffing else app.text.count - len(lines)
-    _copy(app, lines, of=len(lines) + more)
+    @action("copy.line", "y", "copy the line, or those that are selected")
+    def action_copy_line(self) -> None:
+        pane = self.focused
+        if pane is self.shown and self.shown.selected:
+            lines = self.shown.selected
+            self._copy([self._line(number) for number in lines[:_MAX_LINES]], of=len(lines))
+            self.shown.selected_from = None
+        elif pane is self.source and self.source.count:
+            self._copy([plain(self.source.cells(self.source.cursor))])
+        elif (
+            isinstance(pane, LineView)
+            and pane not in (self.text, self.diff, self.source)
+            and pane.count
+        ):
+            self._copy([plain(pane.cells(pane.cursor)).strip()])
+        elif self.shown.count:
+            self._copy([self._line(self.shown.cursor)])
 
-
-@action("copy.command", "", "copy the command that prints what is shown")
-def copy_command(app: BrowseApp) -> None:
-    if app.place is not None:
-        command = _command(app, app.place)
-        _copy(app, [command], what=command)
-
-
-@action("output.save", "S", "save the text, or the lines that are selected, to a file")
-def save(app: BrowseApp) -> None:
-    if not app.shown.count:
-        return
-
-    def done(typed: str) -> None:
-        if not typed.strip():
+    @action("copy.text", "Y", "copy the whole text")
+    def action_copy_text(self) -> None:
+        if not self.shown.count:
             return
-        file = Path(typed.strip()).expanduser()
-        if not file.exists():
-            _save(app, file)
+        lines: list[str] = []
+        left = terminal.MAX_COPY
+        rest = self._lines()
+        for line in rest:
+            lines.append(line)
+            left -= len(line) + 1
+            if left < 0:
+                break
+        more = sum(1 for _ in rest) if self.diffing else self.text.count - len(lines)
+        self._copy(lines, of=len(lines) + more)
+
+    @action("copy.command", "", "copy the command that prints what is shown")
+    def action_copy_command(self) -> None:
+        if self.place is not None:
+            command = self._command(self.place)
+            self._copy([command], what=command)
+
+    @action("output.save", "S", "save the text, or the lines that are selected, to a file")
+    def action_save(self) -> None:
+        if not self.shown.count:
+            return
+
+        def done(typed: str) -> None:
+            if not typed.strip():
+                return
+            file = Path(typed.strip()).expanduser()
+            if not file.exists():
+                self._save(file)
+            else:
+                self.ask(f"{file} exists; y overwrites it", done=lambda word: overwrite(word, file))
+
+        def overwrite(word: str, file: Path) -> None:
+            if word.strip().lower() in ("y", "yes"):
+                self._save(file)
+            else:
+                self.show_message(f"{file} was left unchanged")
+
+        self.ask("save as", value=self._file_name(), done=done)
+
+    @action("output.edit_source", "e", "open the Python source at the line in $VISUAL or $EDITOR")
+    def action_edit_source(self) -> None:
+        if self.entry is None:
+            return
+        kernel = self.browser.stored(self.entry).kernel
+        own = self.browser.source_file(self.entry)
+        file, line = own, kernel.source.line if kernel and kernel.source else 1
+        if self.focused is self.source:
+            line = self.source.cursor + 1
+        elif self.shown is self.text and self.text.origin:
+            file, line = self.text.origin[0].file, self.text.origin[0].line
+        if file is None:
+            self.show_message("the dump names no Python file for this kernel")
+            return
+        found, message = self._source_as_dumped(file, own)
+        if found is None:
+            self.show_message(message)
         else:
-            app.ask(f"{file} exists; y overwrites it", done=lambda word: overwrite(word, file))
+            self._edit(found, line, message)
 
-    def overwrite(word: str, file: Path) -> None:
-        if word.strip().lower() in ("y", "yes"):
-            _save(app, file)
+    @action("output.edit_text", "E", "open the text at the line in $VISUAL or $EDITOR")
+    def action_edit_text(self) -> None:
+        file = self._file()
+        if file is not None:
+            self._edit(file.path, self.shown.cursor + 1, "")
+        elif self.shown.count:
+            copy = self.temporary_file(self._file_name(), b"".join(self._pieces()))
+            self._edit(copy, self.shown.cursor + 1, "")
+
+    @action("output.pager", "vertical_line", "read the text in $PAGER, or less")
+    def action_page_text(self) -> None:
+        if not self.shown.count:
+            return
+        try:
+            words = terminal.pager(os.environ)
+        except UsageError as error:
+            self.show_message(str(error))
+            return
+        self._run(lambda: terminal.pipe(words, map(_harmless, self._pieces())))
+
+    # What is shown.
+
+    def _command(self, place: TextPlace) -> str:
+        """Return the command that prints the source, the search, the diff or the text."""
+        if self.is_file:
+            return self.browser.command(place)
+        where = [str(self.browser.roots[place.entry.dump])]
+        options = ["--kernel", place.entry.name]
+        options += ["--target", place.target] if place.target else []
+        step = ["--pass", step_argument(place.step)]
+        sought = self.text.sought
+        if self.focused is self.source:
+            line = self.source.cursor + 1
+            step += ["--line", str(line)] if self.made_from(line) else ["--all"]
+            return shlex.join(["pallas-debug", "source", *where, *options, *step])
+        if self.search.active and sought is None:
+            only = options[:2] if self.search.scope == "kernel" else []
+            query = Query(text=self.search.text, ignore_case=None)
+            return shlex.join(["pallas-debug", "grep", *_grep_arguments(query), *where, *only])
+        if sought is not None and self.shown is self.text:
+            arguments = [*_grep_arguments(sought), *where, *options, *step]
+            return shlex.join(["pallas-debug", "grep", *arguments])
+        return self.browser.command(place, self.base)
+
+    def _lines(self) -> Iterator[str]:
+        """Yield the lines of the text, or of the diff as `diff -u` prints it."""
+        if self.base is not None and self.place is not None:
+            yield from self.browser.change(self.base, self.place, noise=self.noise)
+            return
+        for number in range(self.text.count):
+            yield self._line(number)
+
+    def _line(self, number: int) -> str:
+        """Return as much of a line as can be copied."""
+        return self.shown.source.text(number, 0, terminal.MAX_COPY + 1)
+
+    def _file(self) -> DumpFile | None:
+        """Return the file with the text as shown, if there is one that can be read."""
+        if self.place is None or self.diffing:
+            return None
+        try:
+            file = self.browser.file(self.place)
+            os.close(file.open())
+        except (OSError, PallasDebugError):
+            return None
+        return file
+
+    def _file_name(self) -> str:
+        """Return a file name for the text."""
+        file = self._file()
+        if file is not None:
+            return file.path.name
+        label = self.place.step.label if self.place else "text"
+        return label.replace(" ", "-").replace("/", "-") + ".diff"
+
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield the text in pieces of whole lines."""
+        file = self._file()
+        if file is not None:
+            with os.fdopen(file.open(), "rb") as opened:
+                yield from opened
+            return
+        for line in self._lines():
+            yield line.encode(errors="replace") + b"\n"
+
+    def _source_as_dumped(self, file: str, own: str | None) -> tuple[Path | None, str]:
+        """Return a Python file with its content at the time of the dump, and a message."""
+        disk = Path(file)
+        is_there = disk.is_file()
+        missing = f"{file} is not on this machine, and the dump has no copy"
+        if file != own or self.entry is None:
+            if not is_there:
+                return None, missing
+            return disk, "this is the current file: the dump has no copy"
+        stored = self.browser.stored(self.entry)
+        try:
+            then = b"".join(files.pieces(stored.stage_file("source").path, stored.root))
+        except OSError:
+            return (disk, "") if is_there else (None, missing)
+        except PallasDebugError as error:
+            return None, str(error)
+        if is_there and _has_content(disk, then):
+            return disk, ""
+        why = "has changed since the dump" if is_there else "is not on this machine"
+        copy = self.temporary_file(PurePath(file).name, then)
+        return copy, f"{file} {why}: this was the dump's copy"
+
+    # Where it goes.
+
+    def _copy(self, lines: list[str], *, of: int | None = None, what: str | None = None) -> None:
+        # It may be pasted into a shell: control characters are replaced.
+        text, count = terminal.fitting([_without_controls(line) for line in lines])
+        for sequence in terminal.copy_sequences(text, os.environ):
+            _textual.write(self, sequence)
+        of = len(lines) if of is None else of
+        size = f"{len(text.encode(errors='replace')):,} bytes"
+        if what is not None:
+            self.show_message(f"copied: {what}")
+        elif count < of:
+            self.show_message(f"copied {count:,} of {of:,} lines, {_TRUNCATED}")
+        elif lines and len(text) < len(lines[0]):
+            self.show_message(f"copied the first {size} of the line, {_TRUNCATED}")
         else:
-            app.say(f"{file} was left as it was")
+            self.show_message(f"copied {plural(count, 'line')}, {size}")
 
-    app.ask("save as", value=_name(app), done=done)
+    @work(group="save")
+    async def _save(self, file: Path) -> None:
+        lines = self.shown.selected
+        self.shown.selected_from = None
+        source = None if lines else self._file()
+        pieces: list[bytes] = []
+        if lines:
+            pieces = [self._line(n).encode(errors="replace") + b"\n" for n in lines]
+        elif source is None:
+            pieces = list(self._pieces())
 
+        def write() -> None:
+            if source is None:
+                file.write_bytes(b"".join(pieces))
+                return
+            if file.exists() and source.path.samefile(file):
+                raise shutil.SameFileError
+            with os.fdopen(source.open(), "rb") as opened, file.open("wb") as to:
+                shutil.copyfileobj(opened, to)
 
-@action("output.edit_source", "e", "open the Python source at the line in $VISUAL or $EDITOR")
-def edit_source(app: BrowseApp) -> None:
-    if app.entry is None:
-        return
-    kept = app.browser.stored(app.entry).kernel
-    own = app.browser.source_file(app.entry)
-    file, line = own, kept.source.line if kept and kept.source else 1
-    if app.focused is app.source:
-        line = app.source.cursor + 1
-    elif app.shown is app.text and app.text.origin:
-        file, line = app.text.origin[0].file, app.text.origin[0].line
-    if file is None:
-        app.say("the dump names no Python file of this kernel")
-        return
-    found, said = _source(app, file, own)
-    if found is None:
-        app.say(said)
-    else:
-        _edit(app, found, line, said)
+        try:
+            await asyncio.to_thread(write)
+        except shutil.SameFileError:
+            self.show_message(f"{file} is the dump's own file")
+        except OSError as error:
+            self.show_message(f"{file} cannot be written: {error.strerror}")
+        except PallasDebugError as error:
+            self.show_message(str(error))
+        else:
+            self.show_message(f"saved {file}, {file.stat().st_size:,} bytes")
 
+    def _edit(self, file: Path, line: int, message: str) -> None:
+        try:
+            words = terminal.editor(os.environ)
+        except UsageError as error:
+            self.show_message(f"{error}; the file is {file}")
+            return
+        if not terminal.takes_line(words):
+            unknown = f"cannot open {words[0]} at line {line}: its option is not known"
+            message = "; ".join(filter(None, [message, unknown]))
+        command = terminal.edit_command(words, file, line)
+        where = terminal.edit_directory(self.browser.roots)
+        self._run(lambda: terminal.run(command, where), message)
 
-@action("output.edit_text", "E", "open the text at the line in $VISUAL or $EDITOR")
-def edit_text(app: BrowseApp) -> None:
-    file = _file(app)
-    if file is not None:
-        _edit(app, file.path, app.shown.cursor + 1, "")
-    elif app.shown.count:
-        copy = app.scratch(_name(app), b"".join(_pieces(app)))
-        _edit(app, copy, app.shown.cursor + 1, "")
-
-
-@action("output.pager", "vertical_line", "read the text in $PAGER, or less")
-def pager(app: BrowseApp) -> None:
-    if not app.shown.count:
-        return
-    try:
-        words = editor.pager(os.environ)
-    except UsageError as error:
-        app.say(str(error))
-        return
-    _hand_over(app, lambda: editor.pipe(words, map(_harmless, _pieces(app))))
-
-
-# What is shown.
-
-
-def _command(app: BrowseApp, place: Place) -> str:
-    """The command that prints the source, what is searched for, the diff or the text."""
-    if app.is_file:
-        return app.browser.command(place)
-    where = [str(app.browser.roots[place.entry.dump])]
-    options = ["--kernel", place.entry.name]
-    options += ["--target", place.target] if place.target else []
-    step = ["--pass", spelled(place.step)]
-    sought = app.text.sought
-    if app.focused is app.source:
-        line = app.source.cursor + 1
-        step += ["--line", str(line)] if app.made_from(line) else ["--all"]
-        return shlex.join(["pallas-debug", "source", *where, *options, *step])
-    if app.search.active and sought is None:
-        only = options[:2] if app.search.scope == "kernel" else []
-        query = Query(text=app.search.text, ignore_case=None)
-        return shlex.join(["pallas-debug", "grep", *_sought(query), *where, *only])
-    if sought is not None and app.shown is app.text:
-        return shlex.join(["pallas-debug", "grep", *_sought(sought), *where, *options, *step])
-    return app.browser.command(place, app.base)
+    def _run(self, run: Callable[[], str | None], message: str = "") -> None:
+        message = self.run_in_terminal(run) or message
+        if message:
+            self.show_message(message)
 
 
-def _sought(query: Query) -> list[str]:
-    """What `grep` is told to look for."""
+def _grep_arguments(query: Query) -> list[str]:
+    """Return the options and pattern of `pallas-debug grep`."""
     flags = ["--fixed"] if query.literal else []
     flags += ["--ignore-case"] if query.folds else []
     return [*flags, *(["--"] if query.text.startswith("-") else []), query.text]
 
 
-def _lines(app: BrowseApp) -> Iterator[str]:
-    """The text; a diff as `diff -u` has it."""
-    if app.base is not None and app.place is not None:
-        yield from app.browser.change(app.base, app.place, noise=app.noise)
-        return
-    for number in range(app.text.count):
-        yield _line(app, number)
-
-
-def _line(app: BrowseApp, number: int) -> str:
-    """A line of the text, as far as it can be copied."""
-    return app.shown.source.text(number, 0, clipboard.MOST + 1)
-
-
-def _file(app: BrowseApp) -> DumpFile | None:
-    """The file that holds the text as it is shown; None for text made of several, or refused."""
-    if app.place is None or app.diffing:
-        return None
-    try:
-        file = app.browser.file(app.place)
-        os.close(file.open())
-    except (OSError, PallasDebugError):
-        return None
-    return file
-
-
-def _name(app: BrowseApp) -> str:
-    """What a file with the text would be called."""
-    file = _file(app)
-    if file is not None:
-        return file.path.name
-    label = app.place.step.label if app.place else "text"
-    return label.replace(" ", "-").replace("/", "-") + ".diff"
-
-
-def _pieces(app: BrowseApp) -> Iterator[bytes]:
-    """The text in pieces of whole lines."""
-    file = _file(app)
-    if file is not None:
-        with os.fdopen(file.open(), "rb") as opened:
-            yield from opened
-        return
-    for line in _lines(app):
-        yield line.encode(errors="replace") + b"\n"
-
-
 def _harmless(line: bytes) -> bytes:
-    """A line that no terminal obeys, whichever pager writes it."""
+    """Replace control characters in a line, for any pager."""
     text = line.decode(errors="replace").removesuffix("\n")
-    return (_seen(text) + "\n").encode()
+    return (_without_controls(text) + "\n").encode()
 
 
-def _seen(line: str) -> str:
-    """A line whose control characters are replaced by pictures of them, but for tabs."""
+def _without_controls(line: str) -> str:
+    """Replace control characters, except tabs, by pictures."""
     return "\t".join(map(visible, line.split("\t")))
 
 
-# Where it goes.
+def _has_content(disk: Path, content: bytes) -> bool:
+    """Return whether a file has this content.
 
-
-def _copy(
-    app: BrowseApp, lines: list[str], *, of: int | None = None, what: str | None = None
-) -> None:
-    # What is pasted into a shell must not hold what a terminal obeys.
-    text, count = clipboard.fitting([_seen(line) for line in lines])
-    for sequence in clipboard.sequences(text, os.environ):
-        _textual.write(app, sequence)
-    of = len(lines) if of is None else of
-    size = f"{len(text.encode(errors='replace')):,} bytes"
-    if what is not None:
-        app.say(f"copied: {what}")
-    elif count < of:
-        app.say(f"copied {count:,} of {of:,} lines: a terminal takes no more; S saves all")
-    elif lines and len(text) < len(lines[0]):
-        app.say(f"copied the first {size} of the line: a terminal takes no more; S saves all")
-    else:
-        app.say(f"copied {plural(count, 'line')}, {size}")
-
-
-def _save(app: BrowseApp, file: Path) -> None:
-    lines = app.shown.selected
-    app.shown.selected_from = None
-    source = None if lines else _file(app)
-    pieces: list[bytes] = []
-    if lines:
-        pieces = [_line(app, n).encode(errors="replace") + b"\n" for n in lines]
-    elif source is None:
-        pieces = list(_pieces(app))
-
-    def write() -> None:
-        if source is not None and file.exists() and source.path.samefile(file):
-            raise shutil.SameFileError
-        if source is not None:
-            with os.fdopen(source.open(), "rb") as opened, file.open("wb") as to:
-                shutil.copyfileobj(opened, to)
-        else:
-            file.write_bytes(b"".join(pieces))
-
-    async def run() -> None:
-        try:
-            await asyncio.to_thread(write)
-        except shutil.SameFileError:
-            app.say(f"{file} is the dump's own file")
-        except OSError as error:
-            app.say(f"{file} cannot be written: {error.strerror}")
-        except PallasDebugError as error:
-            app.say(str(error))
-        else:
-            app.say(f"saved {file}, {file.stat().st_size:,} bytes")
-
-    app.run_worker(run(), group="save")
-
-
-def _source(app: BrowseApp, file: str, own: str | None) -> tuple[Path | None, str]:
-    """A Python file as it was when it was dumped, and what is to be said of it."""
-    disk = Path(file)
-    is_there = disk.is_file()
-    missing = f"{file} is not on this machine, and the dump does not keep it"
-    if file != own or app.entry is None:
-        if not is_there:
-            return None, missing
-        return disk, "this file is as it is now: the dump does not keep it"
-    stored = app.browser.stored(app.entry)
-    try:
-        then = b"".join(files.pieces(stored.stage_file("source").path, stored.root))
-    except OSError:
-        return (disk, "") if is_there else (None, missing)
-    except PallasDebugError as error:
-        return None, str(error)
-    if is_there and _holds(disk, then):
-        return disk, ""
-    why = "has changed since it was dumped" if is_there else "is not on this machine"
-    copy = app.scratch(PurePath(file).name, then)
-    return copy, f"{file} {why}: this was a copy of the dump's"
-
-
-def _holds(disk: Path, content: bytes) -> bool:
-    """Whether a file has a content. A dump may name any file: one of another size is not read."""
+    A dump may name any file: one of a different size is not read.
+    """
     try:
         return disk.stat().st_size == len(content) and content == b"".join(files.pieces(disk, None))
     except (OSError, PallasDebugError):
         return False
-
-
-def _edit(app: BrowseApp, file: Path, line: int, said: str) -> None:
-    try:
-        words = editor.editor(os.environ)
-    except UsageError as error:
-        app.say(f"{error}; the file is {file}")
-        return
-    if not editor.takes_line(words):
-        said = "; ".join(filter(None, [said, f"how {words[0]} is told line {line} is not known"]))
-    command = editor.command(words, file, line)
-    where = editor.directory(app.browser.roots)
-    _hand_over(app, lambda: editor.run(command, where), said)
-
-
-def _hand_over(app: BrowseApp, run: Callable[[], str | None], said: str = "") -> None:
-    problem = app.hand_over(run)
-    if problem or said:
-        app.say(problem or said)

@@ -11,7 +11,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from pallas_debug.model import Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, PrintRecord, RunRecord, SourceLine, Witness
 from pallas_debug.store import Store, open_dumps
 
 HERE = Path(__file__).resolve().parent
@@ -54,11 +55,10 @@ def put_run() -> None:
         kernels=(stored["double"].name,),
         findings=(
             Finding(
-                kind="OutOfBoundsRead",
+                kind=Fault.OUT_OF_BOUNDS_READ,
                 kernel="double",
                 message="x_ref[32:40, 0:128] reaches 8 rows past x_ref",
-                source=source,
-                grid_point=(4,),
+                witness=Witness(source=source, grid_point=(4,)),
                 count=2,
             ),
         ),

@@ -11,22 +11,23 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from ..._arguments import LANES, check_dtype, check_ndim, check_same_dtype, checked_block, sublanes
+from ..._arguments import (
+    LANES,
+    SegmentIds,
+    check_dtype,
+    check_ndim,
+    check_same_dtype,
+    checked_block,
+    sublanes,
+)
 from .backward import launch_dkv, launch_dq
-from .block_sizes import OPERATION, BlockSizes, round_up
-from .kernel import LOG2_E, Mask, launch
+from .block_sizes import OPERATION, FlashBlockSizes, round_up
+from .kernel import LOG2_E, PositionMask, launch
 
 DTYPES = ("float32", "bfloat16")
 DEFAULT_BLOCK = 512
 # An lse above any real score: a query that sees no key gets weights exp(score - lse) = 0.
 NO_KEYS = 0.7 * float(jnp.finfo(jnp.float32).max)
-
-
-class SegmentIds(NamedTuple):
-    """Ids, int32: a query sees the keys of its own batch entry that carry the same id."""
-
-    q: jax.Array  # [batch, q_seq]
-    kv: jax.Array  # [batch, kv_seq]
 
 
 class Residuals(NamedTuple):
@@ -45,7 +46,7 @@ class _Config:
 
     causal: bool
     sm_scale: float
-    blocks: BlockSizes
+    blocks: FlashBlockSizes
     save_residuals: bool
 
 
@@ -73,7 +74,7 @@ def flash_attention(
     sm_scale: float | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: FlashBlockSizes | None = None,
     save_residuals: Literal[False] = False,
 ) -> jax.Array: ...
 
@@ -90,7 +91,7 @@ def flash_attention(
     sm_scale: float | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: FlashBlockSizes | None = None,
     save_residuals: Literal[True],
 ) -> tuple[jax.Array, Residuals]: ...
 
@@ -106,7 +107,7 @@ def flash_attention(
     sm_scale: float | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: FlashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> jax.Array | tuple[jax.Array, Residuals]:
     """Attention, `softmax(sm_scale * (q @ k.T + ab)) @ v` for each batch entry and head.
@@ -253,9 +254,9 @@ def _attend_backward(
 _attend.defvjp(_attend_forward, _attend_backward)
 
 
-def _mask(config: _Config, q: jax.Array, k: jax.Array, kv_multiple: int) -> Mask:
+def _mask(config: _Config, q: jax.Array, k: jax.Array, kv_multiple: int) -> PositionMask:
     q_seq, kv_seq = q.shape[2], k.shape[2]
-    return Mask(
+    return PositionMask(
         diagonal=kv_seq - q_seq if config.causal else None,
         kv_seq=kv_seq if kv_seq % kv_multiple else None,
     )
@@ -276,15 +277,15 @@ def _blocks(
     k: jax.Array,
     block_q: int | None,
     block_k: int | None,
-    block_sizes: BlockSizes | None,
-) -> BlockSizes:
+    block_sizes: FlashBlockSizes | None,
+) -> FlashBlockSizes:
     if block_sizes is None:
         blocks = [
             _checked_block("block_q", block_q, sublanes(q.dtype), "q_seq", q.shape[2]),
             _checked_block("block_k", block_k, LANES, "kv_seq", k.shape[2]),
         ]
-        return BlockSizes.square(*blocks).fitted(q, k)
-    if not isinstance(block_sizes, BlockSizes):
+        return FlashBlockSizes.square(*blocks).fitted(q, k)
+    if not isinstance(block_sizes, FlashBlockSizes):
         raise ValueError(
             f"{OPERATION}: block_sizes is {block_sizes!r}. It must be a BlockSizes, or None."
         )

@@ -22,7 +22,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from ..._arguments import LANES
-from .kernel import Mask, as_row, cost, dot, replicated, scaled_scores, spread
+from .kernel import PositionMask, as_row, cost, dot, replicated, scaled_scores, spread
 
 
 def flash_attention_dkv_kernel(
@@ -41,7 +41,7 @@ def flash_attention_dkv_kernel(
     dv_acc_ref: jax.Ref,  # [block_k_major, head_dim]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_q: int,
     block_k: int,
 ) -> None:
@@ -100,7 +100,7 @@ def flash_attention_dq_kernel(
     dq_acc_ref: jax.Ref,  # [block_q, head_dim]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_k: int,
 ) -> None:
     """Take in one major block of keys; the last grid step along the keys writes dq."""
@@ -169,7 +169,7 @@ def launch_dkv(
     di: jax.Array,  # [batch, heads, q_seq]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_q_major: int,
     block_q: int,
     block_k_major: int,
@@ -262,7 +262,7 @@ def launch_dq(
     di: jax.Array,  # [batch, heads, q_seq]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_q: int,
     block_k_major: int,
     block_k: int,

@@ -18,7 +18,7 @@ _MINOR_OF = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSizes:
+class FlashBlockSizes:
     """The blocks of the forward kernel and of both backward kernels.
 
     A grid step loads a major block of one sequence and works through it in minor blocks, so a minor
@@ -71,7 +71,7 @@ class BlockSizes:
                 )
 
     @classmethod
-    def square(cls, block_q: int, block_k: int) -> "BlockSizes":
+    def square(cls, block_q: int, block_k: int) -> "FlashBlockSizes":
         """Blocks of `block_q` queries and `block_k` keys everywhere, no block cut in two.
 
         The dK/dV kernel takes queries 128 at a time, so there `block_q` is rounded up.
@@ -90,7 +90,7 @@ class BlockSizes:
             block_q_dq=block_q,
         )
 
-    def fitted(self, q: jax.Array, k: jax.Array) -> "BlockSizes":
+    def fitted(self, q: jax.Array, k: jax.Array) -> "FlashBlockSizes":
         """The blocks to use for `q` and `k`: legal for the dtype, and no larger than need be."""
         rows = sublanes(q.dtype)
         multiples = {

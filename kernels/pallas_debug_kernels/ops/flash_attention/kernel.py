@@ -32,7 +32,7 @@ Indices = tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Mask:
+class PositionMask:
     """What the positions alone hide: query i sees the keys up to i + `diagonal` (None: all keys).
 
     Keys from `kv_seq` on are padding; None means that there is none.
@@ -80,7 +80,7 @@ def flash_attention_kernel(
     acc_ref: jax.Ref,  # [block_b, block_q, head_dim]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_k: int,
 ) -> None:
     """Take in one major block of keys; the last grid step along the keys writes the output."""
@@ -218,7 +218,7 @@ def launch(
     kv_ids: jax.Array | None,  # [batch, kv_seq]
     *,
     sm_scale: float,
-    mask: Mask,
+    mask: PositionMask,
     block_b: int,
     block_q: int,
     block_k_major: int,
@@ -304,7 +304,7 @@ def as_row(x: jax.Array | None) -> jax.Array | None:
 
 
 def cost(
-    q: jax.Array, k: jax.Array, ab: jax.Array | None, *, mask: Mask, products: int
+    q: jax.Array, k: jax.Array, ab: jax.Array | None, *, mask: PositionMask, products: int
 ) -> pl.CostEstimate:
     """What a kernel costs that computes `products` matrix products per block of scores."""
     batch, heads, q_seq, head_dim = q.shape

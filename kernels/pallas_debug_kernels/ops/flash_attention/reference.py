@@ -8,8 +8,8 @@ import jax.numpy as jnp
 from jax import lax
 
 if TYPE_CHECKING:
-    from .api import SegmentIds
-    from .block_sizes import BlockSizes
+    from ..._arguments import SegmentIds
+    from .block_sizes import FlashBlockSizes
 
 
 def flash_attention_reference(
@@ -23,7 +23,7 @@ def flash_attention_reference(
     sm_scale: float | None = None,
     block_q: int | None = None,
     block_k: int | None = None,
-    block_sizes: "BlockSizes | None" = None,
+    block_sizes: "FlashBlockSizes | None" = None,
 ) -> jax.Array:
     """Attention for `[batch, heads, seq, head_dim]`, computed in float32.
 

@@ -7,9 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ..._arguments import SegmentIds
 from ...spec import Spec
-from .api import SegmentIds
-from .block_sizes import BlockSizes
+from .block_sizes import FlashBlockSizes
 
 
 def _spec(
@@ -39,7 +39,7 @@ def _segments(batch: int, q_seq: int, kv_seq: int, *, count: int = 3) -> Segment
 
 _BLOCKS: dict[str, Any] = {"block_q": 64, "block_k": 128}
 _CAUSAL: dict[str, Any] = {"causal": True, **_BLOCKS}
-_MAJOR_AND_MINOR = BlockSizes(
+_MAJOR_AND_MINOR = FlashBlockSizes(
     block_q=64,
     block_k_major=256,
     block_k=128,

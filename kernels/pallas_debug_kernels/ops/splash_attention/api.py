@@ -12,14 +12,14 @@ import jax.numpy as jnp
 import numpy as np
 from jax.custom_batching import custom_vmap
 
-from ..._arguments import check_dtype, check_ndim, check_same_dtype
-from .block_sizes import BlockSizes
+from ..._arguments import SegmentIds, check_dtype, check_ndim, check_same_dtype
+from .block_sizes import SplashBlockSizes
 from .dkv import launch_dkv
 from .dq import launch_dq
 from .kernel import launch_forward
 from .mask_info import MaskInfo, process_dynamic_mask, process_mask
 from .masks import IntervalMask, Mask, MultiHeadMask, NumpyMask
-from .tile import MASK_VALUE, Score, SegmentIds
+from .tile import MASK_VALUE, Score
 
 DTYPES = ("float32", "bfloat16")
 
@@ -37,7 +37,7 @@ def splash_attention(
     segment_ids: SegmentIds | None = None,
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: SplashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> Output:
     """Attention that neither fetches nor computes the blocks which the mask leaves empty.
@@ -61,7 +61,7 @@ def splash_attention(
         empty are not skipped.
       sm_scale: factor of the scores.
       attn_logits_soft_cap: scores become `cap * tanh(scores / cap)`; None is no cap.
-      block_sizes: None is `BlockSizes.default(q_seq, kv_seq)`.
+      block_sizes: None is `SplashBlockSizes.default(q_seq, kv_seq)`.
       save_residuals: also return the logsumexp of each query's scores. It is differentiable too;
         where a query sees no key, it is MASK_VALUE, the most negative score.
 
@@ -94,7 +94,7 @@ class SplashAttention:
         self._static = static
 
     @property
-    def block_sizes(self) -> BlockSizes:
+    def block_sizes(self) -> SplashBlockSizes:
         """The blocks that the mask was cut into."""
         return self._static.block_sizes
 
@@ -130,7 +130,7 @@ def make_splash_attention(
     *,
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: SplashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> SplashAttention:
     """Process a mask once, for many calls: `attend = make_splash_attention(mask)`.
@@ -142,8 +142,8 @@ def make_splash_attention(
     """
     mask = _checked_mask(mask)
     q_seq, kv_seq = mask.shape[-2:]
-    blocks = BlockSizes.default(q_seq, kv_seq) if block_sizes is None else block_sizes
-    if not isinstance(blocks, BlockSizes):
+    blocks = SplashBlockSizes.default(q_seq, kv_seq) if block_sizes is None else block_sizes
+    if not isinstance(blocks, SplashBlockSizes):
         raise ValueError(
             f"splash_attention: block_sizes is {blocks!r}. It must be BlockSizes or None."
         )
@@ -182,12 +182,12 @@ class _Static(NamedTuple):
     """What is known before the run."""
 
     scores: tuple[Score, ...]  # of each kernel
-    block_sizes: BlockSizes
+    block_sizes: SplashBlockSizes
     save_residuals: bool
 
 
 def _processed(
-    mask: Mask | MultiHeadMask | jax.Array, blocks: BlockSizes
+    mask: Mask | MultiHeadMask | jax.Array, blocks: SplashBlockSizes
 ) -> tuple[_Infos, tuple[IntervalMask | None, ...]]:
     """The mask for each kernel, and what each computes of it."""
     forward = (blocks.block_q, blocks.block_kv)

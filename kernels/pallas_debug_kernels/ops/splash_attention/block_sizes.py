@@ -8,7 +8,7 @@ LARGEST_DEFAULT = 512
 
 
 @dataclass(frozen=True, kw_only=True)
-class BlockSizes:
+class SplashBlockSizes:
     """Queries (`block_q*`) and keys (`block_kv*`) of a block, for each kernel.
 
     Every size is a multiple of 128 and divides its sequence. Of a block of keys in VMEM, the
@@ -45,7 +45,7 @@ class BlockSizes:
                 )
 
     @classmethod
-    def same(cls, block_q: int, block_kv: int) -> "BlockSizes":
+    def same(cls, block_q: int, block_kv: int) -> "SplashBlockSizes":
         """The same blocks in all three kernels."""
         return cls(
             block_q=block_q,
@@ -59,7 +59,7 @@ class BlockSizes:
         )
 
     @classmethod
-    def default(cls, q_seq: int, kv_seq: int) -> "BlockSizes":
+    def default(cls, q_seq: int, kv_seq: int) -> "SplashBlockSizes":
         """The largest blocks, up to 512, that divide the sequences."""
         return cls.same(_largest_block("q_seq", q_seq), _largest_block("kv_seq", kv_seq))
 

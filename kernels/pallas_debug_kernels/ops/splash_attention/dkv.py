@@ -16,13 +16,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from .block_sizes import BlockSizes
+from ..._arguments import SegmentIds
+from .block_sizes import SplashBlockSizes
 from .kernel import flat_tables
 from .mask_info import EMPTY, MaskInfo
 from .tile import (
     Masking,
     Score,
-    SegmentIds,
     dot,
     entry,
     masked,
@@ -110,7 +110,7 @@ def launch_dkv(
     segment_ids: SegmentIds | None,
     *,
     score: Score,
-    block_sizes: BlockSizes,
+    block_sizes: SplashBlockSizes,
 ) -> tuple[jax.Array, jax.Array]:
     """Run the kernel over the grid (kv heads, kv blocks, q heads of each, blocks shown)."""
     kv_heads, kv_seq, head_dim = k.shape

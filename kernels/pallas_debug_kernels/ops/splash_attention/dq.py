@@ -15,13 +15,13 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from .block_sizes import BlockSizes
+from ..._arguments import SegmentIds
+from .block_sizes import SplashBlockSizes
 from .kernel import flat_tables, kv_head
 from .mask_info import EMPTY, MaskInfo
 from .tile import (
     Masking,
     Score,
-    SegmentIds,
     dot,
     entry,
     masked,
@@ -100,7 +100,7 @@ def launch_dq(
     segment_ids: SegmentIds | None,
     *,
     score: Score,
-    block_sizes: BlockSizes,
+    block_sizes: SplashBlockSizes,
 ) -> jax.Array:
     """Run the kernel over the grid (heads, q blocks, blocks that the mask shows)."""
     heads, q_seq, head_dim = q.shape

@@ -14,14 +14,13 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from ..._arguments import LANES
-from .block_sizes import BlockSizes
+from ..._arguments import LANES, SegmentIds
+from .block_sizes import SplashBlockSizes
 from .mask_info import EMPTY, MaskInfo
 from .tile import (
     MASK_VALUE,
     Masking,
     Score,
-    SegmentIds,
     dot,
     entry,
     masked,
@@ -125,7 +124,7 @@ def launch_forward(
     segment_ids: SegmentIds | None,
     *,
     score: Score,
-    block_sizes: BlockSizes,
+    block_sizes: SplashBlockSizes,
     save_logsumexp: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
     """Run the kernel over the grid (heads, q blocks, blocks that the mask shows).

@@ -143,7 +143,7 @@ def _minimum(x: Positions, y: Positions) -> Positions:
 
 @dataclass(frozen=True)
 class _Sized(IntervalMask):
-    """An interval mask that is told its shape."""
+    """An interval mask of a given shape."""
 
     shape: tuple[int, int]
 

@@ -5,10 +5,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from ..._arguments import SegmentIds
 from .api import AnyMask, Output
-from .block_sizes import BlockSizes
+from .block_sizes import SplashBlockSizes
 from .masks import Mask, MultiHeadMask
-from .tile import MASK_VALUE, SegmentIds
+from .tile import MASK_VALUE
 
 
 def splash_attention_reference(
@@ -20,7 +21,7 @@ def splash_attention_reference(
     segment_ids: SegmentIds | None = None,
     sm_scale: float = 1.0,
     attn_logits_soft_cap: float | None = None,
-    block_sizes: BlockSizes | None = None,
+    block_sizes: SplashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> Output:
     """Attention for `[heads, seq, head_dim]`, computed in float32.

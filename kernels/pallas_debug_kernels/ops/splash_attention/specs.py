@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import DTypeLike
 
+from ..._arguments import SegmentIds
 from ...spec import Spec
-from .block_sizes import BlockSizes
+from .block_sizes import SplashBlockSizes
 from .masks import CausalMask, ChunkedCausalMask, FullMask, LocalMask, MultiHeadMask
-from .tile import SegmentIds
 
 # (num_q_heads, num_kv_heads, q_seq, kv_seq, head_dim)
 Shape = tuple[int, int, int, int, int]
@@ -28,7 +28,7 @@ def _segments(q_lengths: tuple[int, ...], kv_lengths: tuple[int, ...]) -> Segmen
         np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         for lengths in (q_lengths, kv_lengths)
     )
-    return SegmentIds(q=q_ids, kv=kv_ids)
+    return SegmentIds(q=q_ids, kv=kv_ids)  # type: ignore[arg-type]
 
 
 def _random_mask(*shape: int) -> np.ndarray:
@@ -42,9 +42,9 @@ def _random_mask(*shape: int) -> np.ndarray:
 
 
 _SQUARE = (256, 256)
-_128 = {"block_sizes": BlockSizes.same(128, 128)}
+_128 = {"block_sizes": SplashBlockSizes.same(128, 128)}
 _UNEQUAL = {
-    "block_sizes": BlockSizes(
+    "block_sizes": SplashBlockSizes(
         block_q=128,
         block_kv=256,
         block_kv_compute=128,
@@ -55,6 +55,10 @@ _UNEQUAL = {
         block_kv_dq=128,
     )
 }
+_ONE_QUERY_SEES_KEYS = SegmentIds(
+    q=np.arange(256, dtype=np.int32),  # type: ignore[arg-type]
+    kv=np.full(256, 7, np.int32),  # type: ignore[arg-type]
+)
 _4K = (4096, 4096)
 _MHA, _GQA = (2, 2, *_4K, 128), (4, 2, *_4K, 128)
 _F32, _BF16 = jnp.float32, jnp.bfloat16
@@ -132,7 +136,7 @@ SPECS = (
         (1, 1, *_SQUARE, 64),
         _F32,
         mask=FullMask(_SQUARE),
-        segment_ids=SegmentIds(q=np.arange(256, dtype=np.int32), kv=np.full(256, 7, np.int32)),
+        segment_ids=_ONE_QUERY_SEES_KEYS,
         **_128,
     ),
     _spec("bf16_4k_causal", "bench", _MHA, _BF16, mask=CausalMask(_4K)),

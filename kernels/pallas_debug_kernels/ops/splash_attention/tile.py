@@ -16,7 +16,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 from jax.typing import DTypeLike
 
-from ..._arguments import LANES
+from ..._arguments import LANES, SegmentIds
 from .mask_info import FULL, MaskInfo
 from .masks import IntervalMask
 
@@ -24,17 +24,6 @@ from .masks import IntervalMask
 MASK_VALUE = -0.7 * float(jnp.finfo(jnp.float32).max)
 
 Index = Callable[..., jax.Array]
-
-
-class SegmentIds(NamedTuple):
-    """A query sees only the keys with its own id.
-
-    q: int32 `[q_seq]`.
-    kv: int32 `[kv_seq]`.
-    """
-
-    q: jax.Array | np.ndarray
-    kv: jax.Array | np.ndarray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +117,7 @@ def _lane_spec(size: int, index: Index) -> pl.BlockSpec:
 def step_of(
     table_shape: Sequence[int], head: jax.Array, row: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """The place of a step in a flat table `[heads, rows, width]`; one head stands for all."""
+    """The place of a step in a flat table `[heads, rows, width]`; one head if all share it."""
     heads, rows, width = table_shape
     row = row if heads == 1 else head * rows + row
     return row * width + column

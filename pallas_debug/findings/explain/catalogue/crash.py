@@ -64,7 +64,7 @@ ENTRIES = (
     ),
     entry(
         "compiler-killed",
-        "the system stopped it because memory ran out",
+        "the system stopped it as memory ran out",
         kind="CompilerAbort",
         title="the system stopped the compiler, mostly because memory ran out",
         cause="a process that has compiled a kernel holds 400 MB, large kernels more",

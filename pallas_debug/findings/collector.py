@@ -1,0 +1,179 @@
+"""Dedupe and count findings, and merge what several engines say of one fault.
+
+The only place that decides whether two findings are the same fault.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+
+from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.model import Finding, SourceLine
+
+Key = tuple[Fault, str, tuple[str, int] | None, str | None]
+
+
+def key(finding: Finding) -> Key:
+    """Identity of the fault that one engine sees: kind, kernel, line and operand."""
+    return finding.kind, finding.kernel, finding.witness.line, finding.operand
+
+
+class Collector:
+    """Findings in the order in which they were first seen, each fault once. Thread-safe."""
+
+    def __init__(self, findings: Iterable[Finding] = ()) -> None:
+        self._lock = threading.Lock()
+        self._findings: dict[Key, Finding] = {}
+        self.add(*findings)
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        with self._lock:
+            return tuple(self._findings.values())
+
+    def add(self, *findings: Finding) -> list[Finding]:
+        """Add the findings of one run of a kernel; return those that are new.
+
+        The count of a known fault grows by that of the run. Within a run the largest counts: one
+        line of Python is often several operations (`a // b` is a division and a remainder).
+        """
+        run: dict[Key, Finding] = {}
+        for finding in findings:
+            known = run.setdefault(key(finding), finding)
+            if finding.count > known.count:
+                run[key(finding)] = replace(known, count=finding.count)
+        new = []
+        with self._lock:
+            for place, finding in run.items():
+                before = self._findings.get(place)
+                if before is None:
+                    new.append(finding)
+                else:
+                    finding = replace(before, count=before.count + finding.count)
+                self._findings[place] = finding
+        return new
+
+    def clear(self) -> None:
+        with self._lock:
+            self._findings.clear()
+
+
+def merged(
+    findings: Iterable[Finding], starts: Collection[SourceLine | None] = ()
+) -> tuple[Finding, ...]:
+    """Each fault once, however many engines found it; the worst first.
+
+    Message, witness, cause and advice are those of the engine that is surest of the fault.
+
+    Args:
+      findings: of several engines.
+      starts: first lines of the kernels. An engine that names such a line knows no better one:
+        that of another engine is preferred.
+    """
+    begins = {(line.file, line.line) for line in starts if line is not None}
+    kept: list[Finding] = []
+    for finding in sorted(findings, key=_by_sureness):
+        same = [i for i, known in enumerate(kept) if _is_same(known, finding)]
+        same.sort(key=lambda i: kept[i].witness.line != finding.witness.line)
+        if same:
+            kept[same[0]] = _joined(kept[same[0]], finding, begins)
+        else:
+            kept.append(finding)
+    return tuple(sorted(_with_consequences(kept), key=_by_severity))
+
+
+def _is_same(a: Finding, b: Finding) -> bool:
+    """Whether findings of two engines, or for two targets, are of one fault."""
+    if (a.kind, a.kernel) != (b.kind, b.kernel):
+        return False
+    engines = (*a.engines[:1], *b.engines[:1])
+    if set(engines) == {"static", "compile"}:
+        return True  # the compiler stops at the first, and often names the line of the call
+    if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
+        return a.grid_point == b.grid_point  # a check names the first that was read, masked or not
+    here, there = a.witness.line, b.witness.line
+    if len(set(engines)) == 1 and None not in (here, there):
+        return key(a) == key(b)
+    if a.operand is not None and b.operand is not None:
+        return _base(a.operand) == _base(b.operand)
+    return None in (here, there) or here == there
+
+
+def _base(operand: str) -> str:
+    """The operand without the index that some engines add: `sem` of `sem[0]`."""
+    return operand.partition("[")[0]
+
+
+def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]]) -> Finding:
+    """The first finding, completed by what only the other knows."""
+    a, b = first.witness, other.witness
+    prefer_other = b.source is not None and (a.source is None or a.line in begins)
+    witness = replace(
+        a,
+        source=b.source if prefer_other else a.source,
+        operand=a.operand or b.operand,
+        grid_point=a.grid_point if a.grid_point is not None else b.grid_point,
+    )
+    return replace(
+        first,
+        witness=witness,
+        engines=tuple(dict.fromkeys((*first.engines, *other.engines))),
+        targets=tuple(dict.fromkeys((*first.targets, *other.targets))),
+        cause=first.cause or other.cause,
+        advice=first.advice or other.advice,
+    )
+
+
+def _with_consequences(findings: list[Finding]) -> list[Finding]:
+    """Attach failures that nothing classifies to what the static analysis found there.
+
+    Such as the death of a compiler: to the construct that it was to refuse.
+    """
+    left = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
+    kept = []
+    for finding in findings:
+        if finding.kind in _UNCLASSIFIED:
+            continue
+        following = [failure for failure in left if _follows(failure, finding)]
+        left = [failure for failure in left if failure not in following]
+        for failure in following:
+            finding = replace(
+                finding,
+                engines=tuple(dict.fromkeys((*finding.engines, *failure.engines))),
+                targets=tuple(dict.fromkeys((*finding.targets, *failure.targets))),
+                consequences=(*finding.consequences, failure),
+            )
+        kept.append(finding)
+    return [*kept, *left]
+
+
+_UNCLASSIFIED = (
+    Fault.TRACE_ERROR,
+    Fault.LOWERING_ERROR,
+    Fault.COMPILE_ERROR,
+    Fault.COMPILER_ABORT,
+)
+
+
+def _follows(failure: Finding, cause: Finding) -> bool:
+    if failure.kernel != cause.kernel or "static" not in cause.engines:
+        return False
+    if failure.witness.line is None:
+        died = failure.kind is Fault.COMPILER_ABORT
+        return died and cause.kind.severity is Severity.UNSUPPORTED
+    refused = cause.kind.severity in (Severity.UNSUPPORTED, Severity.REFUSED)
+    return refused and failure.witness.line == cause.witness.line
+
+
+def _by_sureness(finding: Finding) -> int:
+    """Position of the engine among those that see the fault, the surest first."""
+    judges = [str(name) for name in finding.kind.judges]
+    return min((judges.index(e) for e in finding.engines if e in judges), default=len(judges))
+
+
+def _by_severity(finding: Finding) -> tuple[bool, Severity]:
+    """Sort key: first what kept the kernel from being compiled."""
+    stopped = not {"trace", "compile"}.isdisjoint(finding.engines)
+    return not stopped, finding.kind.severity

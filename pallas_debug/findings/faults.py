@@ -1,0 +1,310 @@
+"""Every kind of fault: its name, how bad it is, which engines see it and how sure they are.
+
+The names are public: findings, JSON, suppressions and `expect_finding` use them. Imports nothing of
+this package, so that `model.py` can use it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import IntEnum, StrEnum
+from typing import Literal
+
+Judge = Literal["trace", "static", "compile", "checks", "tpu interpret", "print formats"]
+"""Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
+libtpu, checks in an interpreted kernel, TPU interpret mode, the rules for `debug_print`."""
+
+
+class Severity(IntEnum):
+    """How bad a fault is, the worst first."""
+
+    UNSUPPORTED = 0
+    """A construct that the compiler refuses, or dies of."""
+    REFUSED = 1
+    """No executable for another reason: an invalid call, not enough memory."""
+    STOPS = 2
+    """The compiler or the program never finishes."""
+    BOUNDS = 3
+    """Memory outside the operand is read or written."""
+    ORDER = 4
+    """The result depends on an order that nothing guarantees."""
+    UNDEFINED = 5
+    """Memory is used that nothing has written."""
+    VALUES = 6
+    """A value is wrong or not finite."""
+    MINOR = 7
+    """The result is less precise, or an engine cannot judge it."""
+
+
+class Sure(StrEnum):
+    """How an engine knows of a fault."""
+
+    PROVED = "proved"
+    """It happens in every run with these shapes and tables."""
+    SEEN = "seen"
+    """It happened in this run."""
+    INFERRED = "inferred"
+    """It follows from what happened; the line may be that of a consequence."""
+    REFUSED = "refused"
+    """jax or the compiler says so."""
+
+
+_PROVED: dict[Judge, Sure] = {"static": Sure.PROVED}
+_COMPILE: dict[Judge, Sure] = {"compile": Sure.REFUSED}
+_TRACE: dict[Judge, Sure] = {"trace": Sure.REFUSED}
+_CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
+_INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
+_UNSUPPORTED = _PROVED | _COMPILE
+_WITNESSED = _CHECKED | _INTERPRETED | _PROVED
+
+
+class Fault(StrEnum):
+    """What is wrong with a kernel.
+
+    Attributes:
+      severity: how bad it is.
+      judges: engines that see it, the one whose witness says most first, and how each knows.
+      summary: what happens, in one line.
+    """
+
+    _value_: str
+    severity: Severity
+    judges: Mapping[Judge, Sure]
+    summary: str
+
+    def __new__(
+        cls, name: str, severity: Severity, judges: Mapping[Judge, Sure], summary: str
+    ) -> Fault:
+        member = str.__new__(cls, name)
+        member._value_ = name
+        member.severity, member.judges, member.summary = severity, judges, summary
+        return member
+
+    @classmethod
+    def _missing_(cls, value: object) -> Fault | None:
+        """A fault by a name that it had in records of schema 1."""
+        return FORMER.get(value) if isinstance(value, str) else None
+
+    # What keeps a kernel from being compiled.
+    UNSUPPORTED_PRIMITIVE = (
+        *("UnsupportedPrimitive", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "an operation has no lowering for the TPU",
+    )
+    UNSUPPORTED_GATHER = (
+        *("UnsupportedGather", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a gather is not along one axis",
+    )
+    UNSUPPORTED_SHAPE_CAST = (
+        *("UnsupportedShapeCast", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a reshape moves data in a way the compiler does not support",
+    )
+    UNSUPPORTED_LAYOUT = (
+        *("UnsupportedLayout", Severity.UNSUPPORTED, _COMPILE),
+        "the compiler has no layout for an operation",
+    )
+    UNSUPPORTED_DTYPE = (
+        *("UnsupportedDtype", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a dtype is not supported by the operation or the chip",
+    )
+    UNSUPPORTED_CAST = (
+        *("UnsupportedCast", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "the TPU has no cast between two dtypes",
+    )
+    UNSUPPORTED_CHECK = (
+        *("UnsupportedCheck", Severity.UNSUPPORTED, _UNSUPPORTED | _INTERPRETED),
+        "`checkify.check` inside a kernel",
+    )
+    INVALID_OPERATION = (
+        *("InvalidOperation", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "an operation mixes types that do not go together",
+    )
+    UNALIGNED_DMA = (
+        *("UnalignedDma", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a copy takes part of a tile",
+    )
+    UNPROVEN_ALIGNMENT = (
+        *("UnprovenAlignment", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "the compiler cannot prove that an offset is a multiple of the tile",
+    )
+    DIRECT_HBM_ACCESS = (
+        *("DirectHbmAccess", Severity.UNSUPPORTED, _UNSUPPORTED | _INTERPRETED),
+        "HBM is loaded or stored without a copy",
+    )
+    SCALAR_STORE_TO_VMEM = (
+        *("ScalarStoreToVmem", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a scalar is stored to VMEM",
+    )
+    BLOCK_SHAPE_TILING = (
+        *("BlockShapeTiling", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "a block shape does not fit the tiles of the memory",
+    )
+    X64_INDEX_MAP = (
+        *("X64IndexMap", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "an index map returns 64-bit integers",
+    )
+    ZERO_SIZE_OPERAND = (
+        *("ZeroSizeOperand", Severity.UNSUPPORTED, _UNSUPPORTED),
+        "an operand has no elements",
+    )
+    VMEM_OVERFLOW = (
+        *("VmemOverflow", Severity.REFUSED, _UNSUPPORTED),
+        "the kernel needs more VMEM than its limit, or than the chip has",
+    )
+    SMEM_OVERFLOW = (
+        *("SmemOverflow", Severity.REFUSED, _UNSUPPORTED),
+        "the kernel needs more SMEM than the chip has",
+    )
+    REMOVED_NAME = (
+        *("RemovedName", Severity.REFUSED, _PROVED | _TRACE),
+        "a name of Pallas that the installed jax does not have",
+    )
+    CAPTURED_CONSTANT = (
+        *("CapturedConstant", Severity.REFUSED, _TRACE),
+        "the kernel closes over an array",
+    )
+    STORE_DTYPE = (
+        *("StoreDtype", Severity.REFUSED, _TRACE),
+        "a value is stored to a ref of another dtype",
+    )
+    STORE_SHAPE = (
+        *("StoreShape", Severity.REFUSED, _TRACE),
+        "a value is stored to a slice of another shape",
+    )
+    KERNEL_RETURNS_VALUE = (
+        *("KernelReturnsValue", Severity.REFUSED, _TRACE),
+        "the kernel function returns something",
+    )
+    INDEX_MAP_ARITY = (
+        *("IndexMapArity", Severity.REFUSED, _TRACE),
+        "an index map takes or returns the wrong number of indices",
+    )
+    BLOCK_RANK = (
+        *("BlockRank", Severity.REFUSED, _TRACE),
+        "a block has another rank than its array",
+    )
+    TRACE_ERROR = (
+        *("TraceError", Severity.REFUSED, _TRACE),
+        "jax failed to trace the call",
+    )
+    LOWERING_ERROR = (
+        *("LoweringError", Severity.REFUSED, _COMPILE),
+        "jax failed to lower the kernel",
+    )
+    COMPILE_ERROR = (
+        *("CompileError", Severity.REFUSED, _COMPILE),
+        "libtpu failed to compile the kernel",
+    )
+    PRINT_NOT_SUPPORTED = (
+        *("PrintNotSupported", Severity.REFUSED, {"print formats": Sure.PROVED}),
+        "a `debug_print` that does not work on a TPU",
+    )
+    COMPILER_ABORT = (
+        *("CompilerAbort", Severity.STOPS, _COMPILE),
+        "the compiler's process died",
+    )
+
+    # What goes wrong while a kernel runs.
+    DEADLOCK = (
+        *("Deadlock", Severity.STOPS, _INTERPRETED | _PROVED),
+        "a wait never ends",
+    )
+    OUT_OF_BOUNDS_READ = (
+        *("OutOfBoundsRead", Severity.BOUNDS, _WITNESSED),
+        "a load or copy reads past the ends of what it indexes",
+    )
+    OUT_OF_BOUNDS_WRITE = (
+        *("OutOfBoundsWrite", Severity.BOUNDS, _WITNESSED),
+        "a store or copy writes past the ends of what it indexes",
+    )
+    BLOCK_OUT_OF_BOUNDS = (
+        *("BlockOutOfBounds", Severity.BOUNDS, _WITNESSED),
+        "an index map names a block that the array does not have",
+    )
+    DATA_RACE = (
+        *("DataRace", Severity.ORDER, _PROVED | _INTERPRETED),
+        "two accesses of the same memory, one of them a write, that nothing orders",
+    )
+    DMA_NOT_AWAITED = (
+        *("DmaNotAwaited", Severity.ORDER, _INTERPRETED | _PROVED),
+        "a copy is started and never waited for",
+    )
+    SEMAPHORE_LEFT_OVER = (
+        *("SemaphoreLeftOver", Severity.ORDER, _INTERPRETED | _PROVED),
+        "a semaphore is not zero when the kernel ends",
+    )
+    OUTPUT_REVISITED = (
+        *("OutputRevisited", Severity.ORDER, _INTERPRETED | _PROVED),
+        "an output block is visited again after another one",
+    )
+    UNINITIALIZED_READ = (
+        *("UninitializedRead", Severity.UNDEFINED, _CHECKED | _PROVED),
+        "scratch or an output is read before anything was written to it",
+    )
+    OUTPUT_NOT_WRITTEN = (
+        *("OutputNotWritten", Severity.UNDEFINED, {"checks": Sure.INFERRED} | _PROVED),
+        "a part of an output is never written",
+    )
+    PADDING_READ = (
+        *("PaddingRead", Severity.UNDEFINED, _PROVED | {"checks": Sure.INFERRED}),
+        "the padding of a ragged last block reaches a result",
+    )
+    NAN_PRODUCED = (
+        *("NanProduced", Severity.VALUES, _CHECKED),
+        "an operation makes a NaN of operands that held none",
+    )
+    INFINITY_PRODUCED = (
+        *("InfinityProduced", Severity.VALUES, _CHECKED),
+        "an operation makes an infinity of finite operands",
+    )
+    DIVISION_BY_ZERO = (
+        *("DivisionByZero", Severity.VALUES, _CHECKED),
+        "a division by zero",
+    )
+    CHECK_FAILED = (
+        *("CheckFailed", Severity.VALUES, _CHECKED | _PROVED),
+        "a check in the kernel is false",
+    )
+    FALSE_HINT = (
+        *("FalseHint", Severity.VALUES, _CHECKED | _PROVED),
+        "`pl.multiple_of` claims what is not true",
+    )
+    ENGINES_DISAGREE = (
+        *("EnginesDisagree", Severity.VALUES, {"checks": Sure.SEEN, "tpu interpret": Sure.SEEN}),
+        "two interpreters give different results",
+    )
+    LOW_PRECISION_ACCUMULATOR = (
+        *("LowPrecisionAccumulator", Severity.MINOR, _PROVED),
+        "a long sum in a float of few bits",
+    )
+    INTERPRET_ERROR = (
+        *("InterpretError", Severity.MINOR, _INTERPRETED),
+        "jax's interpreter cannot run the kernel",
+    )
+
+
+FORMER: dict[str, Fault] = {
+    "BlockIndexOutOfBounds": Fault.BLOCK_OUT_OF_BOUNDS,
+    "CheckNotSupported": Fault.UNSUPPORTED_CHECK,
+    "DebugCheckFailed": Fault.CHECK_FAILED,
+    "DmaBufferReused": Fault.DATA_RACE,
+    "DmaReadBeforeWait": Fault.DATA_RACE,
+    "DmaWaitedTwice": Fault.DEADLOCK,
+    "ElementOffsetAsBlockIndex": Fault.BLOCK_OUT_OF_BOUNDS,
+    "FalseMultipleOf": Fault.FALSE_HINT,
+    "NonConsecutiveRevisit": Fault.OUTPUT_REVISITED,
+    "ParallelRevisit": Fault.DATA_RACE,
+    "RaggedPadding": Fault.PADDING_READ,
+    "SemaphoreNeverSignalled": Fault.DEADLOCK,
+    "SemaphoreNotZero": Fault.SEMAPHORE_LEFT_OVER,
+    "UninitializedOutput": Fault.OUTPUT_NOT_WRITTEN,
+    "UninitializedScratch": Fault.UNINITIALIZED_READ,
+    "VmemCapacity": Fault.VMEM_OVERFLOW,
+}
+"""Names in records of schema 1 and in files of suppressions older than that; never written."""
+
+_BY_NAME = {str(fault): fault for fault in Fault} | FORMER
+
+
+def named(name: str) -> Fault | None:
+    """The fault of that name, or of that former name; None for an unknown one."""
+    return _BY_NAME.get(name)

@@ -1,0 +1,110 @@
+"""Accesses outside of what they index, and blocks that an array does not have."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding
+
+_NEGATIVE = "an index below zero does not count from the end, as it would in NumPy"
+
+
+def out_of_bounds(
+    seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
+    stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
+    is_scratch: bool = False, copy: tuple[str, str] | None = None,
+) -> Finding:  # fmt: skip
+    """A load, store or copy past the ends of what it indexes.
+
+    Args:
+      seen: with the slice as `index`, and the operand's shape.
+      dim: the dimension that is left.
+      size: None where the index is a number.
+      bound: size of the dimension.
+      follows: what the index depends on.
+      is_block: whether the operand is a block, smaller than its array.
+      copy: source and destination, if a copy reads or writes.
+    """
+    at = seen.witness
+    last = bound - 1 - ((size or 1) - 1) * stride
+    how = (
+        f"begins {-start} before the start" if start < 0 else f"reaches {start - last} past the end"
+    )
+    of_copy = f", in the copy of {copy[0]} to {copy[1]}" if copy else ""
+    largest = f"{bound - 1}" if size in (None, 1) else f"{bound} - {bound - last}"
+    cause = "the index is not bounded by the shape of the ref"
+    if start < 0:
+        cause = _NEGATIVE
+    elif follows == "loop":
+        cause = "the index follows a loop that goes further than the operand"
+    elif is_block:
+        cause += ", which is that of one block"
+    elif follows == "grid":
+        cause = "the index follows the grid point further than the operand goes"
+    larger = f"make {at.operand} larger" if is_scratch else "pad the array"
+    return seen.found(
+        Fault.OUT_OF_BOUNDS_WRITE if writes else Fault.OUT_OF_BOUNDS_READ,
+        Wording(
+            f"{at.index} {how} of dimension {dim} of {at.shape}{of_copy}",
+            cause,
+            f"keep the index between 0 and {largest}, or {larger}",
+        ),
+    )
+
+
+def table_out_of_bounds(
+    seen: Sighting, *, map_of: str, dim: int, value: int, bound: int, is_small: bool
+) -> Finding:
+    """An index map that reads a scalar prefetch operand past its ends.
+
+    Args:
+      is_small: whether the table has fewer entries than the grid has steps.
+    """
+    cause = "the grid is larger than the table" if is_small else None
+    return seen.found(
+        Fault.OUT_OF_BOUNDS_READ,
+        Wording(
+            f"the index map of {map_of} reads {seen.witness.operand} at {value} of dimension "
+            f"{dim}, which has {bound}",
+            _NEGATIVE if value < 0 else cause,
+            f"keep the index between 0 and {bound - 1}",
+        ),
+    )
+
+
+def block_out_of_bounds(
+    seen: Sighting, *, dim: int, value: int, first: int, last: int, array: str, block_size: int,
+    by_element: bool = False, is_offset: bool = False, from_table: bool = False,
+    points: int | None = None,
+) -> Finding:  # fmt: skip
+    """An index map that names a block, or an element, which the array does not have.
+
+    Args:
+      value: what it gives along `dim`; `first` to `last` are allowed.
+      by_element: whether it counts in elements.
+      is_offset: whether the value looks like an offset in elements where blocks are counted.
+      from_table: whether the index map reads scalar prefetch.
+      points: grid points in all, if it is known at how many of them (`seen.count`) this happens.
+    """
+    unit = "element" if by_element else "block"
+    message = (
+        f"the index map of {seen.witness.operand} gives {unit} {value} along dimension {dim} of "
+        f"{array}, which has {last + 1}"
+    )
+    if points is not None:
+        message += f"; it is outside at {seen.count} of {points} grid points"
+    if is_offset:
+        cause = (
+            "an index map gives block numbers, and this looks like an element offset: "
+            f"{value} is {value // block_size} x {block_size}"
+        )
+        advice = f"return a value between {first} and {last}: `i` rather than `i * {block_size}`"
+    elif from_table:
+        cause = "the index map takes the block from a scalar prefetch operand, unchecked"
+        advice = "check the table before the call, or clamp the index in the index map"
+    else:
+        cause = "the grid is larger than the array has blocks, or the index map is wrong"
+        advice = f"return a value between {first} and {last}"
+    return seen.found(Fault.BLOCK_OUT_OF_BOUNDS, Wording(message, cause, advice))

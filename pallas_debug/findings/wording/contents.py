@@ -1,0 +1,214 @@
+"""What a buffer holds: nothing yet, padding, or values that it should not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding
+
+Gone = Literal["condition", "no store", "rounded down", "left out"]
+"""Why an output is not written: a false condition around the store, no store at all, too few steps
+of the grid, an index map that leaves blocks out."""
+
+
+def uninitialized_read(
+    seen: Sighting, *, reaches_output: bool = False, other_core: bool = False
+) -> Finding:
+    """A buffer that is read before it was written, where what was read matters.
+
+    Args:
+      reaches_output: whether an output was seen to hold it; else it is stored somewhere.
+      other_core: whether the first write may have been on another core.
+    """
+    kept = "that reaches an output" if reaches_output else "what was read is kept"
+    return seen.found(
+        Fault.UNINITIALIZED_READ,
+        Wording(
+            f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
+            f"{kept}",
+            "a parallel dimension may begin on another core, whose scratch nobody wrote"
+            if other_core
+            else "scratch buffers and outputs hold whatever was there before",
+            "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        ),
+    )
+
+
+def output_not_written(
+    seen: Sighting, *, what: str, why: Gone, blocks: tuple[int, int] | None = None
+) -> Finding:
+    """An output, or a block of it, that nothing writes; `blocks`: how many, and of how many."""
+    name = seen.witness.operand
+    count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
+    causes = {
+        "condition": "the store stands under a condition that is false at every grid point that "
+        "could write it",
+        "no store": f"there is no store to {name}",
+        "rounded down": "the grid has too few steps for the array: a size was rounded down",
+        "left out": "the index map leaves blocks out",
+    }
+    advice = f"write {name} at every grid point, or give it an input by input_output_aliases"
+    if why == "rounded down":
+        advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
+    elif why == "left out":
+        advice = f"visit every block, or give {name} an input by input_output_aliases"
+    return seen.found(
+        Fault.OUTPUT_NOT_WRITTEN,
+        Wording(
+            f"{what} is never written, and holds what was there before{count}", causes[why], advice
+        ),
+    )
+
+
+def padding_read(
+    seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0
+) -> Finding:
+    """Padding of a ragged last block that reaches a result; `operation` sums it up, if known."""
+    name, shape = seen.witness.operand, seen.witness.shape
+    if operation is None:
+        message = f"padding of {name}, {shape}, is read and reaches an output"
+        masked = ""
+    else:
+        message = (
+            f"`{operation}` goes over dimension {dim} of {name}, whose last block holds {valid} of "
+            f"{size}: what lies behind is undefined"
+        )
+        masked = ", and nothing masks it"
+    return seen.found(
+        Fault.PADDING_READ,
+        Wording(
+            message,
+            f"the last block reaches past the array's end{masked}",
+            "mask what lies past the end with jnp.where, or pad the array to whole blocks",
+        ),
+    )
+
+
+_NAN_CAUSES = {
+    "sub": (
+        "infinity minus infinity: often the maximum of a row that is masked with -inf throughout",
+        "mask with a large finite number, or replace the maximum where it is -inf",
+    ),
+    "add": (
+        "infinity plus minus infinity",
+        "find where the infinities come from, or mask with a large finite number",
+    ),
+    "div": (
+        "0 / 0 or inf / inf: often a sum of weights that is zero for a row with nothing visible",
+        "divide by jnp.where(l == 0, 1, l)",
+    ),
+    "mul": ("0 times infinity", "mask the infinite factor before the product, not after it"),
+    "log": ("the logarithm of a negative number", "clamp the operand, jnp.maximum(x, 0)"),
+    "sqrt": ("the square root of a negative number", "clamp the operand, jnp.maximum(x, 0)"),
+    "rsqrt": ("the square root of a negative number", "add an epsilon below the root"),
+    "dot_general": (
+        "an infinity times zero, or infinities of both signs in one sum",
+        "look for infinities in its operands; a weight of 0 does not hide one",
+    ),
+}
+_NO_VALUE = ("the operation has no finite value for these operands", "look at its operands")
+
+
+def nan_produced(
+    seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
+) -> Finding:
+    """An operation that makes a NaN of operands that held none: of `values`, if they are known."""
+    of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
+    return seen.found(
+        Fault.NAN_PRODUCED,
+        Wording(
+            f"`{operation}` made a NaN of {of}, which held none; result {seen.witness.shape}",
+            *_NAN_CAUSES.get(operation, _NO_VALUE),
+        ),
+    )
+
+
+def infinity_produced(
+    seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
+) -> Finding:
+    """An operation that makes an infinity of finite operands."""
+    of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
+    return seen.found(
+        Fault.INFINITY_PRODUCED,
+        Wording(
+            f"`{operation}` made an infinity of {of}; result {seen.witness.shape}",
+            "the result is larger than its dtype can hold",
+            "subtract the maximum before exp, scale the operands, or use a wider dtype",
+        ),
+    )
+
+
+def division_by_zero(
+    seen: Sighting, *, is_float: bool, is_remainder: bool, dividend: object | None, divisor: str
+) -> Finding:
+    kind = "float" if is_float else "integer"
+    what = "remainder" if is_remainder else "division"
+    of = "" if dividend is None else f" of {dividend}"
+    return seen.found(
+        Fault.DIVISION_BY_ZERO,
+        Wording(
+            f"{kind} {what}{of} by zero; divisor {divisor}",
+            "the divisor is zero here; the result is undefined, and differs between chips",
+            "guard it: jnp.where(d == 0, 1, d)",
+        ),
+    )
+
+
+def check_failed(seen: Sighting, *, said: str) -> Finding:
+    """A check of the kernel's author, with its own message."""
+    advice = "the condition of this check is false here; see its values"
+    return seen.found(Fault.CHECK_FAILED, Wording(said, None, advice))
+
+
+def debug_check_false(seen: Sighting, *, points: int) -> Finding:
+    """A `pl.debug_check` that is false at `seen.count` grid points."""
+    return seen.found(
+        Fault.CHECK_FAILED,
+        Wording(
+            f"the condition of this check is false at {seen.count} of {points} grid points",
+            "compiled for a TPU a debug_check is left out unless jax_pallas_enable_debug_checks is "
+            "set",
+            "make it true: it was given values that it does not allow",
+        ),
+    )
+
+
+def false_hint(seen: Sighting, *, value: int, divisor: int) -> Finding:
+    return seen.found(
+        Fault.FALSE_HINT,
+        Wording(
+            f"{value} is not a multiple of {divisor}, as is claimed",
+            "the compiler believes pl.multiple_of and reads or writes at another place",
+            f"make the value a multiple of {divisor}, or claim {math.gcd(value, divisor)}",
+        ),
+    )
+
+
+def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: int) -> Finding:
+    return seen.found(
+        Fault.LOW_PRECISION_ACCUMULATOR,
+        Wording(
+            f"{seen.witness.operand} adds up {terms} terms in {dtype}, which keeps {bits} bits of "
+            "each sum",
+            "a small term is lost where the sum so far is large",
+            "accumulate in a float32 scratch buffer, and cast at the last step",
+        ),
+    )
+
+
+def engines_disagree(seen: Sighting, *, where: str, first: object, second: object) -> Finding:
+    return seen.found(
+        Fault.ENGINES_DISAGREE,
+        Wording(
+            "HLO interpret mode and TPU interpret mode give other results: "
+            f"{where} is {first} and {second}",
+            "the kernel depends on what no engine promises: the order of its grid points, what a "
+            "buffer holds before it is written, or when a copy arrives",
+            "look for outputs that are read or left and come back to, and copies that are not "
+            "waited for",
+        ),
+    )

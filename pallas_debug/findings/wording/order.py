@@ -1,0 +1,182 @@
+"""Races, revisited blocks, copies and semaphores: what depends on an order or a count."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding
+
+Point = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Access:
+    """One side of a race.
+
+    Attributes:
+      copy: source and destination, if it is a copy that reads or writes and not the core.
+    """
+
+    writes: bool
+    grid_point: Point | None = None
+    device: int = 0
+    copy: tuple[str, str] | None = None
+
+    def __str__(self) -> str:
+        verb = "written" if self.writes else "read"
+        by = f" by the copy of {self.copy[0]} to {self.copy[1]}" if self.copy else ""
+        at = f" at grid point {self.grid_point}" if self.grid_point else ""
+        return verb + by + at + (f" on device {self.device}" if self.device else "")
+
+
+_RACES = {
+    "parallel": (
+        "the grid points of a parallel axis run on several cores at once (v4 and v5p have two)",
+        'give each grid point a block of its own, or make the axis "arbitrary" in '
+        "dimension_semantics",
+    ),
+    "devices": (
+        "two devices touch the same memory",
+        "let one signal a semaphore that the other waits for",
+    ),
+    "copies": ("two copies are under way at once", "wait for one before the other starts"),
+    "written": (
+        "the copy is still under way when its buffer is written",
+        "wait for the copy before this line, or write to another buffer",
+    ),
+    "unread": (
+        "the copy writes into a buffer that is still to be read",
+        "start the copy after the read, or give it a second buffer",
+    ),
+    "early": (
+        "what a copy brings is there only after its wait",
+        "wait for the copy before this line",
+    ),
+}
+
+
+def data_race(
+    seen: Sighting, *, what: str, here: Access, there: Access, was_filled: bool = False,
+    axes: tuple[int, ...] = (),
+) -> Finding:  # fmt: skip
+    """Two accesses that nothing orders.
+
+    Args:
+      what: the slice or block, with its shape.
+      was_filled: whether something was written there before, which the read was to see.
+      axes: the parallel axes that both grid points differ in, where they are known.
+    """
+    cause, advice = _RACES[_why(here, there, was_filled)]
+    if axes:
+        cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
+    return seen.found(
+        Fault.DATA_RACE,
+        Wording(
+            f"{what} is {here} here, and {there} on the other side; nothing orders the two",
+            cause,
+            advice,
+        ),
+    )
+
+
+def _why(
+    here: Access, there: Access, was_filled: bool
+) -> Literal["parallel", "devices", "copies", "written", "unread", "early"]:
+    cores = [access for access in (here, there) if access.copy is None]
+    if not cores:
+        return "copies"
+    if len(cores) == 2:
+        return "parallel" if here.device == there.device else "devices"
+    if cores[0].writes:
+        return "written"
+    return "unread" if was_filled else "early"
+
+
+def output_revisited(
+    seen: Sighting, *, what: str, first: Point, last: Point, again: Point
+) -> Finding:
+    """An output block that comes again after another one, as it was from `first` to `last`."""
+    visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
+    return seen.found(
+        Fault.OUTPUT_REVISITED,
+        Wording(
+            f"{what} is the output block again at grid point {again}, as it was {visits}, with "
+            "another block in between: what it held has left VMEM",
+            "an output block is written back when another one comes, and is never read back",
+            "make the grid axes over which the block stays the same the last ones",
+        ),
+    )
+
+
+def copy_not_awaited(
+    seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None
+) -> Finding:
+    """A copy that is started and never waited for; `left` is in bytes."""
+    rest = "" if left is None else f": {left:,} bytes of it are left at the end"
+    return seen.found(
+        Fault.DMA_NOT_AWAITED,
+        Wording(
+            f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
+            "the kernel may be over before the copy is, and the next kernel finds the semaphore "
+            "raised",
+            "wait once for each start; where the last step has nothing to fetch, do not start",
+        ),
+    )
+
+
+def semaphore_left_over(
+    seen: Sighting, *, semaphore: str, count: int, is_awaited: bool,
+    totals: tuple[int, int] | None = None,
+) -> Finding:  # fmt: skip
+    """A semaphore with a count at the end; `totals` are of signals and waits."""
+    sums = "" if totals is None else f": signals add up to {totals[0]}, waits to {totals[1]}"
+    return seen.found(
+        Fault.SEMAPHORE_LEFT_OVER,
+        Wording(
+            f"{semaphore} is {count} at the end of the kernel, and has to be 0{sums}",
+            "it is signalled more than it is waited for" if is_awaited else "nobody waits for it",
+            f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
+        ),
+    )
+
+
+def deadlock(
+    seen: Sighting, *, semaphore: str, count: int, needed: int, of_copy: bool, was_raised: bool,
+    totals: tuple[int, int] | None = None, device: int = 0, others: int = 0,
+) -> Finding:  # fmt: skip
+    """A wait that never ends.
+
+    Args:
+      count: what the semaphore holds, and `needed` what the wait takes: bytes, if it is for a copy.
+      was_raised: whether a copy was started on it, or a signal sent, before.
+      totals: sums of all signals and of all waits, where they are known.
+      others: threads that wait in vain as well.
+    """
+    unit = " bytes" if of_copy else ""
+    on = f" on device {device}" if device else ""
+    message = f"{semaphore}{on} is {count}{unit}, and the wait needs {needed}{unit}"
+    if totals is not None:
+        message += f"; all signals add up to {totals[0]}, all waits to {totals[1]}"
+    if others:
+        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'} as well"
+    if of_copy and was_raised:
+        cause = "the copies on it were all waited for before: a start is good for one wait"
+        advice = "wait once for each start, with the same slices and the same semaphore"
+    elif of_copy:
+        cause = "the copy was started on another semaphore, later, or not at all"
+        advice = "start the copy before the wait, on the same semaphore"
+    else:
+        late = totals is not None and totals[0] >= totals[1]
+        never = not was_raised and not (totals and totals[0])
+        cause = (
+            "nobody signals it"
+            if never
+            else "it is signalled too late"
+            if late
+            else "it is signalled less often than it is waited for"
+        )
+        advice = "signal it once for every wait, on the device and core that waits"
+    return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))

@@ -1,0 +1,157 @@
+"""Blocks that do not fit the tiles of a TPU's memory, and kernels that need too much of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording.unsupported import LANES, SUBLANES
+from pallas_debug.model import Finding
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Blocks:
+    """How an array is cut: the operand, the shape of a block, and the array's with its dtype."""
+
+    operand: str
+    shape: tuple[int | None, ...]
+    array: str
+
+    def refused(self, seen: Sighting, what: str, cause: str, advice: str) -> Finding:
+        message = f"{self.operand} comes in blocks of {self.shape} of {self.array}{what}"
+        return seen.found(Fault.BLOCK_SHAPE_TILING, Wording(message, cause, advice))
+
+
+def no_dimension(seen: Sighting, blocks: Blocks) -> Finding:
+    return blocks.refused(
+        seen, ", which has no dimension", "a block has one at least", "reshape it to (1, 1)"
+    )
+
+
+def in_hbm(seen: Sighting, blocks: Blocks, *, space: str) -> Finding:
+    return blocks.refused(
+        seen,
+        f" in {space.upper()}",
+        "what stays in HBM is not cut into blocks: the kernel gets it as a whole",
+        "leave out block shape and index map, and copy the parts by DMA",
+    )
+
+
+def columns(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int) -> Finding:
+    return blocks.refused(
+        seen,
+        f": {size} is neither a multiple of {LANES} nor the whole dimension",
+        f"a tile has {SUBLANES} rows of {LANES} lanes",
+        f"take {best} columns, or all {bound}",
+    )
+
+
+def rows(seen: Sighting, blocks: Blocks, *, size: int, best: int, bound: int) -> Finding:
+    return blocks.refused(
+        seen,
+        f": {size} is neither a multiple of {SUBLANES} nor the whole dimension",
+        f"a tile has {SUBLANES} rows of {LANES} lanes",
+        f"take {best} rows, or all {bound}; or reshape the array so that its last two "
+        "dimensions are whole",
+    )
+
+
+def vector(
+    seen: Sighting, blocks: Blocks, *, dtype: str, size: int, least: int, best: int
+) -> Finding:
+    return blocks.refused(
+        seen,
+        f": {size} is neither the whole dimension, nor a multiple of {LANES * SUBLANES}, nor a "
+        f"power of two from {least} on",
+        f"a vector of {dtype} is laid out in tiles of {least}",
+        f"take {best} elements, or reshape the array to two dimensions",
+    )
+
+
+def narrow(
+    seen: Sighting, blocks: Blocks, *, dtype: str, size: int, tile: int, best: int, libtpu: str,
+    since: str,
+) -> Finding:  # fmt: skip
+    return blocks.refused(
+        seen,
+        f": {size} rows are no multiple of {tile}",
+        f"a tile of {dtype} has {tile} rows, and libtpu {libtpu} takes whole tiles",
+        f"take {best} rows, or libtpu {since}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """What one operand takes: its buffers, the shape of each, bytes of all of them."""
+
+    operand: str
+    buffers: int
+    shape: str
+    bytes: int
+
+    def __str__(self) -> str:
+        times = f"{self.buffers} x " if self.buffers > 1 else ""
+        return f"{self.operand} {times}{self.shape} ({mib(self.bytes)})"
+
+
+def vmem_overflow(
+    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part], is_full: bool,
+    room: int | None, fitting: str | None, has_grid: bool,
+) -> Finding:  # fmt: skip
+    """A kernel that takes more VMEM than its limit on some targets.
+
+    Args:
+      limits: bytes by target.
+      parts: the largest first.
+      is_full: whether the chips have no more than that.
+      room: bytes that `vmem_limit_bytes` may ask for, if that would help.
+      fitting: smaller blocks, as text; empty where no blocks would help, None where scratch alone
+        is too much.
+      has_grid: whether the arrays are cut into blocks already.
+    """
+    if fitting is None:
+        advice = "make the scratch smaller, and go over it in more steps"
+    elif not fitting:
+        advice = "cut the arrays into smaller blocks, or use a narrower dtype"
+    else:
+        what = "blocks" if has_grid else "a grid with blocks"
+        advice = f"take {what} of {fitting}, which would fit"
+    if room is not None:
+        advice += f"; or set vmem_limit_bytes, of at most {mib(room)}"
+    cause = "each block lies in VMEM as often as it is buffered, and scratch beside them"
+    if is_full:
+        cause = "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
+    more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
+    message = _message("VMEM", used, limits, parts) + more
+    return seen.found(Fault.VMEM_OVERFLOW, Wording(message, cause, advice))
+
+
+def smem_overflow(
+    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part]
+) -> Finding:
+    return seen.found(
+        Fault.SMEM_OVERFLOW,
+        Wording(
+            _message("SMEM", used, limits, parts),
+            "scalar prefetch lies in SMEM as a whole while the kernel runs",
+            "leave the table in HBM and copy the part at hand by DMA, or call the kernel for a "
+            "part of it at a time",
+        ),
+    )
+
+
+def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[Part]) -> str:
+    sizes = dict.fromkeys(limits.values())
+    has = "; ".join(
+        f"{mib(size)} on {', '.join(t for t, s in limits.items() if s == size)}" for size in sizes
+    )
+    largest = ", ".join(map(str, parts[:3]))
+    return f"the kernel takes {mib(used)} of {space} at least, and has {has}: {largest}"
+
+
+def mib(size: int) -> str:
+    return f"{size / MIB:.4g} MiB"

@@ -1,0 +1,285 @@
+"""Constructs that jax's lowering or the compiler refuses, and names that jax does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.findings import explain
+from pallas_debug.findings.faults import Fault, named
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Failure, Finding, Kernel
+
+LANES = 128
+SUBLANES = 8
+
+
+def float_index(seen: Sighting, *, dtype: str) -> Finding:
+    """A load, store or copy at a place that is a float."""
+    return seen.found(
+        Fault.INVALID_OPERATION,
+        Wording(
+            f"{seen.witness.operand or 'a ref'} is indexed by a {dtype}",
+            "the index came of a division with /, or of a float operand: interpret mode cuts it "
+            "off, and the compiler refuses it or dies of it",
+            "divide with //, or cast the index with .astype(jnp.int32)",
+        ),
+    )
+
+
+def float_iota(seen: Sighting, *, result: str) -> Finding:
+    return seen.found(
+        Fault.INVALID_OPERATION,
+        Wording(
+            f"an iota of {result} is asked for, and the core counts in integers",
+            "`tpu.iota` is one of integers",
+            "take lax.broadcasted_iota(jnp.int32, ...), and cast it with astype",
+        ),
+    )
+
+
+def direct_hbm_access(seen: Sighting) -> Finding:
+    """A load or store of a reference that the kernel may only copy from or to."""
+    name, shape = seen.witness.operand or "a ref", seen.witness.shape
+    what = f"{name}, {shape}" if shape else f"{name} in HBM"
+    return seen.found(
+        Fault.DIRECT_HBM_ACCESS,
+        Wording(
+            f"{what}, is loaded or stored without a copy",
+            "the core loads from and stores to VMEM and SMEM alone",
+            "copy it with pltpu.sync_copy into a VMEM scratch buffer, or give it a BlockSpec",
+        ),
+    )
+
+
+def scalar_store_to_vmem(seen: Sighting, *, ref: str) -> Finding:
+    return seen.found(
+        Fault.SCALAR_STORE_TO_VMEM,
+        Wording(
+            f"a scalar is stored to {seen.witness.operand or 'a ref'}, {ref} in VMEM",
+            "VMEM holds vectors; scalars live in SMEM",
+            "store a (1, 1) vector, or put the output in SMEM: "
+            "pl.BlockSpec(memory_space=pltpu.SMEM)",
+        ),
+    )
+
+
+def unsupported_check(seen: Sighting) -> Finding:
+    """A `checkify.check` in a kernel."""
+    return seen.found(
+        Fault.UNSUPPORTED_CHECK,
+        Wording(
+            "checkify.check stands in the kernel, and jax has no way to run it there",
+            "no jax from 0.10.1 on functionalizes checks in a kernel",
+            "use pl.debug_check, which pallas-debug's checks evaluate",
+        ),
+    )
+
+
+_INSTEAD = {
+    "cumsum": "multiply by a triangular matrix of ones, or compute it outside of the kernel",
+    "sort": "sort outside of the kernel; of a row's maximum or minimum, take max or min",
+    "dynamic_slice": "slice the ref: ref[pl.ds(start, size)]",
+    "dynamic_update_slice": "store to a slice of the ref: ref[pl.ds(start, size)] = value",
+    "scatter": "multiply by a one-hot matrix, or store to slices of a ref",
+    "scatter-add": "multiply by a one-hot matrix, or store to slices of a ref",
+}
+
+
+def unsupported_primitive(seen: Sighting, *, name: str) -> Finding:
+    return seen.found(
+        Fault.UNSUPPORTED_PRIMITIVE,
+        Wording(
+            f"`{name}` has no lowering for the TPU's core",
+            "interpret mode knows every operation of jax, the TPU's lowering does not",
+            _INSTEAD.get(name, "compute it outside of the kernel, or of other operations"),
+        ),
+    )
+
+
+def stacked_scan(seen: Sighting, *, outputs: int) -> Finding:
+    plural = "output" if outputs == 1 else "outputs"
+    return seen.found(
+        Fault.UNSUPPORTED_PRIMITIVE,
+        Wording(
+            f"a lax.scan stacks {outputs} {plural}, an entry for each iteration",
+            "a loop on the core has a carry, and no stacked outputs",
+            "use lax.fori_loop, and store to a ref at each iteration",
+        ),
+    )
+
+
+def unsupported_gather(seen: Sighting, *, values: str, indices: str) -> Finding:
+    return seen.found(
+        Fault.UNSUPPORTED_GATHER,
+        Wording(
+            f"{values} is gathered from by indices {indices}",
+            "the core gathers along one axis alone, as jnp.take_along_axis does",
+            "multiply by a one-hot matrix, use jnp.take_along_axis, or index the ref by scalars",
+        ),
+    )
+
+
+def float16_load(seen: Sighting) -> Finding:
+    at = seen.witness
+    return seen.found(
+        Fault.UNSUPPORTED_DTYPE,
+        Wording(
+            f"{at.operand or 'a ref'} is {at.shape}, and the TPU loads no float16",
+            "the TPU has bfloat16, and no float16",
+            "cast to bfloat16 or float32 before the call",
+        ),
+    )
+
+
+def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
+    return seen.found(
+        Fault.UNSUPPORTED_DTYPE,
+        Wording(
+            f"matrices of {dtype} are multiplied",
+            "the matrix unit would take unsigned numbers for signed ones",
+            "cast to a signed or float dtype that holds all values",
+        ),
+    )
+
+
+def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
+    """A product of dtypes that the matrix unit of `seen.targets` does not take."""
+    return seen.found(
+        Fault.UNSUPPORTED_DTYPE,
+        Wording(
+            f"matrices of {' and '.join(dict.fromkeys(dtypes))} are multiplied, which "
+            f"{', '.join(seen.targets)} cannot",
+            "its matrix unit multiplies bfloat16 and float32 alone",
+            "cast to bfloat16, in which products of 8-bit integers are exact",
+        ),
+    )
+
+
+def unsupported_cast(seen: Sighting, *, old: str, new: str) -> Finding:
+    return seen.found(
+        Fault.UNSUPPORTED_CAST,
+        Wording(
+            f"{old} is cast to {new}",
+            "the TPU casts neither of the two to the other",
+            "stay with bfloat16, or cast through float32 outside of the kernel",
+        ),
+    )
+
+
+def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
+    """A row of bools that becomes a column."""
+    return seen.found(
+        Fault.UNSUPPORTED_SHAPE_CAST,
+        Wording(
+            f"{old}, which lies along the lanes, becomes {new}",
+            "the compiler moves no bools from lanes to sublanes: libtpu 0.0.42 refuses it, and "
+            "0.0.50 dies of it",
+            "turn the numbers into a column, and compare them then; or pass them as a column",
+        ),
+    )
+
+
+def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) -> Finding:
+    """Lanes from an offset that is only known to be a multiple of `multiple`."""
+    known = "of it nothing is known" if multiple == 1 else f"only {multiple} is known to divide it"
+    return seen.found(
+        Fault.UNPROVEN_ALIGNMENT,
+        Wording(
+            f"{columns} columns of {seen.witness.operand or 'a ref'} are accessed from an offset "
+            f"that must be a multiple of {LANES}: {known}",
+            f"a vector begins at a whole tile of {LANES} lanes, and the compiler must be able to "
+            "prove that",
+            f"where it is true, say so: pl.multiple_of(start, {LANES}); else load whole tiles and "
+            "use pltpu.roll",
+        ),
+    )
+
+
+def unaligned_dma(seen: Sighting, *, columns: int | None, of: int) -> Finding:
+    at = seen.witness
+    return seen.found(
+        Fault.UNALIGNED_DMA,
+        Wording(
+            f"a copy takes {columns} of {of} columns of {at.operand}, {at.shape}: it moves whole "
+            f"rows of {LANES} lanes",
+            f"an array lies in memory in tiles of {LANES} lanes",
+            "copy whole tiles into a larger buffer, and take the part from there",
+        ),
+    )
+
+
+def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
+    return seen.found(
+        Fault.X64_INDEX_MAP,
+        Wording(
+            f"the index map of {seen.witness.operand} returns an int64 for dimension {dim}; the "
+            "TPU's index maps return int32",
+            "under jax_enable_x64 a bare Python number is an int64",
+            "return jnp.int32(0) rather than 0, or call the kernel without x64",
+        ),
+    )
+
+
+def zero_size_operand(seen: Sighting) -> Finding:
+    return seen.found(
+        Fault.ZERO_SIZE_OPERAND,
+        Wording(
+            f"{seen.witness.operand} is {seen.witness.shape}, which holds nothing",
+            "the compiler has no layout for an operand without elements",
+            "return early in the caller where a size is 0, and call the kernel only otherwise",
+        ),
+    )
+
+
+def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str | None]) -> Finding:
+    """Names of Pallas on one line that the installed jax does not have.
+
+    Args:
+      said: what jax says of each.
+      instead: what to write for each; None where that is not known.
+    """
+    advice = []
+    for sentence, replacement in zip(said, instead, strict=True):
+        known = None if replacement else explain.explain(sentence)
+        advice.append(
+            replacement
+            or (known.advice if known else "")
+            or "look for what took its place in the changelog of Pallas"
+        )
+    return seen.found(
+        Fault.REMOVED_NAME,
+        Wording(
+            "\n".join(said),
+            "it was renamed, moved or removed, or came later than this jax",
+            "; ".join(dict.fromkeys(advice)),
+        ),
+    )
+
+
+def interpret_error(seen: Sighting, *, error: str) -> Finding:
+    """What jax's interpreter refuses for a reason of its own."""
+    return seen.found(Fault.INTERPRET_ERROR, Wording(error))
+
+
+def failed(seen: Sighting, failure: Failure, kernel: Kernel | None = None) -> Finding:
+    """A call that jax failed to trace, or a kernel that was not compiled."""
+    known = explain.of_failure(failure, kernel)
+    if seen.engine == "trace":
+        kind = Fault.TRACE_ERROR
+        advice = "fix what the message names: jax refused the call as it traced it"
+    else:
+        kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
+        advice = explain.UNKNOWN_ADVICE
+    if known is not None:
+        kind = named(known.kind) or kind
+    return seen.at(source=failure.source).found(
+        kind,
+        Wording(
+            "\n".join([failure.headline, *(known.details if known else ())]),
+            known.cause if known else None,
+            known.advice if known else advice,
+        ),
+    )
+
+
+_STAGES = {"lowering": Fault.LOWERING_ERROR, "crash": Fault.COMPILER_ABORT}

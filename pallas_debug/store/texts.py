@@ -1,0 +1,278 @@
+"""The texts of a kernel: its stages, the passes for each target, LLO, the log and the program.
+
+A text has one name everywhere (`jaxpr`, `13-infer-vector-layout`, `log`), and is found in either of
+two ways: by its name, through a kernel's manifests; or by listing folders, without reading any
+file, as a search over 10,000 kernels does.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.model import STAGES, Pass
+from pallas_debug.report import one_line
+from pallas_debug.store import files, layout, raw
+from pallas_debug.store.files import DumpFile, is_there
+from pallas_debug.store.stored import StoredCompilation, StoredKernel
+
+if TYPE_CHECKING:
+    from pallas_debug.ir.operations import Module
+
+LOG, PROGRAM = "log", "program"
+
+_OF_KERNEL: dict[str, str] = {
+    "source": layout.SOURCE,
+    PROGRAM: layout.PROGRAM,
+    "jaxpr": layout.JAXPR,
+}
+_OF_TARGET: dict[str, str] = {
+    "stablehlo": layout.STABLEHLO,
+    "mosaic": layout.MOSAIC,
+    LOG: layout.LOG,
+}
+_ON_REQUEST = ("source", PROGRAM, LOG)
+"""What the compiler did not make of the kernel: searched only if named."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredText:
+    """A text of a kernel.
+
+    Attributes:
+      kernel: name of its folder, or that of raw dumps.
+      target: None where the text is the same for every target.
+      stage: as users write it: `mosaic`, `13-infer-vector-layout`, `log`.
+    """
+
+    kernel: str
+    target: str | None
+    stage: str
+    file: DumpFile
+
+    @property
+    def path(self) -> Path:
+        return self.file.path
+
+    @property
+    def label(self) -> str:
+        return "/".join(filter(None, (self.kernel, self.target, self.stage)))
+
+    def open(self) -> int:
+        """A descriptor of the text; see `DumpFile.open`."""
+        return self.file.open()
+
+    @cached_property
+    def text(self) -> str:
+        """The whole text; see `DumpFile.text`."""
+        return self.file.text()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.text.removesuffix("\n").split("\n") if self.text else []
+
+    def module(self) -> Module:
+        from pallas_debug.ir.operations import Module
+
+        return Module(self.lines)
+
+    def as_json(self) -> dict[str, str | None]:
+        return {"kernel": self.kernel, "target": self.target, "stage": self.stage}
+
+
+# By name, through the manifests.
+
+
+def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredText:
+    """A stage, the log or the program by its name, or a pass by number, name or part of its name.
+
+    Raises:
+      UsageError: there is none such, or no target was named where there are several.
+      DumpFormatError: its manifest cannot be read.
+    """
+    if wanted in _OF_KERNEL:
+        return _existing(kernel, None, wanted, kernel.named(_OF_KERNEL[wanted]))
+    if wanted in _OF_TARGET and not kernel.compilations and wanted != LOG:
+        return _existing(kernel, None, wanted, kernel.named(_OF_TARGET[wanted]))
+    stored = kernel.target(target)
+    if wanted in _OF_TARGET:
+        return _existing(kernel, stored.target, wanted, stored.named(_OF_TARGET[wanted]))
+    number, dash, _ = wanted.partition("-")
+    return text_of_pass(
+        kernel, stored, stored.find_pass(number if dash and number.isdecimal() else wanted)
+    )
+
+
+def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:
+    """What a pass left; see `StoredCompilation.file`."""
+    stage = layout.pass_name(wanted.number, wanted.name)
+    file = stored.file(wanted)
+    return StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=file)
+
+
+def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
+    """The stages and the passes that changed something, in the order in which they were made."""
+    found = [
+        find_text(kernel, target, stage)
+        for stage in STAGES[1:]
+        if kernel.stage_path(stage, target) is not None
+    ]
+    if kernel.compilations:
+        stored = kernel.target(target)
+        passes = enumerate(stored.passes)
+        found += [text_of_pass(kernel, stored, p) for n, p in passes if p.changed or n == 0]
+    return found
+
+
+def _existing(kernel: StoredKernel, target: str | None, stage: str, file: DumpFile) -> StoredText:
+    if not is_there(file.path):
+        missing = one_line(file.path)
+        raise UsageError(f"{one_line(kernel.name)} has no {stage}: there is no {missing}")
+    return StoredText(kernel=kernel.name, target=target, stage=stage, file=file)
+
+
+# By the names of files, without reading any.
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextFilter:
+    """Which texts are meant: all, except where something is given. Parts of names suffice.
+
+    Attributes:
+      stage: a stage, or a pass by number or a part of its name. The source, the program and the
+        compiler's log are meant only if named.
+    """
+
+    kernel: str | None = None
+    targets: Sequence[str] = field(default=())
+    stage: str | None = None
+
+    def takes_kernel(self, name: str) -> bool:
+        return self.kernel is None or self.kernel in name
+
+    def takes_target(self, name: str) -> bool:
+        return not self.targets or name in [layout.target_folder(t) for t in self.targets]
+
+    def takes_stage(self, name: str) -> bool:
+        if self.stage is None:
+            return name not in _ON_REQUEST
+        number, _, rest = name.partition("-")
+        if self.stage.isdecimal():
+            return number.isdecimal() and int(number) == int(self.stage)
+        return self.stage in (name, number) or (self.stage in rest and name not in _ON_REQUEST)
+
+
+ALL = TextFilter()
+
+Warn = Callable[[str], object]
+"""Is called with a sentence for each folder that cannot be listed."""
+
+
+def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]:
+    """The texts in a dump directory, a kernel's or a target's folder, or raw dumps.
+
+    A pass that changed nothing has no text of its own, not in raw dumps either.
+
+    Raises:
+      DumpDirectoryError: the directory does not exist or cannot be listed.
+    """
+    files.check_listable(root)
+    if is_there(root / layout.COMPILATION):
+        yield from _of_target(root, root, root.absolute().parent.name, wanted, warn)
+        return
+    if is_there(root / layout.KERNEL):
+        yield from texts_of_folder(root, root, root.resolve().name, wanted, warn)
+        return
+    entries = sorted(files.listed(root, root))
+    for name, is_folder in entries:
+        is_kernel = is_folder and name != layout.RUNS and not name.startswith(".")
+        if is_kernel and wanted.takes_kernel(name):
+            yield from texts_of_folder(root / name, root, name, wanted, warn)
+    if wanted.takes_target(layout.RAW_TARGET):
+        names = [name for name, is_folder in entries if not is_folder]
+        for name, compile_ in raw.named_compiles(root, names).items():
+            if wanted.takes_kernel(name):
+                yield from _changed_raw_texts(name, compile_, wanted)
+
+
+def texts_of_folder(
+    folder: Path, root: Path, kernel: str, wanted: TextFilter = ALL, warn: Warn = lambda _: None
+) -> Iterator[StoredText]:
+    """The texts in a kernel's folder, which lies in `root`."""
+    yield from _there(folder, root, kernel, None, _OF_KERNEL, wanted)
+    for name, is_folder in _listed(folder, root, warn):
+        if is_folder:
+            yield from _of_target(folder / name, root, kernel, wanted, warn)
+
+
+def raw_texts(kernel: str, compile_: raw.RawCompile) -> Iterator[StoredText]:
+    """The texts of a raw dump, in the order of the passes."""
+    for this in compile_.passes:
+        yield StoredText(
+            kernel=kernel,
+            target=layout.RAW_TARGET,
+            stage=layout.pass_name(this.number, this.name),
+            file=DumpFile(path=this.path, root=this.path.parent),
+        )
+
+
+def _of_target(
+    folder: Path, root: Path, kernel: str, wanted: TextFilter, warn: Warn
+) -> Iterator[StoredText]:
+    if not wanted.takes_target(folder.name):
+        return
+    yield from _there(folder, root, kernel, folder.name, _OF_TARGET, wanted)
+    for inner in (folder / layout.PASSES, folder / layout.LLO):
+        for name, is_folder in _listed(inner, root, warn):
+            stage = Path(name).stem
+            if not is_folder and wanted.takes_stage(stage):
+                file = DumpFile(path=inner / name, root=root)
+                yield StoredText(kernel=kernel, target=folder.name, stage=stage, file=file)
+
+
+def _there(
+    folder: Path,
+    root: Path,
+    kernel: str,
+    target: str | None,
+    names: dict[str, str],
+    wanted: TextFilter,
+) -> Iterator[StoredText]:
+    for stage, name in names.items():
+        if wanted.takes_stage(stage) and is_there(folder / name):
+            file = DumpFile(path=folder / name, root=root)
+            yield StoredText(kernel=kernel, target=target, stage=stage, file=file)
+
+
+def _listed(folder: Path, root: Path, warn: Warn) -> list[tuple[str, bool]]:
+    """What a folder contains, by name; nothing if there is no such folder."""
+    if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+        return []
+    try:
+        return sorted(files.listed(folder, root))
+    except DumpDirectoryError as error:
+        warn(str(error))
+        return []
+
+
+def _changed_raw_texts(
+    kernel: str, compile_: raw.RawCompile, wanted: TextFilter
+) -> Iterator[StoredText]:
+    before: Path | None = None
+    for text in raw_texts(kernel, compile_):
+        same = before is not None and _same(before, text.path)
+        before = text.path
+        if not same and wanted.takes_stage(text.stage):
+            yield text
+
+
+def _same(a: Path, b: Path) -> bool:
+    try:
+        return raw.same_text(a, b)
+    except (OSError, DumpFormatError):  # reading it says so
+        return False

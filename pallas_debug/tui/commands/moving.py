@@ -1,0 +1,212 @@
+"""Actions that move between panes, kernels, passes and targets, or go to a place by name."""
+
+from __future__ import annotations
+
+import re
+from pathlib import PurePath
+
+from pallas_debug.report import plural
+from pallas_debug.tui.keys import action
+from pallas_debug.tui.model.browser import Entry, KernelStep
+from pallas_debug.tui.model.runs import RunEvent
+from pallas_debug.tui.model.state import matching
+from pallas_debug.tui.workspace import Workspace
+
+_SOURCE = re.compile(r"(?P<file>.*[^:\s]):(?P<line>\d+)")
+_PASS = re.compile(r"p(?P<number>\d+)")
+
+
+class MovingActions(Workspace):
+    """Going to another place."""
+
+    @action("pane.previous", "shift+tab", "previous pane", priority=True, arguments="-1")
+    @action("pane.next", "tab", "next pane", priority=True, arguments="1")
+    def action_focus_pane(self, direction: int) -> None:
+        self.focus_pane(direction)
+
+    @action("pane.into", "enter", "into the next pane; in the text, fold a region")
+    def action_into_pane(self) -> None:
+        if self.focused is self.trail:
+            self.trail.choose()
+        elif self.focused is self.text:
+            self.text.toggle_fold()
+        elif self.focused is not self.diff:
+            self.focus_pane(1)
+
+    @action("pane.zoom", "z", "zoom a pane")
+    def action_zoom_pane(self) -> None:
+        self.zoomed = not self.zoomed
+
+    # By number or name.
+
+    @action("go.to", "colon", "go to a line, a pass (p13 or its name), or file:line", priority=True)
+    def action_go_to(self) -> None:
+        self.ask("line, p13, name of a pass, or file:line", done=self._go_to)
+
+    def _go_to(self, typed: str) -> None:
+        typed = typed.strip()
+        if typed.isdecimal():
+            self.text.go_to(max(int(typed), 1) - 1)
+            source = self.text.source
+            if int(typed) > self.text.count and source.indexed >= source.size:
+                self.show_message(f"there are {plural(self.text.count, 'line')}")
+        elif place := _SOURCE.fullmatch(typed):
+            self._go_to_source(place["file"], int(place["line"]))
+        elif typed:
+            self._go_to_named_step(typed)
+
+    @action("go.kernel", "", "go to a kernel, by its name")
+    def action_go_to_kernel(self) -> None:
+        several = len(self.browser.roots) > 1
+
+        def label(entry: Entry) -> str:
+            return f"{entry.name}  in {self.browser.roots[entry.dump]}" if several else entry.name
+
+        def chosen(entry: Entry | None) -> None:
+            if entry is not None:
+                self.go_to_kernel(entry)
+
+        entries = self.browser.entries
+        at = entries.index(self.entry) if self.entry in entries else 0
+        self.choose("go to kernel", [(label(e), e) for e in entries], chosen, at=at)
+
+    @action("go.pass", "", "go to a stage or pass, by its name")
+    def action_go_to_pass(self) -> None:
+        self._choose_step(self.steps.all_steps)
+
+    @action("go.target", "", "go to a target, by its name")
+    def action_go_to_target(self) -> None:
+        if self.entry is None:
+            return
+
+        def chosen(name: str | None) -> None:
+            if name is not None:
+                self.wanted_target = name
+                self.show_kernel()
+
+        names = [c.target for c in self.browser.stored(self.entry).compilations]
+        at = names.index(self.target) if self.target in names else 0
+        self.choose("go to target", [(name, name) for name in names], chosen, at=at)
+
+    def _go_to_named_step(self, typed: str) -> None:
+        number = _PASS.fullmatch(typed)
+        found = matching(self.steps.all_steps, number["number"] if number else typed)
+        if len(found) == 1:
+            self.go_to_step(found[0])
+        elif found:
+            self._choose_step(found)
+        else:
+            self.show_message(f"no line, stage or pass {typed!r}")
+
+    def _choose_step(self, steps: list[KernelStep]) -> None:
+        def chosen(wanted: KernelStep | None) -> None:
+            if wanted is not None:
+                self.go_to_step(wanted)
+
+        at = steps.index(self.steps.current) if self.steps.current in steps else 0
+        self.choose("go to stage or pass", [(s.label, s) for s in steps], chosen, at=at)
+
+    def _go_to_source(self, file: str, line: int) -> None:
+        """Show a line of the Python source, and mark the operations that come from it."""
+        origins = self.text.module.from_source if self.text.module.lines else {}
+        files = sorted({name for name, _ in origins if _is_path(name, file)})
+        own = self.browser.source_file(self.entry) if self.entry else None
+        if own is not None and _is_path(own, file):
+            self.sourcing = True
+            self.source.cursor = line - 1
+        elif not files:
+            self.show_message(f"nothing in this text comes from a file {file!r}")
+            return
+        made = sorted({at for name in files for at in origins.get((name, line), ())})
+        if not made:
+            lines = sorted({number for name, number in origins if name in files})
+            near = min(lines, key=lambda number: abs(number - line), default=None)
+            hint = f"; try line {near}" if near else ""
+            self.show_message(f"nothing in this text comes from {file}:{line}{hint}")
+            return
+        self.text.mark_origin(made)
+        self.text.go_to(made[0])
+        self.show_message(f"{plural(len(made), 'line')} from {file}:{line}")
+
+    # Kernels.
+
+    @action("list.filter", "f", "filter the list: kernels, or passes", priority=True)
+    def action_filter_list(self) -> None:
+        pane = self.steps if self.focused is self.steps else self.kernels
+        self.back_to = pane
+        self.ask(pane.filter_hint, value=pane.filter_text, typed=pane.filter)
+
+    @action(
+        "kernels.previous_failed", "left_parenthesis", "previous kernel that failed", arguments="-1"
+    )
+    @action("kernels.next_failed", "right_parenthesis", "next kernel that failed", arguments="1")
+    def action_move_failed(self, direction: int) -> None:
+        self.kernels.next_failed(direction)
+
+    @action("kernels.failed_first", "exclamation_mark", "failed kernels before the others")
+    def action_failed_first(self) -> None:
+        self.kernels.failed_first(not self.kernels.list.failed_first)
+
+    @action("kernels.other_dump", "B", "the kernel in the other directory")
+    def action_other_dump(self) -> None:
+        self.kernels.side = 1 - self.kernels.side
+
+    @action("kernels.message", "M", "fold the failure's message")
+    def action_fold_message(self) -> None:
+        self.failure.folded = not self.failure.folded
+
+    # Passes and targets.
+
+    @action("pass.previous_changed", "[", "previous pass that changed something", arguments="-1")
+    @action("pass.next_changed", "]", "next pass that changed something", arguments="1")
+    def action_move_changed(self, direction: int) -> None:
+        self.steps.next_changed(direction)
+
+    @action("pass.previous", "{", "previous pass", arguments="-1")
+    @action("pass.next", "}", "next pass", arguments="1")
+    def action_move_pass(self, direction: int) -> None:
+        self.steps.cursor += direction
+
+    @action("pass.hide_same", "H", "hide passes that changed nothing")
+    def action_hide_same(self) -> None:
+        self.steps.only_changed = not self.steps.only_changed
+        self.show_step()
+
+    @action("target.previous", "T", "previous target", arguments="-1")
+    @action("target.next", "t", "next target", arguments="1")
+    def action_move_target(self, direction: int) -> None:
+        """Show the next or previous target at the same step."""
+        if self.entry is None or self.target is None:
+            return
+        names = [c.target for c in self.browser.stored(self.entry).compilations]
+        self.wanted_target = names[(names.index(self.target) + direction) % len(names)]
+        self.show_kernel()
+
+    # Findings and prints.
+
+    @action("runs.show", "R", "findings and prints of tests and scripts")
+    def action_show_runs(self) -> None:
+        from pallas_debug.tui.panes.results import RunsScreen  # slows the start
+
+        self.push_screen(RunsScreen(self.kernels.runs, opened=self._open_event))
+
+    def _open_event(self, event: RunEvent) -> None:
+        """Show the kernel of a finding or print, and its Python line."""
+        if event.entry is None or not self.kernels.select(event.entry):
+            self.show_message(f"the kernel {event.kernel} is not in this directory")
+            return
+        self.show_kernel()
+        if event.source is None:
+            return
+        if event.source.file != self.browser.source_file(event.entry):
+            self.show_message(f"{event.source} is not in the dumped source")
+            return
+        self.sourcing = True
+        self.focus_on(self.source)
+        self.source.cursor = event.source.line - 1
+
+
+def _is_path(name: str, typed: str) -> bool:
+    """Return whether what was typed is a path, or the end of it."""
+    wanted = PurePath(typed).parts
+    return bool(wanted) and PurePath(name).parts[-len(wanted) :] == wanted

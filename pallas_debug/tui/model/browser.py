@@ -1,0 +1,442 @@
+"""Kernels, stages and passes of dump directories, read when they are needed."""
+
+from __future__ import annotations
+
+import shlex
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from pallas_debug.errors import DumpDirectoryError, PallasDebugError
+from pallas_debug.model import STAGES, Failure, Kernel, Pass, RunRecord, Stage
+from pallas_debug.store import (
+    DumpReader,
+    StoredCompilation,
+    StoredKernel,
+    StoredText,
+    layout,
+    open_dumps,
+)
+from pallas_debug.store.files import DumpFile, is_there
+
+CACHED = 256
+"""Kernels whose documents stay in memory."""
+
+ERROR, LOG = "error", "log"
+"""Steps that are not a text of the kernel: why it failed, and the compiler's output."""
+
+
+class Entry(NamedTuple):
+    """A kernel in one of the directories.
+
+    Attributes:
+      dump: index of the directory.
+      name: name of the kernel's folder, or of the kernel in raw dumps.
+    """
+
+    dump: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelStep:
+    """A stage before the compiler, a pass of it, or another file.
+
+    Attributes:
+      label: name on the screen.
+      stage: set for a stage.
+      pass_: set for a pass.
+      file: set otherwise: LLO after the passes, or the compiler's log.
+    """
+
+    label: str
+    stage: Stage | None = None
+    pass_: Pass | None = None
+    file: Path | None = None
+
+    @property
+    def name(self) -> str:
+        """Name without the number, which differs from kernel to kernel."""
+        return self.pass_.name if self.pass_ is not None else self.label
+
+    @property
+    def changed(self) -> bool:
+        """Whether it has a text of its own."""
+        return self.pass_ is None or self.pass_.changed
+
+    @property
+    def failed(self) -> bool:
+        return self.pass_ is not None and self.pass_.failed
+
+    @property
+    def of_kernel(self) -> bool:
+        """Whether its text is a form of the kernel, not a message or a log."""
+        return self.label not in (ERROR, LOG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextPlace:
+    """A text of a kernel. `target` is None if the dump has none."""
+
+    entry: Entry
+    target: str | None
+    step: KernelStep
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """What each text is compared with. None stands for that of the text itself.
+
+    Attributes:
+      step: name or label of another step.
+      other_dump: the same kernel in the other directory.
+    """
+
+    step: str | None = None
+    target: str | None = None
+    entry: Entry | None = None
+    other_dump: bool = False
+
+
+BEFORE = Against()
+"""The previous text of the same compilation."""
+
+
+class Browser:
+    """One or two dump directories. May be used from several threads.
+
+    Raises:
+      DumpDirectoryError: one does not exist, is a file, or cannot be listed.
+    """
+
+    def __init__(self, *roots: Path) -> None:
+        self.roots = roots
+        self._readers: list[DumpReader] = [open_dumps(root) for root in roots]
+        self._read: OrderedDict[Entry, StoredKernel] = OrderedDict()
+        self._lock = threading.Lock()
+        self.entries: list[Entry] = []
+        self.take(self.listed())
+
+    def listed(self) -> list[Entry]:
+        """List the kernels, for `take`. A directory that has become unreadable keeps its list."""
+        found: list[Entry] = []
+        for i, reader in enumerate(self._readers):
+            try:
+                found += [Entry(i, name) for name in reader.names()]
+            except DumpDirectoryError:
+                found += [entry for entry in self.entries if entry.dump == i]
+        if len(self.roots) > 1:  # the same kernel of both directories is adjacent
+            found.sort(key=lambda e: (e.name, e.dump))
+        return found
+
+    def take(self, entries: list[Entry]) -> bool:
+        """Set the list of kernels. Returns whether it changed."""
+        before, self.entries = self.entries, entries
+        self.__dict__.pop("_known", None)
+        self.__dict__.pop("_by_kernel", None)
+        return entries != before
+
+    @cached_property
+    def _known(self) -> frozenset[Entry]:
+        return frozenset(self.entries)
+
+    @cached_property
+    def _by_kernel(self) -> dict[tuple[int, str], list[Entry]]:
+        found: dict[tuple[int, str], list[Entry]] = {}
+        for entry in self.entries:
+            found.setdefault((entry.dump, kernel_name(entry.name)), []).append(entry)
+        return found
+
+    def forget(self, entry: Entry) -> None:
+        """Drop a kernel from the cache."""
+        with self._lock:
+            self._read.pop(entry, None)
+
+    def stored(self, entry: Entry) -> StoredKernel:
+        """Return what the dump has of a kernel, through the cache."""
+        with self._lock:
+            found = self._read.get(entry)
+            if found is not None:
+                self._read.move_to_end(entry)
+                return found
+        found = self.glance(entry)
+        with self._lock:
+            self._read[entry] = found
+            while len(self._read) > CACHED:
+                self._read.popitem(last=False)
+        return found
+
+    def glance(self, entry: Entry) -> StoredKernel:
+        """Read a kernel without caching it, for going through all kernels."""
+        return self._readers[entry.dump].read(entry.name)
+
+    def texts(self, entry: Entry) -> Iterator[StoredText]:
+        """Yield the texts of a kernel for all targets, found by the names of their files."""
+        return self._readers[entry.dump].texts(entry.name)
+
+    def runs(self, dump: int) -> Iterator[RunRecord]:
+        """Yield what tests and scripts recorded in a directory."""
+        return self._readers[dump].iter_runs()
+
+    def named(self, dump: int, name: str) -> list[Entry]:
+        """Return the kernels in a directory with this folder name or kernel name."""
+        exact = Entry(dump, name)
+        return [exact] if exact in self._known else self._by_kernel.get((dump, name), [])
+
+    def compilation(self, entry: Entry, target: str | None) -> StoredCompilation | None:
+        """Return the compilation for a target, else the first failed one, else the first."""
+        found = self.stored(entry).compilations
+        for compilation in found:
+            if compilation.target == target:
+                return compilation
+        failed = (c for c in found if c.compilation is None or not c.compilation.ok)
+        return next(failed, found[0] if found else None)
+
+    def target(self, entry: Entry, wanted: str | None) -> str | None:
+        """Return the target to show where `wanted` is asked for."""
+        compilation = self.compilation(entry, wanted)
+        return compilation.target if compilation else None
+
+    def steps(self, entry: Entry, target: str | None) -> list[KernelStep]:
+        """Return the stages of a kernel and its passes for a target."""
+        stored = self.stored(entry)
+        compilation = self.compilation(entry, target)
+        name = compilation.target if compilation else None
+        stages = (stage for stage in STAGES if stored.stage_path(stage, name) is not None)
+        steps = [KernelStep(label=stage, stage=stage) for stage in stages]
+        if compilation is None:
+            return steps
+        if compilation.compilation is not None:
+            passes = compilation.compilation.passes
+            steps += [KernelStep(label=f"{p.number:02d} {p.name}", pass_=p) for p in passes]
+        for path in compilation.others():
+            label = LOG if path.name == layout.LOG else path.stem
+            steps.append(KernelStep(label=label, file=path))
+        if self.failure(entry, target) is not None or compilation.problem:
+            steps.append(KernelStep(label=ERROR))
+        return steps
+
+    def file(self, place: TextPlace) -> DumpFile:
+        """Return the file of a text.
+
+        Raises:
+          PallasDebugError: there is none.
+        """
+        stored = self.stored(place.entry)
+        compilation = self.compilation(place.entry, place.target)
+        step = place.step
+        if step.stage is not None:
+            file = stored.stage_file(step.stage, compilation.target if compilation else None)
+            if not is_there(file.path):
+                raise PallasDebugError(f"{stored.name} has no {step.stage}")
+            return file
+        if step.file is not None:
+            if compilation is not None and step.file.is_relative_to(compilation.folder):
+                return compilation.named(str(step.file.relative_to(compilation.folder)))
+            return DumpFile(path=step.file, root=self.roots[place.entry.dump])
+        if step.pass_ is None or compilation is None:
+            raise PallasDebugError(f"{stored.name} has no file for {step.label}")
+        return compilation.file(step.pass_)
+
+    def path(self, place: TextPlace) -> Path:
+        """Return the path of a text, to be shown or passed to a program.
+
+        Raises:
+          PallasDebugError: there is none.
+        """
+        return self.file(place).path
+
+    def size(self, place: TextPlace) -> int:
+        """Return the size of a text in bytes; 0 if it is in no file."""
+        try:
+            return self.path(place).stat().st_size
+        except (OSError, ValueError, PallasDebugError):
+            return 0
+
+    def text(self, place: TextPlace) -> str:
+        """Return a text, or the reason why it cannot be read."""
+        if place.step.label == ERROR:
+            return self._error(place)
+        try:
+            return self.file(place).text()
+        except (OSError, PallasDebugError) as error:
+            return str(error)
+
+    def _error(self, place: TextPlace) -> str:
+        compilation = self.compilation(place.entry, place.target)
+        failure = self.failure(place.entry, place.target)
+        if failure is None:
+            return (compilation.problem if compilation else None) or "it compiled"
+        where = f"\n{failure.source}" if failure.source else ""
+        return f"{failure.type} at {failure.stage}{where}\n\n{failure.message}"
+
+    def lines(self, place: TextPlace) -> list[str]:
+        """Return the lines of a text."""
+        return self.text(place).removesuffix("\n").split("\n")
+
+    def failing(self, entry: Entry, target: str | None, steps: Sequence[KernelStep]) -> int | None:
+        """Return the step at which to open a failed kernel: the failing pass, or the last text."""
+        if self.failure(entry, target) is None:
+            return None
+        for i, step in enumerate(steps):
+            if step.failed:
+                return i
+        texts = [i for i, step in enumerate(steps) if step.pass_ or step.stage]
+        return texts[-1] if texts else len(steps) - 1 if steps else None
+
+    def failure(self, entry: Entry, target: str | None) -> Failure | None:
+        """Return why a kernel failed for a target, or None."""
+        compilation = self.compilation(entry, target)
+        found = compilation.compilation if compilation else None
+        return found.failure if found else None
+
+    # Diffs.
+
+    def before(self, place: TextPlace) -> TextPlace | None:
+        """Return the last different text of the same compilation."""
+        steps = self.steps(place.entry, place.target)
+        labels = [s.label for s in steps]
+        if place.step.label not in labels or not place.step.of_kernel:
+            return None
+        earlier = [s for s in steps[: labels.index(place.step.label)] if s.changed]
+        return (
+            TextPlace(entry=place.entry, target=place.target, step=earlier[-1]) if earlier else None
+        )
+
+    def twin(self, entry: Entry) -> Entry | None:
+        """Return the same kernel in the other directory, by folder name or by kernel name."""
+        if len(self.roots) < 2:
+            return None
+        other = 1 - entry.dump
+        if Entry(other, entry.name) in self._known:
+            return Entry(other, entry.name)
+        alike = self._by_kernel.get((other, kernel_name(entry.name)), [])
+        return alike[0] if len(alike) == 1 else None
+
+    def base(self, place: TextPlace, against: Against) -> TextPlace | None:
+        """Return what a text is compared with, if it exists."""
+        if against == BEFORE:
+            return self.before(place)
+        entry = self.twin(place.entry) if against.other_dump else against.entry or place.entry
+        if entry is None:
+            return None
+        step = against.step or place.step.name
+        target = self.target(entry, against.target or place.target)
+        if against.target not in (None, target):
+            return None
+        found = (s for s in self.steps(entry, target) if step in (s.name, s.label))
+        return next((TextPlace(entry=entry, target=target, step=s) for s in found), None)
+
+    def change(self, old: TextPlace, new: TextPlace, *, noise: bool) -> list[str]:
+        """Return a unified diff of two texts.
+
+        Args:
+          noise: whether value numbers, locations and the order of attributes count.
+        """
+        from pallas_debug.ir import diff  # slow to import
+        from pallas_debug.ir.normal import NOISE
+
+        found = diff.diff(self.lines(old), self.lines(new), ignore=() if noise else NOISE)
+        names = self.label(old, new), self.label(new, old)
+        lines = list(found.unified(*names))
+        except_noise = "" if noise else IGNORING_NOISE
+        return lines or [f"{names[1]} is the same as {names[0]}{except_noise}"]
+
+    def label(self, place: TextPlace, other: TextPlace) -> str:
+        """Return a label that tells a text from another."""
+        parts = [place.step.label]
+        if place.entry != other.entry or place.target != other.target:
+            parts.insert(0, place.target or "no target")
+        if place.entry.name != other.entry.name:
+            parts.insert(0, place.entry.name)
+        if place.entry.dump != other.entry.dump:
+            parts.insert(0, str(self.roots[place.entry.dump]))
+        return " ".join(parts)
+
+    # The source.
+
+    def source_file(self, entry: Entry) -> str | None:
+        """Return the file of the kernel's function, as the compiler names it."""
+        kernel = self.stored(entry).kernel
+        return kernel.source.file if kernel and kernel.source else None
+
+    def source_lines(self, entry: Entry) -> list[str]:
+        """Return the lines of that file as dumped, or a message if it was not."""
+        try:
+            return self.stored(entry).stage_text("source").removesuffix("\n").split("\n")
+        except PallasDebugError as error:
+            return [str(error)]
+
+    # The command line.
+
+    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
+        """Return the command that prints a text, or its diff from `base`."""
+        first = base or place
+        if first.step.file is not None and first.step.label != LOG:
+            return shlex.join(["cat", str(first.step.file)])
+        words = [str(self.roots[first.entry.dump]), step_argument(first.step)]
+        options = ["--kernel", first.entry.name]
+        options += ["--target", first.target] if first.target else []
+        if base is None:
+            return shlex.join(["pallas-debug", "show", *words, *options])
+        if base.entry == place.entry and base.target == place.target:
+            words.append(step_argument(place.step))
+        elif base.entry == place.entry:
+            options += ["--against", place.target or ""]
+        else:
+            other = self.roots[place.entry.dump] / place.entry.name
+            options += ["--against", str(other / place.target if place.target else other)]
+        return shlex.join(["pallas-debug", "diff", *words, *options])
+
+
+IGNORING_NOISE = " except for value numbers, locations and the order of attributes"
+
+
+class SingleFile(Browser):
+    """A text file that belongs to no kernel."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        super().__init__()
+        self.roots = (file,)
+
+    def listed(self) -> list[Entry]:
+        return [Entry(0, self._file.name)]
+
+    def glance(self, entry: Entry) -> StoredKernel:
+        name = self._file.name
+        kernel = Kernel(name=name, digest="", primitive="unknown")
+        return StoredKernel(name=name, folder=self._file.absolute().parent, kernel=kernel)
+
+    def texts(self, entry: Entry) -> Iterator[StoredText]:
+        return iter(())
+
+    def runs(self, dump: int) -> Iterator[RunRecord]:
+        return iter(())
+
+    def named(self, dump: int, name: str) -> list[Entry]:
+        return []
+
+    def steps(self, entry: Entry, target: str | None) -> list[KernelStep]:
+        return [KernelStep(label=self._file.name, file=self._file)]
+
+    def file(self, place: TextPlace) -> DumpFile:
+        return DumpFile(path=self._file, root=None)  # named by the user, so links are followed
+
+    def command(self, place: TextPlace, base: TextPlace | None = None) -> str:
+        return shlex.join(["pallas-debug", "browse", str(self._file)])
+
+
+def kernel_name(folder: str) -> str:
+    """Return `softmax` for the folder `softmax-1f2e3d4c`."""
+    name, dash, digest = folder.rpartition("-")
+    return name if dash and len(digest) == 8 else folder
+
+
+def step_argument(step: KernelStep) -> str:
+    """Return a step as the command line takes it."""
+    return f"{step.pass_.number}" if step.pass_ is not None else step.label

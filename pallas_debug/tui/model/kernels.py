@@ -1,0 +1,317 @@
+"""The list of kernels: rows, filter and order; in pairs where two directories are browsed.
+
+Kernels are listed by the names of their folders. What is in the folders is read for the rows on
+the screen only, and for all of them, in steps, once a filter or order needs it. A row is small and
+stays in memory; the documents behind it do not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from pallas_debug.store import StoredCompilation, StoredKernel
+from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model.browser import Browser, Entry
+
+OK, FAILED, UNKNOWN = "✓", "✗", "?"
+"""Marks of a target: compiled, failed, unreadable."""
+
+Status = Literal["ok", "failed", "unread"]
+_STATUSES: dict[str, Status] = {OK: "ok", FAILED: "failed", UNKNOWN: "unread"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KernelRow:
+    """What the list shows of a kernel.
+
+    Attributes:
+      targets: each with its mark.
+      grid: `4×2`; empty if there is none.
+      failing: stage and pass of the first target that failed.
+      problem: whether one of its documents cannot be read.
+    """
+
+    name: str
+    targets: tuple[tuple[str, str], ...]
+    grid: str = ""
+    failing: str = ""
+    problem: bool = False
+
+    @property
+    def mark(self) -> str:
+        """The worst mark of its targets."""
+        marks = {mark for _, mark in self.targets}
+        if FAILED in marks:
+            return FAILED
+        return UNKNOWN if self.problem or UNKNOWN in marks or not marks else OK
+
+    @property
+    def failed(self) -> bool:
+        return self.mark == FAILED
+
+    def status(self) -> Status:
+        return _STATUSES[self.mark]
+
+
+def row_of(stored: StoredKernel) -> KernelRow:
+    """Return the row of a kernel."""
+    grid = stored.kernel.grid if stored.kernel else ()
+    sizes = ["?" if size is None else str(size) for size in grid]
+    return KernelRow(
+        name=stored.name,
+        targets=tuple((c.target, _mark(c)) for c in stored.compilations),
+        grid="×".join(sizes),
+        failing=next(filter(None, map(_failing, stored.compilations)), ""),
+        problem=stored.problem is not None,
+    )
+
+
+def _mark(stored: StoredCompilation) -> str:
+    if stored.compilation is None:
+        return UNKNOWN
+    return OK if stored.compilation.ok else FAILED
+
+
+def _failing(stored: StoredCompilation) -> str:
+    """Return the stage and pass that failed, such as `compile infer-vector-layout`."""
+    compilation = stored.compilation
+    failure = compilation.failure if compilation else None
+    if compilation is None or failure is None:
+        return ""
+    failed = next((p.name for p in compilation.passes if p.failed), failure.last_pass)
+    return f"{failure.stage} {failed}" if failed else failure.stage
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelFilter:
+    """A filter for kernels; all conditions must hold.
+
+    Attributes:
+      text: the filter as typed.
+      words: parts of the kernel's name, in lower case.
+      target: part of a target's name.
+      status: start of the status for such a target.
+      test: part of the name of a test or script that used the kernel.
+    """
+
+    text: str = ""
+    words: tuple[str, ...] = ()
+    target: str | None = None
+    status: str | None = None
+    test: str | None = None
+
+    @classmethod
+    def of(cls, text: str) -> KernelFilter:
+        """Parse `soft target:v5e status:failed test:grad`; other words are parts of the name."""
+        pairs: dict[str, str] = {}
+        words = []
+        for word in text.lower().split():
+            key, colon, value = word.partition(":")
+            if colon and key in ("target", "status", "test"):
+                if value:
+                    pairs[key] = value
+            else:
+                words.append(word)
+        return cls(text=text.strip(), words=tuple(words), **pairs)
+
+    @property
+    def reads(self) -> bool:
+        """Whether it needs the rows of kernels."""
+        return self.target is not None or self.status is not None
+
+    def takes_name(self, name: str) -> bool:
+        low = name.lower()
+        return all(word in low for word in self.words)
+
+    def takes_row(self, row: KernelRow) -> bool:
+        """Return whether a matching target has the wanted status."""
+        if not self.reads:
+            return True
+        statuses = [
+            _STATUSES[mark]
+            for name, mark in row.targets
+            if self.target is None or self.target in name.lower()
+        ]
+        if self.status is None:
+            return bool(statuses)
+        if not row.targets and self.target is None:
+            statuses = [row.status()]
+        return any(status.startswith(self.status) for status in statuses)
+
+    def takes_tests(self, tests: Collection[str]) -> bool:
+        return self.test is None or any(self.test in test.lower() for test in tests)
+
+
+class KernelLine(NamedTuple):
+    """A kernel in the list, as one directory has it or both do."""
+
+    entries: tuple[Entry, ...]
+
+    @property
+    def name(self) -> str:
+        return self.entries[0].name
+
+    @property
+    def dumps(self) -> str:
+        """The directories that have it: `A`, `B` or `AB`."""
+        return "".join("AB"[entry.dump] for entry in self.entries)
+
+
+class KernelList:
+    """The kernels of a browser in the order in which they are listed.
+
+    Attributes:
+      total: number of kernels, those of both directories counted twice.
+      shown: kernels that pass the filter, in order.
+      shared: number of kernels in `A`, in `B` and in `AB`, for two directories.
+      wanted: the filter.
+      failed_first: whether failed kernels come first.
+      tests: for each kernel's folder, the tests that used it. Set from outside.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._rows: dict[Entry, KernelRow] = {}
+        self._failed: set[Entry] = set()
+        self.wanted = KernelFilter()
+        self.failed_first = False
+        self.tests: Mapping[str, Collection[str]] = {}
+        self.shown: list[KernelLine] = []
+        self.shared: Counter[str] = Counter()
+        self.reload()
+
+    def reload(self) -> None:
+        """Take over the browser's list of kernels."""
+        self.lines = list(_paired(self._browser))
+        self.total = len(self._browser.entries)
+        self._names = [" ".join(e.name for e in line.entries).lower() for line in self.lines]
+        if len(self._browser.roots) > 1:
+            self.shared = Counter(line.dumps for line in self.lines)
+        if self._rows:
+            known = {entry for line in self.lines for entry in line.entries}
+            self._rows = {entry: row for entry, row in self._rows.items() if entry in known}
+            self._failed &= known
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Filter and sort by what has been read so far."""
+        wanted = self.wanted
+        self.shown = [*self.lines]
+        if wanted.words:
+            named = list(zip(self.lines, self._names, strict=True))
+            for word in wanted.words:
+                named = [pair for pair in named if word in pair[1]]
+            self.shown = [line for line, _ in named]
+        if wanted.text:
+            takes = self._takes()
+            self.shown = [line for line in self.shown if any(map(takes, line.entries))]
+        if self.failed_first:
+            self.shown.sort(key=lambda line: not self.failed(line))
+
+    def _takes(self) -> Callable[[Entry], bool]:
+        """Return the filter as a function, which caches results: there are many equal rows."""
+        wanted, rows = self.wanted, self._rows
+        cache: dict[tuple[object, bool], bool] = {}
+
+        def takes(entry: Entry) -> bool:
+            # With two directories, the words may be found in two different names.
+            if len(wanted.words) > 1 and not wanted.takes_name(entry.name):
+                return False
+            if wanted.test is not None:
+                tests = self.tests.get(entry.name)
+                if not tests or not wanted.takes_tests(tests):
+                    return False
+            if not wanted.reads:
+                return True
+            row = rows.get(entry)
+            if row is None:
+                return False
+            key = row.targets, row.problem
+            if key not in cache:
+                cache[key] = wanted.takes_row(row)
+            return cache[key]
+
+        return takes
+
+    # Rows.
+
+    def known(self, entry: Entry) -> KernelRow | None:
+        """Return the row of a kernel if it has been read."""
+        return self._rows.get(entry)
+
+    def learn(self, entry: Entry) -> KernelRow:
+        """Return the row of a kernel, and read it if necessary."""
+        row = self._rows.get(entry)
+        if row is None:
+            row = self._rows[entry] = row_of(self._browser.glance(entry))
+            if row.failed:
+                self._failed.add(entry)
+        return row
+
+    def forget(self, entry: Entry) -> None:
+        """Drop the row of a kernel."""
+        self._rows.pop(entry, None)
+        self._failed.discard(entry)
+
+    def failed(self, line: KernelLine) -> bool:
+        """Return whether a kernel is known to have failed, in either directory."""
+        return not self._failed.isdisjoint(line.entries)
+
+    @property
+    def read(self) -> int:
+        """Number of rows read."""
+        return len(self._rows)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all rows have been read."""
+        return self.read >= self.total
+
+    @property
+    def failures(self) -> int:
+        """Number of kernels known to have failed."""
+        return len(self._failed)
+
+    def read_all(self, stopped: Callable[[], bool]) -> None:
+        """Read all rows until `stopped()`. Runs in a worker."""
+        throttle = Throttle()
+        for line in [*self.shown, *self.lines]:
+            for entry in line.entries:
+                if stopped():
+                    return
+                if entry not in self._rows:
+                    self.learn(entry)
+                    throttle.rest()
+
+    def find_failed(self, start: int, direction: int, stopped: Callable[[], bool]) -> int | None:
+        """Return the position of the next or previous failed kernel, wrapping around.
+
+        Reads the rows on the way. Runs in a worker.
+        """
+        throttle = Throttle()
+        shown = self.shown
+        for step in range(1, len(shown) + 1):
+            at = (start + direction * step) % len(shown)
+            if stopped():
+                return None
+            for entry in shown[at].entries:
+                if entry not in self._rows:
+                    self.learn(entry)
+                    throttle.rest()
+            if self.failed(shown[at]):
+                return at
+        return None
+
+
+def _paired(browser: Browser) -> Iterator[KernelLine]:
+    """Yield a line for each kernel, and one for two that are each other's twins."""
+    for entry in browser.entries:
+        twin = browser.twin(entry)
+        both = twin is not None and browser.twin(twin) == entry
+        if twin is None or not both:
+            yield KernelLine((entry,))
+        elif entry.dump == 0:
+            yield KernelLine((entry, twin))

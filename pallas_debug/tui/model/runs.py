@@ -1,0 +1,149 @@
+"""Findings and prints of runs, as a list that leads to kernels and lines."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from pallas_debug.model import Finding, PrintRecord, RunRecord, SourceLine
+from pallas_debug.store.layout import RUNS, clean
+from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model.browser import Browser, Entry, kernel_name
+
+MAX_LISTED = 10_000
+"""Maximum number of findings and prints that are listed; all are counted."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RunEvent:
+    """A finding or a print of a run.
+
+    Attributes:
+      entry: the kernel, if the directory has it.
+      place: grid point and loop iteration.
+      other: the second location of a finding that has two.
+    """
+
+    kind: Literal["finding", "print"]
+    run: str
+    test: str
+    kernel: str
+    entry: Entry | None
+    source: SourceLine | None
+    place: str
+    text: str
+    other: SourceLine | None = None
+
+    @property
+    def line(self) -> str:
+        """`rows.py:12`, or empty."""
+        return f"{PurePath(self.source.file).name}:{self.source.line}" if self.source else ""
+
+    @property
+    def searched(self) -> str:
+        """The text that filters are matched with."""
+        parts = (self.kind, self.test, self.kernel, self.line, self.place, self.text)
+        return " ".join(parts).lower()
+
+
+class Runs:
+    """Findings and prints that tests and scripts recorded in the directories of a browser.
+
+    Attributes:
+      results: the first `MAX_LISTED`; within a run, findings come first.
+      count: number of findings and prints.
+      records: number of tests and scripts.
+      tests: for each kernel's folder, the tests and scripts that used it.
+      flags: for each kernel's folder, the number of findings.
+      whole: whether all have been read.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop everything, to be read again."""
+        self.results: list[RunEvent] = []
+        self.count = 0
+        self.records = 0
+        self.tests: dict[str, set[str]] = {}
+        self.flags: dict[str, int] = {}
+        self.whole = False
+        self._stamp = self._times()
+
+    def stale(self) -> bool:
+        """Return whether the records changed since they were read."""
+        return self._times() != self._stamp
+
+    def _times(self) -> list[int]:
+        """Return the modification times of the runs' folders."""
+        times = []
+        for root in self._browser.roots:
+            with contextlib.suppress(OSError), os.scandir(root / RUNS) as folders:
+                times += sorted(folder.stat().st_mtime_ns for folder in folders)
+        return times
+
+    def read(self, stopped: Callable[[], bool]) -> None:
+        """Read all records until `stopped()`. Runs in a worker."""
+        throttle = Throttle()
+        for dump in range(len(self._browser.roots)):
+            for record in self._browser.runs(dump):
+                if stopped():
+                    return
+                self._add(dump, record)
+                throttle.rest()
+        self.whole = True
+
+    def _add(self, dump: int, record: RunRecord) -> None:
+        self.records += 1
+        for folder in record.kernels:
+            self.tests.setdefault(folder, set()).add(record.name)
+        results: list[Finding | PrintRecord] = [*record.findings, *record.prints]
+        for found in results:
+            entry = self._entry(dump, record, found.kernel)
+            if isinstance(found, Finding) and entry is not None:
+                self.flags[entry.name] = self.flags.get(entry.name, 0) + found.count
+            self.count += 1
+            if len(self.results) < MAX_LISTED:
+                self.results.append(_result(record, found, entry))
+
+    def _entry(self, dump: int, record: RunRecord, kernel: str) -> Entry | None:
+        """Find a kernel by name: one that the run used, else the only one of that name."""
+        name = clean(kernel)
+        used = [folder for folder in record.kernels if kernel_name(folder) == name]
+        for folder in used:
+            if found := self._browser.named(dump, folder):
+                return found[0]
+        found = self._browser.named(dump, name)
+        return found[0] if len(found) == 1 else None
+
+    def matching(self, text: str) -> list[RunEvent]:
+        """Return the results that contain all of these words."""
+        words = text.lower().split()
+        if not words:
+            return self.results
+        return [r for r in self.results if all(word in r.searched for word in words)]
+
+
+def _result(record: RunRecord, found: Finding | PrintRecord, entry: Entry | None) -> RunEvent:
+    is_finding = isinstance(found, Finding)
+    place = str(found.grid_point) if found.grid_point else ""
+    if found.loop:
+        place = f"{place} loop {found.loop}".strip()
+    text = f"{found.kind}: {found.message}" if isinstance(found, Finding) else found.text
+    return RunEvent(
+        kind="finding" if is_finding else "print",
+        run=record.run,
+        test=record.name,
+        kernel=found.kernel,
+        entry=entry,
+        source=found.source,
+        place=place,
+        text=text.replace("\n", " "),
+        other=found.other if isinstance(found, Finding) else None,
+    )

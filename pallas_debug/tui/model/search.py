@@ -1,0 +1,315 @@
+"""A search over many texts: the passes of a kernel, or all kernels.
+
+It runs in a worker thread and can be stopped at any time. Hits stay after the list of them is
+closed, for `n` and `N`. All hits are counted; the first ones are listed, and more as the user comes
+near the last.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from pallas_debug.errors import PatternError
+from pallas_debug.ir.patterns import Query
+from pallas_debug.store import StoredText
+from pallas_debug.tui.model import Throttle
+from pallas_debug.tui.model.browser import Browser, Entry, KernelStep
+
+if TYPE_CHECKING:
+    from pallas_debug.ir.search import Hit
+
+AHEAD = 1000
+"""Number of hits to list at first, and to add at a time."""
+
+Scope = Literal["kernel", "all"]
+
+Job = Callable[[Callable[[], bool]], None]
+"""Work for a thread, which ends once the function that it is given returns True."""
+
+
+class TextHit(NamedTuple):
+    """A line with a hit.
+
+    Attributes:
+      target: name of its folder; None for a text that is the same for all targets.
+      stage: `jaxpr`, `13-infer-vector-layout`.
+    """
+
+    entry: Entry
+    target: str | None
+    stage: str
+    hit: Hit
+
+    @property
+    def path(self) -> Path:
+        return self.hit.path
+
+    @property
+    def line(self) -> int:
+        """Line number, from 0."""
+        return self.hit.line - 1
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The line before the match, the match, and the line after it."""
+        return self.hit.parts
+
+
+class _Unlisted(NamedTuple):
+    """A text with hits after `line` that are not listed."""
+
+    entry: Entry
+    text: StoredText
+    line: int = 0
+
+
+class DumpSearch:
+    """The latest search over many texts.
+
+    Attributes:
+      hits: listed hits, in the order of kernels, targets and stages.
+      count: number of hits.
+      texts: number of texts with a hit.
+      searched: number of texts searched.
+      problems: number of texts that could not be read.
+      at: index of the current hit; -1 before the first.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._lock = threading.Lock()
+        self._query = Query(text="")
+        self.scope: Scope = "all"
+        self.entry: Entry | None = None
+        self.clear()
+
+    def clear(self) -> None:
+        """Stop the search and drop its hits."""
+        self._token: object = None
+        self._listing: object = None
+        self._unlisted: deque[_Unlisted] = deque()
+        self.hits: list[TextHit] = []
+        self.count = self.texts = self.searched = self.problems = 0
+        self.at = -1
+        self.text = ""
+        self.running = self.stopped = False
+
+    @property
+    def active(self) -> bool:
+        """Whether something has been searched for."""
+        return bool(self.text)
+
+    def stop(self) -> bool:
+        """Stop the search. Returns whether it was running."""
+        ran = self.running
+        self._token = None
+        self.running = False
+        self.stopped = self.stopped or ran
+        return ran
+
+    def dismiss(self) -> bool:
+        """Stop a running search, or drop its hits. Returns whether there was one."""
+        if self.stop():
+            return True
+        was_active = self.active
+        self.clear()
+        return was_active
+
+    def begin(self, text: str, scope: Scope, entry: Entry | None) -> Job:
+        """Set what to search for. Returns the search, to be run in a worker.
+
+        Args:
+          text: a regular expression, or literal text if it is not a valid one.
+          entry: the kernel to search, or to start from.
+        """
+        self.clear()
+        self.text, self.scope, self.entry = text, scope, entry
+        if not text:
+            return lambda stopped: None
+        query = self._query = query_of(text)
+        token = self._token = object()
+        self.running = True
+        return lambda stopped: self._run(
+            query, entry, lambda: stopped() or self._token is not token
+        )
+
+    def _run(self, query: Query, entry: Entry | None, stopped: Callable[[], bool]) -> None:
+        from pallas_debug.ir import search
+
+        throttle = Throttle()
+        known: dict[Path, tuple[Entry, StoredText]] = {}
+        last: Path | None = None
+        texts = self._texts(entry, stopped)
+
+        def listed() -> Iterator[Path]:
+            while len(self.hits) < AHEAD and (found := next(texts, None)):
+                known.clear()  # the engine asks for a text when it is done with the one before
+                known[found[1].path] = found
+                yield found[1].path
+
+        found: list[Hit] = []  # of one chunk, so that the lock is taken once for all
+        for event in search.search(listed(), query, opened=lambda path: known[path][1].open()):
+            if isinstance(event, search.Hit):
+                found.append(event)
+                continue
+            with self._lock:
+                if stopped():
+                    return
+                if found:
+                    self._take(found, *known[event.path], event.path is not last)
+                    found, last = [], event.path
+                if event.done:
+                    self.searched += 1
+                    self.problems += event.problem is not None
+            throttle.rest()
+        # Enough is listed: counting the hits of the other texts is faster than finding them.
+        known.clear()
+
+        def counted() -> Iterator[Path]:
+            for entry, text in texts:
+                known[text.path] = entry, text
+                yield text.path
+
+        for path, count, problem in search.count(
+            counted(), query, opened=lambda path: known[path][1].open()
+        ):
+            with self._lock:
+                if stopped():
+                    return
+                here = known.pop(path)
+                if count:
+                    self._unlisted.append(_Unlisted(*here))
+                self.count += count
+                self.texts += count > 0
+                self.searched += 1
+                self.problems += problem is not None
+            throttle.rest()
+        with self._lock:
+            if not stopped():
+                self.running = False
+
+    def _take(self, hits: list[Hit], entry: Entry, text: StoredText, is_new: bool) -> None:
+        self.count += len(hits)
+        self.texts += is_new
+        kept = hits[: max(AHEAD - len(self.hits), 0)]
+        self._list(kept, entry, text)
+        if len(kept) < len(hits) and not self._unlisted:
+            self._unlisted.append(_Unlisted(entry, text, self.hits[-1].hit.line))
+
+    def _list(self, hits: list[Hit], entry: Entry, text: StoredText) -> None:
+        self.hits += [TextHit(entry, text.target, text.stage, hit) for hit in hits]
+
+    def near_end(self) -> Job | None:
+        """Return a job that lists more hits, if the current one is near the last that is listed."""
+        if self._listing or not self._unlisted or self.at < len(self.hits) - AHEAD // 2:
+            return None
+        token = self._listing = object()
+        unlisted = self._unlisted
+
+        def run(stopped: Callable[[], bool]) -> None:
+            try:
+                self._list_more(unlisted, lambda: stopped() or self._listing is not token)
+            finally:
+                if self._listing is token:
+                    self._listing = None
+
+        return run
+
+    def _list_more(self, unlisted: deque[_Unlisted], stopped: Callable[[], bool]) -> None:
+        from pallas_debug.ir import search
+
+        throttle = Throttle()
+        wanted = len(self.hits) + AHEAD
+        while unlisted and len(self.hits) < wanted:
+            entry, text, line = unlisted[0]
+            found: list[Hit] = []
+            for event in search.search([text.path], self._query, opened=_opener(text)):
+                if isinstance(event, search.Hit):
+                    if event.line > line:
+                        found.append(event)
+                    continue
+                with self._lock:
+                    if stopped():
+                        return
+                    kept = found[: wanted - len(self.hits)]
+                    self._list(kept, entry, text)
+                    if len(kept) < len(found):
+                        unlisted[0] = _Unlisted(entry, text, self.hits[-1].hit.line)
+                        break
+                    found = []
+                    if event.done:
+                        unlisted.popleft()
+                throttle.rest()
+
+    def _texts(
+        self, entry: Entry | None, stopped: Callable[[], bool]
+    ) -> Iterator[tuple[Entry, StoredText]]:
+        """Yield the texts to search: of one kernel, or of all starting from it."""
+        entries = [entry] if entry is not None else []
+        if self.scope == "all":
+            listed = self._browser.entries
+            at = listed.index(entry) if entry in listed else 0
+            entries = [*listed[at:], *listed[:at]]
+        for of in entries:
+            if stopped():
+                return
+            for text in self._browser.texts(of):
+                yield of, text
+
+    @property
+    def status(self) -> str:
+        """`3/41 in 12 texts, 1,204 searched`."""
+        if not self.active:
+            return ""
+        at = f"{self.at + 1:,}/" if self.at >= 0 else ""
+        state = ", searching" if self.running else ", stopped" if self.stopped else ""
+        listed = len(self.hits)
+        first = f", the first {listed:,} listed" if self.count > listed else ""
+        broken = f", {self.problems:,} cannot be read" if self.problems else ""
+        texts = "text" if self.texts == 1 else "texts"
+        return (
+            f"{at}{self.count:,} in {self.texts:,} {texts}, {self.searched:,} searched"
+            f"{broken}{first}{state}"
+        )
+
+    def next(self, direction: int) -> TextHit | None:
+        """Go to the next or previous hit, wrapping around; None if the next is not listed yet."""
+        if not self.hits or (direction > 0 and self.at == len(self.hits) - 1 and self._unlisted):
+            return None
+        if self.at < 0:
+            self.at = 0 if direction > 0 else len(self.hits) - 1
+        else:
+            self.at = (self.at + direction) % len(self.hits)
+        return self.hits[self.at]
+
+
+def query_of(text: str) -> Query:
+    """Return a query with smart case; literal if the text is not a valid regular expression."""
+    query = Query(text=text, ignore_case=None)
+    try:
+        query.compiled()
+    except PatternError:
+        return Query(text=text, literal=True, ignore_case=None)
+    return query
+
+
+def step_of(browser: Browser, found: TextHit) -> tuple[str | None, KernelStep | None]:
+    """Return the target and step of a hit."""
+    compilations = browser.stored(found.entry).compilations
+    names = (c.target for c in compilations if found.target in (c.folder.name, c.target))
+    target = next(names, None)
+    for step in browser.steps(found.entry, target):
+        file = step.pass_.file if step.pass_ is not None else None
+        if step.file == found.path or (file and Path(file).name == found.path.name):
+            return target, step
+        if step.stage == found.stage:
+            return target, step
+    return target, None
+
+
+def _opener(text: StoredText) -> Callable[[Path], int]:
+    return lambda _: text.open()

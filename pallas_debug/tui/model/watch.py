@@ -1,0 +1,121 @@
+"""Directories that are being written: which kernels and passes are new.
+
+Modification times tell whether a directory has to be listed again. Of the kernels, only the
+displayed one is checked.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallas_debug.store.layout import KERNEL
+from pallas_debug.tui.model.browser import Browser, Entry
+
+MAX_DEPTH = 2
+"""Levels of folders to check below a kernel's: a target's, and its passes'."""
+
+MAX_FOLDERS = 100
+"""Maximum number of folders to check in each."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DumpChange:
+    """What changed in the directories.
+
+    Attributes:
+      entries: the new list of kernels; None if it may not have changed.
+      new: kernels that were not known, oldest first.
+      is_changed: whether the folder of the displayed kernel changed.
+    """
+
+    entries: list[Entry] | None
+    new: list[Entry]
+    is_changed: bool
+
+
+class Watch:
+    """Checks the directories for changes.
+
+    Attributes:
+      new: kernels added since the start, or since `clear`.
+    """
+
+    def __init__(self, browser: Browser) -> None:
+        self._browser = browser
+        self._known = set(browser.entries)
+        self._roots = self._times(browser.roots)
+        self._shown: Entry | None = None
+        self._below: tuple[float, ...] = ()
+        self._is_looking = False
+        self.new: list[Entry] = []
+
+    def begin(self) -> bool:
+        """Return whether a check may start, which is not while another one is running."""
+        was_looking, self._is_looking = self._is_looking, True
+        return not was_looking
+
+    def look(self, entry: Entry | None, folder: Path | None) -> DumpChange:
+        """Check the directories, and the folder of the displayed kernel. Runs in a worker.
+
+        The first check of a kernel finds no change.
+        """
+        entries, new = None, []
+        times = self._times(self._browser.roots)
+        if times != self._roots:
+            self._roots = times
+            entries = self._browser.listed()
+            new = sorted(set(entries) - self._known, key=self._age)
+        before, self._below = self._below, self._times(self._folders(folder))
+        was, self._shown = self._shown, entry
+        return DumpChange(
+            entries=entries, new=new, is_changed=was == entry and before != self._below
+        )
+
+    def take(self, found: DumpChange) -> bool:
+        """End a check, and pass the new list to the browser. Returns whether it changed."""
+        self._is_looking = False
+        if found.entries is None or not self._browser.take(found.entries):
+            return False
+        self._known = set(found.entries)
+        self.new = [e for e in self.new if e in self._known] + found.new
+        return True
+
+    def clear(self) -> None:
+        """Stop reporting the new kernels found so far."""
+        self.new = []
+
+    def _age(self, entry: Entry) -> float:
+        return _time(self._browser.roots[entry.dump] / entry.name)
+
+    def _times(self, paths: Iterable[Path]) -> tuple[float, ...]:
+        return tuple(map(_time, paths))
+
+    def _folders(self, folder: Path | None) -> Iterator[Path]:
+        """Yield a kernel's folder and those in it; for raw dumps, only the one that holds all."""
+        if folder is None:
+            return
+        is_raw = folder in self._browser.roots and not (folder / KERNEL).is_file()
+        yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
+
+
+def _time(path: Path) -> float:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _folders(folder: Path, depth: int) -> Iterator[Path]:
+    yield folder
+    if not depth:
+        return
+    try:
+        with os.scandir(folder) as entries:
+            inner = sorted(e.path for e in entries if e.is_dir(follow_symlinks=False))
+    except OSError:
+        return
+    for path in inner[:MAX_FOLDERS]:
+        yield from _folders(Path(path), depth - 1)

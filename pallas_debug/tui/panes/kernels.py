@@ -1,0 +1,344 @@
+"""The list of kernels: result, name and targets of each."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import ClassVar
+
+from textual import work
+from textual.geometry import Region
+from textual.reactive import reactive
+from textual.strip import Strip
+from textual.worker import get_current_worker
+
+from pallas_debug.tui.model.browser import Browser, Entry
+from pallas_debug.tui.model.kernels import (
+    FAILED,
+    OK,
+    UNKNOWN,
+    KernelFilter,
+    KernelLine,
+    KernelList,
+    KernelRow,
+)
+from pallas_debug.tui.model.runs import Runs
+from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.lists import ListPane
+
+BUDGET = 0.02
+"""Seconds per frame for reading rows; the others are read in the background and drawn later."""
+
+FEW = 500
+"""Maximum number of kernels whose rows are all read at the start, so that they can be counted."""
+
+_MIN_NAME = 10
+"""Minimum number of cells for a name, even if its targets do not fit then."""
+
+TICK = 0.2
+"""Seconds between progress reports."""
+
+SWITCH_INTERVAL = 0.001
+"""Seconds for which a busy worker may keep the interpreter from the UI thread."""
+
+FLAG = "⚑"
+"""Marks a kernel with findings."""
+
+_STYLES = {OK: "kernels--ok", FAILED: "kernels--failed", UNKNOWN: "kernels--unknown"}
+
+
+class KernelPane(ListPane):
+    """Kernels: for each a mark, name, targets, and more if there is room."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "kernels--ok",
+        "kernels--failed",
+        "kernels--unknown",
+        "kernels--flag",
+        "kernels--more",
+    }
+    DEFAULT_CSS = """
+    KernelPane {
+        & .kernels--ok { color: $text-success; }
+        & .kernels--failed { color: $text-error; text-style: bold; }
+        & .kernels--unknown { color: $text-warning; }
+        & .kernels--flag { color: $text-warning; text-style: bold; }
+        & .kernels--more { text-style: dim; }
+    }
+    """
+
+    filter_hint = "part of the name, target:v5e, status:failed, test:NAME"
+
+    side: reactive[int] = reactive(0)
+    """Directory to show a kernel from if both have it."""
+
+    def __init__(self, browser: Browser, *, id: str) -> None:
+        super().__init__(id=id)
+        self._browser = browser
+        self.list = KernelList(browser)
+        self.runs = Runs(browser)
+        self._draw_until = 0.0
+        self._unread: list[Entry] = []
+        self._reading = False
+        self._seeking = False
+
+    def on_mount(self) -> None:
+        sys.setswitchinterval(SWITCH_INTERVAL)
+        if self.list.total <= FEW:
+            self.call_after_refresh(self.read_all)
+        self.list.tests = self.runs.tests
+        self.call_after_refresh(self._read_runs)
+        self._update_note()
+
+    def on_resize(self) -> None:
+        super().on_resize()
+        self._update_note()
+
+    # The list and its cursor.
+
+    @property
+    def count(self) -> int:
+        return len(self.list.shown)
+
+    @property
+    def line(self) -> KernelLine | None:
+        """The line under the cursor."""
+        return self.list.shown[self.cursor] if self.count else None
+
+    @property
+    def current(self) -> Entry | None:
+        """The kernel under the cursor."""
+        line = self.line
+        if line is None:
+            return None
+        return next((e for e in line.entries if e.dump == self.side), line.entries[0])
+
+    def select(self, entry: Entry) -> bool:
+        """Move the cursor to a kernel, and remove a filter that hides it.
+
+        Posts no message: the caller shows the kernel. Returns whether it is in the list.
+        """
+        listed = self.list
+        if all(entry not in line.entries for line in listed.shown):
+            listed.wanted = KernelFilter()
+            listed.arrange()
+            self._update_note()
+        at = next((i for i, line in enumerate(listed.shown) if entry in line.entries), None)
+        if at is None:
+            return False
+        self.set_reactive(KernelPane.side, entry.dump)
+        self.changed(keep=at)
+        return True
+
+    def reload(self) -> None:
+        """Take over the browser's list of kernels."""
+        before = self.current, self.line
+        self.list.reload()
+        self._show(*before)
+        if self.runs.stale():
+            self.runs.forget()
+            self.list.tests = self.runs.tests
+            self._read_runs()
+
+    def rearrange(self) -> None:
+        """Filter and sort again; the cursor stays on its kernel."""
+        before = self.current, self.line
+        self.list.arrange()
+        self._show(*before)
+
+    def _show(self, current: Entry | None, line: KernelLine | None) -> None:
+        shown = self.list.shown
+        keep = self.cursor if line is not None else 0
+        if line is not None and line not in shown[keep : keep + 1] and line in shown:
+            keep = shown.index(line)
+        self._update_note()
+        self.changed(keep=keep)
+        if self.current != current:
+            self.post_message(self.Moved(self))
+
+    def watch_side(self) -> None:
+        self.refresh()
+        if self.is_mounted and self.line is not None and len(self.line.entries) > 1:
+            self.post_message(self.Moved(self))
+
+    # Filter and order.
+
+    @property
+    def filter_text(self) -> str:
+        return self.list.wanted.text
+
+    def filter(self, text: str) -> None:
+        self.list.wanted = KernelFilter.of(text)
+        if self.list.wanted.reads:
+            self.read_all()
+        self.rearrange()
+
+    def dismiss(self) -> bool:
+        if self._seeking:
+            self._seeking = False
+            self.workers.cancel_group(self, "seek")
+            self._update_note()
+            return True
+        if super().dismiss():
+            return True
+        if self.list.failed_first:
+            self.failed_first(False)
+            return True
+        return False
+
+    def failed_first(self, wanted: bool) -> None:
+        """Sort failed kernels before the others, or all by name."""
+        self.list.failed_first = wanted
+        if wanted:
+            self.read_all()
+        self.rearrange()
+
+    def next_failed(self, direction: int) -> None:
+        """Move the cursor to the next or previous failed kernel, once it is found."""
+        if self.count:
+            self._seeking = True
+            self._seek(direction)
+
+    @work(thread=True, exclusive=True, group="seek")
+    def _seek(self, direction: int) -> None:
+        worker = get_current_worker()
+        at = self.list.find_failed(self.cursor, direction, lambda: worker.is_cancelled)
+        if not worker.is_cancelled:
+            self.call_later(self._found, at)
+
+    def _found(self, at: int | None) -> None:
+        self._seeking = False
+        self._update_note()
+        if at is None:
+            self.note = "no kernel failed"
+        elif at < self.count:
+            self.cursor = at
+
+    # Reading in the background.
+
+    def read_all(self) -> None:
+        """Read the rows of all kernels."""
+        if not self._reading and not self.list.whole:
+            self._reading = True
+            self._read_rows()
+
+    @work(thread=True, group="rows")
+    def _read_rows(self) -> None:
+        worker = get_current_worker()
+        reported = time.monotonic()
+
+        def stopped() -> bool:
+            nonlocal reported
+            if time.monotonic() - reported > TICK and not worker.is_cancelled:
+                reported = time.monotonic()
+                self.call_later(self._rows_read)
+            return worker.is_cancelled
+
+        self.list.read_all(stopped)
+        if not worker.is_cancelled:
+            self.call_later(self._all_rows_read)
+
+    def _rows_read(self) -> None:
+        if self.list.wanted.reads or self.list.failed_first:
+            self.rearrange()
+        self._update_note()
+
+    def _all_rows_read(self) -> None:
+        self._reading = False
+        self._rows_read()
+        self.refresh()
+
+    @work(thread=True, exclusive=True, group="runs")
+    def _read_runs(self) -> None:
+        worker = get_current_worker()
+        self.runs.read(lambda: worker.is_cancelled)
+        self.call_later(self.rearrange if self.list.wanted.test else self.refresh)
+
+    @work(thread=True, group="screen")
+    def _read_unread(self) -> None:
+        """Read the rows that were drawn as unknown."""
+        wanted, self._unread = self._unread, []
+        for entry in wanted:
+            self.list.learn(entry)
+        self.call_later(self.refresh)
+
+    def _update_note(self) -> None:
+        listed = self.list
+        parts = []
+        if listed.wanted.text:
+            parts.append(f"{self.count:,}/{len(listed.lines):,} {listed.wanted.text}")
+        if listed.failed_first:
+            parts.append(f"failed first: {listed.failures:,}")
+        if self._reading and not listed.whole:
+            parts.append(f"read {listed.read:,}/{listed.total:,}")
+        elif self._seeking:
+            parts.append("looking for one that failed")
+        if len(self._browser.roots) > 1:
+            parts.append(_shared(listed.shared))
+        elif not parts and self.count > self.size.height > 0:
+            failed = f", {listed.failures:,} failed" if listed.failures and listed.whole else ""
+            parts.append(f"{self.count:,} kernels{failed}")
+        self.note = "  ".join(parts)
+
+    # Drawing.
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._draw_until = time.monotonic() + BUDGET
+        strips = super().render_lines(crop)
+        if self._unread:
+            self.call_later(self._read_unread)
+        return strips
+
+    def _row(self, entry: Entry) -> KernelRow | None:
+        row = self.list.known(entry)
+        if row is None and time.monotonic() < self._draw_until:
+            return self.list.learn(entry)
+        if row is None and entry not in self._unread:
+            self._unread.append(entry)
+        return row
+
+    def cells(self, line: int) -> Cells:
+        shown = self.list.shown[line]
+        rows = [self._row(entry) for entry in shown.entries]
+        known = [row for row in rows if row is not None]
+        mark = _worst([row.mark for row in known]) or "…"
+        before: Cells = [(f"{mark} ", _STYLES.get(mark, "kernels--more"))]
+        if len(self._browser.roots) > 1:
+            before.insert(0, (f"{shown.dumps:2} ", "kernels--more"))
+        after: Cells = []
+        if flags := sum(self.runs.flags.get(entry.name, 0) for entry in shown.entries):
+            after.append((f" {FLAG}{flags}", "kernels--flag"))
+        after.append(("  ", ""))
+        more: Cells = []
+        if len(known) == len(rows):
+            after += _targets(known)
+            more += [(f" grid {row.grid}", "kernels--more") for row in known[:1] if row.grid]
+            more += [(f"  {row.failing}", "kernels--failed") for row in known[:1] if row.failing]
+        # The last blank may be cut off; the mark that the line goes on must be visible.
+        room = self.columns + (not more) - sum(len(text) for text, _ in (*before, *after))
+        name = shown.name
+        if not self.panned and len(name) > room:  # keep the targets visible, unless panned
+            name = fitted(name, max(room, _MIN_NAME))
+        return [*before, (name, ""), *after, *more]
+
+
+def _worst(marks: list[str]) -> str:
+    return next((mark for mark in (FAILED, UNKNOWN, OK) if mark in marks), "")
+
+
+def _targets(rows: list[KernelRow]) -> Cells:
+    """Return the targets with their marks: two where the directories differ."""
+    names = dict.fromkeys(name for row in rows for name, _ in row.targets)
+    cells: Cells = []
+    for name in names:
+        marks = [dict(row.targets).get(name, "·") for row in rows]
+        shown = marks[0] if len(set(marks)) == 1 else "".join(marks)
+        cells.append((f"{shown}{name} ", _STYLES[_worst(marks) or OK]))
+    return cells
+
+
+def _shared(counts: Mapping[str, int]) -> str:
+    """Return `10 in both, 1 only in A`."""
+    only = [f"{counts[side]:,} only in {side}" for side in "AB" if counts[side]]
+    return ", ".join([f"{counts['AB']:,} in both", *only])

@@ -1,0 +1,316 @@
+"""The list of steps: stages and passes of a kernel, and how each changed its operations."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from textual import work
+from textual.reactive import reactive
+from textual.timer import Timer
+from textual.worker import get_current_worker
+
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.ir.operations import LONG, guess_kind, name_of, read_line
+from pallas_debug.tui.model import DEBOUNCE, Throttle
+from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, TextPlace
+from pallas_debug.tui.model.kernels import FAILED
+from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.lists import ListPane, aligned
+
+TICK = 0.2
+"""Seconds between progress reports."""
+
+CACHED = 400
+"""Texts whose operation counts stay in memory."""
+
+MAX_BYTES = 64_000_000
+"""Maximum size of a text whose operations are counted."""
+
+READABLE = 22
+"""Cells of a name that distinguish most passes."""
+
+_MARK = 2
+_WIDTHS = 9, 10, 11, 11
+"""Cells for what most passes changed, and for operations, bytes and milliseconds."""
+
+_HEAD = 1 << 14
+_PIECE = 1 << 18
+
+Stamp = tuple[Path, int, int]
+"""A file's path, modification time and size."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OperationChange:
+    """How a pass changed the number of operations.
+
+    Attributes:
+      operations: number of operations after the pass.
+      added, removed: how many operations of some name were added and removed; both 0 if only
+        operands or attributes changed; None if there is no text before.
+    """
+
+    operations: int
+    added: int | None = None
+    removed: int | None = None
+
+    @property
+    def label(self) -> str:
+        """`+1,612 -3`, or `~` if the counts are equal."""
+        return self._label(lambda number: f"{number:,}")
+
+    @property
+    def short(self) -> str:
+        """`+1.6k -3`."""
+        return self._label(_short)
+
+    def _label(self, number: Callable[[int], str]) -> str:
+        if self.added is None or self.removed is None:
+            return ""
+        counts = (("+", self.added), ("-", self.removed))
+        return " ".join(f"{sign}{number(count)}" for sign, count in counts if count) or "~"
+
+
+def _short(number: int) -> str:
+    if number < 1000:
+        return str(number)
+    return f"{number / 1000:.1f}k" if number < 9950 else f"{number / 1000:,.0f}k"
+
+
+def operation_change(before: Counter[str] | None, after: Counter[str]) -> OperationChange:
+    """Compare the operations counted before and after a pass."""
+    if before is None:
+        return OperationChange(operations=after.total())
+    return OperationChange(
+        operations=after.total(),
+        added=(after - before).total(),
+        removed=(before - after).total(),
+    )
+
+
+def count_operations(opened: Callable[[], int], stopped: Callable[[], bool]) -> Counter[str] | None:
+    """Count the operations of a text by name, in constant memory; None if stopped.
+
+    Args:
+      opened: opens the text and returns a descriptor.
+
+    Raises:
+      OSError, PallasDebugError: the file cannot be read.
+    """
+    counts: Counter[str] = Counter()
+    throttle = Throttle()
+    with os.fdopen(opened(), "rb") as file:
+        kind = guess_kind(file.read(_HEAD).decode(errors="replace"))
+        file.seek(0)
+        while lines := file.readlines(_PIECE):
+            for data in lines:
+                text = data[:LONG].decode(errors="replace").rstrip("\n")
+                if kind == "bundles":
+                    counts.update(operation.name for operation in read_line(text, kind))
+                elif name := name_of(text, kind):
+                    counts[name] += 1
+                throttle.rest()
+            if stopped():
+                return None
+    return counts
+
+
+class StepPane(ListPane):
+    """Stages and passes of a kernel. Passes that changed nothing are dimmed, or hidden.
+
+    As far as there is room, each pass shows the operations that it added and removed, how many
+    there are, the size of the text, and the time taken.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "steps--same",
+        "steps--failed",
+        "steps--size",
+        "steps--change",
+    }
+    DEFAULT_CSS = """
+    StepPane {
+        & .steps--same { text-style: dim; }
+        & .steps--size { text-style: dim; }
+        & .steps--change { color: $text-accent; }
+        & .steps--failed { color: $text-error; text-style: bold; }
+    }
+    """
+
+    only_changed: reactive[bool] = reactive(False)
+
+    def __init__(self, *, id: str) -> None:
+        super().__init__(id=id)
+        self.all_steps: list[KernelStep] = []
+        self.steps: list[KernelStep] = []
+        self.changes: dict[str, OperationChange] = {}
+        """By label, as far as they are known."""
+        self._wanted = ""
+        self._timer: Timer | None = None
+        self._counts: OrderedDict[Stamp, Counter[str]] = OrderedDict()
+
+    @property
+    def count(self) -> int:
+        return len(self.steps)
+
+    @property
+    def current(self) -> KernelStep | None:
+        return self.steps[self.cursor] if self.steps else None
+
+    def show(self, steps: list[KernelStep], at: KernelStep | None) -> None:
+        """Show steps, with the cursor on the one most like `at`."""
+        self.all_steps = steps
+        self.changes = {}
+        if at is not None and at.failed and not self._takes(at):
+            self._wanted = ""
+        if at is not None and all(step.label != at.label for step in steps):
+            at = next((step for step in steps if step.name == at.name), None)
+        self._filter(at)
+
+    def select(self, label: str) -> bool:
+        """Move the cursor to a step, even a hidden one. Returns whether it exists."""
+        found = next((step for step in self.all_steps if label in (step.label, step.name)), None)
+        if found is None:
+            return False
+        if not self._takes(found):
+            self._wanted = ""
+            self.set_reactive(StepPane.only_changed, False)
+        self._filter(found)
+        return True
+
+    # Filter.
+
+    @property
+    def filter_text(self) -> str:
+        return self._wanted
+
+    def filter(self, text: str) -> None:
+        before = self.current
+        self._wanted = text.strip().lower()
+        self._filter(before)
+        if self.current != before:
+            self.post_message(self.Moved(self))
+
+    def watch_only_changed(self) -> None:
+        self._filter(self.current)
+
+    def _takes(self, step: KernelStep) -> bool:
+        if not all(word in step.label.lower() for word in self._wanted.split()):
+            return False
+        return step.changed or step.failed or not self.only_changed
+
+    def _filter(self, at: KernelStep | None) -> None:
+        self.steps = [step for step in self.all_steps if self._takes(step)]
+        labels = [step.label for step in self.steps]
+        keep = labels.index(at.label) if at is not None and at.label in labels else 0
+        parts = []
+        if self._wanted or self.only_changed:
+            parts.append(f"{len(self.steps)}/{len(self.all_steps)}")
+            parts += [self._wanted] if self._wanted else []
+            parts += ["only changes"] if self.only_changed else []
+        self.note = " ".join(parts)
+        self.changed(keep=keep)
+
+    def next_changed(self, direction: int) -> None:
+        """Move the cursor to the next or previous step that changed something."""
+        steps = range(self.cursor + direction, self.count if direction > 0 else -1, direction)
+        found = next((i for i in steps if self.steps[i].changed), None)
+        if found is not None:
+            self.cursor = found
+
+    # Operation counts.
+
+    def count_changes(self, browser: Browser, entry: Entry, target: str | None) -> None:
+        """Count the operations of all steps in the background, after `DEBOUNCE`."""
+        self.workers.cancel_group(self, "changes")
+        if self._timer is not None:
+            self._timer.stop()
+        steps = self.all_steps
+        places = [TextPlace(entry=entry, target=target, step=step) for step in steps]
+        self._timer = self.set_timer(DEBOUNCE, partial(self._count, browser, places, steps))
+
+    @work(thread=True, exclusive=True, group="changes")
+    def _count(self, browser: Browser, places: list[TextPlace], steps: list[KernelStep]) -> None:
+        worker = get_current_worker()
+        before: Counter[str] | None = None
+        made: dict[str, OperationChange] = {}
+        reported = time.monotonic()
+        for place in places:
+            step = place.step
+            if not step.changed or not step.of_kernel or step.stage == "source":
+                continue
+            try:
+                counts = self._counted(browser, place, lambda: worker.is_cancelled)
+            except (OSError, ValueError, PallasDebugError):
+                counts = None
+            if worker.is_cancelled:
+                return
+            if counts is None:
+                before = None
+                continue
+            made[step.label] = operation_change(before if step.pass_ else None, counts)
+            before = counts if step.pass_ else None
+            if time.monotonic() - reported > TICK:
+                reported = time.monotonic()
+                self.call_later(self._set_changes, steps, dict(made))
+        self.call_later(self._set_changes, steps, made)
+
+    def _counted(
+        self, browser: Browser, place: TextPlace, stopped: Callable[[], bool]
+    ) -> Counter[str] | None:
+        """Count the operations of a text through the cache; None if it is too large."""
+        file = browser.file(place)
+        status = file.path.stat()
+        stamp = (file.path, status.st_mtime_ns, status.st_size)
+        counts = self._counts.get(stamp)
+        if counts is None and status.st_size <= MAX_BYTES:
+            counts = count_operations(file.open, stopped)
+        if counts is not None:
+            self._counts[stamp] = counts
+            while len(self._counts) > CACHED:
+                self._counts.popitem(last=False)
+        return counts
+
+    def _set_changes(self, steps: list[KernelStep], made: dict[str, OperationChange]) -> None:
+        if steps is self.all_steps:
+            self.changes = made
+            self.refresh()
+
+    # Drawing.
+
+    @property
+    def _shown_columns(self) -> int:
+        """Number of columns after the names: at least one, and the same for all rows."""
+        ends = itertools.accumulate(width + 1 for width in _WIDTHS)
+        return max(1, sum(_MARK + READABLE + end <= self.columns for end in ends))
+
+    def cells(self, line: int) -> Cells:
+        step = self.steps[line]
+        known = self.changes.get(step.label)
+        if step.pass_ is None:
+            count = [(f"{known.operations:>7,} ops", "steps--size")] if known else []
+            return aligned([("  ", ""), (step.label, "")], count, self.columns)
+        if not step.changed:
+            name = fitted(step.label, min(len(step.label), self.columns - 4))
+            return [(f"  {name} =", "steps--same")]
+        change = known.label if known else ""
+        if known and len(change) > self.columns - _MARK - 1 - min(len(step.label), READABLE):
+            change = known.short
+        seconds = step.pass_.seconds
+        columns = [
+            (change, "steps--change"),
+            (f"{known.operations:>6,} ops" if known else " " * 10, "steps--size"),
+            (f"{step.pass_.size:>9,} B", "steps--size"),
+            ("" if seconds is None else f"{seconds * 1000:>8,.1f} ms", "steps--size"),
+        ][: self._shown_columns]
+        mark = (f"{FAILED} ", "steps--failed") if step.failed else ("  ", "")
+        label = (step.label, "steps--failed" if step.failed else "")
+        return aligned([mark, label], columns, self.columns)

@@ -1,0 +1,478 @@
+"""The text of a stage or pass: lines of any number and length, and what is known about them.
+
+Only lines on the screen are read and highlighted. What needs the whole text (uses of a value, lines
+that come from a Python line, regions to fold) is computed once the text is shown, in the background
+if it takes long, and not at all for very large texts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from pathlib import PurePath
+from typing import ClassVar
+
+from textual import work
+from textual.reactive import reactive
+from textual.strip import Strip
+
+from pallas_debug.ir.operations import Module, guess_kind, read_line
+from pallas_debug.ir.text import Document
+from pallas_debug.model import SourceLine
+from pallas_debug.tui.widgets.cells import KINDS, Cells, Mark, marked, spans, without_locations
+from pallas_debug.tui.widgets.find import FindView
+from pallas_debug.tui.widgets.lines import MAX_LINE, DocumentLines, Folds, HitLines, Lines
+from pallas_debug.tui.widgets.lineview import ViewMessage, breathe
+
+MAX_LINKED = 4_000_000
+"""Maximum size in bytes of a text that is parsed as a whole."""
+
+AT_ONCE = 5_000
+"""Maximum number of lines that are parsed before the text is drawn."""
+
+WATCH_EVERY = 1.0
+"""Seconds between checks whether the file changed."""
+
+_HEAD = 60
+_REPORT_EVERY = 0.3
+"""Seconds between progress reports, each of which redraws the screen."""
+
+_NOTICES = {
+    "replaced": "The file was replaced or truncated while it was shown; this is the new text.",
+    "gone": "The file was deleted; this is the text as it was.",
+}
+
+
+class TextPane(FindView):
+    """The text of a step; marks hits, and the values of the line under the cursor."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "text--number",
+        "text--hit",
+        "text--defined",
+        "text--same",
+        "text--origin",
+        "text--folded",
+        "text--region",
+        "text--notice",
+        *(f"text--{kind}" for kind in KINDS),
+    }
+    DEFAULT_CSS = """
+    TextPane {
+        & .text--number { text-style: dim; }
+        & .text--hit { background: $warning; color: $background; text-style: bold; }
+        & .text--same { color: $text-accent; text-style: bold underline; }
+        & .text--defined { color: $text-accent; text-style: bold reverse; }
+        & .text--origin { color: $text-accent; text-style: bold; }
+        & .text--folded { color: $text-warning; text-style: italic; }
+        & .text--region { color: $text-accent; text-style: bold; }
+        & .text--notice { background: $warning; color: $background; }
+        & .text--comment { text-style: dim italic; }
+        & .text--location { text-style: dim; }
+        & .text--string { color: $text-success; }
+        & .text--value { color: $text-accent; }
+        & .text--operation { color: $text-primary; text-style: bold; }
+        & .text--type { color: $text-secondary; }
+        & .text--literal { color: $text-warning; }
+        & .text--label { color: $text-secondary; text-style: bold; }
+        &:nocolor .text--hit { text-style: bold reverse underline; }
+        &:nocolor .text--notice { text-style: reverse; }
+    }
+    """
+
+    folded: reactive[bool] = reactive(True)
+    """Whether locations are folded, except on the line under the cursor."""
+
+    class Changed(ViewMessage):
+        """The text changed, or more is known about it: `state`, `linked`, `count`."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.notice = ""
+        """What happened to the file while it was shown."""
+        self.module = Module([])
+        """The parsed text; without lines as long as it is not parsed."""
+        self._kind = self.module.kind
+        self.is_diff = False
+        self._folds = Folds()
+        self._only: HitLines | None = None
+        self._values: dict[str, int | None] = {}
+        self._origin: frozenset[int] = frozenset()
+        self._ends: tuple[int, ...] = ()
+        self._wanted: int | None = None
+
+    def on_mount(self) -> None:
+        self.set_interval(WATCH_EVERY, self.look)
+        self._begin(self.cursor)
+
+    # The source.
+
+    @property
+    def count(self) -> int:
+        return self.source.count
+
+    def show(
+        self, lines: Sequence[str] | Document | Lines, *, is_diff: bool = False, keep: int = 0
+    ) -> None:
+        """Show lines, with the cursor on line `keep`.
+
+        The caller closes a document once another text is shown.
+
+        Args:
+          is_diff: the lines are not a stage of a kernel, and are not parsed.
+        """
+        if isinstance(lines, Document):
+            lines = DocumentLines(lines)
+        self.source = Lines(lines) if isinstance(lines, Sequence) else lines
+        self.notice = ""
+        self.is_diff = is_diff
+        self.set_reactive(TextPane.panned, 0)
+        self._begin(keep)
+
+    def line(self, number: int) -> str:
+        """Return a line, up to `MAX_LINE`."""
+        return self.source.text(number)
+
+    @property
+    def state(self) -> str:
+        """What is in progress or unavailable, in a few words."""
+        source = self.source
+        parts = []
+        if source.indexed < source.size:
+            parts.append(f"reading, {source.indexed * 100 // source.size} %")
+        if self.searching:
+            parts.append("searching")
+        if source.size > MAX_LINKED:
+            parts.append(
+                f"no values, regions and Python lines: the text has {source.size / 1e6:,.0f} MB, "
+                f"the limit is {MAX_LINKED / 1e6:,.0f} MB"
+            )
+        elif self.count and not (self.linked or self.is_diff):
+            parts.append("parsing")
+        if self.problem:
+            parts.append(self.problem)
+        return "; ".join(parts)
+
+    @property
+    def linked(self) -> bool:
+        """Whether values, regions and Python lines are known."""
+        return bool(self.module.lines)
+
+    def _begin(self, keep: int = 0) -> None:
+        """Show the source from the start, and drop what is known about another text."""
+        self.module = Module([])
+        self._folds, self._only = Folds(), None
+        self._values, self._origin = {}, frozenset()
+        self._wanted = keep
+        if self.is_running:
+            self.workers.cancel_group(self, "index")
+            self.workers.cancel_group(self, "links")
+        complete = self.source.index()
+        head = [self.source.text(n) for n in range(min(self.count, _HEAD))]
+        self._kind = guess_kind("\n".join(head))
+        self._reach()
+        self._link(complete)
+        self._search_again()
+        if not complete and self.is_running:
+            self._index()
+
+    @work(exclusive=True, group="index")
+    async def _index(self) -> None:
+        reported = time.monotonic()
+        while not self.source.index():
+            if time.monotonic() - reported > _REPORT_EVERY:
+                reported = time.monotonic()
+                self._reach()
+                self.post_message(self.Changed(self))
+            await breathe()
+        self._link(True)
+        self._reach()
+        self.post_message(self.Changed(self))
+
+    def _reach(self) -> None:
+        """Move the cursor to the requested line, or towards it as far as lines are indexed."""
+        wanted = self._wanted
+        complete = self.source.indexed >= self.source.size
+        if wanted is not None and (complete or self.count > wanted >= 0):
+            self._wanted = None
+        if wanted is not None and wanted < 0:
+            wanted = self.count - 1
+        before = self.cursor
+        if wanted is not None:
+            self._widen_to(wanted)
+        self.changed(keep=wanted)
+        self._mark_values()
+        if self.cursor != before:
+            self.post_message(self.Moved(self))
+
+    def go_to(self, line: int) -> None:
+        """Move the cursor to a line, from 0, or -1 for the last, as soon as it is indexed."""
+        self._wanted = line
+        self._reach()
+
+    def go_to_hit(self, line: int) -> None:
+        if line < self.count:
+            self.cursor = line
+        else:  # the search is ahead of the index
+            self.go_to(line)
+
+    def action_go(self, line: int) -> None:
+        if line < 0 and self.source.indexed < self.source.size:
+            self.go_to(line)
+        else:
+            super().action_go(line)
+
+    # Changes of the file.
+
+    @property
+    def room(self) -> int:
+        return max(self.size.height - bool(self.notice), 1)
+
+    def look(self) -> None:
+        """Check whether the file changed, and show the change."""
+        before = self.notice
+        at_end = 0 < self.count == self.cursor + 1
+        try:
+            fate = self.source.grow()
+        except OSError as error:
+            self.notice = f"The file cannot be read any more: {error.strerror or error}."
+            fate = "same"
+        self.notice = _NOTICES.get(fate, self.notice)
+        if fate == "replaced":
+            self._begin(self.cursor)
+        elif fate == "grown":
+            self.notice = ""
+            self.module = Module([])  # folds are kept
+            self._wanted = -1 if at_end else None
+            self._index()
+            self._search_on()
+        if fate == "grown" or self.notice != before:
+            self.changed()
+            self.post_message(self.Changed(self))
+
+    def dismiss(self) -> bool:
+        """Remove the notice. Returns whether there was one."""
+        had, self.notice = bool(self.notice), ""
+        self.changed()
+        return had
+
+    def _below(self) -> Strip:
+        return self.strip([(self.notice, "text--notice")], self.base)
+
+    # The parsed text.
+
+    def _link(self, complete: bool) -> None:
+        if self.is_diff or not complete or self.source.size > MAX_LINKED or not self.count:
+            return
+        module = Module(self.source.whole(), self._kind)
+        if self.count <= AT_ONCE:
+            self._set_module(module)
+        elif self.is_running:
+            self._link_in_background(module)
+
+    @work(exclusive=True, group="links")
+    async def _link_in_background(self, module: Module) -> None:
+        await asyncio.to_thread(module.make_tables)
+        self._set_module(module)
+
+    def _set_module(self, module: Module) -> None:
+        if len(module.lines) != self.count:  # another text is shown by now
+            return
+        self.module = module
+        self._folds = Folds(module.regions, folded=self._folds.folded)
+        self._mark_values()
+        self.changed()
+        self.post_message(self.Changed(self))
+
+    # Folding.
+
+    @property
+    def rows(self) -> int:
+        return (self._only or self._folds).rows(self.count)
+
+    def row_of(self, line: int) -> int:
+        return (self._only or self._folds).row_of(line)
+
+    def line_of(self, row: int) -> int:
+        return (self._only or self._folds).line_of(row)
+
+    def toggle_fold(self) -> None:
+        """Fold or unfold the innermost region around the cursor."""
+        start = self._folds.toggle(self.cursor)
+        if start is not None:
+            self.cursor = start
+            self.changed()
+
+    def fold_all(self) -> None:
+        """Fold every region."""
+        self._folds.fold_all()
+        self.changed()
+        self.cursor = self.line_of(self.row_of(self.cursor))
+
+    def unfold_all(self) -> None:
+        """Unfold every region."""
+        self._folds.unfold_all()
+        self.changed()
+
+    # Only lines with hits.
+
+    @property
+    def narrowed(self) -> bool:
+        """Whether only lines with hits, and some around them, are shown."""
+        return self._only is not None
+
+    def narrow(self, wanted: bool) -> None:
+        """Show only lines with hits, and some around them; or all lines."""
+        self._only = HitLines() if wanted and self.sought is not None else None
+        self.hits_changed()
+        self.changed()
+
+    def _widen_to(self, line: int) -> None:
+        """Show all lines if this one is hidden, unless it may turn out to be a hit."""
+        if self._only is not None and line not in self._only and not self.searching:
+            self.narrow(False)
+
+    def hits_changed(self) -> None:
+        if self._only is None:
+            return
+        if not (self.hits or self.searching):
+            self.problem = self.problem or "no line matches: showing all lines"
+            self.narrow(False)
+            return
+        self._only.extend(self.hits)
+        self.changed()
+
+    # Drawing.
+
+    def left_out(self, line: int) -> int:
+        """Skip the start of a huge line when it is panned."""
+        if self.wrap or self.panned < MAX_LINE or self.source.length(line) <= MAX_LINE:
+            return 0
+        return self.panned - self.panned % (MAX_LINE // 2)
+
+    def prefix(self, line: int) -> Cells:
+        number = f"{line + 1:>{len(str(self.count))}}"
+        mark, style = " ", "text--number"
+        if line in self._origin:
+            mark, style = "▌", "text--origin"
+        elif self._folds.hidden(line):
+            mark, style = "▸", "text--folded"
+        elif self._only is not None and self._only.opens(line):
+            mark, style = "┄", "text--folded"
+        elif line in self._ends:
+            mark, style = "╭╰"[line == self._ends[1]], "text--region"
+        return [(number, "text--number"), (mark, style)]
+
+    def cells(self, line: int) -> Cells:
+        start, width = self.left_out(line), self.columns
+        # A wrapped line is cut to one screen, less the row that says so.
+        room = max(self.room - 2, 1) * max(width - 10, 1)
+        shown = min(MAX_LINE, room) if self.wrap else MAX_LINE
+        text, length = self.source.window(line, start, start + shown)
+        rest = length - start - shown
+        # Most characters take a cell: highlight slightly more than fits on the screen.
+        seen = shown if self.wrap else width + self.panned - start + 256
+        parts: Cells = list(spans(text[:seen]))
+        parts = marked(parts, [] if start else self._value_marks(line, text))
+        parts = marked(parts, self.found_in(text[:seen]))
+        if self.folded and line != self.cursor:
+            parts = without_locations(parts)
+        cells: Cells = [(part, f"text--{kind}" if kind else "") for part, kind in parts]
+        if text[seen:]:
+            cells.append((text[seen:], ""))
+        if rest > 0:
+            cells.append((f" … {rest:,} more {self.source.unit}", "text--comment"))
+        if hidden := self._folds.hidden(line):
+            cells.append((f" … {hidden:,} lines", "text--folded"))
+        return cells
+
+    def _value_marks(self, line: int, text: str) -> list[Mark]:
+        """Mark the values of the cursor's line, and in a jaxpr all values."""
+        if self._kind != "jaxpr" and not any(name in text for name in self._values):
+            return []
+        marks: list[Mark] = []
+        for operation in read_line(text, self._kind):
+            for values, same in ((operation.results, "defined"), (operation.operands, "same")):
+                for value in values:
+                    if self._is_same(value.name, line):
+                        marks.append((value.start, value.stop, same))
+                    elif self._kind == "jaxpr":
+                        marks.append((value.start, value.stop, "value"))
+        return sorted(marks)
+
+    def _is_same(self, name: str, line: int) -> bool:
+        """Return whether a name refers to a value of the cursor's line."""
+        base = name.partition("#")[0]
+        if base not in self._values:
+            return False
+        return not self.linked or self.module.definition(base, line) == self._values[base]
+
+    def watch_folded(self) -> None:
+        self.refresh()
+
+    def watch_wrap(self) -> None:
+        self.set_reactive(TextPane.panned, 0)
+        super().watch_wrap()
+
+    # Values, and where lines come from.
+
+    def watch_cursor(self) -> None:
+        self._widen_to(self.cursor)
+        if self._folds.reveal(self.cursor):
+            self.changed()
+        self._wanted = None
+        self._mark_values()
+        super().watch_cursor()
+
+    def _mark_values(self) -> None:
+        """Find the values of the cursor's line, to be highlighted everywhere."""
+        self._values = {}
+        self._ends = ()
+        if not self.count:
+            return
+        region = self._folds.around(self.cursor)
+        self._ends = (region.start, region.stop) if region else ()
+        for operation in read_line(self.line(self.cursor), self._kind):
+            for value in (*operation.results, *operation.operands):
+                base = value.name.partition("#")[0]
+                known = self.module.definition(base, self.cursor) if self.linked else None
+                self._values[base] = known
+
+    def next_use(self) -> bool:
+        """Move the cursor to the next use of the line's result. Returns whether there is one."""
+        for operation in self.module.operations(self.cursor) if self.linked else ():
+            for value in operation.results:
+                uses = self.module.uses(value.name, self.cursor)
+                later = [line for line in uses if line > self.cursor]
+                if uses:
+                    self.cursor = later[0] if later else uses[0]
+                    return True
+        return False
+
+    def to_definition(self) -> bool:
+        """Move the cursor to the definition of the line's first operand, if there is one."""
+        for operation in self.module.operations(self.cursor) if self.linked else ():
+            for value in operation.operands:
+                line = self.module.definition(value.name, self.cursor)
+                if line is not None and line != self.cursor:
+                    self.cursor = line
+                    return True
+        return False
+
+    def mark_origin(self, lines: Sequence[int]) -> None:
+        """Mark the lines that come from a Python line."""
+        self._origin = frozenset(lines)
+        self.refresh()
+
+    @property
+    def origin(self) -> tuple[SourceLine, ...]:
+        """The Python line that the cursor's line comes from, and its callers."""
+        if not self.linked or self.source.length(self.cursor) > MAX_LINE:
+            return ()
+        return self.module.source(self.cursor)
+
+    @property
+    def origin_text(self) -> str:
+        """`kernel.py:120 ← api.py:33`."""
+        return " ← ".join(f"{PurePath(s.file).name}:{s.line}" for s in self.origin)

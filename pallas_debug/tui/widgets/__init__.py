@@ -1,0 +1,1 @@
+"""Generic views of lines: drawing, scrolling, searching, highlighting. They know no kernels."""

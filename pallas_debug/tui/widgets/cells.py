@@ -1,0 +1,200 @@
+"""Terminal cells: text from files made harmless, measured, cut, highlighted and marked.
+
+A dump may contain anything: escape sequences, bidirectional overrides, joiners, wide characters.
+Whatever a terminal would obey, or would measure differently than we do, is replaced by a picture.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterable, Sequence
+
+from rich.cells import cell_len, get_character_cell_size
+
+Cells = list[tuple[str, str]]
+"""A line in parts: each text with its kind or component class, `""` for plain text."""
+
+Mark = tuple[int, int, str]
+"""Start and stop of a part of a line, in characters, and its kind."""
+
+TAB = 8
+"""Columns between tab stops, as for `cat`."""
+
+UNSEEN = "�"
+"""Replaces characters without a picture: C1 controls, direction, joiners, surrogates."""
+
+_PICTURES: dict[int, str] = {i: chr(0x2400 + i) for i in range(32)} | {0x7F: chr(0x2421)}
+_PICTURES |= dict.fromkeys(
+    (
+        *range(0x80, 0xA0),
+        *(0xAD, 0x61C, 0x180E),
+        *range(0x200B, 0x2010),  # zero width, direction marks
+        *range(0x2028, 0x202F),  # line separators, bidirectional embeddings
+        *range(0x2060, 0x2070),  # joiners, bidirectional isolates
+        *(*range(0xFE00, 0xFE10), 0xFEFF, *range(0xFFF9, 0xFFFC)),
+        *range(0xD800, 0xE000),
+        *range(0x1F3FB, 0x1F400),  # skin tones combine with the preceding character
+        *range(0xE0000, 0xE0200),
+    ),
+    UNSEEN,
+)
+
+
+def visible(text: str) -> str:
+    """Replace everything that a terminal would obey."""
+    return text if text.isascii() and text.isprintable() else text.translate(_PICTURES)
+
+
+def without_tabs(parts: Iterable[tuple[str, str]]) -> Cells:
+    """Expand tabs to the next tab stop."""
+    parts = list(parts)
+    if not any("\t" in text for text, _ in parts):
+        return parts
+    found: Cells = []
+    column = 0
+    for text, kind in parts:
+        pieces = []
+        for number, piece in enumerate(text.split("\t")):
+            if number:
+                blanks = TAB - column % TAB
+                pieces.append(" " * blanks)
+                column += blanks
+            pieces.append(piece)
+            column += cells(piece)
+        found.append(("".join(pieces), kind))
+    return found
+
+
+def between(parts: Iterable[tuple[str, str]], start: int, stop: int) -> Cells:
+    """Return the characters of a line from `start` up to `stop`."""
+    found: Cells = []
+    at = 0
+    for text, kind in parts:
+        seen = text[max(start - at, 0) : max(stop - at, 0)]
+        if seen:
+            found.append((seen, kind))
+        at += len(text)
+        if at >= stop:
+            break
+    return found
+
+
+def cells(text: str) -> int:
+    """Return the width of a text on the screen."""
+    return len(text) if text.isascii() else cell_len(visible(text))
+
+
+def cuts(text: str, room: int) -> list[int]:
+    """Return the cells at which a line is cut into rows of `room`, never within a character.
+
+    The last one is the length of the text.
+    """
+    if text.isascii():
+        return [*range(room, len(text), room), len(text)]
+    found: list[int] = []
+    start = at = 0
+    for character in text:
+        size = get_character_cell_size(character)
+        if at + size - start > room and at > start:
+            found.append(at)
+            start = at
+        at += size
+    return [*found, at]
+
+
+def plain(parts: Iterable[tuple[str, str]]) -> str:
+    """Return the text of a line without styles."""
+    return "".join(text for text, _ in parts)
+
+
+def fitted(text: str, room: int) -> str:
+    """Return a text of exactly `room` characters: cut with `…`, or padded."""
+    if len(text) > room:
+        return text[: max(room - 1, 0)] + "…" * (room > 0)
+    return text.ljust(room)
+
+
+def marked(parts: Iterable[tuple[str, str]], marks: Sequence[Mark]) -> Cells:
+    """Overlay a line with marks, which are in order and may span several parts."""
+    if not marks:
+        return list(parts)
+    found: Cells = []
+    at = number = 0
+    for text, kind in parts:
+        start, stop = at, at + len(text)
+        while at < stop:
+            while number < len(marks) and marks[number][1] <= at:
+                number += 1
+            if number == len(marks) or marks[number][0] >= stop:
+                found.append((text[at - start :], kind))
+                at = stop
+                continue
+            first, last, over = marks[number]
+            if first > at:
+                found.append((text[at - start : first - start], kind))
+            at, end = max(first, at), min(last, stop)
+            found.append((text[at - start : end - start], over))
+            at = end
+    return found
+
+
+def outside(marks: Iterable[Mark], ranges: Sequence[tuple[int, int]]) -> list[Mark]:
+    """Cut out of the marks whatever lies in one of the ranges, which are in order."""
+    found: list[Mark] = []
+    for first, last, over in marks:
+        for start, stop in ranges:
+            if start >= last:
+                break
+            if first < start:
+                found.append((first, start, over))
+            first = max(first, stop)
+        if first < last:
+            found.append((first, last, over))
+    return found
+
+
+# Syntax highlighting: one set of rules for all stages, as MLIR, jax, LLO and Python differ little
+# in what colour helps with.
+
+KINDS = ("comment", "location", "string", "value", "operation", "type", "literal", "label")
+
+_FOLDED = "loc(…)"
+
+_RULES = re.compile(
+    r"(?P<location>\bloc\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\"|\((?:[^()\"]|\"(?:[^\"\\]|\\.)*\""
+    r"|\((?:[^()]|\([^()]*\))*\))*\))*\))"
+    r"|(?P<string>\"(?:[^\"\\]|\\.)*\")"
+    r"|(?P<comment>//.*|(?:(?<=\s)|^)#\s.*|;;|/\*(?! loc\()[^*]*\*/)"
+    r"|(?P<value>%[\w$.-]+(?::\d+)?(?:#\d+)?|\^bb\d+)"
+    r"|(?P<label>\$region\d+|#allocation\d+|^= control target .*|^L[HB]: .*)"
+    r"|(?P<type>\b(?:tensor|vector|memref|tuple)<[^=]*?>(?=[\s,)>}]|$)|![\w.]+(?:<[^>]*>)?"
+    r"|\b[a-zA-Z]+\d*\[[\d,]*\]|\b(?:[iuf]\d{1,2}|bf16|index)\b)"
+    r"|(?P<operation>\b(?:[a-z_]\w*\.)+[a-z_]\w*\b|(?<== )[a-z_]\w*\b)"
+    r"|(?P<literal>(?<![\w.])-?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?\b|\b0x[0-9A-Fa-f]+\b"
+    r"|\b(?:true|false|None|dense)\b)"
+)
+
+
+@functools.lru_cache(maxsize=1024)  # every cursor move draws the same lines
+def spans(line: str) -> Sequence[tuple[str, str]]:
+    """Return the parts of a line, each with one of `KINDS` or `""`."""
+    parts: Cells = []
+    end = 0
+    for match in _RULES.finditer(line):
+        parts.append((line[end : match.start()], ""))
+        parts.append((match.group(), match.lastgroup or ""))
+        end = match.end()
+    parts.append((line[end:], ""))
+    return tuple(part for part in parts if part[0])
+
+
+def without_locations(parts: Iterable[tuple[str, str]]) -> Cells:
+    """Fold every location that holds no search hit."""
+    return [
+        (_FOLDED if kind == "location" and _is_whole(text) else text, kind) for text, kind in parts
+    ]
+
+
+def _is_whole(location: str) -> bool:
+    return location.startswith("loc(") and location.endswith(")")

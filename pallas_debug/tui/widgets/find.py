@@ -1,0 +1,218 @@
+"""Incremental search in a view: counts hits as they are found, and never delays a key.
+
+A text is searched in pieces of a few milliseconds, and keys are handled in between.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import time
+from array import array
+from collections.abc import Iterator
+from typing import Literal
+
+from textual import work
+from textual.worker import Worker
+
+from pallas_debug.errors import PatternError
+from pallas_debug.ir.chunks import newlines
+from pallas_debug.ir.patterns import Pattern, Query, spans_of
+from pallas_debug.ir.search import finder
+from pallas_debug.tui.widgets.cells import Mark
+from pallas_debug.tui.widgets.lines import Lines
+from pallas_debug.tui.widgets.lineview import LineView, ViewMessage, breathe
+
+PIECE = 1 << 19
+"""Bytes searched at a time: about 1 ms, and 5 ms for a demanding expression."""
+
+AT_ONCE = 2
+"""Pieces searched right away, so that the hits of a small text do not flicker."""
+
+_REPORT_EVERY = 0.3
+"""Seconds between progress reports."""
+
+Case = Literal["smart", "ignored", "kept"]
+_CASES: dict[Case, bool | None] = {"smart": None, "ignored": True, "kept": False}
+
+
+def search_pieces(source: Lines, query: Query, hits: array[int], line: int) -> Iterator[int]:
+    """Search a source piece by piece from a line on, and add the lines with a hit to `hits`.
+
+    Yields the number of lines searched so far, after each piece.
+    """
+    find = finder(query)
+    for data in source.pieces(line, PIECE):
+        position = 0
+        for start, _ in find(data, len(data)):
+            line += newlines(data, start, position)
+            position = start
+            if not hits or hits[-1] != line:  # parts of a very long line overlap
+                hits.append(line)
+        line += newlines(data, len(data), position)
+        yield line
+
+
+class FindView(LineView):
+    """Lines that can be searched."""
+
+    class Found(ViewMessage):
+        """More hits were found, or the search ended."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.source = Lines()
+        self.sought: Query | None = None
+        self.problem = ""
+        """Why the search text is not used as a regular expression."""
+        self.regex = True
+        self.case: Case = "smart"
+        self.hits = array("Q")
+        """Lines with a hit, in order, as far as they are known."""
+        self._pattern: Pattern | None = None
+        self._search: Worker[None] | None = None
+        self._searched = 0
+        """Number of lines searched so far."""
+        self._from = self._landed = 0
+        self._is_hit_wanted = False
+
+    def search(self, text: str | None) -> None:
+        """Search for a text; without one, end the search.
+
+        Called again for every character typed: the cursor goes to the first hit after the line at
+        which typing started.
+        """
+        if self.sought is None or self.cursor != self._landed:
+            self._from = self.cursor
+        self.problem = ""
+        self.sought = None
+        if text:
+            self.sought = Query(text=text, literal=not self.regex, ignore_case=_CASES[self.case])
+            try:
+                self.sought.compiled()
+            except PatternError as error:
+                self.problem = (
+                    f"not a regular expression: {error.reason}; searching for the literal text"
+                )
+                self.sought = Query(text=text, literal=True, ignore_case=_CASES[self.case])
+        self._pattern = self.sought.compiled() if self.sought else None
+        self._landed = self.cursor
+        self._is_hit_wanted = self.sought is not None
+        self._search_again()
+
+    def toggle_regex(self) -> None:
+        """Switch between regular expressions and literal text."""
+        self.regex = not self.regex
+        self.search(self.sought.text if self.sought else None)
+
+    def next_case(self) -> None:
+        """Switch between smart case, ignored case and exact case."""
+        order = list(_CASES)
+        self.case = order[(order.index(self.case) + 1) % len(order)]
+        self.search(self.sought.text if self.sought else None)
+
+    def next_hit(self, direction: int) -> None:
+        """Move the cursor to the next line with a hit, or the previous one, wrapping around."""
+        found = self._beyond(self.cursor, direction)
+        if found is None and direction > 0 and self.searching:
+            self._from, self._is_hit_wanted = self.cursor + 1, True
+        elif self.hits:
+            last = self.hits[0] if direction > 0 else self.hits[-1]
+            self._land(last if found is None else found)
+
+    @property
+    def searching(self) -> bool:
+        """Whether there may be more hits."""
+        return self._search is not None
+
+    @property
+    def where(self) -> str:
+        """`3/41`: number of the hit under the cursor, and of lines with a hit; `3/41+` if more."""
+        if self.sought is None:
+            return ""
+        before = bisect.bisect_right(self.hits, self.cursor)
+        return f"{before}/{len(self.hits)}{'+' * self.searching}"
+
+    def mark(self, query: Query | None) -> None:
+        """Highlight the hits of another search, unless this view is being searched."""
+        if self.sought is None:
+            self._pattern = query.compiled() if query is not None else None
+            self.refresh()
+
+    def found_in(self, text: str) -> list[Mark]:
+        """Return the hits in a text that is about to be drawn."""
+        if self._pattern is None:
+            return []
+        return [(start, stop, "hit") for start, stop in spans_of(self._pattern, text)]
+
+    # For subclasses.
+
+    def hits_changed(self) -> None:
+        """More hits were found, or the search ended."""
+
+    def go_to_hit(self, line: int) -> None:
+        """Move the cursor to a line with a hit."""
+        self.cursor = line
+
+    # The search itself.
+
+    def _search_again(self) -> None:
+        """Search from the first line."""
+        self.hits = array("Q")
+        self._searched = 0
+        self._search_on()
+        self.refresh()
+
+    def _search_on(self) -> None:
+        """Search the lines added since the search ended."""
+        if self._search is not None:
+            self._search.cancel()
+            self._search = None
+        if self.sought is None or not self.is_running:
+            return
+        pieces = search_pieces(self.source, self.sought, self.hits, self._searched)
+        first = list(itertools.islice(pieces, AT_ONCE))
+        self._searched = first[-1] if first else self._searched
+        self._go_if_wanted()
+        if len(first) < AT_ONCE:
+            self._finish()
+        else:
+            self._search = self._search_rest(pieces)
+
+    @work(exclusive=True, group="find")
+    async def _search_rest(self, pieces: Iterator[int]) -> None:
+        reported = time.monotonic()
+        await breathe()
+        for self._searched in pieces:
+            self._go_if_wanted()
+            if time.monotonic() - reported > _REPORT_EVERY:
+                reported = time.monotonic()
+                self.hits_changed()
+                self.post_message(self.Found(self))
+            await breathe()
+        self._go_if_wanted()
+        self._search = None
+        self._finish()
+
+    def _go_if_wanted(self) -> None:
+        if self._is_hit_wanted and (found := self._beyond(self._from - 1, 1)) is not None:
+            self._land(found)
+
+    def _finish(self) -> None:
+        self.hits_changed()
+        if self._is_hit_wanted:
+            self._land(self.hits[0] if self.hits else self._from)
+        self.refresh()
+        self.post_message(self.Found(self))
+
+    def _land(self, line: int) -> None:
+        self._is_hit_wanted = False
+        self._landed = line
+        self.go_to_hit(line)
+
+    def _beyond(self, line: int, direction: int) -> int | None:
+        if direction > 0:
+            at = bisect.bisect_right(self.hits, line)
+            return self.hits[at] if at < len(self.hits) else None
+        at = bisect.bisect_left(self.hits, line)
+        return self.hits[at - 1] if at else None

@@ -1,0 +1,495 @@
+"""A scrollable view of lines with a cursor: the base of every pane and list.
+
+Only the lines on the screen are read and rendered. A line takes one row, none while it is folded,
+or several where long lines wrap. A line that does not wrap can be panned, with marks where it goes
+on. The scroll bar is part of the rows: Textual lays out the whole screen whenever one of its own
+scroll bars comes or goes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from typing import ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual import events
+from textual.binding import Binding, BindingType
+from textual.cache import LRUCache
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.reactive import Reactive, reactive
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from pallas_debug.tui import _textual
+from pallas_debug.tui.widgets.cells import Cells, between, cuts, visible, without_tabs
+
+GOES_ON, CAME_FROM, WRAPPED = "›", "‹", "↪"
+"""Marks of a line that goes on to the right, to the left, and in the next row."""
+
+THUMB, TRACK = "┃", " "
+
+_TURNS = 12
+
+_CACHED = 256
+"""Rendered lines to keep: a few screens full."""
+
+
+class ViewMessage(Message):
+    """A message about a view, which `@on` can select."""
+
+    def __init__(self, view: LineView) -> None:
+        self.view = view
+        super().__init__()
+
+    @property
+    def control(self) -> LineView:
+        return self.view
+
+
+async def breathe() -> None:
+    """Let the UI catch up: handling a key takes a few turns of the event loop."""
+    for _ in range(_TURNS):
+        await asyncio.sleep(0)
+
+
+def bar_thumb(rows: int, room: int, top: int) -> range:
+    """Return the cells of the scroll bar that stand for the visible rows; none if all are visible.
+
+    Args:
+      rows: number of rows in total.
+      room: number of visible rows.
+      top: first visible row.
+    """
+    if rows <= room:
+        return range(0)
+    size = max(room * room // rows, 1)
+    last = rows - room
+    start = round(min(top, last) / last * (room - size))
+    if 0 < top < last:  # the thumb touches an end only at that end
+        start = min(max(start, 1), max(room - size - 1, 0))
+    return range(start, start + size)
+
+
+def bar_top(rows: int, room: int, cell: int) -> int:
+    """Return the first visible row when the scroll bar is dragged to a cell."""
+    return round(max(0, min(cell, room - 1)) / max(room - 1, 1) * max(rows - room, 0))
+
+
+class LineView(ScrollView, can_focus=True, inherit_bindings=False):
+    """Lines with a cursor.
+
+    Subclasses provide `count` and `cells`, and may fold lines by `rows`, `row_of` and `line_of`.
+    Control characters in their texts are made harmless here.
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("up,k", "move(-1)", "up", show=False),
+        Binding("down,j", "move(1)", "down", show=False),
+        Binding("left,h", "pan(-8)", "left", show=False),
+        Binding("right,l", "pan(8)", "right", show=False),
+        Binding("space,pagedown", "page(1)", "next page", show=False),
+        Binding("b,pageup", "page(-1)", "previous page", show=False),
+        Binding("ctrl+d", "page(0.5)", "half a page down", show=False),
+        Binding("ctrl+u", "page(-0.5)", "half a page up", show=False),
+        Binding("g,home", "go(0)", "top", show=False),
+        Binding("G,end", "go(-1)", "bottom", show=False),
+    ]
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "lineview--bar",
+        "lineview--cursor",
+        "lineview--more",
+        "lineview--selected",
+    }
+
+    DEFAULT_CSS = """
+    LineView {
+        overflow: hidden hidden;
+        & .lineview--bar { color: $surface-lighten-3; }
+        &:focus .lineview--bar { color: $primary; }
+        & .lineview--cursor { background: $surface-lighten-1; }
+        & .lineview--selected { background: $secondary-muted; }
+        & .lineview--more { color: $text-warning; text-style: bold; }
+        &:focus .lineview--cursor { background: $primary-muted; text-style: bold; }
+        &:nocolor .lineview--selected { text-style: reverse; }
+        &:nocolor .lineview--cursor { text-style: underline; }
+        &:nocolor:focus .lineview--cursor { text-style: bold reverse; }
+    }
+    """
+
+    virtual_size = Reactive(Size(0, 0), layout=False, repaint=False)  # see `set_virtual_size`
+    cursor: reactive[int] = reactive(0, repaint=False)  # its watcher refreshes what changes
+    panned: reactive[int] = reactive(0)
+    """Cells scrolled off to the left."""
+    wrap: reactive[bool] = reactive(False)
+    selected_from: reactive[int | None] = reactive(None)
+    """Line at which the selection started."""
+
+    class Moved(ViewMessage):
+        """The cursor moved to another line."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        _textual.draw_unstyled(self)
+        self._screen: list[Strip] = []
+        self._frame: _Frame | None = None
+        # A strip caches what Textual makes of it: drawing the same one again is much cheaper.
+        self._drawn: LRUCache[tuple[object, ...], list[Strip]] = LRUCache(_CACHED)
+        self._edged: LRUCache[tuple[int, Segment], tuple[Strip, Strip]] = LRUCache(_CACHED)
+        self._is_drawing = self._is_dragged = False
+
+    # For subclasses.
+
+    @property
+    def count(self) -> int:
+        """Number of lines."""
+        return 0
+
+    def cells(self, line: int) -> Cells:
+        """Return the parts of a line."""
+        raise NotImplementedError
+
+    def prefix(self, line: int) -> Cells:
+        """Return what precedes a line, and stays in place when the line is panned."""
+        return []
+
+    def left_out(self, line: int) -> int:
+        """Return how many invisible cells at the start of a line are missing from `cells`."""
+        return 0
+
+    @property
+    def rows(self) -> int:
+        """Number of lines that are not folded."""
+        return self.count
+
+    def row_of(self, line: int) -> int:
+        """Return the position of a line among those that are not folded."""
+        return line
+
+    def line_of(self, row: int) -> int:
+        """Return the line at such a position."""
+        return row
+
+    # Size, cursor and scrolling.
+
+    @property
+    def room(self) -> int:
+        """Rows of the screen for lines."""
+        return self._frame.room if self._frame else max(self.size.height, 1)
+
+    @property
+    def columns(self) -> int:
+        """Cells in a row, without the scroll bar."""
+        return self._frame.columns if self._frame else max(self.size.width - 1, 0)
+
+    @property
+    def allow_vertical_scroll(self) -> bool:
+        return True  # by the mouse wheel; our scroll bar is not Textual's
+
+    @property
+    def base(self) -> Style:
+        """Style of plain text."""
+        return self._frame.base if self._frame else self.rich_style
+
+    def changed(self, *, keep: int | None = None) -> None:
+        """Show changed lines.
+
+        Args:
+          keep: line for the cursor, by default the one it is on.
+        """
+        self._fit_lines(keep)
+        self.refresh()
+
+    def _fit_lines(self, keep: int | None = None) -> None:
+        # Where lines wrap, even the last one may be at the top of the screen.
+        below = self.room - 1 if self.wrap else self.size.height - self.room
+        _textual.set_virtual_size(self, Size(self.columns, self.rows + below))
+        wanted = self.cursor if keep is None else keep
+        self.set_reactive(LineView.cursor, self.validate_cursor(wanted))
+        self._scroll_to_cursor()
+
+    def watch_cursor(self) -> None:
+        self._scroll_to_cursor()
+        self.refresh()
+        self.post_message(self.Moved(self))
+
+    def validate_cursor(self, line: int) -> int:
+        return max(0, min(line, self.count - 1))
+
+    def validate_panned(self, cells: int) -> int:
+        return max(cells, 0)
+
+    def watch_wrap(self) -> None:
+        self.changed()
+
+    def _scroll_to_cursor(self) -> None:
+        if not self.count:
+            return
+        row, top = self.row_of(self.cursor), self.scroll_offset.y
+        if row < top:
+            wanted = row
+        elif not self.wrap:
+            wanted = max(top, row - self.room + 1)
+        elif row - top >= self.room:
+            wanted = self._first_row(row, row - self.room + 1)
+        else:
+            wanted = max(top, self._first_row(row, top))
+        if wanted != top:
+            self.scroll_to(y=wanted, animate=False, force=True)
+
+    def _first_row(self, row: int, lowest: int) -> int:
+        """Return the first row from which wrapped lines up to `row` fit on the screen."""
+        left = self.room
+        at = row
+        while at >= lowest and at >= 0:
+            left -= len(self._strips(self.line_of(at)))
+            if left < 0:
+                break
+            at -= 1
+        return min(at + 1, row)
+
+    def line_at(self, y: int) -> int | None:
+        """Return the line drawn in a row of the screen."""
+        if not self.wrap:
+            row = y + self.scroll_offset.y
+            return self.line_of(row) if 0 <= row < self.rows else None
+        return next((line for at, (line, _) in enumerate(self._wrapped()) if at == y), None)
+
+    @property
+    def selected(self) -> range:
+        """Lines from the start of the selection to the cursor."""
+        if self.selected_from is None:
+            return range(0)
+        first, last = sorted((self.selected_from, self.cursor))
+        return range(first, min(last + 1, self.count))
+
+    # Drawing.
+
+    def render_lines(self, crop: Region) -> list[Strip]:
+        self._is_drawing = True
+        try:
+            self._screen = [strip for _, strip in self._wrapped()] if self.wrap else []
+            return super().render_lines(crop)
+        finally:
+            self._is_drawing, self._frame = False, None
+
+    @property
+    def _now(self) -> _Frame:
+        """The current frame, kept while the lines of one screen are drawn."""
+        now = self._frame or _Frame(self)
+        if self._is_drawing:
+            self._frame = now
+        return now
+
+    def render_line(self, y: int) -> Strip:
+        now = self._now
+        if y >= now.room:
+            strip = self._below().crop(0, now.columns).extend_cell_length(now.columns, now.base)
+        elif now.wrap:
+            strip = self._screen[y] if y < len(self._screen) else now.blank
+        else:
+            row = y + now.top
+            strip = now.blank if row >= now.rows else self._strips(self.line_of(row))[0]
+        edge = now.bar if y < now.room and y in now.thumb else now.no_bar
+        key = id(strip), edge  # the entry keeps the strip alive, so its ID is not reused
+        found = self._edged.get(key)
+        if found is None:
+            found = self._edged[key] = strip, Strip([*strip, edge])
+        return found[1]
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn.clear()
+
+    def _below(self) -> Strip:
+        """Return what is drawn below the lines, where `room` leaves space."""
+        return Strip.blank(self.columns, self.base)
+
+    def _wrapped(self) -> Iterator[tuple[int, Strip]]:
+        """Yield the rows of the screen where lines wrap, each with its line."""
+        left = self.room
+        for row in range(self.scroll_offset.y, self.rows):
+            line = self.line_of(row)
+            for strip in self._strips(line)[:left]:
+                yield line, strip
+                left -= 1
+            if left <= 0:
+                return
+
+    def _strips(self, line: int) -> list[Strip]:
+        """Render a line as one row, or as many as it wraps to."""
+        before, body = self.prefix(line), self.cells(line)
+        return self.column(before, body, self.columns, self.base_of(line), self.left_out(line))
+
+    def base_of(self, line: int) -> Style:
+        """Return the style of plain text on a line."""
+        now = self._now
+        if line == now.cursor:
+            return now.of_cursor
+        return now.of_selected if line in now.selected else now.base
+
+    def column(
+        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int = 0
+    ) -> list[Strip]:
+        """Render a line as rows of a width: one, or as many as it wraps to.
+
+        Args:
+          before: neither panned nor wrapped.
+          left_out: number of cells missing at the start of `parts`.
+        """
+        now = self._now
+        key = (*before, None, *parts, width, base, left_out, now.panned, now.wrap and self.room)
+        found = self._drawn.get(key)
+        if found is None:
+            parts = without_tabs(parts)
+            if not now.wrap and all(text.isascii() for text, _ in (*before, *parts)):
+                found = [self._ascii_row(before, parts, width, base, left_out)]
+            else:
+                found = self._rows(before, parts, width, base, left_out)
+            self._drawn[key] = found
+        return found
+
+    def _ascii_row(
+        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
+    ) -> Strip:
+        """Render a line with one cell per character.
+
+        This is the usual case: it creates one strip of the visible part, as strips are expensive.
+        """
+        panned = self._now.panned
+        start = panned - left_out
+        room = max(width - sum(len(text) for text, _ in before), 1)
+        length = sum(len(text) for text, _ in parts)
+        shown = between(parts, start, start + room) if start or length > room else parts
+        if length > start + room:
+            shown = [*between(shown, 0, room - 1), (GOES_ON, "lineview--more")]
+        if panned and (parts or left_out):
+            shown = [(CAME_FROM, "lineview--more"), *between(shown, 1, room)]
+        row = self.strip([*before, *shown], base)
+        return row.crop(0, width).extend_cell_length(width, base)
+
+    def _rows(
+        self, before: Cells, parts: Cells, width: int, base: Style, left_out: int
+    ) -> list[Strip]:
+        prefix, body = self.strip(before, base), self.strip(parts, base)
+        room = max(width - prefix.cell_length, 1)
+        if not self.wrap:
+            rows = [self._panned_row(left_out, body, room, base)]
+        elif body.cell_length <= room:
+            rows = [body]
+        else:
+            rows = list(body.divide(cuts(body.text, room)))
+            if len(rows) > self.room:
+                rest = sum(row.cell_length for row in rows[self.room - 1 :])
+                note = self.strip([(f"… {rest:,} more cells", "lineview--more")], base)
+                rows = [*rows[: self.room - 1], note]
+        mark = WRAPPED.rjust(prefix.cell_length)[: prefix.cell_length]
+        continued = self.strip([(mark, "lineview--more")] if mark else [], base)
+        return [
+            Strip.join([continued if n else prefix, row])
+            .crop(0, width)
+            .extend_cell_length(width, base)
+            for n, row in enumerate(rows)
+        ]
+
+    def _panned_row(self, left_out: int, body: Strip, room: int, base: Style) -> Strip:
+        start = self.panned - left_out
+        shown = body.crop(start, start + room)
+        if body.cell_length > start + room:
+            more = self.strip([(GOES_ON, "lineview--more")], base)
+            shown = Strip.join([shown.crop(0, room - 1), more])
+        if self.panned and (body.cell_length or left_out):
+            shown = Strip.join([self.strip([(CAME_FROM, "lineview--more")], base), shown.crop(1)])
+        return shown
+
+    def strip(self, parts: Cells, base: Style) -> Strip:
+        """Render parts of a line."""
+        look = self._now.look
+        return Strip([Segment(visible(text), look(base, name)) for text, name in parts])
+
+    def style_named(self, name: str) -> Style:
+        """Return the style of a component class."""
+        return self.get_component_rich_style(name, partial=True) if name else Style.null()
+
+    # Keys.
+
+    def action_move(self, lines: int) -> None:
+        if self.rows:
+            row = self.row_of(self.cursor) + lines
+            self.cursor = self.line_of(max(0, min(row, self.rows - 1)))
+
+    def action_page(self, pages: float) -> None:
+        self.action_move(int(pages * max(self.room - 1, 1)))
+
+    def action_go(self, line: int) -> None:
+        if self.count:
+            self.cursor = self.line_of(self.rows - 1) if line < 0 else line
+
+    def action_pan(self, columns: int) -> None:
+        """Scroll lines sideways, unless they wrap."""
+        if not self.wrap:
+            self.panned = min(self.panned + columns, max(self.widest() - 1, 0))
+
+    def widest(self) -> int:
+        """Return the width of the longest line on the screen."""
+        first = self.scroll_offset.y
+        lines = map(self.line_of, range(first, min(first + self.room, self.rows)))
+        widths = (
+            self.left_out(n) + self.strip(self.cells(n), Style.null()).cell_length for n in lines
+        )
+        return max(widths, default=0)
+
+    # Mouse and size.
+
+    def on_click(self, event: events.Click) -> None:
+        line = self.line_at(event.y)
+        if line is not None and event.x < self.columns:
+            self.cursor = line
+
+    def on_mouse_down(self, event: events.MouseDown) -> None:
+        if event.x >= self.columns and self.rows > self.room:
+            self._is_dragged = True
+            self.capture_mouse()
+            self.on_mouse_move(event)
+
+    def on_mouse_move(self, event: events.MouseEvent) -> None:
+        if self._is_dragged:
+            top = bar_top(self.rows, self.room, event.y)
+            self.scroll_to(y=top, animate=False, force=True)
+
+    def on_mouse_up(self) -> None:
+        if self._is_dragged:
+            self._is_dragged = False
+            self.release_mouse()
+
+    def on_resize(self) -> None:
+        self._fit_lines()  # Textual redraws the view anyway
+
+
+class _Frame:
+    """What all lines of one screen share. Textual recomputes much of it each time it is asked."""
+
+    def __init__(self, view: LineView) -> None:
+        self._view = view
+        self._looks: dict[tuple[Style, str], Style] = {}
+        self.base = base = view.rich_style
+        self.columns = view.columns
+        self.room, self.rows, self.top = view.room, view.rows, view.scroll_offset.y
+        self.wrap, self.panned = view.wrap, view.panned
+        self.cursor, self.selected = view.cursor, view.selected
+        self.of_cursor = base + view.style_named("lineview--cursor")
+        self.of_selected = base + view.style_named("lineview--selected")
+        self.blank = Strip.blank(self.columns, base)
+        self.thumb = bar_thumb(self.rows, self.room, self.top)
+        self.bar = Segment(THUMB, base + view.style_named("lineview--bar"))
+        self.no_bar = Segment(TRACK, base)
+
+    def look(self, base: Style, name: str) -> Style:
+        """Return the style of part of a line."""
+        found = self._looks.get((base, name))
+        if found is None:
+            found = self._looks[base, name] = base + self._view.style_named(name)
+        return found

@@ -1,0 +1,97 @@
+"""A list that can be filtered, with a note below it on what is left out or still being read."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from textual.strip import Strip
+
+from pallas_debug.tui.widgets.cells import Cells, fitted
+from pallas_debug.tui.widgets.lineview import LineView
+
+_MIN_NAME = 12
+"""Minimum number of cells for a name beside columns."""
+
+
+class ListPane(LineView):
+    """A list that can be filtered. Subclasses set `note`; an empty one takes no row."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"list--note"}
+    DEFAULT_CSS = """
+    ListPane {
+        & .list--note { color: $text-warning; text-style: italic; }
+    }
+    """
+
+    filter_hint: ClassVar[str] = "part of the name"
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._note = ""
+
+    @property
+    def note(self) -> str:
+        """Text below the list."""
+        return self._note
+
+    @note.setter
+    def note(self, text: str) -> None:
+        before, self._note = self._note, text
+        if bool(text) != bool(before):
+            self.changed()
+        elif text != before:
+            self.refresh()
+
+    @property
+    def room(self) -> int:
+        return max(self.size.height - bool(self._note), 1)
+
+    def _below(self) -> Strip:
+        return self.strip([(self._note, "list--note")], self.rich_style)
+
+    def watch_cursor(self, before: int = 0) -> None:
+        """Redraw only the two lines that the cursor left and entered, unless the list scrolls."""
+        top = self.scroll_offset.y
+        self._scroll_to_cursor()
+        if self.scroll_offset.y == top and not self.wrap:
+            self.refresh_line(self.row_of(before))
+            self.refresh_line(self.row_of(self.cursor))
+        else:
+            self.refresh()
+        self.post_message(self.Moved(self))
+
+    @property
+    def filter_text(self) -> str:
+        """The filter as it was typed."""
+        return ""
+
+    def filter(self, text: str) -> None:
+        """Show only matching lines."""
+        raise NotImplementedError
+
+    def dismiss(self) -> bool:
+        """Remove the filter. Returns whether there was one."""
+        if not self.filter_text:
+            return False
+        self.filter("")
+        return True
+
+
+def aligned(left: Cells, right: list[tuple[str, str]], width: int) -> Cells:
+    """Align columns to the right edge, as many from the first as fit.
+
+    Args:
+      left: only its last part may be cut.
+      right: text of each column, padded to its width, and style.
+    """
+    *fixed, (text, style) = left
+    room = width - sum(len(part) for part, _ in fixed)
+    columns: list[tuple[str, str]] = []
+    for column, kind in right:
+        if room - len(column) - 1 < min(len(text), _MIN_NAME):
+            break
+        room -= len(column) + 1
+        columns.append((f" {column}", kind))
+    if not columns:
+        return left
+    return [*fixed, (fitted(text, room), style), *columns]

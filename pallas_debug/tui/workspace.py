@@ -1,0 +1,448 @@
+"""The main screen: its panes, what they show, and how they are arranged.
+
+Actions that change it are in `commands/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from textual import events, getters, on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.reactive import reactive
+from textual.widgets import Static
+
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.ir.normal import NOISE
+from pallas_debug.ir.text import Document
+from pallas_debug.tui.keys import Keymap
+from pallas_debug.tui.model.browser import (
+    BEFORE,
+    Against,
+    Browser,
+    Entry,
+    KernelStep,
+    SingleFile,
+    TextPlace,
+)
+from pallas_debug.tui.model.search import DumpSearch
+from pallas_debug.tui.panes.diff import Compared, DiffPane
+from pallas_debug.tui.panes.failure import FailurePane
+from pallas_debug.tui.panes.kernels import KernelPane
+from pallas_debug.tui.panes.steps import StepPane
+from pallas_debug.tui.panes.text import TextPane
+from pallas_debug.tui.panes.trail import SourcePane, TrailPane
+from pallas_debug.tui.shell import Prompt, Shell
+from pallas_debug.tui.widgets.find import FindView
+from pallas_debug.tui.widgets.lineview import LineView
+
+THREE_PANES, TWO_PANES = 120, 72
+"""Minimum number of columns for three panes side by side, and for two."""
+
+BOTH_ROWS = 18
+"""Minimum number of rows for the source below the text."""
+
+
+class Workspace(Shell):
+    """Three panes side by side, or fewer where there is no room."""
+
+    TITLE = "pallas-debug"
+
+    CSS = """
+    Screen { layout: vertical; }
+    #panes { height: 1fr; }
+    LineView { border: none; height: 1fr; }
+    KernelPane { width: 2fr; min-width: 24; }
+    #middle { width: 2fr; min-width: 24; border-left: vkey $surface-lighten-2; }
+    #right { width: 5fr; border-left: vkey $surface-lighten-2; }
+    SourcePane, TrailPane { border-top: hkey $surface-lighten-2; }
+    .hidden { display: none; }
+    #title, #status {
+        height: 1; background: $panel; padding: 0 1;
+        text-wrap: nowrap; text-overflow: ellipsis;
+    }
+    #title:nocolor, #status:nocolor { text-style: reverse; }
+    """
+
+    kernels = getters.query_one(KernelPane)
+    steps = getters.query_one(StepPane)
+    failure = getters.query_one(FailurePane)
+    text = getters.query_one(TextPane)
+    diff = getters.query_one(DiffPane)
+    trail = getters.query_one(TrailPane)
+    source = getters.query_one(SourcePane)
+
+    zoomed: reactive[bool] = reactive(False)
+    diffing: reactive[bool] = reactive(False)
+    noise: reactive[bool] = reactive(False)
+    sourcing: reactive[bool] = reactive(False)
+    trailing: reactive[bool] = reactive(False)
+    following: reactive[bool] = reactive(False)
+
+    def __init__(
+        self,
+        browser: Browser,
+        *,
+        keymap: Keymap | None = None,
+        colors: bool = True,
+    ) -> None:
+        super().__init__(keymap=keymap, colors=colors)
+        self.browser = browser
+        self._document: Document | None = None
+        self._shown_place: TextPlace | None = None
+        self._listed: tuple[Entry | None, str | None] | None = None
+        """Kernel and wanted target whose steps are listed."""
+        self._placed: TextPlace | None = None
+        """Place shown by the text or diff."""
+        self.trail_steps: list[KernelStep] = []
+        self.wanted_target: str | None = None
+        self.against: Against = BEFORE
+        self.search = DumpSearch(browser)
+        self.back_to: LineView | None = None
+        """Pane to focus after the prompt."""
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title", markup=False)
+        with Horizontal(id="panes"):
+            yield KernelPane(self.browser, id="kernels")
+            with Vertical(id="middle"):
+                yield StepPane(id="steps")
+            with Vertical(id="right"):
+                yield FailurePane(id="failure")
+                yield TextPane(id="text")
+                yield DiffPane(id="diff")
+                yield TrailPane(id="trail")
+                yield SourcePane(id="source")
+        yield Prompt(id="prompt")
+        yield Static(id="status", markup=False)
+
+    @property
+    def is_composed(self) -> bool:
+        """Whether the panes exist: not before the start, nor at the end."""
+        return bool(self.query(KernelPane))
+
+    @property
+    def shown(self) -> FindView:
+        """The text pane, or the diff in its place."""
+        return self.diff if self.base is not None else self.text
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a single file is shown, not a dump."""
+        return isinstance(self.browser, SingleFile)
+
+    # The current place.
+
+    @property
+    def entry(self) -> Entry | None:
+        """The kernel under the cursor."""
+        return self.kernels.current
+
+    @property
+    def target(self) -> str | None:
+        """The target that is shown."""
+        return self.browser.target(self.entry, self.wanted_target) if self.entry else None
+
+    @property
+    def place(self) -> TextPlace | None:
+        """The text that is shown."""
+        if self.entry is None or self.steps.current is None:
+            return None
+        return TextPlace(entry=self.entry, target=self.target, step=self.steps.current)
+
+    @property
+    def base(self) -> TextPlace | None:
+        """The text that it is compared with."""
+        if not self.diffing or self.place is None:
+            return None
+        return self.browser.base(self.place, self.against)
+
+    @property
+    def line(self) -> int | None:
+        """The line of the text, from 0, under the cursor."""
+        return self.diff.place[1] if self.shown is self.diff else self.text.cursor
+
+    def go_to_kernel(self, entry: Entry) -> None:
+        """Show a kernel."""
+        self.kernels.select(entry)
+        self.show_kernel()
+
+    def go_to_step(self, step: KernelStep) -> None:
+        """Show a step of the current kernel, even a hidden one."""
+        self.steps.select(step.label)
+        self.show_step()
+
+    # What the panes show.
+
+    @on(LineView.Moved, "#kernels, #steps")
+    def show_current(self) -> None:
+        """Show what the cursors of the lists are on, unless it is already shown.
+
+        Keys may arrive faster than what they lead to is drawn: those for the text must find it.
+        """
+        if self._listed != (self.entry, self.wanted_target):
+            self.show_kernel()
+        elif self._placed != self.place:
+            self.show_step()
+
+    def before_key(self) -> None:
+        if self._listed is not None and self.focused not in (self.kernels, self.steps):
+            self.show_current()
+
+    def show_kernel(self) -> None:
+        """Show the steps of the current kernel, at the failing pass if it failed."""
+        self._listed = self.entry, self.wanted_target
+        if self.entry is None:
+            if self.browser.entries:
+                self.show_message("no kernel matches the filter; press f to change it")
+            else:
+                roots = " and ".join(map(str, self.browser.roots))
+                self.show_message(f"no kernels in {roots}; `pallas-debug dump` creates some")
+            return
+        before = self.steps.current
+        steps = self.browser.steps(self.entry, self.wanted_target)
+        failing = self.browser.failing(self.entry, self.wanted_target, steps)
+        at = before if failing is None else steps[failing]
+        self.steps.show(steps, at or _first_shown(steps))
+        self.steps.count_changes(self.browser, self.entry, self.wanted_target)
+        self.failure.show(self.browser, self.entry, self.wanted_target)
+        self.show_step()
+        if self.place is not None and failing is not None:
+            self.failure.find_line(self.browser, self.place)
+
+    @on(FailurePane.LineFound)
+    def _go_to_failing_line(self, event: FailurePane.LineFound) -> None:
+        if event.place == self.place and not self.diffing:
+            self.text.go_to(event.line)
+
+    def show_step(self) -> None:
+        """Show the text of the current step, or its diff."""
+        place = self._placed = self.place
+        base = self.base
+        in_text = self.focused in (self.text, self.diff)
+        before, self._document = self._document, None
+        if place != self._shown_place:
+            self.text.selected_from = self.diff.selected_from = None
+        if place is None:
+            self.text.show([])
+        elif base is not None:
+            self.text.show([])
+            self.diff.compare(self._to_compare(base, place), self._to_compare(place, base))
+        elif self.diffing:
+            nothing = (
+                f"there is nothing before {place.step.label}"
+                if self.against == BEFORE
+                else f"there is nothing to compare {place.step.label} with; press D to choose"
+            )
+            self.text.show([nothing], is_diff=True)
+        else:
+            keep = self.text.cursor if place == self._shown_place else 0
+            self.text.show(self._open(place), keep=keep)
+        self._shown_place = place if base is None else None
+        if before is not None:
+            before.close()
+        self.arrange()
+        if in_text:
+            self.focus_on(self.shown)
+        self._show_source()
+        self.update_status()
+
+    def _to_compare(self, place: TextPlace, other: TextPlace) -> Compared:
+        return Compared(
+            label=self.browser.label(place, other),
+            size=self.browser.size(place),
+            read=partial(self.browser.lines, place),
+        )
+
+    def _open(self, place: TextPlace) -> Document | list[str]:
+        """Open the file of a text, or return its lines if it has none or cannot be read."""
+        try:
+            file = self.browser.file(place)
+            self._document = Document.open(file.path, file.open)
+        except (PallasDebugError, OSError):
+            return self.browser.lines(place)
+        return self._document
+
+    def watch_diffing(self) -> None:
+        if self.is_composed:
+            self.show_step()
+
+    def watch_noise(self) -> None:
+        if self.is_composed:
+            self.diff.ignore = () if self.noise else NOISE
+            self.update_status()
+
+    def watch_following(self) -> None:
+        if self.is_composed:
+            self.update_status()
+
+    def watch_trailing(self) -> None:
+        self.arrange()
+
+    def watch_zoomed(self) -> None:
+        self.arrange()
+
+    @on(TrailPane.Chosen)
+    def _go_along_trail(self, event: TrailPane.Chosen) -> None:
+        self.go_to_step(self.trail_steps[event.position])
+        self.text.go_to(event.line)
+        self.focus_on(self.trail)
+
+    # The source, and what comes from it.
+
+    def watch_sourcing(self) -> None:
+        if self.is_composed:
+            self._show_source()
+            self.arrange()
+
+    def _show_source(self) -> None:
+        """Show the kernel's file, with the number of text lines from each of its lines."""
+        if not self.sourcing or self.entry is None:
+            return
+        file = self.browser.source_file(self.entry)
+        origins = self.text.module.from_source if self.text.module.lines else {}
+        counts = {line: len(at) for (name, line), at in origins.items() if name == file}
+        self.source.show(self.browser.source_lines(self.entry), counts)
+        self._follow_text()
+
+    def _follow_text(self) -> None:
+        """Move the source's cursor to where the text's line comes from."""
+        file = self.browser.source_file(self.entry) if self.entry else None
+        line = next((s.line for s in self.text.origin if s.file == file), None)
+        if line is not None:
+            self.source.cursor = line - 1
+
+    def made_from(self, line: int) -> Sequence[int]:
+        """Return the lines of the text, from 0, that come from a line of the source, from 1."""
+        file = self.browser.source_file(self.entry) if self.entry else None
+        origins = self.text.module.from_source if self.text.module.lines else {}
+        return origins.get((file or "", line), [])
+
+    @on(LineView.Moved, "#source")
+    def _mark_origin(self) -> None:
+        """Mark the lines of the text that come from the source's line."""
+        if not self.sourcing or self.entry is None:
+            return
+        at = self.made_from(self.source.cursor + 1)
+        self.text.mark_origin(at)
+        if at and self.focused is self.source:
+            self.text.cursor = next((i for i in at if i >= self.text.cursor), at[0])
+
+    # Title and status.
+
+    @on(LineView.Moved, "#text, #diff")
+    @on(TextPane.Changed)
+    @on(DiffPane.Changed)
+    @on(FindView.Found)
+    def update_status(self) -> None:
+        """Update the title above the panes, and the status below them."""
+        if not self.is_composed or self.entry is None:
+            return
+        if self.sourcing and self.focused is not self.source:
+            self._follow_text()
+        step, shown = self.steps.current, self.shown
+        parts = [self.entry.name, self.target or "no target"]
+        if len(self.browser.roots) > 1:
+            parts.insert(0, str(self.browser.roots[self.entry.dump]))
+        parts += [step.label] if step else []
+        parts += [self._compared()] * self.diffing
+        self.show_title([str(self.browser.roots[0])] if self.is_file else parts)
+        failure = self.browser.failure(self.entry, self.wanted_target)
+        self.show_status(
+            [
+                f"{shown.cursor + 1:,}/{shown.count:,}",
+                shown.where or self.search.status,
+                f"{len(shown.selected):,} selected" if shown.selected else "",
+                "following" if self.following else "",
+                shown.problem,
+                self.diff.state if shown is self.diff else self.text.origin_text,
+                "" if shown is self.diff else self.text.state,
+                failure.headline if failure else "",
+                "? help  q quit",
+            ]
+        )
+
+    def _compared(self) -> str:
+        base, place = self.base, self.place
+        with_noise = ", with noise" if self.noise else ""
+        if self.against == BEFORE or base is None or place is None:
+            return f"what it changed{with_noise}"
+        return f"against {self.browser.label(base, place)}{with_noise}"
+
+    # Layout and focus.
+
+    def on_resize(self) -> None:
+        self.arrange()
+
+    def on_descendant_focus(self) -> None:
+        self.arrange()
+
+    def arrange(self) -> None:
+        """Show all panes, those around the focused one, or that one alone."""
+        if not self.is_composed:
+            return
+        columns: list[list[LineView]] = [
+            [self.kernels],
+            [self.steps],
+            [self.failure, self.text, self.diff, self.trail, self.source],
+        ]
+        focused = next(
+            (i for i, column in enumerate(columns) if any(pane is self.focused for pane in column)),
+            None,
+        )
+        if focused is None:
+            return
+        width = self.size.width
+        if self.zoomed or width < TWO_PANES:
+            shown = {focused}
+        elif width < THREE_PANES:
+            shown = {0, 1} if focused == 0 else {1, 2}
+        else:
+            shown = {0, 1, 2}
+        for number, column in enumerate((self.kernels, *self.query("#middle, #right"))):
+            column.set_class(number not in shown, "hidden")
+        alone = self.zoomed or self.size.height < BOTH_ROWS
+        panes_below: list[LineView] = [self.source, self.trail]
+        below = next((pane for pane in panes_below if pane is self.focused), None)
+        for extra, is_shown in ((self.source, self.sourcing), (self.trail, self.trailing)):
+            extra.set_class(not is_shown or (alone and extra is not below), "hidden")
+        for pane in (self.text, self.diff):
+            pane.set_class(pane is not self.shown or (alone and below is not None), "hidden")
+
+    @property
+    def focus_order(self) -> list[LineView]:
+        """The panes that the focus goes through."""
+        panes: list[LineView] = [self.kernels, self.steps]
+        panes += [self.failure] if self.failure.report else []
+        panes += [self.shown]
+        panes += [self.trail] if self.trailing else []
+        return [*panes, self.source] if self.sourcing else panes
+
+    def focus_pane(self, direction: int) -> None:
+        """Focus the next or previous pane. Focusing a hidden pane shows it."""
+        panes = self.focus_order
+        at = next((i for i, pane in enumerate(panes) if pane is self.focused), 0)
+        self.focus_on(panes[(at + direction) % len(panes)])
+
+    def focus_on(self, wanted: LineView) -> None:
+        """Focus a pane and show it."""
+        for pane in (wanted, *wanted.ancestors):
+            pane.remove_class("hidden")
+        self.screen.set_focus(wanted)  # immediately: the next key is for this pane
+
+    def after_prompt(self) -> None:
+        self.focus_on(self.back_to or self.shown)
+        self.back_to = None
+
+    def on_click(self, event: events.Click) -> None:
+        """Handle a double click like enter."""
+        pane = event.widget
+        if event.chain == 2 and isinstance(pane, LineView) and pane in self.focus_order:
+            self.call_later(self.run_action, "into_pane")
+
+
+def _first_shown(steps: list[KernelStep]) -> KernelStep | None:
+    """Return the kernel's module before any pass, or the first text there is."""
+    return next((s for s in steps if s.stage == "mosaic"), steps[0] if steps else None)

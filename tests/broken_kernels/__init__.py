@@ -1,0 +1,42 @@
+"""Broken kernels, a module per topic: those bundled for the guides, and many more.
+
+Importable from all tests; a child process needs `tests` in its PYTHONPATH.
+"""
+
+from pallas_debug_kernels.broken import BROKEN as BUNDLED
+from pallas_debug_kernels.broken import BrokenKernel as BrokenKernel
+from pallas_debug_kernels.broken import Expectation as Expectation
+from pallas_debug_kernels.broken import JaxEngine as JaxEngine
+from pallas_debug_kernels.broken import Reaction as Reaction
+from pallas_debug_kernels.broken import find
+
+from . import (
+    alignment,
+    bounds,
+    dma,
+    grid,
+    hints,
+    initialization,
+    lowering,
+    memory,
+    misuse,
+    numerics,
+    semaphores,
+)
+
+TOPICS = (
+    *(bounds, initialization, grid, dma, semaphores, hints),
+    *(numerics, alignment, memory, lowering, misuse),
+)
+BROKEN: tuple[BrokenKernel, ...] = tuple(
+    kernel
+    for topic in TOPICS
+    for kernel in (
+        *(k for k in BUNDLED if k.topic == topic.__name__.rpartition(".")[2]),
+        *topic.KERNELS,
+    )
+)
+
+
+def broken(name: str) -> BrokenKernel:
+    return find(BROKEN, name)

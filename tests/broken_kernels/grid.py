@@ -1,0 +1,250 @@
+"""Grid points that write the same output block in an order, or at a time, that the TPU forbids."""
+
+import jax
+import jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels.broken import NAN, RACE, WRONG, BrokenKernel, Expectations, raises
+
+F32 = jnp.float32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+TOTAL = pl.BlockSpec((8, 128), lambda i: (0, 0))
+SUM = jax.ShapeDtypeStruct((8, 128), F32)
+PARALLEL = pltpu.CompilerParams(dimension_semantics=("parallel",))
+
+
+def output_revisited(x: jax.Array) -> jax.Array:
+    def add_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) < 2)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    return pl.pallas_call(
+        add_halves,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        grid=(4,),
+        in_specs=[ROWS],
+        # Blocks 0, 1, 0, 1: when block 0 comes again it has left VMEM, and is not read back.
+        out_specs=pl.BlockSpec((8, 128), lambda i: (i % 2, 0)),  # FAULT
+    )(x)
+
+
+def output_revisited_repaired(x: jax.Array) -> jax.Array:
+    def add_halves(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    return pl.pallas_call(
+        add_halves,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, half: (half * 2 + i, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, half: (i, 0)),
+    )(x)
+
+
+def contraction_outermost(x: jax.Array, y: jax.Array) -> jax.Array:
+    def matmul(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
+
+    return pl.pallas_call(
+        matmul,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        # All rows for the first term of the sum, then all rows for the second.
+        grid=(2, 2),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda k, i: (i, k)),
+            pl.BlockSpec((128, 128), lambda k, i: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda k, i: (i, 0)),  # FAULT
+    )(x, y)
+
+
+def contraction_outermost_repaired(x: jax.Array, y: jax.Array) -> jax.Array:
+    def matmul(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
+
+    return pl.pallas_call(
+        matmul,
+        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+        grid=(2, 2),
+        in_specs=[
+            pl.BlockSpec((8, 128), lambda i, k: (i, k)),
+            pl.BlockSpec((128, 128), lambda i, k: (k, 0)),
+        ],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+    )(x, y)
+
+
+def parallel_sum(x: jax.Array) -> jax.Array:
+    def sum_blocks(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    return pl.pallas_call(
+        sum_blocks,
+        out_shape=SUM,
+        grid=(4,),
+        in_specs=[ROWS],
+        # Every grid point adds to one block, and two cores share the grid points.
+        out_specs=TOTAL,  # FAULT
+        compiler_params=PARALLEL,
+    )(x)
+
+
+def parallel_sum_repaired(x: jax.Array) -> jax.Array:
+    def sum_blocks(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    return pl.pallas_call(sum_blocks, out_shape=SUM, grid=(4,), in_specs=[ROWS], out_specs=TOTAL)(x)
+
+
+def parallel_last_one_wins(x: jax.Array) -> jax.Array:
+    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[...]
+
+    return pl.pallas_call(
+        copy,
+        out_shape=SUM,
+        grid=(4,),
+        in_specs=[ROWS],
+        # The last block stays only where the grid points run in their order.
+        out_specs=TOTAL,  # FAULT
+        compiler_params=PARALLEL,
+    )(x)
+
+
+def parallel_last_one_wins_repaired(x: jax.Array) -> jax.Array:
+    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[...]
+
+    return pl.pallas_call(
+        copy,
+        out_shape=SUM,
+        grid=(1,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i: (3, 0))],
+        out_specs=TOTAL,
+        compiler_params=PARALLEL,
+    )(x)
+
+
+def parallel_scratch_carried(x: jax.Array) -> jax.Array:
+    def running_sum(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        # The second core has a scratch of its own, and never sees grid point 0.
+        acc_ref[...] += x_ref[...]  # FAULT
+        out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        running_sum,
+        out_shape=x,
+        grid=(4,),
+        in_specs=[ROWS],
+        out_specs=ROWS,
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        compiler_params=PARALLEL,
+    )(x)
+
+
+def parallel_scratch_carried_repaired(x: jax.Array) -> jax.Array:
+    def running_sum(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        out_ref[...] = acc_ref[...]
+
+    return pl.pallas_call(
+        running_sum,
+        out_shape=x,
+        grid=(4,),
+        in_specs=[ROWS],
+        out_specs=ROWS,
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+    )(x)
+
+
+X = (jax.ShapeDtypeStruct((32, 128), F32),)
+
+KERNELS = (
+    BrokenKernel(
+        fault="OutputRevisited",
+        summary="An output block is added to again after another one was written.",
+        function=output_revisited,
+        repaired=output_revisited_repaired,
+        reference=lambda x: x[:16] + x[16:],
+        args=X,
+        expected=Expectations(
+            tpu=raises(
+                "Revisited block (slice(0, 8, 1), slice(0, 128, 1)) of output 0 in iteration (2,)"
+            )
+        ),
+    ),
+    BrokenKernel(
+        fault="OutputRevisited",
+        summary="The sum of a matrix product is the outermost grid axis, not the innermost.",
+        function=contraction_outermost,
+        repaired=contraction_outermost_repaired,
+        reference=lambda x, y: jnp.dot(x, y),
+        args=(jax.ShapeDtypeStruct((16, 256), F32), jax.ShapeDtypeStruct((256, 128), F32)),
+        expected=Expectations(
+            tpu=raises(
+                "Revisited block (slice(0, 8, 1), slice(0, 128, 1)) of output 0 in iteration (1, 0)"
+            )
+        ),
+    ),
+    BrokenKernel(
+        fault="DataRace",
+        summary="A sum is accumulated over a grid axis declared parallel.",
+        function=parallel_sum,
+        repaired=parallel_sum_repaired,
+        reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),
+        args=X,
+        expected=Expectations(tpu_races=RACE),
+    ),
+    BrokenKernel(
+        fault="DataRace",
+        summary="Parallel grid points write one block, and the last of them is meant to win.",
+        function=parallel_last_one_wins,
+        repaired=parallel_last_one_wins_repaired,
+        reference=lambda x: x[24:],
+        args=X,
+        expected=Expectations(
+            tpu=WRONG,
+            tpu_races=RACE,
+        ),
+    ),
+    BrokenKernel(
+        fault="UninitializedRead",
+        summary="Scratch is carried over a parallel grid axis, from one core to another.",
+        function=parallel_scratch_carried,
+        repaired=parallel_scratch_carried_repaired,
+        reference=lambda x: x.reshape(4, 8, 128).cumsum(axis=0).reshape(32, 128),
+        args=X,
+        expected=Expectations(tpu=WRONG, tpu_races=NAN),
+    ),
+)

@@ -1,0 +1,309 @@
+"""Evidence table: what each engine reports of each broken kernel and of its repaired twin.
+
+A row is computed when a test first asks for it, at most once per test run: the workers of
+pytest-xdist share the rows as files. Nothing is kept from one run to the next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import os
+import pickle
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+if TYPE_CHECKING:  # most folders of tests need no jax
+    import numpy as np
+    from broken_kernels import BrokenKernel, JaxEngine
+
+    from pallas_debug.analysis import Analysis
+    from pallas_debug.model import Failure, Finding
+    from pallas_debug.session import Session
+
+T = TypeVar("T")
+
+TARGETS = ("v5e", "v4", "v5p", "v6e", "tpu7x")
+HANG_AFTER = 1.0
+"""Seconds before the interpreter looks for a deadlock."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ran:
+    """Outcome of a kernel in an interpreter.
+
+    Attributes:
+      error: message of what was raised.
+      printed: what was written to standard output.
+      not_checked: parts of the kernel that the checks could not judge.
+    """
+
+    value: np.ndarray | None = None
+    error: str | None = None
+    printed: str = ""
+    findings: tuple[Finding, ...] = ()
+    not_checked: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compiled:
+    """Outcome of a compilation: why jax refuses to trace it, or the failures by target."""
+
+    error: str | None = None
+    failures: dict[str, Failure | None] = field(default_factory=dict)
+
+
+class Evidence:
+    """Rows by kernel, twin and engine, kept in `folder`."""
+
+    def __init__(self, folder: Path, stack: contextlib.ExitStack) -> None:
+        self._folder = folder
+        self._stack = stack
+        self._rows: dict[str, Any] = {}
+
+    def native(self, kernel: BrokenKernel, engine: JaxEngine, *, repaired: bool = False) -> Ran:
+        """jax's own interpreter."""
+        return self._row("native", kernel, repaired, engine, lambda: run(kernel, repaired, engine))
+
+    def interpreted(
+        self, kernel: BrokenKernel, engine: JaxEngine, *, repaired: bool = False
+    ) -> Ran:
+        """TPU interpret mode with our handlers."""
+        return self._row(
+            "interpreted", kernel, repaired, engine, lambda: interpret(kernel, repaired, engine)
+        )
+
+    def checked(
+        self,
+        kernel: BrokenKernel,
+        mode: str,
+        *,
+        repaired: bool = False,
+        errors: str = "",
+    ) -> Ran:
+        """`pallas_debug.check`, with the default checks or those of `errors`."""
+        return self._row(
+            "checked",
+            kernel,
+            repaired,
+            f"{mode}-{errors}",
+            lambda: check(kernel, repaired, mode, errors),
+        )
+
+    def analyzed(self, kernel: BrokenKernel, *, repaired: bool = False) -> tuple[Analysis, ...]:
+        """The static analysis of each kernel in the call, for all targets."""
+        return self._row("analyzed", kernel, repaired, "", lambda: analyze(kernel, repaired))
+
+    def compiled(self, kernel: BrokenKernel, *, repaired: bool = False) -> Compiled:
+        """Compilations for each of `kernel.targets`."""
+        return self._row(
+            "compiled",
+            kernel,
+            repaired,
+            "",
+            lambda: compile_(self._session, kernel, repaired),
+        )
+
+    @functools.cached_property
+    def _session(self) -> Session:
+        """One session for all kernels, so that the compiler starts once, and after an abort."""
+        from pallas_debug.session import Options, Session
+
+        options = Options(dumps=None, targets=TARGETS, interpret="off", jobs=1)
+        session = Session(options)
+        self._stack.enter_context(session)
+        return session
+
+    def _row(
+        self, table: str, kernel: BrokenKernel, repaired: bool, engine: str, make: Callable[[], T]
+    ) -> T:
+        name = f"{table}-{kernel.name}{'-repaired' * repaired}-{engine}"
+        if name not in self._rows:
+            with _locked(self._folder / f"{name}.lock"):
+                path = self._folder / f"{name}.pickle"
+                if not path.exists():
+                    path.write_bytes(pickle.dumps(make()))
+                self._rows[name] = pickle.loads(path.read_bytes())
+        row: T = self._rows[name]
+        return row
+
+
+@pytest.fixture(scope="session")
+def evidence(
+    tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest
+) -> Iterator[Evidence]:
+    """The evidence table of this test run."""
+    folder = tmp_path_factory.getbasetemp()
+    if hasattr(request.config, "workerinput"):
+        folder = folder.parent
+    (folder / "evidence").mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
+        yield Evidence(folder / "evidence", stack)
+
+
+def run(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
+    from jax.experimental.pallas import tpu as pltpu
+
+    try:
+        with pltpu.force_tpu_interpret_mode(_mode(engine)):
+            return _ran(kernel, repaired)
+    finally:
+        pltpu.reset_tpu_interpret_mode_state()
+
+
+def interpret(kernel: BrokenKernel, repaired: bool, engine: JaxEngine) -> Ran:
+    from dataclasses import replace
+
+    from jax.experimental.pallas import tpu as pltpu
+
+    from pallas_debug.bridge.interpret import tpu_interpret
+
+    found: list[Finding] = []
+    with (
+        tpu_interpret.reporting(found.append, hang_after=HANG_AFTER),
+        pltpu.force_tpu_interpret_mode(_mode(engine)),
+    ):
+        return replace(_ran(kernel, repaired), findings=tuple(found))
+
+
+def check(kernel: BrokenKernel, repaired: bool, mode: str, errors: str) -> Ran:
+    import jax
+    import numpy as np
+
+    import pallas_debug
+    from pallas_debug.errors import KernelFault
+
+    function = jax.jit(kernel.repaired) if repaired else kernel.function
+    options = {"errors": errors} if errors else {}
+    checked = pallas_debug.check(function, interpret=mode, **options)  # type: ignore[arg-type]
+    with _quick_to_compile(), jax.enable_x64(kernel.x64):
+        try:
+            report, value = checked(*kernel.make_args())
+        except KernelFault as fault:
+            return Ran(error=str(fault), findings=(fault.finding,))
+        return Ran(
+            value=np.asarray(value),
+            findings=tuple(report.findings),
+            not_checked=tuple(map(str, report.not_checked)),
+        )
+
+
+def analyze(kernel: BrokenKernel, repaired: bool) -> tuple[Analysis, ...]:
+    import jax
+    import numpy as np
+
+    from pallas_debug.analysis import analyze
+    from pallas_debug.bridge.lowering import hook
+    from pallas_debug.compiler.targets import BUILTIN
+    from pallas_debug.session import Options, Session
+
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed(), jax.enable_x64(kernel.x64):
+        jax.jit(kernel.repaired if repaired else kernel.function).lower(*kernel.args)
+    found = []
+    for captured in captures:
+        # The first arguments are the tables; a repaired twin may cut one, or make its own.
+        wanted = captured.kernel.of_kind("scalar_prefetch")
+        given = [np.asarray(x) for x in kernel.make_args()[: len(wanted)]]
+        tables = [
+            x if x.shape == operand.shape else np.zeros(operand.shape, "int32")
+            for x, operand in zip(given, wanted, strict=True)
+        ]
+        found.append(analyze(captured, BUILTIN, prefetch=tables or None))
+    return tuple(found)
+
+
+def compile_(session: Session, kernel: BrokenKernel, repaired: bool) -> Compiled:
+    import jax
+
+    from pallas_debug.bridge.lowering import trace
+
+    targets = [target for target in session.targets if target.name in kernel.targets]
+    function = kernel.repaired if repaired else kernel.function
+    with jax.enable_x64(kernel.x64), session.collecting() as captures:
+        try:
+            trace.lower_for_kernels(function, kernel.args, {}, targets[0])
+        except (TypeError, ValueError) as error:
+            return Compiled(error=str(error))
+    (captured,) = captures
+    session.request(captures, targets)
+    session.wait()
+    assert session.problems == []
+    (dump,) = (d for d in session.dumps if d.kernel.digest == captured.kernel.digest)
+    return Compiled(failures={c.target: c.failure for c in dump.compilations})
+
+
+def _ran(kernel: BrokenKernel, repaired: bool) -> Ran:
+    import jax
+    import numpy as np
+
+    function = kernel.repaired if repaired else kernel.function
+    value = error = None
+    with _quick_to_compile(), jax.enable_x64(kernel.x64), _printed() as printed:
+        try:
+            value = np.asarray(jax.jit(function)(*kernel.make_args()))
+        except Exception as raised:  # noqa: BLE001 - tests look at it
+            error = str(raised)
+        return Ran(value=value, error=error, printed=printed())
+
+
+def _mode(engine: JaxEngine) -> Any:
+    from jax.experimental.pallas import tpu as pltpu
+
+    modes = {
+        "hlo": lambda: True,
+        "tpu": pltpu.InterpretParams,
+        "tpu_races": lambda: pltpu.InterpretParams(
+            detect_races=True,
+            num_cores_or_threads=2,
+            # jax draws each copy's clock at random from those that the cores leave over; with the
+            # usual two of them every second race between two copies goes unseen.
+            vector_clock_size=1024,
+        ),
+    }
+    return modes[engine]()
+
+
+@contextlib.contextmanager
+def _quick_to_compile() -> Iterator[None]:
+    """Without XLA's optimisations: on such small arrays they take longer than the run."""
+    import jax
+
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", before)
+
+
+@contextlib.contextmanager
+def _printed() -> Iterator[Callable[[], str]]:
+    """Standard output of this process, at the level of Python and of the file descriptor."""
+    with tempfile.TemporaryFile("w+") as file, contextlib.redirect_stdout(file):
+        saved = os.dup(1)
+        os.dup2(file.fileno(), 1)
+
+        def read() -> str:
+            file.flush()
+            file.seek(0)
+            return file.read()
+
+        try:
+            yield read
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

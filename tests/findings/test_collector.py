@@ -1,0 +1,232 @@
+"""Findings are counted and merged once: by kind and witness, the surest engine first."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallas_debug.findings.collector import Collector, key, merged
+from pallas_debug.findings.faults import FORMER, Fault, Severity, named
+from pallas_debug.model import Finding, SourceLine, Witness
+
+WITNESS = ("grid_point", "operand", "source", "index")
+
+
+def finding(kind: str, engine: str, line: int | None = 3, **fields: Any) -> Finding:
+    witness = {name: fields.pop(name) for name in WITNESS if name in fields}
+    source = None if line is None else SourceLine(file="rows.py", line=line)
+    given = {
+        "kind": Fault(kind),
+        "kernel": "rows",
+        "message": f"{kind} by {engine}",
+        "engines": (engine,),
+        "witness": Witness(**{"source": source, **witness}),
+    }
+    return Finding(**{**given, **fields})
+
+
+@pytest.mark.parametrize("other", [{"line": 4}, {"operand": "y_ref"}, {"kernel": "columns"}])
+def test_one_kind_line_and_operand_is_one_fault(other: dict[str, Any]) -> None:
+    first = finding("OutOfBoundsRead", "checks", operand="x_ref")
+    again = finding("OutOfBoundsRead", "checks", operand="x_ref", index="x_ref[9]", message="m")
+    assert key(first) == key(again)
+    assert key(first) != key(finding("OutOfBoundsRead", "checks", **{"operand": "x_ref", **other}))
+    assert key(first) != key(finding("OutOfBoundsWrite", "checks", operand="x_ref"))
+
+
+def test_counts_grow_from_run_to_run_and_not_within_one() -> None:
+    collector = Collector()
+    one, more = finding("FalseHint", "checks"), finding("FalseHint", "checks", count=3)
+    assert collector.add(one, more, one) == [finding("FalseHint", "checks", count=3)]
+    assert collector.add(one) == []
+    (found,) = collector.findings
+    assert (found.count, found.message) == (4, one.message)
+    collector.clear()
+    assert collector.findings == ()
+    assert collector.add(one) == [one]
+
+
+def test_one_fault_is_reported_once_by_who_saw_it_happen() -> None:
+    (found,) = merged(
+        [
+            finding("BlockOutOfBounds", "static", operand="x_ref", advice="return less"),
+            finding("BlockOutOfBounds", "checks", grid_point=(3,)),
+        ]
+    )
+    assert found.message == "BlockOutOfBounds by checks"
+    assert found.engines == ("checks", "static")
+    assert (found.grid_point, found.operand, found.advice) == ((3,), "x_ref", "return less")
+
+
+def test_other_lines_are_other_faults_unless_the_operand_is_the_same() -> None:
+    a = finding("OutOfBoundsRead", "checks", 3, operand="x_ref")
+    b = finding("OutOfBoundsRead", "tpu interpret", 4, operand="y_ref")
+    assert len(merged([a, b])) == 2
+    c = finding("OutOfBoundsRead", "tpu interpret", 4, operand="x_ref")
+    assert len(merged([a, c])) == 1
+
+
+def test_one_engine_means_what_it_says_twice() -> None:
+    a = finding("OutOfBoundsRead", "checks", 3, operand="x_ref")
+    b = finding("OutOfBoundsRead", "checks", 4, operand="x_ref")
+    assert merged([a, b]) == (a, b)
+
+
+def test_other_kernels_have_faults_of_their_own() -> None:
+    a = finding("OutOfBoundsRead", "checks")
+    b = finding("OutOfBoundsRead", "tpu interpret", kernel="columns")
+    assert len(merged([a, b])) == 2
+
+
+def test_a_finding_without_a_line_joins_one_that_has_it() -> None:
+    (found,) = merged([finding("VmemOverflow", "compile", None), finding("VmemOverflow", "static")])
+    assert found.source is not None
+    assert found.source.line == 3
+
+
+def test_what_the_compiler_refuses_is_what_the_static_analysis_saw() -> None:
+    static = finding("X64IndexMap", "static", 9)
+    (found,) = merged([finding("X64IndexMap", "compile", 2), static])
+    assert (found.source, found.engines) == (static.source, ("static", "compile"))
+
+
+def test_different_classes_on_one_line_are_different_faults() -> None:
+    """A wrong index map may share its line with a dtype that the compiler refuses."""
+    index_map = finding("X64IndexMap", "static", 9)
+    dtype = finding("UnsupportedDtype", "compile", 9)
+    assert {f.kind for f in merged([dtype, index_map])} == {dtype.kind, index_map.kind}
+    traced = finding("StoreDtype", "trace", 9)
+    assert {f.kind for f in merged([traced, index_map])} == {traced.kind, index_map.kind}
+    assert all(f.engines in (dtype.engines, index_map.engines) for f in merged([dtype, index_map]))
+
+
+def test_of_several_of_one_class_the_compiler_means_that_of_its_line() -> None:
+    here, there = (
+        finding("UnsupportedDtype", "static", line, operand=f"x{line}") for line in (5, 9)
+    )
+    found = merged([here, there, finding("UnsupportedDtype", "compile", 9)])
+    assert [f.engines for f in found] == [("static", "compile"), ("static",)]
+    assert found[0].source == there.source
+
+
+def test_an_unclassified_failure_follows_from_what_the_static_analysis_saw_at_its_line() -> None:
+    static = finding("UnsupportedCast", "static", 9)
+    error = finding("LoweringError", "compile", 9, targets=("v5e",))
+    (found,) = merged([error, static])
+    assert (found.kind, found.message, found.targets) == (static.kind, static.message, ("v5e",))
+    assert found.consequences == (error,)
+    assert len(merged([finding("LoweringError", "compile", 8), static])) == 2
+    assert len(merged([error, finding("NanProduced", "static", 9)])) == 2
+
+
+def test_targets_of_one_refusal_are_joined() -> None:
+    (found,) = merged(
+        [
+            finding("UnprovenAlignment", "compile", targets=("v5e",)),
+            finding("UnprovenAlignment", "compile", targets=("v6e",)),
+        ]
+    )
+    assert found.targets == ("v5e", "v6e")
+
+
+def test_the_worst_comes_first() -> None:
+    found = merged(
+        [
+            finding("LowPrecisionAccumulator", "static"),
+            finding("NanProduced", "checks"),
+            finding("UninitializedRead", "checks"),
+            finding("DataRace", "tpu interpret"),
+            finding("OutOfBoundsRead", "checks"),
+            finding("Deadlock", "tpu interpret"),
+            finding("CompileError", "compile"),
+        ]
+    )
+    assert [f.kind for f in found] == [
+        "CompileError",
+        "Deadlock",
+        "OutOfBoundsRead",
+        "DataRace",
+        "UninitializedRead",
+        "NanProduced",
+        "LowPrecisionAccumulator",
+    ]
+
+
+def test_padding_is_said_by_what_it_gets_into_and_not_by_the_first_read_of_any() -> None:
+    static = finding("PaddingRead", "static", 9, operand="y_ref", grid_point=(1,))
+    check = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(1,))
+    (found,) = merged([check, static])
+    assert (found.source, found.operand) == (static.source, "y_ref")
+    assert found.engines == ("static", "checks")
+    elsewhere = finding("PaddingRead", "checks", 7, operand="x_ref", grid_point=(2,))
+    assert len(merged([elsewhere, static])) == 2
+
+
+def test_the_first_line_of_a_kernel_is_no_line_where_another_engine_knows_one() -> None:
+    check = finding("OutputNotWritten", "checks", 1, operand="o_ref")
+    static = finding("OutputNotWritten", "static", 9, operand="o_ref")
+    starts = [None, SourceLine(file="rows.py", line=1)]
+    (found,) = merged([check, static], starts)
+    assert (found.source, found.message) == (static.source, "OutputNotWritten by checks")
+    (found,) = merged([check, static])
+    assert found.source == check.source
+    assert merged([check], starts) == (check,)
+
+
+def test_an_output_that_is_read_before_it_was_set_is_one_fault() -> None:
+    read = finding("UninitializedRead", "checks", operand="o_ref")
+    unset = finding("UninitializedRead", "static", operand="o_ref")
+    (found,) = merged([unset, read])
+    assert (found.kind, found.engines) == ("UninitializedRead", ("checks", "static"))
+    never = finding("OutputNotWritten", "static", 8, operand="o_ref")
+    assert len(merged([never, finding("UninitializedRead", "checks", 8, operand="o_ref")])) == 2
+    assert len(merged([unset, finding("UninitializedRead", "checks", operand="acc_ref")])) == 2
+
+
+def test_a_compiler_that_dies_died_of_what_it_was_to_refuse() -> None:
+    deaths = [
+        finding(
+            "CompilerAbort",
+            "compile",
+            None,
+            message=f"the compiler's process died of SIGABRT while it compiled rows {target}\nmore",
+            targets=(target,),
+        )
+        for target in ("v5e", "v6e")
+    ]
+    cast = finding("UnsupportedShapeCast", "static", 9, message="becomes a column")
+    (found,) = merged([*deaths, cast])
+    assert (found.kind, found.source) == (cast.kind, cast.source)
+    assert found.engines == ("static", "compile")
+    assert found.message == "becomes a column"
+    (death,) = found.consequences
+    assert (death.message, death.targets) == (deaths[0].message, ("v5e", "v6e"))
+    assert found.targets == ("v5e", "v6e")
+    assert len(merged([deaths[0], finding("OutOfBoundsRead", "static", 9)])) == 2
+
+
+def test_what_jax_stumbles_over_is_what_the_static_analysis_saw_at_that_line() -> None:
+    removed = finding("RemovedName", "static", 9)
+    (found,) = merged([finding("TraceError", "trace", 9), removed])
+    assert (found.kind, found.engines) == ("RemovedName", ("static", "trace"))
+    assert len(merged([finding("TraceError", "trace", 8), removed])) == 2
+
+
+def test_no_fault_has_two_names() -> None:
+    assert len({str(fault) for fault in Fault}) == len(Fault.__members__)
+    assert not set(FORMER) & {str(fault) for fault in Fault}
+    assert all(named(name) is Fault(name) is fault for name, fault in FORMER.items())
+    assert named("Curious") is None
+    with pytest.raises(ValueError, match="Curious"):
+        Fault("Curious")
+
+
+@pytest.mark.parametrize("fault", Fault)
+def test_every_fault_has_a_severity_an_engine_and_a_summary(fault: Fault) -> None:
+    assert fault.isalnum()
+    assert fault[0].isupper()
+    assert isinstance(fault.severity, Severity)
+    assert fault.judges
+    assert fault.summary
+    assert not fault.summary.endswith(".")

@@ -1,0 +1,114 @@
+"""Names that we do not control become one safe path component."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+from pallas_debug.model import Kernel
+from pallas_debug.store import layout
+from pallas_debug.store.layout import MAX_BYTES, clean, kernel_folder, target_folder
+
+NAMES = [
+    "add",
+    "",
+    " ",
+    ".",
+    "..",
+    "...",
+    "../../etc/passwd",
+    "/",
+    "a/b",
+    "a\\b",
+    "C:\\x",
+    ".hidden",
+    "trailing.",
+    "a\x00b",
+    "a\nb\r\t\x1b[31m",
+    "\u202egnp",
+    "x" * 5000,
+    "ü" * 5000,
+    "字" * 5000,
+    "🦀" * 5000,
+    "/" * 5000,
+    "\ud800",
+    "\udcff" * 300,
+    "tests/test_a.py::test_b[x-1]",
+    "<lambda>",
+    "a|b>c<d*e?f\"g'h;i&j$k`l",
+    "~",
+    "CON",
+]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_safe_component(name: str, tmp_path: Path) -> None:
+    cleaned = clean(name)
+    assert 0 < len(cleaned.encode()) <= MAX_BYTES
+    assert Path(cleaned).parts == (cleaned,)
+    assert not set(cleaned) & set("/\\:*?\"'<>|\x00\n\r\t\x1b\u202e$`;&")
+    assert not cleaned.startswith(".")
+    assert clean(name) == cleaned
+    (tmp_path / cleaned).write_text("it is a name")
+    assert [p.name for p in tmp_path.iterdir()] == [cleaned]
+
+
+@pytest.mark.parametrize(
+    "name, cleaned",
+    [
+        ("flash_attention", "flash_attention"),
+        ("a-post-original-b", "a-post-original-b"),
+        ("größe", "größe"),
+        ("a/b", "a_b"),
+        ("..", "unnamed"),
+        ("", "unnamed"),
+        (".hidden.", "hidden"),
+        ("t[1,2]", "t_1,2_"),
+    ],
+)
+def test_what_is_kept(name: str, cleaned: str) -> None:
+    assert clean(name) == cleaned
+
+
+@pytest.mark.parametrize("letter", ["x", "ü", "字", "/", "\udcff"])
+def test_long_names_that_differ_at_the_end_stay_two(letter: str) -> None:
+    one, other = clean(letter * 4999 + "1"), clean(letter * 4999 + "2")
+    assert one != other
+    assert "~" in one
+
+
+def test_a_name_of_just_the_limit_is_kept_whole() -> None:
+    assert clean("x" * MAX_BYTES) == "x" * MAX_BYTES
+    assert clean("x" * (MAX_BYTES + 1)) != "x" * (MAX_BYTES + 1)
+
+
+def test_folders() -> None:
+    kernel = Kernel(name="a/b", digest="0123456789abcdef", primitive="pallas_call")
+    assert kernel_folder(kernel) == "a_b-01234567"
+    assert target_folder("v5e:2x4") == "v5e-2x4"
+    assert target_folder("../x") == "_x"
+
+
+def test_names_of_files_occur_nowhere_else() -> None:
+    root = Path(layout.__file__).parents[2]
+    names = {
+        value
+        for key, value in vars(layout).items()
+        if key.isupper() and isinstance(value, str) and re.search(r"[.-]", value)
+    } - {layout.DOCUMENT}
+    folders = {layout.RUNS, layout.PASSES, layout.LLO, layout.NEW, layout.OLD, layout.FILE}
+    found = []
+    for path in [*root.rglob("pallas_debug/**/*.py"), *root.glob("pytest_plugin/**/*.py")]:
+        if path == Path(layout.__file__) or any(part.startswith(".") for part in path.parts):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and node.value in names:
+                found.append((path.name, node.lineno, node.value))
+            if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Div):
+                right = node.right
+                if isinstance(right, ast.Constant) and right.value in folders:
+                    found.append((path.name, node.lineno, right.value))
+    assert found == []
