@@ -1,4 +1,4 @@
-"""Writes the pages of `docs/reference/` from the code.
+"""Writes the pages of `docs/reference/`, and the architecture maps, from the code.
 
 python docs/generate.py             writes them
 python docs/generate.py --check     names the pages that are stale, and then exits with 1
@@ -14,6 +14,7 @@ import itertools
 import re
 import sys
 import textwrap
+import tomllib
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -139,7 +140,7 @@ def python() -> str:
     ]
     for name in ("debug", "interpret", "compile", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
-    from pallas_debug.compiled import Compiled
+    from pallas_debug._api.compile import Compiled
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
@@ -682,6 +683,64 @@ def _linked(text: str) -> str:
     return text.replace("<", "&lt;")
 
 
+def architecture(*, rooms: bool) -> str:
+    """The packages in the order of the floors, each with the first line of its docstring.
+
+    Args:
+      rooms: whether packages within packages are listed.
+    """
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    contracts = config["tool"]["importlinter"]["contracts"]
+    floors = {
+        contract["containers"][0]: [
+            name.strip() for layer in contract["layers"] for name in layer.split("|")
+        ]
+        for contract in contracts
+        if contract["type"] == "layers"
+    }
+    lines = ["pallas_debug/"]
+
+    def visit(package: Path, dotted: str, depth: int) -> None:
+        names = floors.get(dotted) or sorted(p.parent.name for p in package.glob("*/__init__.py"))
+        for name in names:
+            folder = package / name
+            is_package = (folder / "__init__.py").is_file()
+            if name.startswith("_v") or (depth > 1 and not is_package):
+                continue
+            path = folder / "__init__.py" if is_package else folder.with_suffix(".py")
+            label = "  " * depth + name + ("/" if is_package else ".py")
+            lines.append(f"{label:<18}{_says(path)}")
+            if is_package and rooms:
+                visit(folder, f"{dotted}.{name}", depth + 1)
+
+    visit(ROOT / "pallas_debug", "pallas_debug", 1)
+    for path in ("kernels/pallas_debug_kernels", "pytest_plugin/pallas_debug_pytest"):
+        lines += [f"{path}/", f"  {_says(ROOT / path / '__init__.py')}"]
+    return "```text\n" + "\n".join(lines) + "\n```"
+
+
+def _says(path: Path) -> str:
+    return (
+        (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0].replace("`", "")
+    )
+
+
+BEGIN, END = "<!-- map -->\n", "<!-- /map -->"
+
+
+def with_map(text: str, new: str) -> str:
+    """A page with the text between the markers replaced."""
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise ValueError(f"no map to write: {BEGIN.strip()} … {END.strip()}")
+    return f"{before}{begin}\n{new}\n\n{end}{after}"
+
+
+MAPS: dict[str, bool] = {"README.md": False, "CONTRIBUTING.md": True}
+"""Pages with a map; whether it has packages within packages."""
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli,
     "exit-codes.md": exit_codes,
@@ -700,9 +759,11 @@ PAGES: dict[str, Callable[[], str]] = {
 
 def main(arguments: Sequence[str]) -> int:
     stale = []
-    for name, write in PAGES.items():
-        path = REFERENCE / name
-        text = write()
+    texts = {REFERENCE / name: write() for name, write in PAGES.items()}
+    for name, rooms in MAPS.items():
+        page_with_map = ROOT / name
+        texts[page_with_map] = with_map(page_with_map.read_text(), architecture(rooms=rooms))
+    for path, text in texts.items():
         if path.is_file() and path.read_text() == text:
             continue
         stale.append(path)

@@ -1,7 +1,7 @@
 """See, check and understand Pallas TPU kernels, on any machine.
 
-Importing this package imports neither jax nor anything else that takes time: what it offers is
-loaded when it is first used.
+Importing this package imports neither jax nor anything else that takes time: public names are
+loaded at first use.
 """
 
 from __future__ import annotations
@@ -12,25 +12,25 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from pallas_debug.api import debug as debug
-    from pallas_debug.api import dump as dump
-    from pallas_debug.api import interpret as interpret
-    from pallas_debug.checked import check as check
-    from pallas_debug.compiled import compile as compile
+    from pallas_debug._api.check import check as check
+    from pallas_debug._api.compile import compile as compile
+    from pallas_debug._api.debug import debug as debug
+    from pallas_debug._api.dump import dump as dump
+    from pallas_debug._api.interpret import interpret as interpret
+    from pallas_debug._api.verify import verify as verify
     from pallas_debug.findings import explain as explain
     from pallas_debug.hooks import hookimpl as hookimpl
     from pallas_debug.store import open_dumps as open_dumps
-    from pallas_debug.verdict import verify as verify
 
 _HOMES = {
-    "check": "pallas_debug.checked",
-    "compile": "pallas_debug.compiled",
-    "debug": "pallas_debug.api",
-    "dump": "pallas_debug.api",
-    "interpret": "pallas_debug.api",
+    "check": "pallas_debug._api.check",
+    "compile": "pallas_debug._api.compile",
+    "debug": "pallas_debug._api.debug",
+    "dump": "pallas_debug._api.dump",
+    "interpret": "pallas_debug._api.interpret",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
-    "verify": "pallas_debug.verdict",
+    "verify": "pallas_debug._api.verify",
 }
 
 _MODULES = {"explain": "pallas_debug.findings.explain"}

@@ -1,4 +1,4 @@
-"""Importing this makes `jax.experimental.checkify.checkify` see into Pallas kernels.
+"""Importing this makes `checkify.checkify` see into Pallas kernels.
 
     import pallas_debug.checkify
 

@@ -1,4 +1,4 @@
-"""Guards at the boundaries of pallas-debug: its own exceptions never reach the user's program.
+"""Guards at the boundaries: exceptions of pallas-debug never reach the user's program.
 
 Floor 0 by its imports. `guarded` turns an exception of ours into a problem that is reported; what
 runs inside the guard is lost, what comes after it goes on. `KeyboardInterrupt` and `SystemExit`

@@ -1,4 +1,4 @@
-"""What other distributions can add to and learn of a session, by pluggy.
+"""Hooks for other distributions, by pluggy.
 
 Register a plugin under the entry-point group `pallas_debug`; it may be a module or an object, and
 implements any of the hooks below with `hookimpl`. Our own store and pytest plugin are written
@@ -77,7 +77,7 @@ class Specs:
     def pallas_debug_claim_compilation(
         self, kernel: Kernel, target: Target
     ) -> AbstractContextManager[None] | None:
-        """A context within which nobody else compiles this kernel for this target."""
+        """A context that excludes other compilations of this kernel for this target."""
 
     @hookspec(firstresult=True)
     def pallas_debug_find_compilation(
@@ -116,7 +116,7 @@ def plugin_manager(*plugins: object) -> pluggy.PluginManager:
 
 
 def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[PallasDebugError]:
-    """Tell every plugin of an event, even if another one raises.
+    """Notify every plugin of an event, even if another one raises.
 
     Returns:
       What failed, plugin by plugin.

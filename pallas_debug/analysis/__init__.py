@@ -1,4 +1,4 @@
-"""What is wrong with a kernel, said before anything runs.
+"""Static analysis of a captured kernel: what is wrong, before anything runs.
 
 `analyze` reads a captured kernel: its index maps over the whole grid, its blocks against the tiles
 and the memory of the targets, and what its jaxpr does at which grid points. Findings are exact:

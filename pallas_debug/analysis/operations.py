@@ -8,7 +8,7 @@ from dataclasses import replace
 from pallas_debug.analysis.subject import Result, Subject
 from pallas_debug.analysis.tiling import LANES
 from pallas_debug.bridge.walk.events import Dim, View
-from pallas_debug.bridge.walk.operations import Operation, operations
+from pallas_debug.bridge.walk.operations import Equation, operations
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Finding, Target
@@ -45,7 +45,7 @@ def look(subject: Subject, targets: Sequence[Target]) -> Result:
 
 
 def _of_operation(
-    subject: Subject, operation: Operation, targets: Sequence[Target]
+    subject: Subject, operation: Equation, targets: Sequence[Target]
 ) -> Finding | None:
     seen = subject.sighting(
         source=operation.source,
@@ -63,7 +63,7 @@ def _of_operation(
     )
 
 
-def _memory(seen: Sighting, operation: Operation) -> Finding | None:
+def _memory(seen: Sighting, operation: Equation) -> Finding | None:
     """Loads and stores that the memory space of the ref does not take."""
     if operation.name not in _ACCESSES or not operation.inputs[0].is_ref:
         return None
@@ -76,7 +76,7 @@ def _memory(seen: Sighting, operation: Operation) -> Finding | None:
     return None
 
 
-def _rule(seen: Sighting, operation: Operation) -> Finding | None:
+def _rule(seen: Sighting, operation: Equation) -> Finding | None:
     """Primitives that jax's lowering has no rule for, and uses of some that it refuses."""
     if operation.name == "check" and not operation.is_debug:
         return unsupported.unsupported_check(seen)
@@ -90,13 +90,13 @@ def _rule(seen: Sighting, operation: Operation) -> Finding | None:
     return None
 
 
-def _is_along_axis(operation: Operation) -> bool:
+def _is_along_axis(operation: Equation) -> bool:
     values, indices = operation.inputs[:2]
     shape = operation.outputs[0].shape
     return len(values.shape) == len(shape) and indices.shape == (*shape, 1)
 
 
-def _dtype(seen: Sighting, operation: Operation) -> Finding | None:
+def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
     """float16, float iotas, casts that the TPU has not, a row of bools that becomes a column."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
         return unsupported.float16_load(seen)
@@ -112,7 +112,7 @@ def _dtype(seen: Sighting, operation: Operation) -> Finding | None:
     return None
 
 
-def _matmul(seen: Sighting, operation: Operation, targets: Sequence[Target]) -> Finding | None:
+def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> Finding | None:
     """Products of dtypes that jax or a chip does not multiply."""
     if operation.name != "dot_general":
         return None
@@ -128,7 +128,7 @@ def _matmul(seen: Sighting, operation: Operation, targets: Sequence[Target]) -> 
     return unsupported.narrow_matmul(replace(seen, targets=names), dtypes=dtypes) if names else None
 
 
-def _alignment(seen: Sighting, operation: Operation) -> Finding | None:
+def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
     """Slices of lanes from an offset of which nobody says that it is a multiple of 128."""
     multiple = operation.lane_start
     if not multiple or multiple % LANES == 0 or operation.inputs[0].space != "vmem":

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at
-from pallas_debug.bridge.walk.events import Buffer, Event, View
+from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.findings.wording import order
 from pallas_debug.model import Finding
 
@@ -40,7 +40,7 @@ class _Counts:
       times: how many grid points there are for each that is looked at.
     """
 
-    buffer: Buffer
+    buffer: KernelRef
     events: list[Event]
     shape: tuple[int, ...]
     change: np.ndarray
@@ -55,7 +55,7 @@ class _Counts:
 def look(subject: Subject) -> Result:
     """Copies without a wait, waits without a copy or signal, counts that are left over."""
     result = Result()
-    buffers: dict[int, Buffer] = {}
+    buffers: dict[int, KernelRef] = {}
     for event in subject.walked.events:
         view = _semaphore(event)
         if view is not None:
@@ -85,7 +85,7 @@ def _semaphore(event: Event) -> View | None:
     )
 
 
-def _counts(subject: Subject, buffer: Buffer) -> _Counts | str:
+def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
     """What is done to a semaphore, or why that is not known."""
     if subject.walked.incomplete:
         return subject.walked.incomplete
@@ -131,7 +131,7 @@ def _counts(subject: Subject, buffer: Buffer) -> _Counts | str:
     )
 
 
-def _unknown(events: list[Event], buffer: Buffer) -> str:
+def _unknown(events: list[Event], buffer: KernelRef) -> str:
     for event in events:
         if event.remote:
             return "another device takes part"

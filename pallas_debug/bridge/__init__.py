@@ -1,7 +1,10 @@
-"""The only room that touches jax's internals, behind names of our own.
+"""The only room that touches jax's internals.
 
-Floor 2. Each file is for one of jax's doings: `hook` sees kernels as they are lowered, `capture`
-describes one, `lower` turns it into a TPU module, `chip` answers for a chip that is not there,
-`interpret` chooses who runs a kernel, `compiler` drives libtpu (in the worker process alone),
-`selftest` compares all that with the installed jax. `versions` says which jax needs which shim.
+patches    what is replaced in jax, one row each, and the mechanism that installs and restores it
+selftest   compares what is replaced and used with the installed jax
+versions   versions of the installed packages, and workarounds that are not patches
+chip       a chip for code that asks for one where there is none
+platform   which backend programs run on
+libtpu     libtpu without jax, for the worker process
+internals  what scripts that we write contain of jax's internals
 """

@@ -21,6 +21,7 @@ try:
 except ImportError:
     from jax._src.pallas.mosaic import tpu_info as tpu_info
 
+from pallas_debug.bridge import patches
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int)
@@ -44,7 +45,7 @@ def answering(target: Target) -> Iterator[None]:
     """In this thread, code that asks for its chip gets `target`'s."""
     before, _local.target = _local.target, target
     try:
-        with _patched(), _context(target.device_kind):
+        with patches.installed(patches.CHIP), _context(target.device_kind):
             yield
     finally:
         _local.target = before
@@ -57,7 +58,7 @@ def answering_everywhere(target: Target) -> Iterator[None]:
     before, _everywhere = (_everywhere, _context.get_global()), target
     _context.set_global(target.device_kind)
     try:
-        with _patched():
+        with patches.installed(patches.CHIP):
             yield
     finally:
         _everywhere = before[0]
@@ -65,46 +66,26 @@ def answering_everywhere(target: Target) -> Iterator[None]:
 
 
 def was_asked() -> str | None:
-    """The device kind that was given out in this thread since `forget`; None if nobody asked."""
+    """The device kind that was given out in this thread since `forget`; None if no code asked."""
     target = _local.target or _everywhere
     return target.device_kind if _local.asked and target else None
 
 
 def forget() -> None:
-    """Start to watch anew whether anybody in this thread asks for a chip."""
+    """Reset `was_asked` in this thread."""
     _local.asked = False
     if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # an answer from a cache is not seen
         tpu_info.get_tpu_info.cache_clear()
 
 
-_lock = threading.Lock()
-_depth = 0
-_originals: tuple[Callable[[], str], Callable[[], int]] | None = None
+def asking_kind(original: Callable[[], str]) -> Callable[[], str]:
+    """In place of jax's function that asks for the device kind."""
+    return _asking(original, lambda target: target.device_kind)
 
 
-@contextlib.contextmanager
-def _patched() -> Iterator[None]:
-    """`tpu_info`'s two questions, replaced while anybody needs them answered."""
-    global _depth, _originals
-    with _lock:
-        if _depth == 0:
-            _originals = (tpu_info.get_device_kind, tpu_info.get_num_device_cores)
-            _answer_with(
-                _asking(_originals[0], lambda t: t.device_kind),
-                _asking(_originals[1], lambda t: t.num_cores),
-            )
-        _depth += 1
-    try:
-        yield
-    finally:
-        with _lock:
-            _depth -= 1
-            if _depth == 0 and _originals is not None:
-                _answer_with(*_originals)
-
-
-def _answer_with(kind: Callable[[], str], cores: Callable[[], int]) -> None:
-    vars(tpu_info).update(get_device_kind=kind, get_num_device_cores=cores)
+def asking_cores(original: Callable[[], int]) -> Callable[[], int]:
+    """In place of jax's function that asks for the number of cores."""
+    return _asking(original, lambda target: target.num_cores)
 
 
 def _asking(

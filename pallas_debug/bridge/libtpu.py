@@ -38,7 +38,7 @@ _TRUE = frozenset(("y", "yes", "t", "true", "on", "1"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Compiled:
+class ExecutableReport:
     """What libtpu says of an executable."""
 
     device_kind: str
@@ -48,7 +48,7 @@ class Compiled:
 
 def compile_module(
     module: bytes, *, topology: str | None, num_devices: int, options: Mapping[str, str]
-) -> Compiled:
+) -> ExecutableReport:
     """Compile a StableHLO module.
 
     Args:
@@ -75,7 +75,7 @@ def compile_module(
     # A client of the host's own device compiles and loads; that of a topology can only compile.
     compile_ = getattr(client, "compile", None) or client.compile_and_load
     executable = compile_(parsed, device_list, compile_options([d.id for d in devices], options))
-    return Compiled(
+    return ExecutableReport(
         device_kind=devices[0].device_kind,
         build=build(client),
         memory=_memory(executable),

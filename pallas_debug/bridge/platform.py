@@ -7,15 +7,16 @@ takes half a second and prints a page of warnings, before jax falls back to the 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
 from jax._src import hardware_utils, xla_bridge
 
+from pallas_debug.bridge import patches
+
 
 def leave_out_absent_tpu() -> None:
-    """Where the machine has no TPU and nobody asked for one, let jax not try to load it.
+    """Keep jax from loading libtpu where there is no TPU and none was asked for.
 
     What was said by `JAX_PLATFORMS` stands, and so does a backend that is there already.
     """
@@ -23,7 +24,7 @@ def leave_out_absent_tpu() -> None:
         return
     chips, _ = hardware_utils.num_available_tpu_chips_and_device_id()
     if chips == 0:
-        xla_bridge._backend_factories.pop("tpu", None)
+        patches.install(patches.NO_TPU)
 
 
 def default_backend() -> str:
@@ -60,15 +61,9 @@ def device_kind() -> str:
     return str(jax.devices()[0].device_kind)
 
 
-@contextlib.contextmanager
-def compiling_quickly() -> Iterator[None]:
+def compiling_quickly() -> contextlib.AbstractContextManager[None]:
     """Compile programs for the CPU without most optimisations.
 
     For programs that are run once: of a small one, compilation takes longer than the run.
     """
-    before = jax.config.read("jax_disable_most_optimizations")
-    jax.config.update("jax_disable_most_optimizations", True)
-    try:
-        yield
-    finally:
-        jax.config.update("jax_disable_most_optimizations", before)
+    return patches.installed(patches.QUICK)

@@ -1,124 +1,98 @@
-"""Compares what this room hooks into with the installed jax.
+"""Compares what pallas-debug replaces and uses of jax's internals with the installed jax.
 
-Run at first use of a session and by `pallas-debug doctor`: a jax that moved something is met with
-a sentence, not with an AttributeError from the depths.
+Run at the first use of a session and by `pallas-debug doctor`, so that a jax that moved something
+is reported in a sentence, not by an AttributeError.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Iterator
 
-from pallas_debug.bridge import versions
+from pallas_debug.bridge import patches, versions
 from pallas_debug.errors import IncompatibleJaxError
 
+_BLOCKS = "capture: grid and blocks"
+_INTERPRETER = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
+_MEMORY = "jax._src.pallas.mosaic.interpret.shared_memory:SharedMemory"
+_CORE = "jax._src.pallas.core"
 
-def _lowering_rules() -> str | None:
-    from jax._src.interpreters import mlir
-
-    from pallas_debug.bridge.lowering import hook
-
-    for name, primitive in hook.PRIMITIVES.items():
-        entry = mlir._lowerings.get(primitive)
-        if not callable(getattr(entry, "rule", None)):
-            return f"the lowering rule of {name} is not where it was"
-    return None
-
-
-def _signature(find: Callable[[], Any], *parameters: str) -> str | None:
-    function = find()
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    if missing:
-        return f"{function.__name__} has no parameter {', '.join(sorted(missing))}"
-    return None
-
-
-def _tracing() -> str | None:
-    from jax._src.pallas import pallas_call
-
-    return _signature(lambda: pallas_call._trace_kernel_to_jaxpr)
-
-
-def _dispatch() -> str | None:
-    from jax._src import pjit
-
-    return _signature(lambda: pjit._get_fastpath_data, "executable") or _signature(
-        lambda: pjit._pjit_call_impl_python, "jaxpr"
-    )
-
-
-def _grid_mapping() -> str | None:
-    import dataclasses
-
-    from jax._src.pallas import core
-
-    wanted = {"grid", "grid_names", "block_mappings", "num_index_operands", "num_inputs"}
-    missing = wanted - {f.name for f in dataclasses.fields(core.GridMapping)}
-    if missing:
-        return f"GridMapping has no {', '.join(sorted(missing))}"
-    wanted = {"block_shape", "index_map_jaxpr", "array_aval", "transformed_block_aval"}
-    missing = wanted - {f.name for f in dataclasses.fields(core.BlockMapping)}
-    return f"BlockMapping has no {', '.join(sorted(missing))}" if missing else None
-
-
-def _interpret() -> str | None:
-    from pallas_debug.bridge.interpret import interpret
-
-    return interpret.fits()
-
-
-def _tpu_interpret() -> str | None:
-    from pallas_debug.bridge.interpret import tpu_interpret
-
-    return tpu_interpret.fits()
-
-
-def _chip() -> str | None:
-    from pallas_debug.bridge import chip
-
-    return _signature(lambda: chip.tpu_info.get_device_kind) or _signature(
-        lambda: chip.tpu_info.get_num_device_cores
-    )
-
-
-def _mosaic() -> str | None:
-    from jax._src.pallas.mosaic import lowering
-    from jax.experimental import mosaic
-
-    print_params = ("fmt", "ordered", "in_tree", "static_args", "has_placeholders")
-    return _signature(lambda: mosaic.lower_module_to_custom_call, "module") or _signature(
-        lambda: lowering._debug_print_rule, *print_params
-    )
-
-
-CHECKS: dict[str, Callable[[], str | None]] = {
-    "capture: lowering rules": _lowering_rules,
-    "capture: lines of kernels under grad": _tracing,
-    "capture: runs of jitted programs": _dispatch,
-    "capture: grid and blocks": _grid_mapping,
-    "interpret modes": _interpret,
-    "TPU interpret mode": _tpu_interpret,
-    "chip while tracing": _chip,
-    "Mosaic module": _mosaic,
+_USED: dict[str, dict[str, dict[str, str]]] = {
+    _BLOCKS: {
+        _CORE: {
+            "GridMapping": "grid grid_names block_mappings num_index_operands num_inputs",
+            "BlockMapping": "block_shape index_map_jaxpr array_aval transformed_block_aval",
+        },
+    },
+    patches.MODES: {
+        "jax._src.config:pallas_tpu_interpret_mode_context_manager": {
+            "get_global": "",
+            "set_global": "",
+        },
+        "jax._src.dispatch:runtime_tokens": {"clear": ""},
+        _INTERPRETER: {
+            "interpret_pallas_call": "interpret_params grid_mapping compiler_params out_avals",
+        },
+        _CORE: {"BlockMapping": "index_map_out_tree"},
+    },
+    patches.TPU_MODE: {
+        _INTERPRETER: {
+            "_initialize_shared_memory": "token device_id num_devices",
+            "_allocate_buffer": "token device_id local_core_id memory_space val",
+            "_deallocate_buffer": "token device_id local_core_id memory_space buffer_id",
+            "_allocate_semaphores": "token device_id local_core_id shape",
+            "get": "device_id buffer_id transforms block_indices grid_loop_idx input_name",
+            "store": "device_id buffer_id transforms grid_loop_idx output_name",
+            "swap": "device_id local_core_id buffer_id transforms val",
+            "dma_start": "src_local_core_id src_id src_transforms dst_id dst_sem_id",
+            "dma_wait": "device_id local_core_id sem_id size",
+            "semaphore_signal": "sem_id inc target_device_id target_local_core_id",
+            "semaphore_wait": "device_id local_core_id sem_id value",
+            "_check_for_revisiting": "device_id local_core_id loop_idx output_blocks",
+            "_barrier": "token device_id",
+            "_validate": "token device_id",
+            "fail_on_exception": "func",
+            "_get_shared_memory": "",
+            "reset_tpu_interpret_mode_state": "",
+        },
+        _MEMORY: {
+            "get_global_core_id": "device_id local_core_id",
+            "get_global_core_ids": "device_id",
+        },
+        "jax._src.dispatch:RuntimeTokenSet": {"block_until_ready": "", "clear": ""},
+    },
+    patches.MOSAIC: {
+        "jax._src.pallas.mosaic.lowering": {
+            "_debug_print_rule": "fmt ordered in_tree static_args has_placeholders",
+        },
+    },
 }
+"""What is called or read: by area and owner, the names and the parameters that are relied on."""
+
+AREAS = tuple(dict.fromkeys([*(patch.area for patch in patches.TABLE), *_USED]))
+
+
+def _problems(area: str) -> Iterator[str | None]:
+    yield patches.problem(area)
+    for owner, names in _USED.get(area, {}).items():
+        for name, parameters in names.items():
+            yield patches.problem_with(owner, name, tuple(parameters.split()))
 
 
 @functools.cache
 def results() -> dict[str, str | None]:
-    """For each of our hooks: what does not fit the installed jax, or None."""
+    """For each area: what does not fit the installed jax, or None."""
     found: dict[str, str | None] = {}
-    for name, check in CHECKS.items():
+    for area in AREAS:
         try:
-            found[name] = check()
+            found[area] = next((p for p in _problems(area) if p is not None), None)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            found[name] = f"{type(error).__name__}: {error}"
+            found[area] = f"{type(error).__name__}: {error}"
     return found
 
 
 def require() -> None:
-    """Go on only with a jax that fits.
+    """Check that the installed jax fits.
 
     Raises:
       IncompatibleJaxError: one sentence with what does not.

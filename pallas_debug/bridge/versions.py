@@ -1,15 +1,13 @@
-"""Which jax is installed, and which shims it needs.
+"""Versions of the installed packages, and the workarounds that they need.
 
-| what jax does | from | to | shim in |
+What is replaced in jax has its versions in `patches.py`. The rest:
+
+| what jax does | from | to | worked around in |
 |---|---|---|---|
-| `custom_vjp` gives one line to every equation of a kernel under grad | 0.10.2 | - | `hook` |
 | the state of the interpret mode has no public setter for all threads | 0.10.2 | - | `interpret` |
-| TPU interpret mode knows nothing of `vmap` | 0.10.2 | - | `interpret_vmap` |
-| a race is printed; there is no `on_race` | 0.10.2 | 0.12 | `interpret_params` |
-| `core_map_p` stands beside `mpmd_map_p`, discharged before lowering | 0.10.2 | 0.11 | `hook` |
-| a print in a kernel takes no float32 for its `{}` | 0.10.2 | 0.12 | `print_formats` |
-| `tpu_info` is a module of `pallas.mosaic` | 0.10.2 | 0.11 | `chip` |
-| a kernel's locations are kept apart from its serialised module | 0.11 | - | `lower` |
+| TPU interpret mode does not support `vmap` | 0.10.2 | - | `interpret/vmap` |
+| a race is printed; there is no `on_race` | 0.10.2 | 0.12 | `interpret/params` |
+| a print in a kernel takes no float32 for its `{}` | 0.10.2 | 0.12 | `instrument/print_formats` |
 """
 
 from __future__ import annotations
@@ -18,7 +16,10 @@ import functools
 from importlib import metadata
 
 OLDEST = "0.10.2"
-"""The oldest jax whose internals were read for this room."""
+"""Oldest jax that is supported."""
+
+NEWEST = "0.12"
+"""Newest series of jax that this room was verified with."""
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 

@@ -1,4 +1,4 @@
-"""Checks of running kernels: which there are, and what their failures mean.
+"""Checks of running kernels: parsing their names, and findings from their failures.
 
 Floor 2, above `bridge/`, which puts the checks into kernels and brings back what they say.
 """

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from pallas_debug.bridge.instrument import checkify_errors
-from pallas_debug.bridge.instrument.observe import Run
-from pallas_debug.bridge.instrument.sites import Failure, shape_text, slice_text
+from pallas_debug.bridge.instrument.observe import CheckedRun
+from pallas_debug.bridge.instrument.sites import SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, contents
 from pallas_debug.model import Finding, Witness
 
 
-def findings(run: Run) -> tuple[Finding, ...]:
+def findings(run: CheckedRun) -> tuple[Finding, ...]:
     """One for each line and operand at which a check failed, the first to fail first."""
     kept = [failure for failure in run.failures if _matters(failure, run)]
     found = [_FOUND[f.site.check](_sighting(run.kernel, f), f) for f in kept]
@@ -22,7 +22,7 @@ def findings(run: Run) -> tuple[Finding, ...]:
     return Collector(found).findings
 
 
-def _matters(failure: Failure, run: Run) -> bool:
+def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
     """A NaN that was read is a fault only where it is kept and comes of nothing else.
 
     Interpreters fill what was never written, and the padding of a ragged last block, with NaN. A
@@ -51,18 +51,18 @@ def _matters(failure: Failure, run: Run) -> bool:
     )
 
 
-def _is_masked(failure: Failure) -> bool:
+def _is_masked(failure: SiteFailure) -> bool:
     """Whether what was read of an input went through a `where`."""
     return bool(failure.site.details.get("masked"))
 
 
-def _is_unwritten(run: Run) -> bool:
+def _is_unwritten(run: CheckedRun) -> bool:
     """Whether a NaN in an output can only be what the interpreter put there."""
     sources = ("nan", "uninitialized")
     return not run.inputs and not any(f.site.check in sources for f in run.failures)
 
 
-def _never_written(run: Run, name: str) -> Finding:
+def _never_written(run: CheckedRun, name: str) -> Finding:
     stores = [s for s in run.sites if s.operation == "store" and s.operand == name]
     is_short = name in run.uncovered
     source = stores[0].source if stores and not is_short else run.call
@@ -78,7 +78,7 @@ def _never_written(run: Run, name: str) -> Finding:
     )
 
 
-def _sighting(kernel: str, failure: Failure) -> Sighting:
+def _sighting(kernel: str, failure: SiteFailure) -> Sighting:
     names = [name for name, _ in failure.site.values]
     return Sighting(
         kernel=kernel,
@@ -96,12 +96,12 @@ def _sighting(kernel: str, failure: Failure) -> Sighting:
     )
 
 
-def _user(seen: Sighting, failure: Failure) -> Finding:
+def _user(seen: Sighting, failure: SiteFailure) -> Finding:
     said = checkify_errors.message(failure.site, failure.values)
     return contents.check_failed(seen, said=said)
 
 
-def _nan(seen: Sighting, failure: Failure) -> Finding:
+def _nan(seen: Sighting, failure: SiteFailure) -> Finding:
     site = failure.site
     return contents.nan_produced(
         seen.at(shape=site.details["shape"]),
@@ -111,7 +111,7 @@ def _nan(seen: Sighting, failure: Failure) -> Finding:
     )
 
 
-def _infinity(seen: Sighting, failure: Failure) -> Finding:
+def _infinity(seen: Sighting, failure: SiteFailure) -> Finding:
     site = failure.site
     return contents.infinity_produced(
         seen.at(shape=site.details["shape"]),
@@ -121,7 +121,7 @@ def _infinity(seen: Sighting, failure: Failure) -> Finding:
     )
 
 
-def _index(seen: Sighting, failure: Failure) -> Finding:
+def _index(seen: Sighting, failure: SiteFailure) -> Finding:
     if failure.site.operation == "block":
         return _block(seen, failure)
     site, (start, *_) = failure.site, failure.values
@@ -145,7 +145,7 @@ def _index(seen: Sighting, failure: Failure) -> Finding:
     )
 
 
-def _block(seen: Sighting, failure: Failure) -> Finding:
+def _block(seen: Sighting, failure: SiteFailure) -> Finding:
     site, (index, *_) = failure.site, failure.values
     details = site.details
     size, bound, dim = details["size"], details["bound"], details["dim"]
@@ -166,7 +166,7 @@ def _block(seen: Sighting, failure: Failure) -> Finding:
     )
 
 
-def _division(seen: Sighting, failure: Failure) -> Finding:
+def _division(seen: Sighting, failure: SiteFailure) -> Finding:
     return contents.division_by_zero(
         seen,
         is_float=failure.site.details["float"],
@@ -176,12 +176,12 @@ def _division(seen: Sighting, failure: Failure) -> Finding:
     )
 
 
-def _hint(seen: Sighting, failure: Failure) -> Finding:
+def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
     (value, *_), divisor = failure.values, failure.site.details["divisor"]
     return contents.false_hint(seen, value=value, divisor=divisor)
 
 
-def _uninitialized(seen: Sighting, failure: Failure) -> Finding:
+def _uninitialized(seen: Sighting, failure: SiteFailure) -> Finding:
     details = failure.site.details
     shape = shape_text(details["dtype"], details["shape"])
     seen = seen.at(shape=f"{shape} in {details['space'].upper()}")
@@ -190,7 +190,7 @@ def _uninitialized(seen: Sighting, failure: Failure) -> Finding:
     return contents.uninitialized_read(seen, reaches_output=True)
 
 
-_FOUND: dict[str, Callable[[Sighting, Failure], Finding]] = {
+_FOUND: dict[str, Callable[[Sighting, SiteFailure], Finding]] = {
     "user": _user,
     "nan": _nan,
     "inf": _infinity,

@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pallas_debug.bridge.instrument import checking
+from pallas_debug.defaults import CHECKS as CHECKS
 from pallas_debug.errors import UsageError
-
-CHECKS: dict[str, str] = {
-    "user": "`checkify.check` and `pl.debug_check` that fail",
-    "nan": "a NaN made of operands that were none",
-    "inf": "an infinity made of operands that were finite; not among the default ones",
-    "index": "a slice, a copy or a block that leaves its array",
-    "div": "an integer divided by zero",
-    "float_div": "a float divided by zero; not among the default ones",
-    "hint": "a `pl.multiple_of` that is not true",
-    "uninitialized": "a scratch buffer, output or padding that is read before it was written, "
-    "where the NaN it holds reaches an output (interpret modes only)",
-}
-"""What each check looks for."""
-
-DEFAULT = checking.DEFAULT
 
 ALL = "all"
 

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pallas_debug.bridge.instrument.observe import Run
+from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.checks import findings
 from pallas_debug.errors import InternalError, PallasDebugError
 from pallas_debug.findings.collector import Collector
@@ -94,7 +94,7 @@ class RunObserver:
             self._printed.clear()
             self._cut = 0
 
-    def checked(self, run: Run) -> None:
+    def checked(self, run: CheckedRun) -> None:
         """A kernel with checks was run."""
         try:
             found = findings.findings(run)

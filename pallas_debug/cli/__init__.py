@@ -1,4 +1,4 @@
-"""The `pallas-debug` command: a file per subcommand.
+"""The `pallas-debug` command, a file per subcommand.
 
 `--help` imports neither jax nor textual: a command's file is imported when the command is run, and
 imports what it needs when it needs it. Standard output is data, standard error is talk.

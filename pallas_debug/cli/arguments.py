@@ -49,7 +49,7 @@ def _value(text: str) -> Any:
     text = text.strip()
     array = _ARRAY.fullmatch(text)
     if array:
-        from pallas_debug.bridge.lowering.trace import shape_dtype
+        from pallas_debug._api.dump import shape_dtype
 
         shape = [int(size) for size in array["shape"].replace(" ", "").split(",") if size]
         return shape_dtype(shape, _SHORT.get(array["dtype"], array["dtype"]))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
@@ -48,7 +49,7 @@ def run(options: BrowseOptions) -> int:
         raise CannotRunError(_without_a_terminal(where))
     from pallas_debug.tui.run import browse
 
-    roots, of_path = _roots(where or (Path("dumps"),))
+    roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
     ended = browse(
         roots,
         kernel=options.kernel or of_path.get("kernel"),

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli.dump import command as dump
 
@@ -21,7 +22,7 @@ class DemoOptions:
     "--to",
     "directory",
     type=click.Path(path_type=Path),
-    default="dumps",
+    default=defaults.DIRECTORY,
     show_default=True,
     help="The dump directory.",
 )

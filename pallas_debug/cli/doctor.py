@@ -22,7 +22,7 @@ def run(options: DoctorOptions) -> int:
 
     Compiles a kernel for every target. The exit code is 3 if kernels cannot be dumped.
     """
-    from pallas_debug.doctor import examine
+    from pallas_debug._api.doctor import examine
 
     checks = []
     for check in examine():

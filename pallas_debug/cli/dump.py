@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 from click.core import ParameterSource
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
@@ -18,9 +19,6 @@ from pallas_debug.errors import CannotRunError, PallasDebugError
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
     from pallas_debug.session import Session
-
-DIRECTORY = "dumps"
-TARGETS = "v5e"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,8 +29,10 @@ class DumpOptions(shared.ProgramOptions):
 
 
 @shared.module
-@shared.directory("directory", "The dump directory; created if it does not exist.", Path(DIRECTORY))
-@shared.targets(TARGETS)
+@shared.directory(
+    "directory", "The dump directory; created if it does not exist.", Path(defaults.DIRECTORY)
+)
+@shared.targets(defaults.TARGETS)
 @shared.args
 @shared.spec
 @click.option(
@@ -101,7 +101,7 @@ def _given(context: click.Context) -> Iterator[str]:
 
 
 def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
-    from pallas_debug.api import dump
+    from pallas_debug._api.dump import dump
 
     try:
         function = programs.import_function(module, name)
@@ -117,7 +117,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
 
     with output.progress(
         lambda: len(sessions[0].dumps) * len(sessions[0].targets) if sessions else 0,
-        lambda: sessions[0].pending if sessions else 0,
+        lambda: sessions[0].queue.pending if sessions else 0,
     ) as tick:
 
         def tock(session: Session) -> None:
@@ -151,14 +151,14 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
 def _of_program(options: DumpOptions) -> list[Dump]:
     what = options.what
     programs.check_exists(what, module=options.module)
-    from pallas_debug.api import Notice, say_mode, split_targets
-    from pallas_debug.compiler import switches
+    from pallas_debug._api.debug import Notice, say_mode
+    from pallas_debug.compiler import switches, targets
     from pallas_debug.session import Options, Session
 
     session = Session(
         Options(
             dumps=options.directory,
-            targets=split_targets(",".join(options.targets)) or ("",),
+            targets=targets.split(",".join(options.targets)) or ("",),
             interpret=options.interpret,
             timeout=options.timeout,
             jobs=options.jobs,
@@ -171,7 +171,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
         problem = programs.run_program(what, options.rest, module=options.module)
         session.record_run(" ".join(["-m", what] if options.module else [what]))
         with output.progress(
-            lambda: len(session.dumps) * len(session.targets), lambda: session.pending
+            lambda: len(session.dumps) * len(session.targets), lambda: session.queue.pending
         ) as tick:
             session.wait(tick)
     for error in session.problems:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
@@ -34,7 +35,7 @@ class GrepOptions:
 
 
 @click.argument("pattern")
-@click.argument("directory", type=click.Path(path_type=Path), default="dumps")
+@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import report
+from pallas_debug import defaults, report
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
@@ -30,7 +30,7 @@ class LsOptions:
     as_json: bool
 
 
-@click.argument("directory", type=click.Path(path_type=Path), default="dumps")
+@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
 @click.option("-n", "--name", help="Only kernels with this in their name.")

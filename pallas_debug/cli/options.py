@@ -13,6 +13,8 @@ from typing import Any, TypeVar
 
 import click
 
+from pallas_debug import defaults
+
 Decorator = Callable[[Any], Any]
 Options = TypeVar("Options")
 
@@ -64,7 +66,7 @@ spec = click.option(
 timeout = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
-    default=120.0,
+    default=defaults.COMPILE_TIMEOUT,
     show_default=True,
     help="Maximum seconds for one compilation. Waiting for another process that compiles the "
     "same kernel may take 5 more.",

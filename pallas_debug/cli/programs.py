@@ -115,9 +115,9 @@ def _bundled_arguments(
             )
         return [], {}
     if values:
-        from pallas_debug.bridge import platform
+        from pallas_debug import session
 
-        platform.leave_out_absent_tpu()
+        session.leave_out_absent_tpu()
     try:
         spec = operation.spec(spec_name) if spec_name else operation.tagged("small")[0]
     except ValueError as error:

@@ -158,6 +158,6 @@ def _said(failure: Failure | None) -> str:
 
 
 def _shrunk(found: Recorded, timeout: float) -> str:
-    from pallas_debug.reproduce.shrink import shrunk
+    from pallas_debug.reproduce.shrinking.search import shrunk
 
     return shrunk(found, seconds=timeout, say=output.say)

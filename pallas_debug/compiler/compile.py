@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from pallas_debug.compiler import switches as switch_names
-from pallas_debug.compiler.pool import Outcome
+from pallas_debug.compiler.pool import RequestOutcome
 from pallas_debug.findings import explain
 from pallas_debug.ir.locations import first_source_line, source_lines
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, SourceLine, Target
@@ -27,7 +27,7 @@ Files = dict[str, bytes | Path]
 def finished(
     kernel: Kernel,
     target: Target,
-    outcome: Outcome,
+    outcome: RequestOutcome,
     *,
     key: str,
     num_devices: int,
@@ -137,7 +137,7 @@ def _is_cause(finding: Finding, failure: Failure) -> bool:
 
 
 def _failure(
-    kernel: Kernel, outcome: Outcome, passes: list[Pass], files: Files, timeout: float
+    kernel: Kernel, outcome: RequestOutcome, passes: list[Pass], files: Files, timeout: float
 ) -> Failure | None:
     reply = outcome.reply
     last = passes[-1].name if passes else None

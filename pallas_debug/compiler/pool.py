@@ -23,14 +23,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from pallas_debug import defaults
 from pallas_debug.compiler.children import STOPPED, Children, Lease
-from pallas_debug.compiler.protocol import DUMPS, Reply, Request, read_reply, write_request
+from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store import layout
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
-
-DEFAULT_TIMEOUT = 120.0
-"""Default limit of one compilation in seconds."""
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags that every child gets besides the dump directory: locations on every operation."""
@@ -50,7 +48,7 @@ _QUIET = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class RequestOutcome:
     """Result of one request, not interpreted yet.
 
     Attributes:
@@ -67,7 +65,7 @@ class Outcome:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
+class PoolSettings:
     """Settings of children.
 
     Attributes:
@@ -77,13 +75,13 @@ class Settings:
     """
 
     jobs: int = 2
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = defaults.COMPILE_TIMEOUT
     flags: tuple[str, ...] = ()
 
 
 def default_jobs() -> int:
     """One child per core, at most four."""
-    return max(1, min(4, os.cpu_count() or 1))
+    return max(1, min(defaults.MAX_JOBS, os.cpu_count() or 1))
 
 
 def check_machine() -> None:
@@ -116,8 +114,8 @@ class Pool:
         which end with it.
     """
 
-    def __init__(self, settings: Settings | None = None, *, shared: bool = False) -> None:
-        self.settings = settings or Settings(jobs=default_jobs())
+    def __init__(self, settings: PoolSettings | None = None, *, shared: bool = False) -> None:
+        self.settings = settings or PoolSettings(jobs=default_jobs())
         self._executor = _executor(self.settings.jobs)
         self._process = os.getpid()
         self._children = _shared() if shared else Children[_Child](keeps_idle=False)
@@ -157,7 +155,7 @@ class Pool:
         topology: str | None,
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
-    ) -> Iterator[Outcome]:
+    ) -> Iterator[RequestOutcome]:
         """Have a child compile a module, and wait for it.
 
         The outcome's dump files exist until the block is left.
@@ -184,11 +182,11 @@ class Pool:
         num_devices: int,
         options: Mapping[str, str],
         folder: Path,
-    ) -> Outcome:
+    ) -> RequestOutcome:
         """Have a child compile, and move its files to `folder`."""
         child = self._lease.take()
         log = child.folder / layout.LOG
-        request = Request(
+        request = CompileRequest(
             module=module,
             topology=topology,
             num_devices=num_devices,
@@ -203,7 +201,9 @@ class Pool:
                 raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
             dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
-            return Outcome(reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps)
+            return RequestOutcome(
+                reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps
+            )
         finally:
             if alive:
                 child.clear()
@@ -255,7 +255,7 @@ class _Child:
     idle_since = 0.0
     served = 0
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: PoolSettings) -> None:
         self.key = _key(settings)
         self._scratch = _scratch(DUMPS)
         self.folder = self._scratch.path
@@ -279,7 +279,7 @@ class _Child:
             self._scratch.remove()
             raise WorkerError(f"the compiler's process could not be started: {error}") from error
 
-    def ask(self, request: Request, timeout: float) -> tuple[Reply | None, str | None]:
+    def ask(self, request: CompileRequest, timeout: float) -> tuple[Reply | None, str | None]:
         """Return the reply, or how the process ended instead."""
         overdue = threading.Event()
 
@@ -356,7 +356,7 @@ class _Child:
             return self.process.wait()
 
 
-def _environment(settings: Settings) -> dict[str, str]:
+def _environment(settings: PoolSettings) -> dict[str, str]:
     """Environment variables common to all children."""
     environment = dict(os.environ) | _QUIET
     environment.pop("XLA_FLAGS", None)  # the program's, not for the compiler
@@ -370,7 +370,7 @@ def _environment(settings: Settings) -> dict[str, str]:
     return environment
 
 
-def _key(settings: Settings) -> Hashable:
+def _key(settings: PoolSettings) -> Hashable:
     """Everything that a child reads on start."""
     environment = _environment(settings)
     for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # these do not matter to a child

@@ -19,7 +19,7 @@ DUMPS = "mosaic"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class CompileRequest:
     """Compile a module.
 
     Attributes:
@@ -45,14 +45,14 @@ class Reply:
     error_type: str | None = None
 
 
-def write_request(pipe: BinaryIO, request: Request) -> None:
+def write_request(pipe: BinaryIO, request: CompileRequest) -> None:
     head = asdict(request)
     head["module"] = len(request.module)
     pipe.write(json.dumps(head).encode() + b"\n" + request.module)
     pipe.flush()
 
 
-def read_request(pipe: BinaryIO) -> Request | None:
+def read_request(pipe: BinaryIO) -> CompileRequest | None:
     """The next request, or None at the end of the stream."""
     line = pipe.readline()
     if not line.endswith(b"\n"):
@@ -60,7 +60,7 @@ def read_request(pipe: BinaryIO) -> Request | None:
     head = json.loads(line)
     size = head.pop("module")
     module = pipe.read(size)
-    return Request(module=module, **head) if len(module) == size else None
+    return CompileRequest(module=module, **head) if len(module) == size else None
 
 
 def write_reply(pipe: BinaryIO, reply: Reply) -> None:

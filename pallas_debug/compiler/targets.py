@@ -124,3 +124,9 @@ def for_devices(target: Target, num_devices: int) -> str | None:
     if len(sides) == 2:
         sides.sort()
     return f"{chip}:{'x'.join(map(str, sides))}"
+
+
+def split(names: str | Iterable[str]) -> tuple[str, ...]:
+    """`"v5e,v6e"` or a list, as names."""
+    given = names.split(",") if isinstance(names, str) else names
+    return tuple(name.strip() for name in given if name.strip())

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pallas_debug.compiler.protocol import DUMPS, Reply, Request, read_request, write_reply
+from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_request, write_reply
 from pallas_debug.compiler.targets import BUILTIN
 
 
@@ -31,7 +31,7 @@ def main() -> None:
     # By number and not by name: libtpu splits its flags at white space and does not support quotes.
     dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
     os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
-    requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+    requests: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests_in, requests), daemon=True).start()
     _load()
     while True:
@@ -41,7 +41,7 @@ def main() -> None:
         write_reply(replies_out, reply)
 
 
-def _read(pipe: BinaryIO, requests: queue.SimpleQueue[Request]) -> None:
+def _read(pipe: BinaryIO, requests: queue.SimpleQueue[CompileRequest]) -> None:
     try:
         while (request := read_request(pipe)) is not None:
             requests.put(request)
@@ -65,7 +65,7 @@ def _load() -> None:
         libtpu.describe(BUILTIN[0].topology)
 
 
-def _serve(request: Request) -> Reply:
+def _serve(request: CompileRequest) -> Reply:
     from pallas_debug.bridge import libtpu
 
     start = time.perf_counter()

@@ -1,1 +1,1 @@
-"""Faults: what engines find, what it is called, and what is said of it."""
+"""Faults: their names, and what is said of each."""

@@ -1,1 +1,1 @@
-"""Compiler text: locations, the names of passes. Floor 1: reads text, imports no jax."""
+"""Compiler text: operations, locations, normal form, diff, search."""

@@ -11,9 +11,5 @@ confined     child processes with limits and a minimal environment
 boot         first code of such a child; imports nothing of ours
 run          run a script in a child process
 same         whether two failures are the same
-lines        a program as removable lines
-changes      ways to make a program smaller
-lowering     lower candidates in a reused child
-worker       main loop of that child
-shrink       search for a smaller program
+shrinking    the search for a smaller script that fails the same
 """

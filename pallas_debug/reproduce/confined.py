@@ -31,7 +31,7 @@ _BOOT = Path(__file__).with_name("boot.py")
 _MAX_OUTPUT = 2**20
 
 
-class Child:
+class ConfinedProcess:
     """A process that runs a Python file, confined by `boot.py`.
 
     Its output goes to files, whose size the limit bounds; leaving the block kills its process

@@ -53,14 +53,14 @@ KNOWN: Mapping[str, re.Pattern[str]] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chosen:
+class ChosenFlags:
     """Flags that a script sets, and the names of those that it omits."""
 
     kept: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
-def chosen(flags: Iterable[str]) -> Chosen:
+def chosen(flags: Iterable[str]) -> ChosenFlags:
     """Known flags of a dump, each as `--name=value`.
 
     Args:
@@ -79,7 +79,7 @@ def chosen(flags: Iterable[str]) -> Chosen:
             kept.append(f"--{name}={value}" if value else f"--{name}")
         else:
             left_out.append(name)
-    return Chosen(kept=tuple(kept), left_out=tuple(dict.fromkeys(left_out)))
+    return ChosenFlags(kept=tuple(kept), left_out=tuple(dict.fromkeys(left_out)))
 
 
 def is_known(name: str, value: str) -> bool:

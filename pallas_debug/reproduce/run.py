@@ -7,10 +7,11 @@ import signal
 from dataclasses import dataclass
 from typing import Literal
 
+from pallas_debug import defaults
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
-from pallas_debug.reproduce.confined import Child
+from pallas_debug.reproduce.confined import ConfinedProcess
 from pallas_debug.reproduce.same import signature
 from pallas_debug.reproduce.template import COMPILED, FAILED, NO_COMPILER
 
@@ -20,9 +21,6 @@ _FAILED = re.compile(
 )
 
 Stage = Literal["lowering", "compile"]
-
-DEFAULT_SECONDS = 120.0
-"""Maximum seconds that a script runs."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +39,7 @@ class Shown:
         return signature(self.failure) == signature(recorded)
 
 
-def run(script: str, *, timeout: float = DEFAULT_SECONDS) -> Shown:
+def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
     """Run a script of `script_of` in a confined process.
 
     Raises:
@@ -58,7 +56,7 @@ def executed(script: str, *, timeout: float) -> Shown:
     Raises:
       CannotRunError: it did not get as far as the kernel.
     """
-    with Child(script, seconds=timeout) as child:
+    with ConfinedProcess(script, seconds=timeout) as child:
         code = child.wait()
         if code is None:
             message = f"the script did not end within {timeout:g} s and was stopped"

@@ -1,13 +1,14 @@
-"""One session: kernels are captured, compiled in the background, and handed to subscribers.
+"""One session: captures kernels, compiles them in the background, notifies subscribers.
 
 options    what a session is to do
-keeper     the subscriber that writes the dump directory
+queue      from a captured kernel to its compilations, and the subscriber that stores them
 session    the session itself
 """
 
-from pallas_debug.session.options import DEFAULT_CHIP as DEFAULT_CHIP
-from pallas_debug.session.options import DEFAULT_HANG as DEFAULT_HANG
 from pallas_debug.session.options import Interpret as Interpret
+from pallas_debug.session.options import Mode as Mode
 from pallas_debug.session.options import Options as Options
+from pallas_debug.session.options import has_accelerator as has_accelerator
+from pallas_debug.session.options import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.session.options import resolve_targets as resolve_targets
 from pallas_debug.session.session import Session as Session

@@ -6,22 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pallas_debug import defaults
 from pallas_debug.bridge import platform
-from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.interpret.params import Mode as Mode
+from pallas_debug.bridge.platform import has_accelerator as has_accelerator
+from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.compiler import targets
-from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import CannotRunError
 from pallas_debug.hooks import extra_targets
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
 """Interpret mode, as text or `Mode`. None is `auto` without an accelerator, else `off`."""
-
-DEFAULT_HANG = 30.0
-"""Seconds in which a kernel that is waited for must make progress."""
-
-DEFAULT_CHIP = "v5e"
-"""Chip for interpreted code that queries it, unless a target determines it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,13 +44,13 @@ class Options:
     targets: tuple[str, ...] = ()
     chip: str | None = None
     interpret: Interpret = None
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
     epoch: object | None = None
     checks: tuple[str, ...] = ()
     prints: bool = False
     switches: tuple[str, ...] = ()
-    hang_after: float = DEFAULT_HANG
+    hang_after: float = defaults.HANG_AFTER
 
 
 def mode_of(asked: Interpret) -> Mode:

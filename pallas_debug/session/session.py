@@ -1,16 +1,12 @@
-"""The session: modes on, kernels captured, compiled in the background, subscribers notified.
+"""The session: sets modes, captures kernels, queues them for compilation, notifies subscribers.
 
-Floor 3. `Session` ties the engines together and knows no face. Subscribers (`hooks.py`) are
-notified of what happens; the store, through `keeper.py`, is one of them.
+`Session` ties the engines together and knows no face.
 """
 
 from __future__ import annotations
 
-import concurrent.futures
 import contextlib
-import itertools
 import os
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
@@ -19,24 +15,22 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from pallas_debug import defaults
 from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
 from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.checks.observer import RunObserver, Skip
 from pallas_debug.compiler import job
-from pallas_debug.compiler import switches as switch_names
-from pallas_debug.compiler.pool import Pool, Settings, default_jobs
-from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
+from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
-from pallas_debug.hooks import first, notify, plugin_manager
-from pallas_debug.model import Compilation, Dump, Finding, Kernel, PrintRecord, RunRecord, Target
-from pallas_debug.session.keeper import StorePlugin
-from pallas_debug.session.options import DEFAULT_CHIP, Options, mode_of, resolve_targets
-from pallas_debug.store.locks import WAIT_MARGIN, Waiting
-from pallas_debug.store.writer import Store
+from pallas_debug.hooks import notify, plugin_manager
+from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.session.options import Options, mode_of, resolve_targets
+from pallas_debug.session.queue import Queue, StorePlugin, open_store
 
 _reporting: list[object] = []
 """Stack of sessions; interpreter findings go to the innermost one."""
@@ -59,8 +53,7 @@ class Session:
     Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while it waits, stops them.
     `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
     that could not be captured, `skips` those that were not checked, and `launched` the digests of
-    kernels that ran to their end in an interpreter or with checks. `lost` maps digest and target to
-    the problem that prevented a compilation.
+    kernels that ran to their end in an interpreter or with checks. `queue` compiles them.
 
     Args:
       options: what to do.
@@ -83,11 +76,12 @@ class Session:
         self._mode = mode_of(options.interpret)
         self._say = say
         self._stopping = threading.Event()
-        self.store = self._opened_store()
+        self.store = open_store(options, stop=self._stopping, say=say)
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
-        chip_name = options.chip or (None if self.targets or not self._interprets else DEFAULT_CHIP)
+        needs_chip = self._interprets and not self.targets
+        chip_name = options.chip or (defaults.CHIP if needs_chip else None)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
@@ -109,15 +103,9 @@ class Session:
         self._identity = object()
         self._lock = threading.Lock()
         self._local = threading.local()
-        self._requested: set[tuple[str, str]] = set()
         self._captures: dict[str, capture.Capture] = {}
         self._calls: dict[str, set[tuple[str, int]]] = {}
-        self._compilations: dict[tuple[str, str], Compilation] = {}
-        self.lost: dict[tuple[str, str], PallasDebugError] = {}
-        self._futures: list[concurrent.futures.Future[object]] = []
-        settings = Settings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
-        self._pool = Pool(settings, shared=True)
-        self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
+        self.queue = Queue(options, self.plugins, self.report)
         self._stack = contextlib.ExitStack()
         selftest.require()
 
@@ -154,7 +142,7 @@ class Session:
             if stop:  # also threads of the pool that wait for a lock
                 self._stopping.set()
             with self._guarded("summary", "stopping the compiler processes"):
-                self._pool.close(stop=stop)
+                self.queue.close(stop=stop)
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
         """Undo the effects of entering; exceptions other than a kernel's become problems."""
@@ -186,7 +174,7 @@ class Session:
     def dumps(self) -> list[Dump]:
         """Captured kernels with their finished compilations."""
         found = []
-        finished = dict(self._compilations)
+        finished = dict(self.queue.made)
         names = dict.fromkeys([*(t.name for t in self.targets), *(name for _, name in finished)])
         for kernel in self.kernels:
             compilations = tuple(
@@ -207,42 +195,27 @@ class Session:
         """Sentences on kernels that were not checked, or not completely."""
         return [skip.sentence for skip in self.skips]
 
-    def not_compiled(self, kernel: Kernel, target: str) -> str:
-        """Why a kernel has no compilation for a target."""
-        known = self.lost.get((kernel.digest, target))
-        if known is not None:
-            return str(known)
-        if (kernel.digest, target) in self._requested:
-            return "the session ended before it was compiled"
-        return f"it was never handed to the compiler for {target}"
-
-    def uncompiled(self) -> list[tuple[str, str, str]]:
-        """Requested compilations without a result for their kernel.
-
-        Returns:
-          The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
-        """
-        found = []
-        for digest, target in sorted(self._requested):
-            kernel = self._captures[digest].kernel
-            made = self._compilations.get((digest, target))
-            if made is None:
-                found.append((kernel.name, target, self.not_compiled(kernel, target)))
-            elif made.failure is not None and made.failure.is_of_the_machine:
-                found.append((kernel.name, target, made.failure.headline))
-        return found
-
     @property
-    def pending(self) -> int:
-        """Number of requested compilations that are not finished."""
-        return sum(not f.done() for f in self._futures)
+    def lost(self) -> Mapping[tuple[str, str], PallasDebugError]:
+        """What kept kernels from being compiled, by digest and target."""
+        return self.queue.lost
+
+    def request(self, captures: Iterable[capture.Capture], wanted: Iterable[Target]) -> None:
+        """Have kernels compiled in the background, each once for each target."""
+        self.queue.request(captures, wanted)
+
+    def start_compiler(self) -> None:
+        """Start a compiler process ahead of the first kernel, in the background.
+
+        If the dump directory has kernels, all may come from there, and the start is left to the
+        first one that does not.
+        """
+        if self.store is None or not any(self.store.root.glob("[!.]*")):
+            self.queue.start()
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:
-        """Wait for all requested compilations; `tick` is called in the meantime."""
-        while unfinished := [f for f in self._futures if not f.done()]:
-            concurrent.futures.wait(unfinished, timeout=0.1 if tick else None)
-            if tick:
-                tick()
+        """Wait for every requested compilation; `tick` is called meanwhile."""
+        self.queue.wait(tick)
 
     def record_run(
         self,
@@ -284,28 +257,6 @@ class Session:
             yield collected
         finally:
             self._local.collected = before
-
-    def request(self, captures: Iterable[capture.Capture], wanted: Iterable[Target]) -> None:
-        """Compile kernels in the background, each once for each target."""
-        for captured, target in itertools.product(list(captures), list(wanted)):
-            with self._lock:
-                asked = (captured.kernel.digest, target.name)
-                if asked in self._requested:
-                    continue
-                self._requested.add(asked)
-            with self._compiling(captured.kernel, target):
-                self._futures.append(self._pool.submit(self._job(captured, target)))
-
-    def start_compiler(self) -> None:
-        """Preload a compiler process in the background.
-
-        Only if the dump directory is empty: otherwise all compilations may be cached.
-        """
-        if self.store is None or not any(self.store.root.glob("[!.]*")):
-            self._pool.submit(self._pool.warm)
-
-    def _job(self, captured: capture.Capture, target: Target) -> Callable[[], None]:
-        return lambda: self._compile(captured, target)
 
     @contextlib.contextmanager
     def interpreting(self, mode: Mode | str) -> Iterator[None]:
@@ -413,10 +364,6 @@ class Session:
             if self._say is not None and not known:
                 self._say(sentence)
 
-    def worker_pids(self) -> list[int]:
-        """Process IDs of compilers that are compiling."""
-        return self._pool.pids(at_work=True)
-
     # Called by the hook, within jax: nothing may escape.
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
@@ -429,7 +376,7 @@ class Session:
                 self.uncaptured.append(missed)
 
         with guarded("capture", "reading the name of a kernel", lambda problem: None):
-            name = observe.kernel_name(params)
+            name = name_of(params)
         with guarded("capture", f"capturing kernel `{name}`", report):
             return self._captured(capture.capture(primitive, context, params))
         return None
@@ -487,91 +434,6 @@ class Session:
     def calls(self, kernel: Kernel) -> frozenset[tuple[str, int]]:
         """Files and lines of the user's frames that lead to the kernel's call."""
         return frozenset(self._calls.get(kernel.digest, ()))
-
-    def _compile(self, captured: capture.Capture, target: Target) -> None:
-        kernel = captured.kernel
-        with self._compiling(kernel, target):
-            key = self._jobs.key(captured, target)
-            with self._claimed(captured, target, key):
-                compilation = self._found(kernel, target, key)
-                if compilation is None:
-                    self._compile_anew(captured, target, key)
-                else:
-                    self._finished(kernel, compilation, {})
-
-    @contextlib.contextmanager
-    def _claimed(self, captured: capture.Capture, target: Target, key: str) -> Iterator[None]:
-        """Hold the claim on a compilation; without it, record that it was not attempted."""
-        claim = first(
-            self.plugins,
-            "pallas_debug_claim_compilation",
-            self.report,
-            kernel=captured.kernel,
-            target=target,
-        )
-        with contextlib.ExitStack() as stack:
-            try:
-                stack.enter_context(claim or contextlib.nullcontext())
-            except LockTimeoutError as error:
-                self._compilations[captured.kernel.digest, target.name] = self._jobs.unavailable(
-                    captured, target, key, error
-                )
-                raise
-            yield
-
-    def _opened_store(self) -> Store | None:
-        if self.options.dumps is None:
-            return None
-        waiting = Waiting(
-            timeout=self.options.timeout + WAIT_MARGIN, warn=self._warn, stop=self._stopping
-        )
-        return Store(self.options.dumps, waiting=waiting)
-
-    def _warn(self, sentence: str) -> None:
-        """Warn the user of something that concerns the whole run."""
-        if self._say is not None:
-            self._say(sentence)
-        else:
-            sys.stderr.write(f"pallas-debug: {sentence}\n")
-
-    def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
-        """An earlier compilation; None if there is none, or the lookup fails."""
-        with self._guarded("store", f"looking for kernel `{kernel.name}` in the dump directory"):
-            hook = "pallas_debug_find_compilation"
-            found: Compilation | None = first(
-                self.plugins, hook, self.report, kernel=kernel, target=target, key=key
-            )
-            return found
-        return None
-
-    def _compile_anew(self, captured: capture.Capture, target: Target, key: str) -> None:
-        kernel = captured.kernel
-        try:
-            with self._jobs.compile(captured, target, key) as (compilation, files):
-                self._finished(kernel, compilation, files)
-        except CannotRunError as error:
-            if (kernel.digest, target.name) not in self._compilations:
-                self._compilations[kernel.digest, target.name] = self._jobs.unavailable(
-                    captured, target, key, error
-                )
-            raise
-
-    @contextlib.contextmanager
-    def _compiling(self, kernel: Kernel, target: Target) -> Iterator[None]:
-        """Record what stops a compilation, as its reason too."""
-
-        def report(problem: PallasDebugError) -> None:
-            self.report(problem)
-            self.lost[kernel.digest, target.name] = problem
-
-        with guarded("lower", f"compiling kernel `{kernel.name}` for {target.name}", report):
-            yield
-
-    def _finished(
-        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
-    ) -> None:
-        self._compilations[kernel.digest, compilation.target] = compilation
-        self._tell("compilation_finished", kernel=kernel, compilation=compilation, files=files)
 
     def _tell(self, event: str, **kwargs: Any) -> None:
         for problem in notify(self.plugins, f"pallas_debug_{event}", **kwargs):

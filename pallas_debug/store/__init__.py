@@ -1,4 +1,4 @@
-"""The dump directory: writing it, reading it, and reading libtpu's own raw dumps.
+"""The dump directory: layout, writer, reader, locks, and libtpu's own raw dumps.
 
 Floor 1: imports `model`, `errors` and `ir`, never jax, so that a dump copied from a TPU host is
 read on any machine. The format is documented in `docs/reference/dump-format.md`. What writes is

@@ -1,4 +1,4 @@
-"""One verdict on a function's kernels: every engine there is, one table, each fault said once.
+"""`verify`: all engines on a function's kernels, one table, each fault reported once.
 
 Floor 3, above the engines' own faces. `run.py` asks the engines in `engines.py`, merges what they
 found; the rest shows it: to a person (`text.py`), to code scanning

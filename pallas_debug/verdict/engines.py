@@ -16,14 +16,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pallas_debug import guards
+from pallas_debug import defaults, guards
 from pallas_debug.analysis import analyze, names
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
-from pallas_debug.checks import names as checks
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import Collector
@@ -33,9 +32,6 @@ from pallas_debug.findings.wording import contents, unsupported
 from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target, Witness
 from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
-
-RACES = "tpu,detect_races,num_cores_or_threads=2"
-"""The interpret mode that looks for races."""
 
 NO_KERNEL = "no kernel"
 """Where a finding of a program is of none."""
@@ -277,7 +273,9 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
     return [
         compiled(kernel, finished[target])
         if target in finished
-        else Seen(outcomes=(not_compiled(kernel, target, session.not_compiled(kernel, target)),))
+        else Seen(
+            outcomes=(not_compiled(kernel, target, session.queue.not_compiled(kernel, target)),)
+        )
         for target in targets
     ]
 
@@ -289,7 +287,11 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
     second run looks for it. Infinities are no fault by themselves, as in masks.
     """
     options = Options(
-        checks=checks.DEFAULT, prints=True, interpret="auto", chip=chip, hang_after=hang_after
+        checks=defaults.DEFAULT_CHECKS,
+        prints=True,
+        interpret="auto",
+        chip=chip,
+        hang_after=hang_after,
     )
     seen = _ran(call, kernels, options, "checks")
     made = [finding for finding in seen.findings if finding.kind is Fault.NAN_PRODUCED]
@@ -321,7 +323,7 @@ def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float)
                 f"walks them one by one (at most {MAX_POINTS:,} here); give smaller arguments"
             )
             return Seen(outcomes=_each(kernels, "races", "unsupported", reason))
-    options = Options(interpret=RACES, chip=chip, hang_after=hang_after)
+    options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)
     return _ran(call, kernels, options, "races")
 
 

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pallas_debug.api import split_targets
+from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.walk import prefetch
-from pallas_debug.checks import names as checks
-from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
+from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError
 from pallas_debug.findings.collector import merged
 from pallas_debug.model import Target
@@ -25,21 +24,18 @@ from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, Subject
 
-HANG = 5.0
-"""Seconds without progress after which an interpreted kernel is said to wait for ever."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """What is asked of a verification, as `verify` takes it."""
 
-    targets: str | Iterable[str] = "all"
+    targets: str | Iterable[str] = defaults.VERIFY_TARGETS
     engines: str | Iterable[str] | None = None
     suppress: str | Path | None = None
     to: str | Path | None = None
-    timeout: float = DEFAULT_TIMEOUT
+    timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
-    hang_after: float = HANG
+    hang_after: float = defaults.VERIFY_HANG_AFTER
 
     @property
     def by_name(self) -> bool:
@@ -66,7 +62,7 @@ class Request:
     @functools.cached_property
     def chips(self) -> tuple[str, ...]:
         """Names of the targets."""
-        return split_targets(self.targets)
+        return targets_by_name(self.targets)
 
     @functools.cached_property
     def left_out(self) -> tuple[suppressions.Suppression, ...]:
@@ -92,13 +88,13 @@ def verify(
     function: Callable[..., Any],
     /,
     *args: Any,
-    targets: str | Iterable[str] = "all",
+    targets: str | Iterable[str] = defaults.VERIFY_TARGETS,
     engines: str | Iterable[str] | None = None,
     suppress: str | Path | None = None,
     to: str | Path | None = None,
-    timeout: float = DEFAULT_TIMEOUT,
+    timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
-    hang_after: float = HANG,
+    hang_after: float = defaults.VERIFY_HANG_AFTER,
     tick: Callable[[Session], None] | None = None,
     **kwargs: Any,
 ) -> Verdict:
@@ -186,7 +182,7 @@ def verify_program(
     asked, left_out = request.asked, request.left_out
     options = request.options(
         targets=request.chips if "compile" in asked else (),
-        checks=checks.DEFAULT if "checks" in asked else (),
+        checks=defaults.DEFAULT_CHECKS if "checks" in asked else (),
         prints=True,
         interpret="auto",
         hang_after=request.hang_after,

@@ -1,4 +1,4 @@
-"""The pytest plugin of pallas-debug: options `--pallas-*`, the marker and two fixtures.
+"""The pytest plugin: options `--pallas-*`, a marker and two fixtures.
 
 Loaded into every pytest run of an environment that has pallas-debug, so it imports only pytest and
 the standard library. The rest is imported when an option, a marker or a fixture needs it.

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from pallas_debug import api
+from pallas_debug import defaults
 from pallas_debug import report as text
-from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
+from pallas_debug._api import dump as api
 from pallas_debug.errors import UnknownTargetError
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
@@ -88,7 +88,7 @@ class Pallas:
             *args,
             targets=targets or self._running.marks.targets or settings.targets,
             to=settings.dump or self._tmp_path() / "dumps",
-            timeout=settings.timeout or DEFAULT_TIMEOUT,
+            timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
             **kwargs,
         )
         self._compiled += made

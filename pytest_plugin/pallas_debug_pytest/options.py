@@ -19,14 +19,11 @@ import pytest
 if TYPE_CHECKING:
     import argparse
 
+# As in `pallas_debug.defaults`, which a run without kernels does not import; a test compares them.
 DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "off")
-
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
-"""As in `pallas_debug.checks.names`, which needs jax."""
-
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
-
 DEFAULT_TARGET = "v5e"
 RACES = "tpu,detect_races,num_cores_or_threads=2"
 
@@ -90,8 +87,8 @@ def _mode(value: str) -> None:
     if value in MODES:
         return
     # Parameters need jax, which is not imported for a mode alone.
-    from pallas_debug.bridge.interpret.params import Mode
     from pallas_debug.errors import UsageError
+    from pallas_debug.session import Mode
 
     try:
         Mode.parse(value)

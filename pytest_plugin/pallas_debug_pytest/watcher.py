@@ -19,15 +19,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pallas_debug import defaults
 from pallas_debug import report as text
-from pallas_debug.bridge import platform
-from pallas_debug.compiler.pool import DEFAULT_TIMEOUT
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
-from pallas_debug.session import DEFAULT_HANG, Options, Session, resolve_targets
+from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug_pytest import REPORTED, coverage, failures, marks
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
@@ -130,8 +129,8 @@ class Watcher:
             Options(
                 **options,  # type: ignore[arg-type]
                 prints=True,
-                timeout=settings.timeout or DEFAULT_TIMEOUT,
-                hang_after=settings.hang or DEFAULT_HANG,
+                timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
+                hang_after=settings.hang or defaults.HANG_AFTER,
             ),
             self,
             runs=True,
@@ -145,7 +144,7 @@ class Watcher:
     def _note_unchecked(self, session: Session) -> None:
         if session.interpret_mode.kind != "off":
             return
-        if not platform.has_accelerator():
+        if not has_accelerator():
             self.unchecked.append(
                 "kernels that the code does not interpret itself: --pallas-interpret=off leaves "
                 "them to an accelerator, and there is none"
@@ -469,7 +468,7 @@ class Watcher:
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
                 yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
-        for kernel, target, reason in session.uncompiled():
+        for kernel, target, reason in session.queue.uncompiled():
             yield Gap(kernel=kernel, engine=target, reason=reason)
 
     def pytest_unconfigure(self) -> None:

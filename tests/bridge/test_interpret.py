@@ -21,6 +21,7 @@ from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from pallas_debug_kernels import BundledOperation, operations
 
+from pallas_debug.bridge import patches, selftest
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import params as interpret_params
@@ -30,6 +31,7 @@ from pallas_debug.errors import UsageError
 
 X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
 FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
+PRIMITIVES = [patches._resolve(patch.owner) for patch in patches.needed(patches.MODES)]
 HAS_GPU = True
 try:
     interpret_params.fields("gpu")
@@ -482,10 +484,10 @@ def test_a_mode_holds_in_every_thread() -> None:
 
 def test_nothing_is_left_behind() -> None:
     state = config.pallas_tpu_interpret_mode_context_manager
-    before = [primitive.bind for primitive in interpret._PRIMITIVES]
+    before = [primitive.bind for primitive in PRIMITIVES]
     with interpret.interpreting("tpu"), interpret.interpreting("hlo"):
         assert state.get_global() is True
-    assert [primitive.bind for primitive in interpret._PRIMITIVES] == before
+    assert [primitive.bind for primitive in PRIMITIVES] == before
     assert state.get_global() is None
 
 
@@ -497,9 +499,10 @@ def test_an_equation_keeps_the_line_of_the_call() -> None:
 
 
 def test_all_this_fits_the_installed_jax(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert interpret.fits() is None
+    find = selftest.results.__wrapped__
+    assert find()["interpret modes"] is None
     monkeypatch.setattr(interpret.dispatch, "runtime_tokens", object())
-    assert "has no clear" in str(interpret.fits())
+    assert find()["interpret modes"] == "runtime_tokens.clear is not where it was"
 
 
 def test_our_own_lowering_is_not_interpreted() -> None:

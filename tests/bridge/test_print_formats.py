@@ -16,7 +16,7 @@ from jax.experimental import pallas as pl
 
 from pallas_debug.bridge import versions
 from pallas_debug.bridge.instrument import print_formats
-from pallas_debug.compiler.pool import Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings
 
 LIBTPU = tuple(int(part) for part in versions.installed()["libtpu"].split(".")[:3])
 JAX = tuple(int(part) for part in versions.installed()["jax"].split(".")[:2])
@@ -191,7 +191,7 @@ def words(finding: Any) -> Words:
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    with Pool(Settings(jobs=1)) as pool:
+    with Pool(PoolSettings(jobs=1)) as pool:
         yield pool
 
 

@@ -15,22 +15,22 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug._api.check import Report
 from pallas_debug.bridge.instrument import again
 from pallas_debug.bridge.instrument.recording import CERTAIN, PERHAPS, READ
-from pallas_debug.bridge.instrument.sites import Failure, Site
-from pallas_debug.checked import Report
+from pallas_debug.bridge.instrument.sites import Site, SiteFailure
 
 X = jnp.arange(16 * 128, dtype=jnp.float32).reshape(16, 128)
 ROWS = pl.BlockSpec((4, 128), lambda i: (i, 0))
 
 
 @pytest.fixture
-def second_runs(monkeypatch: pytest.MonkeyPatch) -> list[again.Seen]:
+def second_runs(monkeypatch: pytest.MonkeyPatch) -> list[again.SecondRun]:
     """What each second run saw."""
-    seen: list[again.Seen] = []
+    seen: list[again.SecondRun] = []
     run = again.Again.run
 
-    def run_and_keep(self: Any, args: Any, results: Any) -> again.Seen:
+    def run_and_keep(self: Any, args: Any, results: Any) -> again.SecondRun:
         seen.append(run(self, args, results))
         return seen[-1]
 
@@ -71,7 +71,7 @@ def doubles_without_padding(x_ref: Any, o_ref: Any) -> None:
     ],
 )
 def test_when_it_runs_again(
-    function: Any, x: jax.Array, runs: list[bool], failures: int, second_runs: list[again.Seen]
+    function: Any, x: jax.Array, runs: list[bool], failures: int, second_runs: list[again.SecondRun]
 ) -> None:
     report = checked(jax.jit(function), x)
     assert report.not_checked == ()
@@ -80,7 +80,7 @@ def test_when_it_runs_again(
 
 
 def test_it_is_compiled_once_for_all_launches(
-    monkeypatch: pytest.MonkeyPatch, second_runs: list[again.Seen]
+    monkeypatch: pytest.MonkeyPatch, second_runs: list[again.SecondRun]
 ) -> None:
     compiled = []
     compile_ = again.Again._compile
@@ -101,7 +101,7 @@ def prints(x_ref: Any, o_ref: Any) -> None:
     o_ref[...] = jnp.sqrt(x_ref[...])
 
 
-def test_what_prints_is_run_once(second_runs: list[again.Seen]) -> None:
+def test_what_prints_is_run_once(second_runs: list[again.SecondRun]) -> None:
     report = checked(over_blocks(prints), X - 1)
     assert [record.text for record in report.prints] == [
         f"x = {n}" for n in ("-1.0", "511.0", "1023.0", "1535.0")
@@ -110,7 +110,7 @@ def test_what_prints_is_run_once(second_runs: list[again.Seen]) -> None:
     assert second_runs == []
 
 
-def test_operands_of_all_kinds_are_handed_on(second_runs: list[again.Seen]) -> None:
+def test_operands_of_all_kinds_are_handed_on(second_runs: list[again.SecondRun]) -> None:
     """A grid of a size that is known late, a table, and narrow floats."""
 
     def kernel(table_ref: Any, x_ref: Any, small_ref: Any, o_ref: Any) -> None:
@@ -153,9 +153,9 @@ def test_several_that_fail_in_one_program() -> None:
 # What a second run may fail to see.
 
 
-def of_check(check: str) -> Failure:
+def of_check(check: str) -> SiteFailure:
     site = Site(check=check, operation="", source=None)
-    return Failure(site=site, count=1, order=(), grid_point=(), loops=(), values=())
+    return SiteFailure(site=site, count=1, order=(), grid_point=(), loops=(), values=())
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def of_check(check: str) -> Failure:
 def test_what_counts_as_missed(
     tripped: int, failures: Sequence[str], is_same: bool, misses: bool
 ) -> None:
-    seen = again.Seen(failures=[of_check(check) for check in failures], is_same=is_same)
+    seen = again.SecondRun(failures=[of_check(check) for check in failures], is_same=is_same)
     assert seen.misses(tripped) is misses
 
 
@@ -183,7 +183,7 @@ def checks_the_first(x_ref: Any, o_ref: Any) -> None:
 
 
 def test_a_second_run_that_sees_nothing_is_no_clean_bill(monkeypatch: pytest.MonkeyPatch) -> None:
-    nothing = again.Seen(failures=(), is_same=True)
+    nothing = again.SecondRun(failures=(), is_same=True)
     monkeypatch.setattr(again.Again, "run", lambda *_: nothing)
     report = checked(over_blocks(checks_the_first), X)
     assert report.not_checked == (
@@ -194,7 +194,7 @@ def test_a_second_run_that_sees_nothing_is_no_clean_bill(monkeypatch: pytest.Mon
 
 
 def test_nor_is_one_that_raises(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*_: Any) -> again.Seen:
+    def refuse(*_: Any) -> again.SecondRun:
         raise MemoryError("too large")
 
     monkeypatch.setattr(again.Again, "run", refuse)

@@ -15,7 +15,8 @@ from pallas_debug_kernels import BundledOperation, Spec, operations
 from tiers import slow_but_first
 
 import pallas_debug.checkify as ours
-from pallas_debug.bridge.instrument import checkify_errors, checking
+from pallas_debug import defaults
+from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.compiler import targets
 from pallas_debug.model import Dump
@@ -43,7 +44,7 @@ def session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Session]:
 def every_check(monkeypatch: pytest.MonkeyPatch) -> None:
     """`checkify` puts all of our checks into a kernel, also those that it has no errors for."""
     ours.install()
-    monkeypatch.setattr(checkify_errors, "checks_for", lambda errors: checking.CHECKS)
+    monkeypatch.setattr(checkify_errors, "checks_for", lambda errors: tuple(defaults.CHECKS))
 
 
 def compiled(session: Session, function: Callable[..., Any], spec: Spec) -> list[Dump]:
@@ -108,7 +109,7 @@ def test_what_is_lowered_for_a_chip_that_is_not_here_is_left_alone() -> None:
 
     shape = jax.ShapeDtypeStruct((16, 128), jnp.float32)
     function = pl.pallas_call(kernel, out_shape=shape, grid=(2,), name="roots")
-    with Session(Options(interpret="off", checks=checking.CHECKS)):
+    with Session(Options(interpret="off", checks=tuple(defaults.CHECKS))):
         text = jax.jit(function).trace(shape).lower(lowering_platforms=("tpu",)).as_text()
     (call,) = [line for line in text.splitlines() if "@tpu_custom_call" in line]
     assert call.rstrip().endswith("-> tensor<16x128xf32>")

@@ -89,7 +89,7 @@ def ends(function: Callable[..., Any], *args: Any) -> list[str]:
     flow = NanFlow()
 
     class Follow(rewrite.Visitor):
-        def after(self, eqn: Any, inputs: Any, outputs: Any, place: rewrite.Place) -> None:
+        def after(self, eqn: Any, inputs: Any, outputs: Any, place: rewrite.ProgramPoint) -> None:
             named[id(outputs[0])] = (eqn.primitive.name, outputs[0])
             flow.follow(eqn, inputs, outputs)
 

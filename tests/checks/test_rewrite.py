@@ -25,7 +25,7 @@ def replayed() -> Iterator[list[str]]:
     seen: list[str] = []
 
     class Watch(rewrite.Visitor):
-        def before(self, eqn: Any, inputs: Any, place: rewrite.Place) -> None:
+        def before(self, eqn: Any, inputs: Any, place: rewrite.ProgramPoint) -> None:
             seen.append(eqn.primitive.name)
 
     def rule(context: Any, *nodes: Any, **params: Any) -> Any:
@@ -93,10 +93,10 @@ def test_values_stay(mode: Any, request: pytest.FixtureRequest) -> None:
 
 
 def test_steps_grow_and_loops_are_told(replayed: list[str]) -> None:
-    places: list[rewrite.Place] = []
+    places: list[rewrite.ProgramPoint] = []
 
     class Places(rewrite.Visitor):
-        def before(self, eqn: Any, inputs: Any, place: rewrite.Place) -> None:
+        def before(self, eqn: Any, inputs: Any, place: rewrite.ProgramPoint) -> None:
             places.append(place)
 
     def function(x: Any) -> Any:

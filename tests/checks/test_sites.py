@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, Layout, Site
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, Site
 
 
 def site(
@@ -16,12 +16,12 @@ def site(
     )
 
 
-def layout(*sites: Site, slices: int = 1, batch: tuple[int, ...] = ()) -> Layout:
-    return Layout(sites=sites, capacity=len(sites), grid_rank=2, batch=batch, slices=slices)
+def layout(*sites: Site, slices: int = 1, batch: tuple[int, ...] = ()) -> RecordLayout:
+    return RecordLayout(sites=sites, capacity=len(sites), grid_rank=2, batch=batch, slices=slices)
 
 
 def rows(
-    where: Layout,
+    where: RecordLayout,
     *records: tuple[int, int, int, tuple[int, int], tuple[int, ...], tuple[int, ...]],
 ) -> np.ndarray:
     """Words with these records: slice, site, count, grid point, loops, values."""

@@ -15,7 +15,7 @@ import pytest
 from jax._src.interpreters import mlir
 from jax.experimental import pallas as pl
 
-from pallas_debug.compiler.pool import Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings
 
 KERNELS = Path(__file__).parents[1] / "store" / "data" / "make.py"
 
@@ -64,7 +64,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Pool]:
     """For tests that leave the children as they found them."""
-    with Pool(Settings(jobs=1)) as pool:
+    with Pool(PoolSettings(jobs=1)) as pool:
         yield pool
 
 

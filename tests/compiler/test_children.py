@@ -20,7 +20,7 @@ import pytest
 from pallas_debug.compiler import children as children_module
 from pallas_debug.compiler import pool as pool_module
 from pallas_debug.compiler.children import Children
-from pallas_debug.compiler.pool import Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings
 from pallas_debug.errors import WorkerError
 
 Module = Callable[[str], bytes]
@@ -42,7 +42,7 @@ def children(monkeypatch: pytest.MonkeyPatch) -> Iterator[Children[pool_module._
 
 @pytest.fixture
 def shared_pool(children: object) -> Callable[[int], Pool]:
-    return lambda jobs: Pool(Settings(jobs=jobs), shared=True)
+    return lambda jobs: Pool(PoolSettings(jobs=jobs), shared=True)
 
 
 SharedPool = Callable[[int], Pool]

@@ -10,7 +10,7 @@ import pytest
 
 from pallas_debug.compiler import compile as compile_
 from pallas_debug.compiler import targets
-from pallas_debug.compiler.pool import Outcome, Pool
+from pallas_debug.compiler.pool import Pool, RequestOutcome
 from pallas_debug.compiler.protocol import Reply
 from pallas_debug.model import Compilation, Failure, Kernel, Memory, SourceLine
 from pallas_debug.store import Store, open_dumps
@@ -90,7 +90,7 @@ def test_aborted(shared: Pool, module: Module, libtpu_version: tuple[int, ...]) 
 
 def test_killed_before_any_pass() -> None:
     compilation, files = finished(
-        Outcome(reply=None, ended="SIGKILL", log=b"one\n\n two \n\n", dumps=())
+        RequestOutcome(reply=None, ended="SIGKILL", log=b"one\n\n two \n\n", dumps=())
     )
     failure = compilation.failure
     assert failure is not None
@@ -119,7 +119,7 @@ def test_killed_before_any_pass() -> None:
     ],
 )
 def test_last_words(log: bytes, words: str | None) -> None:
-    outcome = Outcome(reply=None, ended="SIGABRT", log=log, dumps=())
+    outcome = RequestOutcome(reply=None, ended="SIGABRT", log=log, dumps=())
     failure = finished(outcome)[0].failure
     assert failure is not None
     expected = words or log.decode().splitlines()[0]
@@ -131,7 +131,9 @@ def test_last_words(log: bytes, words: str | None) -> None:
 
 def test_timeout() -> None:
     dumps = tuple((DATA / "libtpu-0.0.50" / "aborting").iterdir())
-    outcome = Outcome(reply=None, ended="timeout", log=b'at loc("k"("a.py":3:4))', dumps=dumps)
+    outcome = RequestOutcome(
+        reply=None, ended="timeout", log=b'at loc("k"("a.py":3:4))', dumps=dumps
+    )
     failure = finished(outcome)[0].failure
     assert failure is not None
     assert failure.explanation is not None
@@ -161,7 +163,7 @@ def test_the_failed_pass_names_the_line_where_the_message_does_not(
     lines = [location.replace(":", '":') for location in locations]
     path.write_text("\n".join(f'%0 = a.b : i32 loc("{line}:1)' for line in lines))
     reply = Reply(seconds=1.0, error="went wrong", error_type="X")
-    compilation, _ = finished(Outcome(reply=reply, ended=None, log=b"", dumps=(path,)))
+    compilation, _ = finished(RequestOutcome(reply=reply, ended=None, log=b"", dumps=(path,)))
     assert compilation.failure == Failure(
         stage="compile", type="X", message="went wrong", last_pass="lower-to-llo", source=source
     )
@@ -171,7 +173,7 @@ def test_foreign_dumps_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
     memory = Memory(generated_code=1, arguments=2, outputs=3, temporaries=4)
     reply = Reply(seconds=0.1234567, device_kind="TPU v5", memory=memory)
-    outcome = Outcome(reply=reply, ended=None, log=b"", dumps=(tmp_path / "notes.txt",))
+    outcome = RequestOutcome(reply=reply, ended=None, log=b"", dumps=(tmp_path / "notes.txt",))
     compilation, files = finished(outcome)
     assert compilation == Compilation(
         kernel="add",
@@ -203,7 +205,7 @@ def test_never_reached_the_compiler() -> None:
     )
 
 
-def finished(outcome: Outcome) -> tuple[Compilation, compile_.Files]:
+def finished(outcome: RequestOutcome) -> tuple[Compilation, compile_.Files]:
     return compile_.finished(
         KERNEL,
         V5E,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pallas_debug.compiler.pool import Pool, Settings, check_machine, default_jobs, user_flags
+from pallas_debug.compiler.pool import Pool, PoolSettings, check_machine, default_jobs, user_flags
 from pallas_debug.errors import LibtpuError
 
 
@@ -43,7 +43,7 @@ def test_without_libtpu(monkeypatch: pytest.MonkeyPatch) -> None:
         "Install it with: pip install 'pallas-debug[tpu]'"
     )
     with (
-        Pool(Settings(jobs=1)) as pool,
+        Pool(PoolSettings(jobs=1)) as pool,
         pytest.raises(LibtpuError, match="libtpu is not installed"),
         pool.compile(b"", topology="v5e:2x2"),
     ):

@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from pallas_debug.compiler import children
-from pallas_debug.compiler.pool import Outcome, Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings, RequestOutcome
 from pallas_debug.errors import WorkerError
 from pallas_debug.store import layout, locks, raw
 
@@ -200,7 +200,7 @@ def test_a_child_answers_with_nonsense(module: Module, tmp_path: Path) -> None:
     stand_in = tmp_path / "python"
     stand_in.write_text("#!/bin/sh\nread line\necho what do you want\n")
     stand_in.chmod(0o755)
-    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+    with Pool(PoolSettings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(stand_in))
         with (
             pytest.raises(WorkerError, match=r"no reply: b'what do you want\\n' \("),
@@ -218,7 +218,7 @@ def test_a_child_ends_without_a_word(tmp_path: Path, script: str, ended: str) ->
     stand_in = tmp_path / "python"
     stand_in.write_text(f"#!/bin/sh\necho its words >&2\n{script}\n")
     stand_in.chmod(0o755)
-    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+    with Pool(PoolSettings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(stand_in))
         with pool.compile(b"x", topology=V5E) as outcome:
             assert (outcome.reply, outcome.ended) == (None, ended)
@@ -226,7 +226,7 @@ def test_a_child_ends_without_a_word(tmp_path: Path, script: str, ended: str) ->
 
 
 def test_no_child_can_be_started(temporary: Path) -> None:
-    with Pool(Settings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
+    with Pool(PoolSettings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", "/nowhere/python")
         with (
             pytest.raises(WorkerError) as error,
@@ -243,7 +243,7 @@ def test_no_child_can_be_started(temporary: Path) -> None:
 def test_nowhere_to_write(temporary: Path) -> None:
     temporary.rmdir()
     with (
-        Pool(Settings(jobs=1)) as pool,
+        Pool(PoolSettings(jobs=1)) as pool,
         pytest.raises(WorkerError) as error,
         pool.compile(b"x", topology=V5E),
     ):
@@ -267,7 +267,7 @@ def test_nothing_is_left(
 ) -> None:
     """Two at once, in a folder whose name libtpu would split, and not a word of libtpu's."""
     monkeypatch.setattr(children, "WORTH_A_CHILD", -1.0)
-    with Pool(Settings(jobs=2)) as pool:
+    with Pool(PoolSettings(jobs=2)) as pool:
         barrier = threading.Barrier(2)
         outcomes = []
 
@@ -302,7 +302,7 @@ def test_a_second_child_is_started_only_where_it_pays(
             with pool.compile(module("add"), topology=V5E):
                 pass
 
-        with Pool(Settings(jobs=2)) as pool:
+        with Pool(PoolSettings(jobs=2)) as pool:
             for future in [pool.submit(work) for _ in range(requests)]:
                 future.result()
             return len(pool.pids())
@@ -319,7 +319,7 @@ def test_closing_waits_for_what_is_under_way(module: Module, temporary: Path) ->
         with pool.compile(module("add"), topology=V5E) as outcome:
             done.append(outcome.reply)
 
-    with Pool(Settings(jobs=1)) as pool:
+    with Pool(PoolSettings(jobs=1)) as pool:
         pool.submit(work)
         pool.submit(work)
     assert [reply is not None and reply.error is None for reply in done] == [True, True]
@@ -344,7 +344,7 @@ def test_an_exception_stops_it(
         except WorkerError as error:
             problems.append(str(error))
 
-    with pytest.raises(kind), Pool(Settings(jobs=1)) as pool:  # noqa: PT012
+    with pytest.raises(kind), Pool(PoolSettings(jobs=1)) as pool:  # noqa: PT012
         futures = [pool.submit(work) for _ in range(3)]
         wait_until(lambda: bool(pool.pids()))
         (pid,) = pool.pids()
@@ -416,7 +416,7 @@ def test_what_killed_runs_left_is_swept(
         owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
         assert owners == {str(killed.pid), str(alive.pid)}
         (temporary / "pallas-debug-other").mkdir()  # not a pool's: it has no lock
-        with Pool(Settings(jobs=1)) as pool:
+        with Pool(PoolSettings(jobs=1)) as pool:
             warm(pool, module)
         owners = {path.name.split("-")[-2] for path in temporary.iterdir()}
         assert owners == {str(alive.pid), "debug"}  # of `pallas-debug-other`
@@ -439,7 +439,7 @@ def test_the_users_flags(module: Module, tmp_path: Path, monkeypatch: pytest.Mon
         f"--xla_mosaic_dump_to={mosaic} --xla_jf_dump_to={llo} --xla_mosaic_dump_to {mosaic}",
     )
     flags = ("--xla_jf_dump_llo_text=true",)
-    with Pool(Settings(jobs=1, flags=flags)) as pool:  # noqa: SIM117
+    with Pool(PoolSettings(jobs=1, flags=flags)) as pool:  # noqa: SIM117
         with pool.compile(module("add"), topology=V5E) as outcome:
             assert outcome.reply is not None
             assert outcome.reply.error is None
@@ -452,7 +452,7 @@ def test_flags_of_xla_are_the_programs_alone(
     module: Module, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XLA_FLAGS", "--no_such_flag")
-    with Pool(Settings(jobs=1)) as pool:
+    with Pool(PoolSettings(jobs=1)) as pool:
         warm(pool, module)
 
 
@@ -465,9 +465,11 @@ def warm(pool: Pool, module: Module) -> int:
     return pid
 
 
-def stopped_at_work(pool: Pool, module: Module, wait_until: Wait) -> Callable[[], list[Outcome]]:
+def stopped_at_work(
+    pool: Pool, module: Module, wait_until: Wait
+) -> Callable[[], list[RequestOutcome]]:
     """Give a request to the only child, which is stopped; call for the outcomes."""
-    found: list[Outcome] = []
+    found: list[RequestOutcome] = []
 
     def work() -> None:
         with pool.compile(module("add"), topology=V5E) as outcome:
@@ -478,7 +480,7 @@ def stopped_at_work(pool: Pool, module: Module, wait_until: Wait) -> Callable[[]
     future = pool.submit(work)
     wait_until(lambda: bool(pool.pids(at_work=True)))
 
-    def outcomes() -> list[Outcome]:
+    def outcomes() -> list[RequestOutcome]:
         future.result()
         return found
 

@@ -8,8 +8,8 @@ import json
 import pytest
 
 from pallas_debug.compiler.protocol import (
+    CompileRequest,
     Reply,
-    Request,
     read_reply,
     read_request,
     write_reply,
@@ -19,8 +19,12 @@ from pallas_debug.errors import WorkerError
 from pallas_debug.model import Memory
 
 REQUESTS = [
-    Request(topology="v5e:2x2", num_devices=4, log="/a b/ü\n.log", module=b"\n{}\x00\xff" * 9),
-    Request(topology=None, num_devices=1, log="", module=b"", options={"a": "b", "c": 'd"\n'}),
+    CompileRequest(
+        topology="v5e:2x2", num_devices=4, log="/a b/ü\n.log", module=b"\n{}\x00\xff" * 9
+    ),
+    CompileRequest(
+        topology=None, num_devices=1, log="", module=b"", options={"a": "b", "c": 'd"\n'}
+    ),
 ]
 
 REPLIES = [

@@ -9,7 +9,7 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from pallas_debug.compiler.pool import Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings
 
 Module = Callable[[str], bytes]
 Run = Callable[..., CompletedProcess[str]]
@@ -36,7 +36,10 @@ print(json.dumps([added, child]))
 def test_a_worker_never_imports_jax(module: Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """jaxlib is enough for libtpu, and a second of CPU cheaper."""
     monkeypatch.setenv("PYTHONPROFILEIMPORTTIME", "1")  # Python lists imports on standard error
-    with Pool(Settings(jobs=1)) as pool, pool.compile(module("add"), topology="v5e:2x2") as outcome:
+    with (
+        Pool(PoolSettings(jobs=1)) as pool,
+        pool.compile(module("add"), topology="v5e:2x2") as outcome,
+    ):
         assert outcome.reply is not None
         assert outcome.reply.error is None
         imported = set(_IMPORT.findall(outcome.log.decode()))

@@ -28,6 +28,8 @@ def copy(tmp_path: Path) -> Path:
     for name in ("docs", "pallas_debug", "kernels", "pytest_plugin"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
 
@@ -55,6 +57,21 @@ def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> No
     assert done.stdout == "written: docs/reference/hooks.md\n"
     assert page.read_text() == (ROOT / "docs" / "reference" / "hooks.md").read_text()
     assert generate(copy).stdout == ""
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_a_new_package_makes_the_maps_stale(copy: Path, page: str) -> None:
+    module = copy / "pallas_debug" / "ir" / "__init__.py"
+    module.write_text('"""Text of compilers."""\n')
+    assert f"stale: {page}\n" in generate(copy, "--check").stdout
+    generate(copy)
+    assert "  ir/             Text of compilers.\n" in (copy / page).read_text()
+
+
+def test_the_maps_name_every_package() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    for path in (ROOT / "pallas_debug").rglob("*/__init__.py"):
+        assert f" {path.parent.name}/ " in text, path
 
 
 def test_an_environment_variable_without_a_description_is_named(copy: Path) -> None:

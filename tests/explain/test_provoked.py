@@ -217,8 +217,10 @@ def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
                 kernels.calling(kernels.copy), (kernels.X,), {}, session.targets[0]
             )
         session.request(captures, session.targets)
-        while not (at_work := session._pool.pids(at_work=True)):
-            assert session.pending, "the kernel was compiled before its compiler could be killed"
+        while not (at_work := session.queue.worker_pids()):
+            assert session.queue.pending, (
+                "the kernel was compiled before its compiler could be killed"
+            )
             time.sleep(0.001)
         os.kill(at_work[0], signal.SIGKILL)
         session.wait()

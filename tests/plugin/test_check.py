@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from pallas_debug_pytest import options
 
+from pallas_debug import defaults
 from pallas_debug.checks import names
 from pallas_debug.store import open_dumps
 
@@ -200,7 +201,11 @@ def test_kernels_that_nobody_can_run_are_not_checked(child: Child) -> None:
 
 def test_the_names_are_those_of_the_checks() -> None:
     assert tuple(names.CHECKS) == options.CHECKS
-    assert names.DEFAULT == options.DEFAULT_CHECKS
+    assert defaults.DEFAULT_CHECKS == options.DEFAULT_CHECKS
+    assert defaults.DIRECTORY == options.DUMPS
+    assert defaults.INTERPRET_MODES == options.MODES
+    assert defaults.TARGETS == options.DEFAULT_TARGET
+    assert defaults.RACES_MODE == options.RACES
     for text in ("all", "nan", "div, user"):
         assert options.checks(text) == names.parse(text)
 

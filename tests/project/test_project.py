@@ -102,11 +102,6 @@ def test_only_the_bridge_names_jaxs_internals() -> None:
         assert "jax._src" not in path.read_text(), path
 
 
-def test_no_file_has_grown_over_600_lines() -> None:
-    for path in (*ROOT.glob("pallas_debug/**/*.py"), *ROOT.glob("pytest_plugin/**/*.py")):
-        assert len(path.read_text().splitlines()) <= 600, path
-
-
 def test_the_list_of_what_shows_what_is_current(run_python: Any) -> None:
     done = run_python(str(ROOT / "tests" / "promises.py"), "--check")
     if done.returncode == 2:

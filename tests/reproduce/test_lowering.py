@@ -11,9 +11,9 @@ import pytest
 from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, Kernel
-from pallas_debug.reproduce.lowering import LOST, Lowerer
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.script import script_of
+from pallas_debug.reproduce.shrinking.lowering import LOST, Lowerer
 
 PROGRAM = """\
 import jax

@@ -17,10 +17,10 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.errors import CannotRunError
 from pallas_debug.reproduce import recorded, run
-from pallas_debug.reproduce.changes import KINDS
-from pallas_debug.reproduce.lines import parse
 from pallas_debug.reproduce.recorded import Recorded
-from pallas_debug.reproduce.shrink import shrunk
+from pallas_debug.reproduce.shrinking.changes import KINDS
+from pallas_debug.reproduce.shrinking.lines import parse
+from pallas_debug.reproduce.shrinking.search import shrunk
 from pallas_debug.session import Options, Session
 from pallas_debug.store import open_dumps
 

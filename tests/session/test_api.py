@@ -12,7 +12,7 @@ import pytest
 from pallas_debug_kernels import vector_add
 
 import pallas_debug
-from pallas_debug import api
+from pallas_debug._api import debug as api
 from pallas_debug.errors import DumpDirectoryError, UnknownTargetError
 from pallas_debug.store import open_dumps
 

@@ -273,10 +273,10 @@ def interfered(tmp_path: Path, signum: int, timeout: float) -> tuple[Dump, Dump]
 
         def interfere() -> None:
             while True:
-                for pid in session.worker_pids():
+                for pid in session.queue.worker_pids():
                     os.kill(pid, signal.SIGSTOP)
                     time.sleep(0.5)  # had it answered just before, it is at work no longer
-                    if pid in session.worker_pids():
+                    if pid in session.queue.worker_pids():
                         os.kill(pid, signum)
                         return
                     os.kill(pid, signal.SIGCONT)
@@ -519,9 +519,9 @@ def test_leaving_by_ctrl_c_stops_at_once_and_leaves_nothing_running(tmp_path: Pa
     def stopped() -> None:
         with Session(Options(dumps=tmp_path, targets=ALL, jobs=1)) as session:
             jax.jit(vector_add).lower(VECTOR, VECTOR)
-            while not session.worker_pids():
+            while not session.queue.worker_pids():
                 time.sleep(0.005)
-            pids[:] = session.worker_pids()
+            pids[:] = session.queue.worker_pids()
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

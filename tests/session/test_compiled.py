@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug import compiled
+from pallas_debug._api import compile as compiled
 from pallas_debug.bridge import platform, versions
 from pallas_debug.compiler import switches
 from pallas_debug.errors import CannotRunError, UnknownTargetError, UsageError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pallas_debug import doctor
+from pallas_debug._api import doctor
 from pallas_debug.bridge import versions
 
 
@@ -73,7 +73,7 @@ def test_flags_that_came_too_late(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_flags_that_were_there_from_the_start(run_python: Any) -> None:
     code = """
-from pallas_debug import doctor
+from pallas_debug._api import doctor
 print(doctor._flags_at_start())
 """
     done = run_python("-c", code, LIBTPU_INIT_ARGS="--a=1 --b=2")

@@ -16,7 +16,8 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import flash_attention, vector_add
 
 import pallas_debug
-from pallas_debug import api, doctor
+from pallas_debug._api import debug as api
+from pallas_debug._api import doctor
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.interpret.params import Mode
 from pallas_debug.errors import UnknownTargetError, UsageError
@@ -274,7 +275,7 @@ def test_a_session_ends_in_order_after_an_error_in_a_kernel(tmp_path: Path) -> N
     with pytest.raises(jax.errors.JaxRuntimeError, match=BEYOND), session:
         rows(12)
     assert session.dumps[0].compilation("v5e").ok
-    assert session.worker_pids() == []
+    assert session.queue.worker_pids() == []
 
 
 # The chip

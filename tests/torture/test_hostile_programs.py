@@ -24,10 +24,11 @@ import pytest
 from pallas_debug.compiler import targets
 from pallas_debug.errors import CannotRunError, DumpFormatError, PallasDebugError
 from pallas_debug.model import Compilation, Failure, Kernel
-from pallas_debug.reproduce import flags, grammar, recorded, run, script, shrink, vet
+from pallas_debug.reproduce import flags, grammar, recorded, run, script, vet
 from pallas_debug.reproduce.confined import environment
 from pallas_debug.reproduce.expressions import printable
 from pallas_debug.reproduce.recorded import Recorded
+from pallas_debug.reproduce.shrinking import search as shrink
 from pallas_debug.reproduce.template import TEMPLATES
 from pallas_debug.store import Store, open_dumps, origin
 
@@ -502,9 +503,9 @@ print(json.dumps({
 
 
 def confined(code: str, *, seconds: float = 20) -> tuple[int | None, str, str]:
-    from pallas_debug.reproduce.confined import Child
+    from pallas_debug.reproduce.confined import ConfinedProcess
 
-    with Child(code, seconds=seconds) as child:
+    with ConfinedProcess(code, seconds=seconds) as child:
         return child.wait(), child.out, child.err
 
 

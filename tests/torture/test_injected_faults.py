@@ -22,7 +22,8 @@ import pytest
 from pallas_debug_kernels import vector_add
 
 import pallas_debug
-from pallas_debug import api, guards
+from pallas_debug import guards
+from pallas_debug._api import debug as api
 from pallas_debug.cli.group import cli
 from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
 from pallas_debug.session import Options, Session
@@ -93,7 +94,7 @@ FAULTS = (
     Fault("pallas_debug.session.session:Session", "ran", "noting which kernels ran"),
     Fault("pallas_debug.compiler.pool:Pool", "close", "stopping the compiler processes"),
     Fault("pallas_debug.session.session:Session", "wait", "waiting for compilations"),
-    Fault("pallas_debug.api", "_report", "printing what was dumped"),
+    Fault("pallas_debug._api.debug", "_report", "printing what was dumped"),
 )
 
 
@@ -173,7 +174,7 @@ def test_a_decorated_function_keeps_its_result(
 def test_a_function_runs_without_a_session_that_cannot_be_started(
     inject: Injected, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    fault = Fault("pallas_debug.bridge.lowering.hook", "_install", "starting a session")
+    fault = Fault("pallas_debug.bridge.patches", "_install", "starting a session")
     inject(fault, RuntimeError("a bug"))
     decorated = pallas_debug.debug(targets="", interpret="hlo", to=tmp_path)(lambda x: x + 1)
     np.testing.assert_array_equal(decorated(X), X + 1)

@@ -18,6 +18,7 @@ import jax
 
 from pallas_debug.bridge import chip, versions
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
@@ -74,7 +75,7 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
             return describe()
         return default
 
-    jaxprs = _jaxprs(params)
+    jaxprs = jaxprs_of(params)
     name = params.get("name") or jaxprs[0].debug_info.func_name
     mesh = getattr(context.module_context.axis_context, "mesh", None)
     mesh = None if mesh is None or mesh.empty else mesh
@@ -125,10 +126,6 @@ def _file_text(source: SourceLine | None) -> str | None:
 
 def _callers() -> frozenset[tuple[str, int]]:
     return frozenset((frame.file, frame.start) for frame in lines.calling())
-
-
-def _jaxprs(params: Mapping[str, Any]) -> Sequence[Any]:
-    return [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
 
 
 def _digest(kernel: Kernel, jaxpr: str) -> str:

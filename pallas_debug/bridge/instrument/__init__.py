@@ -1,1 +1,1 @@
-"""Kernels with checks and prints inserted, and observers of what these report."""
+"""Kernels with checks and prints inserted, and what these report."""

@@ -26,7 +26,7 @@ from jax._src.sharding_impls import SingleDeviceSharding
 
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.recording import CERTAIN
-from pallas_debug.bridge.instrument.sites import Failure, Layout
+from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import interpret
 
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
@@ -37,7 +37,7 @@ _OF_NAN = ("nan", "uninitialized")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Seen:
+class SecondRun:
     """What the second run found.
 
     Attributes:
@@ -45,7 +45,7 @@ class Seen:
       is_same: whether it computed the same outputs as the first, bit by bit.
     """
 
-    failures: Sequence[Failure]
+    failures: Sequence[SiteFailure]
     is_same: bool
 
     def misses(self, tripped: int) -> bool:
@@ -63,8 +63,8 @@ class Again:
 
     Args:
       params: of the `pallas_call`, as it is without checks.
-      checks: names from `checking.CHECKS`.
-      ours: entered while this is lowered, so that nobody takes it for the user's.
+      checks: names, as `defaults.CHECKS` lists them.
+      ours: entered while this is lowered, so that it is not taken for the user's.
     """
 
     def __init__(
@@ -79,23 +79,23 @@ class Again:
         self._checks = tuple(checks)
         self._ours = ours
         self._x64 = config.enable_x64.value
-        self._compiled: tuple[Layout, Any] | None = None
+        self._compiled: tuple[RecordLayout, Any] | None = None
 
-    def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> Seen:
+    def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> SecondRun:
         """Run it on `args`, which gave `results` the first time."""
         with _lock:
             if self._compiled is None:
                 self._compiled = self._compile(args)
         layout, executable = self._compiled
         *second, rows = _execute(executable, args)
-        return Seen(
+        return SecondRun(
             failures=layout.read(rows),
             is_same=all(
                 np.asarray(a).tobytes() == b.tobytes() for a, b in zip(results, second, strict=True)
             ),
         )
 
-    def _compile(self, args: Sequence[np.ndarray]) -> tuple[Layout, Any]:
+    def _compile(self, args: Sequence[np.ndarray]) -> tuple[RecordLayout, Any]:
         avals = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in args]
         with jax.enable_x64(self._x64), interpret.suspended(), self._ours():
             made = instrument.instrument(self._params, self._checks)

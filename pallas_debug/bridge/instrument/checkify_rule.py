@@ -8,8 +8,9 @@ makes of its first failure what jax would have raised. An error from before the 
 from __future__ import annotations
 
 import inspect
+import threading
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -18,12 +19,16 @@ import numpy as np
 from jax._src import checkify
 from jax._src.pallas import mpmd, pallas_call
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
-from pallas_debug.bridge.instrument.observe import kernel_name
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, Layout, failure_values
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
+from pallas_debug.bridge.jaxprs.params import name_of
 
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
+
+
+_installed = threading.Event()
 
 
 class UncheckedKernel(UserWarning):
@@ -32,35 +37,33 @@ class UncheckedKernel(UserWarning):
 
 def install() -> None:
     """From now on `checkify.checkify` looks into kernels."""
-    checkify.error_checks[pallas_call.pallas_call_p] = _with_context if _TAKES_CONTEXT else _rule
-    checkify.error_checks[mpmd.mpmd_map_p] = _mesh_with_context if _TAKES_CONTEXT else _mesh_rule
+    if not _installed.is_set():
+        _installed.set()
+        patches.install(patches.CHECKIFY)
 
 
 def uninstall() -> None:
     """As jax has it: no error in a kernel is seen."""
-    checkify.error_checks.pop(pallas_call.pallas_call_p, None)
-    checkify.error_checks.pop(mpmd.mpmd_map_p, None)
+    if _installed.is_set():
+        _installed.clear()
+        patches.uninstall(patches.CHECKIFY)
 
 
-def _rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
-    return _checked(None, error, enabled, args, params)
+def rule(_: Any, primitive: str) -> Callable[..., tuple[Any, Sequence[Any]]]:
+    """The rule for a Pallas primitive in jax's table for `checkify`."""
+    check = {"pallas_call": _checked, "mpmd_map": _mesh}[primitive]
+    if _TAKES_CONTEXT:
+        return lambda context, error, enabled, *args, **params: check(
+            context, error, enabled, args, params
+        )
+    return lambda error, enabled, *args, **params: check(None, error, enabled, args, params)
 
 
-def _with_context(
-    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
+def _mesh(
+    context: Any, error: Any, enabled: Any, args: Sequence[Any], params: dict[str, Any]
 ) -> tuple[Any, Sequence[Any]]:
-    return _checked(context, error, enabled, args, params)
-
-
-def _mesh_rule(error: Any, enabled: Any, *args: Any, **params: Any) -> tuple[Any, Sequence[Any]]:
     _unchecked(params, "it is a kernel over a mesh (`pl.kernel`)")
     return error, mpmd.mpmd_map_p.bind(*args, **params)
-
-
-def _mesh_with_context(
-    context: Any, error: Any, enabled: Any, *args: Any, **params: Any
-) -> tuple[Any, Sequence[Any]]:
-    return _mesh_rule(error, enabled, *args, **params)
 
 
 def _checked(
@@ -82,14 +85,14 @@ def _checked(
 
 def _unchecked(params: Mapping[str, Any], reason: str) -> None:
     warnings.warn(
-        f"checkify does not see into kernel `{kernel_name(params)}`: {reason}. "
+        f"checkify does not see into kernel `{name_of(params)}`: {reason}. "
         "That it reports no error there means nothing.",
         UncheckedKernel,
         stacklevel=3,
     )
 
 
-def _with_first(context: Any, error: Any, layout: Layout, rows: Any) -> Any:
+def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> Any:
     """`error`, or the first failure of a kernel in grid order."""
     if not layout.sites:
         return error
@@ -111,10 +114,10 @@ def _with_first(context: Any, error: Any, layout: Layout, rows: Any) -> Any:
     return error
 
 
-def _keys(layout: Layout, record: Any) -> list[Any]:
+def _keys(layout: RecordLayout, record: Any) -> list[Any]:
     """What sorts first failures by time: the grid point, then where in the program, loop by loop.
 
-    The traced counterpart of `Layout.read`'s order.
+    The traced counterpart of `RecordLayout.read`'s order.
     """
     rank = layout.grid_rank
     keys = [record[:, 1 + d] for d in range(rank)]

@@ -21,91 +21,38 @@ from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
-from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.instrument import conditions, nan_flow
-from pallas_debug.bridge.instrument.recording import Pending, Recorder, Region, Tripwire, any_of
+from pallas_debug.bridge.instrument.primitives import (
+    ACCESSES,
+    MAKES_INFINITY,
+    MAKES_NAN,
+    capacity,
+)
+from pallas_debug.bridge.instrument.recording import (
+    CheckedRegion,
+    Pending,
+    Recorder,
+    Tripwire,
+    any_of,
+)
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
 
-CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
-"""Every check there is, by its name."""
-
-DEFAULT = ("user", "nan", "index", "div", "hint", "uninitialized")
-"""What is checked unless told. A float divided by zero is often meant, and so is an infinity."""
-
-_MAKES_NAN = {
-    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
-    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
-    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
-    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
-}
-"""Primitives that can make a NaN of operands that are none."""
-
-_MAKES_INFINITY = {
-    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
-    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
-    *("sinh", "tan", "convert_element_type"),
-}
-"""Primitives that can make an infinity of operands that are finite."""
-
-_ARITHMETIC = _MAKES_NAN | _MAKES_INFINITY
-
-_CHECKED = {
-    checkify.check_p,
-    pallas_primitives.multiple_of_p,
-    lax.div_p,
-    lax.rem_p,
-    lax.dynamic_slice_p,
-    lax.gather_p,
-}
-
-_ACCESSES = {
-    state_primitives.get_p: ("read", 1),
-    state_primitives.swap_p: ("write", 2),
-    state_primitives.addupdate_p: ("write", 2),
-    pallas_primitives.load_p: ("read", None),
-    pallas_primitives.swap_p: ("write", None),
-}
-"""What an access does, and with which input its index begins."""
-
 
 @dataclass(frozen=True, kw_only=True)
-class Operand:
+class RefOperand:
     """What is known of a ref: its name, and what it is to the kernel."""
 
     name: str
     kind: str
 
 
-def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
-    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
-    total = 0
-    for eqn in jaxpr.eqns:
-        if eqn.primitive in _ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
-            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
-        elif eqn.primitive.name in _ARITHMETIC or eqn.primitive in _CHECKED:
-            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
-        elif eqn.primitive is lax.while_p:
-            # Once in the loop, and once behind it.
-            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
-        for value in eqn.params.values():
-            for inner in value if isinstance(value, (tuple, list)) else (value,):
-                if rewrite.is_jaxpr(inner):
-                    total += capacity(rewrite.opened(inner)[0], checks)
-    return total
-
-
-def _is_index(aval: Any) -> bool:
-    dtype = getattr(aval, "dtype", None)
-    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))
-
-
 class Checker(rewrite.Visitor):
     """Visits a kernel's equations, and writes what fails into the words of a ref.
 
     Args:
-      checks: names from `CHECKS`.
+      checks: names, as `defaults.CHECKS` lists them.
       names: what the kernel's refs are called, by the `id` of their tracers.
       recorder: writes down what failed.
     """
@@ -113,29 +60,31 @@ class Checker(rewrite.Visitor):
     def __init__(
         self,
         checks: Sequence[str],
-        operands: dict[int, Operand],
+        operands: dict[int, RefOperand],
         recorder: Recorder | Tripwire | None,
     ) -> None:
         self._checks = frozenset(checks)
         self._operands = operands
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._regions: list[Region] = []  # those that are being visited, the innermost last
+        self._regions: list[CheckedRegion] = []  # those that are being visited, the innermost last
         self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
         self._reads: dict[int, int] = {}  # what was read of an input, and the number of its site
-        self._place = rewrite.Place()
+        self._place = rewrite.ProgramPoint()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
     # What `rewrite.replay` calls.
 
-    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+    def before(
+        self, eqn: Any, inputs: Sequence[Any], place: rewrite.ProgramPoint
+    ) -> Sequence[Any] | None:
         self._place = place
         primitive = eqn.primitive
         if primitive is checkify.check_p:
             return self._user_check(eqn, inputs)
-        if primitive in _ACCESSES:
+        if primitive in ACCESSES:
             self._access(eqn, inputs)
         elif primitive is tpu_primitives.dma_start_p:
             self._copy(eqn, inputs)
@@ -150,34 +99,34 @@ class Checker(rewrite.Visitor):
         return None
 
     def after(
-        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.Place
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
     ) -> None:
         self._place = place
-        if eqn.primitive in _ACCESSES:
+        if eqn.primitive in ACCESSES:
             self._first_read(eqn, inputs, outputs)
             return
         if eqn.primitive is lax.select_n_p:
             self._selected(inputs[1:])
         if nan_flow.is_clean_constant(eqn):
             self._clean[id(outputs[0])] = outputs[0]
-        if eqn.primitive.name in _MAKES_NAN and "nan" in self._checks:
+        if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
-        if eqn.primitive.name in _MAKES_INFINITY and "inf" in self._checks:
+        if eqn.primitive.name in MAKES_INFINITY and "inf" in self._checks:
             self._born("inf", conditions.is_infinite, eqn, inputs, outputs[0])
         if self._trips and len(outputs) == 1:
             self._regions[-1].flow.follow(eqn, inputs, outputs)
 
-    def entering(self, place: rewrite.Place) -> None:
-        self._regions.append(Region())
+    def entering(self, place: rewrite.ProgramPoint) -> None:
+        self._regions.append(CheckedRegion())
 
-    def leaving(self, place: rewrite.Place) -> None:
+    def leaving(self, place: rewrite.ProgramPoint) -> None:
         region = self._regions.pop()
         if region.pending and self._recorder is not None:
             self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = Operand(name=name, kind="scratch")
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
             self._kept_alive.append(ref)
 
     def wants(self, jaxpr: Any) -> bool:
@@ -281,7 +230,7 @@ class Checker(rewrite.Visitor):
     def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
         if "index" not in self._checks:
             return
-        what, first = _ACCESSES[eqn.primitive]
+        what, first = ACCESSES[eqn.primitive]
         if first is None:
             ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
         else:
@@ -472,7 +421,7 @@ class Checker(rewrite.Visitor):
         known = self._operands.get(id(inputs[0]))
         if "uninitialized" not in self._checks or known is None or known.kind == "scalar_prefetch":
             return
-        is_read = _ACCESSES[eqn.primitive][0] == "read"
+        is_read = ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
         if not conditions.is_float(value):
             return

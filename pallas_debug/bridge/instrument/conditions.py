@@ -116,4 +116,4 @@ def dims(transform: Any) -> tuple[str, ...]:
 def space(aval: Any) -> str:
     space = getattr(aval, "memory_space", None)
     name = str(getattr(space, "value", space or "default")).lower()
-    return "vmem" if name == "default" else name  # where Pallas puts a block unless told
+    return "vmem" if name == "default" else name  # where Pallas puts a block by default

@@ -19,9 +19,9 @@ from jax._src import core as jax_core
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.instrument import checking, conditions, printing
+from pallas_debug.bridge.instrument import checking, conditions, primitives, printing
 from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
-from pallas_debug.bridge.instrument.sites import Layout
+from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxprs import rewrite
 
 MAX_BYTES = 256 << 20
@@ -43,7 +43,7 @@ class Instrumented:
     """
 
     params: dict[str, Any]
-    layout: Layout | None
+    layout: RecordLayout | None
     trips: bool = False
     not_entered: tuple[str, ...]
 
@@ -75,7 +75,7 @@ def instrument(
 
     Args:
       params: of a `pallas_call` equation.
-      checks: names from `checking.CHECKS`.
+      checks: names, as `defaults.CHECKS` lists them.
       printed: is given what the kernel prints; its prints are left alone where there is none.
       trips: whether it is enough to know that something may have failed; in HLO interpret mode.
 
@@ -89,7 +89,7 @@ def instrument(
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
         return None  # it runs nowhere
-    capacity = checking.capacity(params["jaxpr"], checks) if checks else 0
+    capacity = primitives.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
     made = _Rewriting(params, tuple(checks), printed, trips=trips)
     if capacity == 0:
@@ -176,7 +176,7 @@ class _Rewriting:
         avals = [v.aval for v in self._jaxpr.invars]
         return self._traced(avals, self._jaxpr.debug_info, lambda refs, point: (refs, None))
 
-    def with_checks(self, layout: Layout, block: Any, prefix: int) -> Any:
+    def with_checks(self, layout: RecordLayout, block: Any, prefix: int) -> Any:
         """The kernel's jaxpr with one more ref behind its outputs, and the checks in it."""
         position = self._mapping.num_index_operands + len(self._mapping.block_mappings)
         avals, names = [v.aval for v in self._jaxpr.invars], _names(self._jaxpr)
@@ -226,8 +226,8 @@ class _Rewriting:
         return traced
 
 
-def _layout(mapping: Any, prefix: int, capacity: int) -> Layout:
-    return Layout(
+def _layout(mapping: Any, prefix: int, capacity: int) -> RecordLayout:
+    return RecordLayout(
         capacity=capacity,
         grid_rank=len(mapping.grid) - len(mapping.vmapped_dims),
         batch=tuple(mapping.grid[d] for d in mapping.vmapped_dims),
@@ -315,11 +315,11 @@ def _names(jaxpr: Any) -> list[str]:
     return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
 
 
-def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, checking.Operand]:
+def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, checking.RefOperand]:
     kinds = ["scalar_prefetch"] * mapping.num_index_operands
     kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
     kinds += ["scratch"] * (len(refs) - len(kinds))
     return {
-        id(ref): checking.Operand(name=name, kind=kind)
+        id(ref): checking.RefOperand(name=name, kind=kind)
         for ref, name, kind in zip(refs, _names(jaxpr), kinds, strict=False)
     }

@@ -25,16 +25,17 @@ from jax._src.lib.mlir import ir
 
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import READ
-from pallas_debug.bridge.instrument.sites import Failure, Site
+from pallas_debug.bridge.instrument.sites import Site, SiteFailure
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import problem_of
 from pallas_debug.model import PrintRecord, SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class CheckedRun:
     """What the checks of one launch of a kernel said.
 
     Attributes:
@@ -48,7 +49,7 @@ class Run:
 
     kernel: str
     call: SourceLine | None
-    failures: Sequence[Failure]
+    failures: Sequence[SiteFailure]
     sites: Sequence[Site]
     inputs: frozenset[str]
     outputs: Mapping[str, str]
@@ -61,7 +62,7 @@ class Observer(Protocol):
     checks: tuple[str, ...]
     prints: bool
 
-    def checked(self, run: Run) -> None:
+    def checked(self, run: CheckedRun) -> None:
         """A kernel with checks was run."""
 
     def printed(self, record: PrintRecord) -> None:
@@ -137,14 +138,14 @@ def lowered(
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
         results = plain()(context, *nodes)  # raises the same where it is the kernel's own fault
-        _fault(_observers[-1], kernel_name(params), error, "lowering it with its checks")
+        _fault(_observers[-1], name_of(params), error, "lowering it with its checks")
         return results
 
 
 def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
     """A lowering rule for the kernel with what the innermost observer asks for.
 
-    None where nobody asks, where there is nothing to check in the kernel, and where its checks
+    None where no observer asks, where there is nothing to check in the kernel, and where its checks
     cannot be put in, of which the observer is told.
     """
     observers = _observers
@@ -153,7 +154,7 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
     observer = observers[-1]
     name = "?"
     try:
-        name = kernel_name(params)
+        name = name_of(params)
         return _lowering(primitive, params, observer, name)
     except instrument.CannotInstrument as error:
         observer.skipped(name, str(error))
@@ -189,12 +190,6 @@ def _lowering(
 def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
     problem = str(problem_of(error, "hook", doing)).removesuffix(".")
     observer.skipped(name, problem, is_fault=True)
-
-
-def kernel_name(params: Mapping[str, Any]) -> str:
-    """What jax calls the kernel."""
-    jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
-    return str(params.get("name") or jaxprs[0].debug_info.func_name)
 
 
 def _rule(
@@ -238,7 +233,7 @@ def _call(params: Mapping[str, Any]) -> SourceLine | None:
 def _looked_at(
     made: instrument.Instrumented, nodes: Sequence[Any], results: Sequence[Any], context: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The arrays in whose NaNs a read of what nobody wrote ends: inputs, then outputs.
+    """The arrays that expose a NaN read from unwritten memory: inputs, then outputs.
 
     They are looked at by the host, and only after something failed. Not those of a device: to
     fetch them would cost more than all checks, and there unwritten memory holds anything. To run
@@ -287,7 +282,7 @@ def _telling(
         tripped: int,
         args: Sequence[np.ndarray],
         results: Sequence[np.ndarray],
-    ) -> Sequence[Failure]:
+    ) -> Sequence[SiteFailure]:
         if not tripped:
             return ()
         try:
@@ -322,17 +317,17 @@ def _telling(
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
         boxes = {n: _box_of_nan(n, a) for n, a in written}
         if second is None:
-            failures: Sequence[Failure] = layout.read(np.asarray(rows))
+            failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
             # Nothing comes of a NaN that was read and shows nowhere.
             matters = tripped != READ or any(boxes.values())
             failures = run_again(second, tripped, args, results) if matters else ()
-        # Inputs matter to who reads or keeps a NaN, and to nobody else.
+        # Inputs matter only where a NaN was read or kept.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
         _innermost(observer).checked(
-            Run(
+            CheckedRun(
                 kernel=name,
                 call=call,
                 failures=failures,

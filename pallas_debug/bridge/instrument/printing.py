@@ -28,13 +28,15 @@ class Printer(rewrite.Visitor):
         self._outer: list[Any] = []
         self.count = 0
 
-    def entering(self, place: rewrite.Place) -> None:
+    def entering(self, place: rewrite.ProgramPoint) -> None:
         self._outer.append(self._done)
 
-    def leaving(self, place: rewrite.Place) -> None:
+    def leaving(self, place: rewrite.ProgramPoint) -> None:
         self._done = self._outer.pop()
 
-    def before(self, eqn: Any, inputs: Sequence[Any], place: rewrite.Place) -> Sequence[Any] | None:
+    def before(
+        self, eqn: Any, inputs: Sequence[Any], place: rewrite.ProgramPoint
+    ) -> Sequence[Any] | None:
         if eqn.primitive is not debugging.debug_print_p:
             return None
         self.count += 1

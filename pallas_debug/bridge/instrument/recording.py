@@ -22,7 +22,7 @@ from jax import lax
 
 from pallas_debug.bridge.instrument import conditions
 from pallas_debug.bridge.instrument.nan_flow import NanFlow
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Layout
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RecordLayout
 
 
 def _nothing() -> Sequence[Any]:
@@ -51,7 +51,7 @@ class Pending:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region:
+class CheckedRegion:
     """The kernel, a loop body, a branch or a scope, without those inside it."""
 
     pending: list[Pending] = field(default_factory=list)
@@ -69,7 +69,7 @@ class Recorder:
     """
 
     def __init__(
-        self, words: Any, layout: Layout, grid_point: Sequence[Any], *, vectors: bool
+        self, words: Any, layout: RecordLayout, grid_point: Sequence[Any], *, vectors: bool
     ) -> None:
         self._words = words
         self._layout = layout
@@ -87,7 +87,7 @@ class Recorder:
 
         lax.fori_loop(np.int32(0), np.int32(self._layout.capacity), clear_one, None)
 
-    def write(self, region: Region, loops: Sequence[Any]) -> None:
+    def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
         """Write down what failed in a region."""
         pending = region.pending
         flags, any_failed = (_packed if self.vectors else _joined)(pending)
@@ -179,7 +179,7 @@ class Tripwire:
         """Nothing failed so far."""
         self._word[...] = lax.full(self._word.shape, 0, "int32")
 
-    def write(self, region: Region, loops: Sequence[Any]) -> None:
+    def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
         """Add what may have failed in a region."""
         kinds: dict[int, int] = {}
         for p in region.pending:

@@ -6,8 +6,8 @@ failures in an int32 output in scalar memory; the words of a site are
     how often it failed, and of the first time: the grid point, the iterations of the loops around
     it, and its values
 
-There is one such row for each parallel slice of the grid. `Layout` says where what lies, and reads
-the rows back; it is plain data.
+There is one such row for each parallel slice of the grid. `RecordLayout` gives the place of each
+word and reads the rows back; it is plain data.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Site:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Failure:
+class SiteFailure:
     """What the words say of one site: how often it failed, and where first.
 
     Attributes:
@@ -73,7 +73,7 @@ class Failure:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class RecordLayout:
     """Where the words of a kernel's sites lie.
 
     Attributes:
@@ -107,7 +107,7 @@ class Layout:
         """Whether any site is of this check."""
         return any(site.check == check for site in self.sites)
 
-    def read(self, rows: np.ndarray) -> list[Failure]:
+    def read(self, rows: np.ndarray) -> list[SiteFailure]:
         """The sites that failed, in the order of their first failures.
 
         Args:
@@ -121,7 +121,7 @@ class Layout:
             failures.append(self._failure(int(i), rows[first], first, int(counts[:, i].sum())))
         return sorted(failures, key=lambda failure: failure.order)
 
-    def _failure(self, site: int, row: np.ndarray, number: int, count: int) -> Failure:
+    def _failure(self, site: int, row: np.ndarray, number: int, count: int) -> SiteFailure:
         words = row[self.base(site) + 1 : self.base(site) + self.record]
         point, words = words[: self.grid_rank], words[self.grid_rank :]
         loops, kept = words[: len(self.sites[site].loops)], words[MAX_LOOPS:]
@@ -130,7 +130,7 @@ class Layout:
         batch = np.unravel_index(number // per_example, self.batch) if self.batch else ()
         grid_point = (*map(int, batch), *map(int, point))
         pairs = zip(self.sites[site].loops, loops, strict=True)
-        return Failure(
+        return SiteFailure(
             site=self.sites[site],
             count=count,
             order=(
@@ -148,7 +148,7 @@ class Layout:
         )
 
 
-def failure_values(site: Site, layout: Layout, words: Any) -> list[Any]:
+def failure_values(site: Site, layout: RecordLayout, words: Any) -> list[Any]:
     """The values that a traced record keeps: of its words, those of the site's own dtypes."""
     start = 1 + layout.grid_rank + MAX_LOOPS
     return [

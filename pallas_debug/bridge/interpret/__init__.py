@@ -1,1 +1,1 @@
-"""Pallas's interpret modes: which one can run a kernel, running it, what TPU mode finds."""
+"""jax's interpret modes: choosing one, running it, reporting its findings."""

@@ -19,15 +19,14 @@ from typing import Any, cast
 
 import jax
 from jax._src import config, dispatch, source_info_util
-from jax._src import core as jax_core
 from jax._src.interpreters import mlir
-from jax._src.pallas import core as pallas_core
-from jax._src.pallas import mpmd, pallas_call
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -35,13 +34,6 @@ Chosen = Callable[[str, str], None]
 """Told of a kernel that `auto` has run in TPU interpret mode: its name, and why."""
 
 Report = Callable[[PallasDebugError], object]
-
-_PRIMITIVES: tuple[jax_core.Primitive, ...] = (
-    pallas_call.pallas_call_p,
-    mpmd.mpmd_map_p,
-    # In jax 0.10. It must know its effects as well, though it is lowered as one of the others.
-    *([pallas_core.core_map_p] if hasattr(pallas_core, "core_map_p") else []),
-)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,8 +134,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
 def settle() -> None:
     """Wait for interpreted kernels that are still running, and raise what went wrong with them.
 
-    jax returns before a kernel has run. Its exception would come up with whoever looks at the
-    result, at a place where nobody forgets the interpreter's state.
+    jax returns before a kernel has run. Its exception would be raised where the result is
+    used, and the interpreter's state would not be reset.
     """
     try:
         jax.effects_barrier()
@@ -174,31 +166,10 @@ def reset(*, wait: bool = True) -> None:
         gpu.reset_gpu_interpret_mode_state()
 
 
-def fits() -> str | None:
-    """What of this room's interpret modes does not fit the installed jax, or None."""
-    state = config.pallas_tpu_interpret_mode_context_manager
-    wanted: list[tuple[object, tuple[str, ...]]] = [
-        (state, ("get_global", "set_global")),
-        (dispatch.runtime_tokens, ("clear",)),
-        *((primitive, ("bind",)) for primitive in _PRIMITIVES),
-    ]
-    for thing, names in wanted:
-        missing = [name for name in names if not callable(getattr(thing, name, None))]
-        if missing:
-            return f"{thing} has no {', '.join(missing)}"
-    return interpret_vmap.fits()
-
-
-_original_binds: list[Callable[..., Any]] = []
-
-
 def _push(asked: _Asked) -> None:
     global _asked
+    patches.install(patches.MODES)
     with _lock:
-        if not _asked:
-            _original_binds[:] = [primitive.bind for primitive in _PRIMITIVES]
-            for primitive in _PRIMITIVES:
-                primitive.bind = _binding(primitive.bind)
         _asked = (*_asked, asked)
 
 
@@ -206,9 +177,7 @@ def _remove(asked: _Asked) -> None:
     global _asked
     with _lock:
         _asked = tuple(other for other in _asked if other is not asked)
-        if not _asked:
-            for primitive, bind in zip(_PRIMITIVES, _original_binds, strict=True):
-                primitive.bind = bind
+    patches.uninstall(patches.MODES)
 
 
 def _current() -> _Asked | None:
@@ -216,7 +185,9 @@ def _current() -> _Asked | None:
     return asked[-1] if asked and not getattr(_local, "suspended", False) else None
 
 
-def _binding(bind: Callable[..., Any]) -> Callable[..., Any]:
+def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of a Pallas primitive's `bind`."""
+
     @functools.wraps(bind)
     def bind_in_mode(*args: Any, **params: Any) -> Any:
         asked = _current()
@@ -240,10 +211,5 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     if why is None:
         return True
     if asked.chosen is not None:
-        asked.chosen(_name(params), why)
+        asked.chosen(name_of(params), why)
     return pltpu.InterpretParams()
-
-
-def _name(params: Mapping[str, Any]) -> str:
-    jaxpr = params["jaxpr"] if "jaxpr" in params else params["jaxprs"][0]
-    return str(params.get("name") or jaxpr.debug_info.func_name)

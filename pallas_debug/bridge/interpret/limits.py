@@ -14,6 +14,8 @@ from typing import Any
 from jax._src import core as jax_core
 from jax.experimental.pallas import tpu as pltpu
 
+from pallas_debug.bridge.jaxprs.params import jaxprs_of
+
 _BY_NAME = {
     "get_barrier_semaphore": "barrier semaphores",
     "prng_seed": "random number generator",
@@ -34,16 +36,12 @@ def why_not_hlo(params: Mapping[str, Any]) -> str | None:
       params: of `pallas_call`, `core_map` or `mpmd_map`.
     """
     axes = _own_axes(params)
-    for jaxpr in _jaxprs(params):
+    for jaxpr in jaxprs_of(params):
         for eqn, nested in _equations(jaxpr):
             lacking = _lacking(eqn, axes, nested=nested)
             if lacking is not None:
                 return f"HLO interpret mode has no {lacking}"
     return None
-
-
-def _jaxprs(params: Mapping[str, Any]) -> tuple[Any, ...]:
-    return (params["jaxpr"],) if "jaxpr" in params else tuple(params["jaxprs"])
 
 
 def _own_axes(params: Mapping[str, Any]) -> frozenset[object]:

@@ -74,7 +74,7 @@ class Mode:
       params: of `pltpu.InterpretParams`, or of Mosaic GPU's, by the names of the installed jax.
 
     Raises:
-      UsageError: a kind or parameter that nobody knows, a value of a wrong type, parameters for a
+      UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a
         kind that takes none, a kind that the installed jax does not have.
     """
 

@@ -7,8 +7,10 @@ launch share an executable, and so do later launches.
 
 from __future__ import annotations
 
+import functools
 import threading
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -37,8 +39,13 @@ def _evaluate(jaxpr: Any, consts: Any, args: Any) -> None:
     core.eval_jaxpr(jaxpr, consts, *args)
 
 
+def sharing(by_jax: Callable[..., None]) -> Callable[..., None]:
+    """In place of `thread_map._run_jaxpr`."""
+    return functools.wraps(by_jax)(lambda *args: run_jaxpr(*args))
+
+
 def run_jaxpr(jaxpr: Any, consts: Any, *args: Any) -> None:
-    """In place of `thread_map._run_jaxpr` (jax 0.10.2 to 0.12)."""
+    """Run a thread with the executable of its launch."""
     key = tuple((x.shape, x.dtype) for x in jax.tree.leaves((consts, args)))
     with _lock:
         executable = _compiled.setdefault(jaxpr, {}).setdefault(key, _Executable())

@@ -21,9 +21,9 @@ from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import (
     MARK,
+    CallbackSite,
     Copy,
-    Run,
-    Site,
+    KernelRun,
     current_place,
     current_run,
     here,
@@ -38,26 +38,28 @@ from pallas_debug.model import Finding
 
 Call = Callable[[], Any]
 Arguments = Mapping[str, Any]
-Handler = Callable[[Run, Site, Place, Call, Arguments], Any]
+Handler = Callable[[KernelRun, CallbackSite, Place, Call, Arguments], Any]
 
 
-def initialize(site: Site, call: Call, arguments: Arguments) -> Any:
+def initialize(site: CallbackSite, call: Call, arguments: Arguments) -> Any:
     """The first device of a run makes the memory, and with it our side of it."""
     device = int(arguments["device_id"])
     stale = current_run()
     if stale is not None and device in stale.devices:
-        # Whoever was here before ended without cleaning up.
+        # The previous run ended without cleaning up.
         interpreter.reset_tpu_interpret_mode_state()
     result = call()
     memory = interpreter._get_shared_memory()
     with interpreter._shared_memory_init_lock:
-        run = getattr(memory, MARK, None) or Run(memory=memory, kernel=site.kernel)
+        run = getattr(memory, MARK, None) or KernelRun(memory=memory, kernel=site.kernel)
         setattr(memory, MARK, run)
         run.devices.add(device)
     return result
 
 
-def allocate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def allocate(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     token, identity = call()
     assert site.allocation is not None
     for core in _cores(run, arguments):
@@ -65,14 +67,16 @@ def allocate(run: Run, site: Site, place: Place, call: Call, arguments: Argument
     return token, identity
 
 
-def deallocate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def deallocate(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     token = call()
     run.buffers.pop((*place.thread, int(arguments["buffer_id"])), None)
     return token
 
 
 def allocate_semaphores(
-    run: Run, site: Site, place: Place, call: Call, arguments: Arguments
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
 ) -> Any:
     token, identities = call()
     assert site.allocation is not None
@@ -83,7 +87,7 @@ def allocate_semaphores(
     return token, identities
 
 
-def _cores(run: Run, arguments: Arguments) -> range:
+def _cores(run: KernelRun, arguments: Arguments) -> range:
     """Without a core, every core of the device allocates the same."""
     core = arguments.get("local_core_id")
     if core is None:
@@ -91,7 +95,7 @@ def _cores(run: Run, arguments: Arguments) -> range:
     return range(int(core), int(core) + 1)
 
 
-def meet(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def meet(run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments) -> Any:
     """All devices start together; when one has failed already, the others fail for its reason."""
     try:
         return call()
@@ -100,16 +104,24 @@ def meet(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -
         raise
 
 
-def read(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def read(run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments) -> Any:
     return _access(run, site, place, call, arguments, writes=False)
 
 
-def write(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def write(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     return _access(run, site, place, call, arguments, writes=True)
 
 
 def _access(
-    run: Run, site: Site, place: Place, call: Call, arguments: Arguments, *, writes: bool
+    run: KernelRun,
+    site: CallbackSite,
+    place: Place,
+    call: Call,
+    arguments: Arguments,
+    *,
+    writes: bool,
 ) -> Any:
     operand = arguments.get("input_name") or arguments.get("output_name")
     index_map = site.kernel.maps.get(operand) if operand else None
@@ -137,7 +149,7 @@ def _access(
             raise stop(found) from error
 
 
-def _touch(run: Run, place: Place, arguments: Arguments, writes: bool) -> Touch | None:
+def _touch(run: KernelRun, place: Place, arguments: Arguments, writes: bool) -> Touch | None:
     range_ = range_of(arguments["transforms"])
     device, core = place.thread
     buffer = run.buffer(device, core, int(arguments["buffer_id"]))
@@ -152,7 +164,9 @@ def _explain(touch: Touch | None, place: Place, error: Exception) -> Finding:
     return words.not_interpreted(place, f"{type(error).__name__}: {error}")
 
 
-def start_copy(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def start_copy(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     device, core = place.thread
     to_device = arguments.get("dst_device_id")
     to_device = device if to_device is None else int(to_device)
@@ -210,7 +224,7 @@ def execute(dma: Any, call: Call, *, writes: bool) -> None:
             raise stop(_explain(_copy_touch(run, dma, place, writes), place, error)) from error
 
 
-def _copy_touch(run: Run, dma: Any, place: Place, writes: bool) -> Touch | None:
+def _copy_touch(run: KernelRun, dma: Any, place: Place, writes: bool) -> Touch | None:
     side = "dst" if writes else "src"
     device, core, identity, transforms = (
         getattr(dma, f"{side}_{part}")
@@ -222,15 +236,17 @@ def _copy_touch(run: Run, dma: Any, place: Place, writes: bool) -> Touch | None:
     return Touch(place=place, buffer=buffer, range=range_, writes=writes)
 
 
-def wait_copy(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def wait_copy(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     return _wait(run, replace(place, copy=("", "")), call, arguments, int(arguments["size"]))
 
 
-def wait(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def wait(run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments) -> Any:
     return _wait(run, place, call, arguments, int(arguments["value"]))
 
 
-def _wait(run: Run, place: Place, call: Call, arguments: Arguments, size: int) -> Any:
+def _wait(run: KernelRun, place: Place, call: Call, arguments: Arguments, size: int) -> Any:
     with running(place):
         token = call()
     at = int(arguments["sem_id"]), run.core(*place.thread)
@@ -239,7 +255,9 @@ def _wait(run: Run, place: Place, call: Call, arguments: Arguments, size: int) -
     return token
 
 
-def signal(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def signal(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     device, core = (arguments.get(f"target_{part}") for part in ("device_id", "local_core_id"))
     device = place.thread[0] if device is None else int(device)
     at = int(arguments["sem_id"]), run.core(device, 0 if core is None else int(core))
@@ -248,7 +266,9 @@ def signal(run: Run, site: Site, place: Place, call: Call, arguments: Arguments)
         return call()
 
 
-def check_revisit(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def check_revisit(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     at = place.grid_point or point(arguments["loop_idx"]) or ()
     blocks = arguments["output_blocks"]
     ranges = [None if block is None else range_of(block) for block in blocks]
@@ -267,7 +287,9 @@ def check_revisit(run: Run, site: Site, place: Place, call: Call, arguments: Arg
     return result
 
 
-def _revisited(run: Run, site: Site, place: Place, ranges: list[Range | None]) -> Finding | None:
+def _revisited(
+    run: KernelRun, site: CallbackSite, place: Place, ranges: list[Range | None]
+) -> Finding | None:
     for output, range_ in enumerate(ranges):
         block = (place.thread, output, range_ and words.key(range_))
         is_new = run.last_block.get((place.thread, output)) != block
@@ -279,7 +301,9 @@ def _revisited(run: Run, site: Site, place: Place, ranges: list[Range | None]) -
     return None
 
 
-def validate(run: Run, site: Site, place: Place, call: Call, arguments: Arguments) -> Any:
+def validate(
+    run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
+) -> Any:
     """In place of jax's own: it prints the first semaphore, and knows nothing of copies."""
     memory = run.memory
     with memory.lock:
@@ -291,7 +315,7 @@ def validate(run: Run, site: Site, place: Place, call: Call, arguments: Argument
     return arguments["token"]
 
 
-def _validate(run: Run, place: Place, identity: int, core: int, count: int) -> None:
+def _validate(run: KernelRun, place: Place, identity: int, core: int, count: int) -> None:
     at, name = (identity, core), run.semaphore(identity, core)
     pending = [copy for copy in run.copies.get(at, ()) if count or _is_pending(copy.dma)]
     for copy in pending:

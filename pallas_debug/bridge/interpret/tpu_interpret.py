@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
@@ -21,30 +20,39 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
-from jax._src import dispatch, source_info_util
+from jax._src import source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
-from jax._src.pallas.mosaic.interpret import race_detection_state, shared_memory, thread_map
 
+from pallas_debug import defaults
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.capture import capture
-from pallas_debug.bridge.interpret import interpret, launched, threads, tpu_handlers, tpu_run
+from pallas_debug.bridge.interpret import (
+    interpret,
+    launched,
+    threads,
+    tpu_handlers,
+    tpu_methods,
+    tpu_run,
+)
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
-from pallas_debug.bridge.interpret.tpu_run import Allocation, IndexMap, Site, TracedKernel
+from pallas_debug.bridge.interpret.tpu_run import (
+    CallbackSite,
+    IndexMap,
+    TracedAllocation,
+    TracedKernel,
+)
 from pallas_debug.bridge.jaxprs import lines
-from pallas_debug.errors import KernelFault
+from pallas_debug.bridge.jaxprs.params import plain
 from pallas_debug.model import Finding, Operand, SourceLine
-
-HANG_AFTER = 30.0
-"""Seconds without any progress after which a wait is said to last for ever."""
 
 _epoch = jax.make_user_context(None)
 _lock = threading.RLock()
-_restore = contextlib.ExitStack()
 
 
 @contextlib.contextmanager
 def reporting(
-    report: Callable[[Finding], None], *, hang_after: float | None = HANG_AFTER
+    report: Callable[[Finding], None], *, hang_after: float | None = defaults.HANG_AFTER
 ) -> Iterator[None]:
     """What TPU interpret mode finds meanwhile, in any thread, is reported.
 
@@ -60,15 +68,14 @@ def reporting(
         needs a larger number. Where all cores wait for each other it is seen at once.
     """
     reporter = tpu_run.Reporter(report, hang_after)
+    patches.install(patches.TPU_MODE)
     with _lock:
-        if not tpu_run.reporters:
-            _install()
         tpu_run.reporters = (*tpu_run.reporters, reporter)
     before, stops = _epoch.get_global(), tpu_run.stops
     _epoch.set_global("reporting")
     try:
         yield
-        _settle(stops)
+        tpu_methods.settle(stops)
     except BaseException as error:
         interpret.reset(wait=isinstance(error, Exception))
         raise
@@ -76,61 +83,9 @@ def reporting(
         _epoch.set_global(before)
         with _lock:
             tpu_run.reporters = tuple(r for r in tpu_run.reporters if r is not reporter)
-            if not tpu_run.reporters:
-                _restore.close()
-
-
-def _settle(stops: int) -> None:
-    """Wait for what this thread dispatched: jax goes on before a program is over.
-
-    Args:
-      stops: programs that were ended up to a moment ago. If there are more by now, what comes up
-        was told as a finding, and is raised where the program's results are used.
-    """
-    try:
-        interpret.settle()
-    except Exception:
-        if tpu_run.stops == stops:
-            raise
-
-
-def _install() -> None:
-    memory = shared_memory.SharedMemory
-    races = race_detection_state.RaceDetectionState
-    _replace(interpreter, "callback", _Callbacks(interpreter.callback))
-    _replace(interpreter, "interpret_pallas_call", _traced_kernel)
-    _replace(interpreter, "_interpret_jaxpr", _traced_jaxpr)
-    _replace(interpreter, "DMA", _adopting(interpreter.DMA))
-    _replace(thread_map, "_run_jaxpr", threads.run_jaxpr)
-    _restore.callback(threads.forget)
-    for name, writes in (("execute_read", False), ("execute_write", True)):
-        _replace(_DMA, name, _executing(getattr(_DMA, name), writes))
-    for name, writes in (("check_read", False), ("check_write", True)):
-        _replace(races, name, _checking(getattr(races, name), writes))
-    _replace(shared_memory.Semaphore, "wait", _waiting(shared_memory.Semaphore.wait))
-    _replace(memory, "check_failed", _failing(memory.check_failed))
-    logger = logging.getLogger("jax._src.callback")
-    logger.addFilter(_is_news)
-    _restore.callback(logger.removeFilter, _is_news)
-    tokens = dispatch.RuntimeTokenSet
-    _replace(tokens, "get_token_input", _settling(tokens.get_token_input))
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Jax logs each exception of a callback with its own stack; ours is a finding already."""
-    return not (record.exc_info and isinstance(record.exc_info[1], KernelFault))
-
-
-def _replace(owner: Any, name: str, new: Any) -> None:
-    """Until `_restore` is closed; an inherited method is taken away again, not written down."""
-    if name in vars(owner):
-        _restore.callback(setattr, owner, name, vars(owner)[name])
-    else:
-        _restore.callback(delattr, owner, name)
-    setattr(owner, name, new)
-
-
-# Tracing.
+        patches.uninstall(patches.TPU_MODE)
+        if not tpu_run.reporters:
+            threads.forget()
 
 
 @dataclass(eq=False)
@@ -149,7 +104,7 @@ class _Trace:
     operands: tuple[Operand, ...]
     index_maps: dict[int, str]
     num_axes: int
-    known: dict[int, tuple[Any, Allocation]] = field(default_factory=dict)
+    known: dict[int, tuple[Any, TracedAllocation]] = field(default_factory=dict)
     grid_point: Any = None
     loop: tuple[Any, ...] = ()
     body_point: Any = None
@@ -162,11 +117,24 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 _traced_kernel_by_jax = interpreter.interpret_pallas_call
 _traced_jaxpr_by_jax = interpreter._interpret_jaxpr
-_DMA = interpreter.DMA
+
+
+def tracing_kernels(by_jax: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of `interpret_pallas_call`."""
+    return functools.wraps(by_jax)(lambda *args, **params: _traced_kernel(*args, **params))
+
+
+def tracing_jaxprs(by_jax: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of `_interpret_jaxpr`, which jax calls for the kernel and all that is within."""
+    return functools.wraps(by_jax)(lambda *args, **kwargs: _traced_jaxpr(*args, **kwargs))
+
+
+def observed_callbacks(module: Any) -> Any:
+    """In place of the module from which the interpreter takes `io_callback`."""
+    return _Callbacks(module)
 
 
 def _traced_kernel(*args: Any, **params: Any) -> Any:
-    """In place of `interpret_pallas_call`."""
     try:
         trace = _describe(params, args)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
@@ -207,7 +175,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         kernel=kernel,
         jaxpr=jaxpr,
         operands=operands,
-        index_maps={id(_open(b.index_map_jaxpr)): name for name, b in blocks.items()},
+        index_maps={id(plain(b.index_map_jaxpr)): name for name, b in blocks.items()},
         num_axes=len(grid_mapping.grid),
     )
 
@@ -227,13 +195,8 @@ def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
         source=source,
         array=array,
         block_shape=operand.block_shape or (),
-        from_table=any("get" in eqn.primitive.name for eqn in _open(jaxpr).eqns),
+        from_table=any("get" in eqn.primitive.name for eqn in plain(jaxpr).eqns),
     )
-
-
-def _open(jaxpr: Any) -> Any:
-    """jax 0.12 made one class of closed and open jaxprs."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _line(traceback: Any) -> SourceLine | None:
@@ -245,7 +208,6 @@ def _line(traceback: Any) -> SourceLine | None:
 
 
 def _traced_jaxpr(jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
-    """In place of `_interpret_jaxpr`, which jax calls for the kernel and all that is within."""
     trace = _tracing.trace
     if trace is None:
         return _traced_jaxpr_by_jax(jaxpr, *args, ctx=ctx, token=token)
@@ -262,7 +224,7 @@ def _enter(trace: _Trace, jaxpr: Any, args: tuple[Any, ...], ctx: Any) -> None:
     if jaxpr is trace.jaxpr:
         trace.grid_point = trace.body_point = ctx.grid_point
         for operand, arg in zip(trace.operands, args, strict=False):
-            _name(trace, arg, operand.name, operand.kind, anew=True)
+            _name(trace, arg, operand.name, operand.kind, renames=True)
         return
     if id(jaxpr) in trace.index_maps:
         first = len(jaxpr.constvars)
@@ -270,15 +232,15 @@ def _enter(trace: _Trace, jaxpr: Any, args: tuple[Any, ...], ctx: Any) -> None:
         return
     names = jaxpr.debug_info.arg_names or ()
     for name, arg in zip(reversed(names), reversed(args), strict=False):
-        _name(trace, arg, name, "scratch", anew=False)
+        _name(trace, arg, name, "scratch", renames=False)
     counter = _loop_counter(jaxpr, args)
     if counter is not None:
         trace.loop = (*trace.loop, counter)
 
 
-def _name(trace: _Trace, value: Any, name: str, kind: str, *, anew: bool) -> None:
+def _name(trace: _Trace, value: Any, name: str, kind: str, *, renames: bool) -> None:
     _, allocation = trace.known.get(id(value), (None, None))
-    if allocation is not None and name and (anew or not allocation.is_named):
+    if allocation is not None and name and (renames or not allocation.is_named):
         allocation.name, allocation.kind, allocation.is_named = name, kind, True
 
 
@@ -334,8 +296,6 @@ def _report_checks(trace: _Trace, jaxpr: Any) -> None:
 
 
 class _Callbacks:
-    """In place of the module from which the interpreter takes `io_callback`."""
-
     def __init__(self, module: Any) -> None:
         self._module = module
 
@@ -371,15 +331,15 @@ def _parts(function: Any) -> tuple[Any, Mapping[str, Any]]:
 
 def _site(
     trace: _Trace, name: str, function: Any, keywords: Mapping[str, Any], args: tuple[Any, ...]
-) -> Site:
+) -> CallbackSite:
     parameters = tuple(inspect.signature(function).parameters)
     arguments = dict(zip(parameters, args, strict=False))
     info = keywords.get("source_info") or source_info_util.current()
     operand = keywords.get("input_name") or keywords.get("output_name")
     if operand:
         kind = "input" if keywords.get("input_name") else "output"
-        _name(trace, arguments["buffer_id"], operand, kind, anew=True)
-    return Site(
+        _name(trace, arguments["buffer_id"], operand, kind, renames=True)
+    return CallbackSite(
         kernel=trace.kernel,
         parameters=parameters,
         keywords=keywords,
@@ -388,19 +348,19 @@ def _site(
     )
 
 
-def _allocation(name: str, arguments: Mapping[str, Any]) -> Allocation | None:
+def _allocation(name: str, arguments: Mapping[str, Any]) -> TracedAllocation | None:
     if name == "_allocate_semaphores":
-        return Allocation(tuple(arguments["shape"]), "semaphore", "semaphore")
+        return TracedAllocation(tuple(arguments["shape"]), "semaphore", "semaphore")
     if name == "_allocate_buffer":
         value, space = arguments["val"], int(arguments["memory_space"])
-        return Allocation(
+        return TracedAllocation(
             tuple(value.shape), str(value.dtype), interpreter.TPU_MEMORY_SPACE_NAMES[space]
         )
     return None
 
 
 def _observed(
-    name: str, site: Site, function: Any, keywords: Mapping[str, Any]
+    name: str, site: CallbackSite, function: Any, keywords: Mapping[str, Any]
 ) -> Callable[..., Any]:
     """The callback that jax is given: the handler around jax's function.
 
@@ -429,129 +389,3 @@ def _observed(
     if inner is function:
         return observed
     return interpreter.fail_on_exception(observed)  # type: ignore[no-any-return]
-
-
-# Running: the methods of jax's objects that the handlers cannot reach.
-
-
-def _adopting(dma_class: Any) -> Any:
-    def make(*args: Any, **keywords: Any) -> Any:
-        return tpu_handlers.adopt(dma_class(*args, **keywords))
-
-    return make
-
-
-def _executing(method: Any, writes: bool) -> Any:
-    @functools.wraps(method)
-    def execute(dma: Any) -> None:
-        tpu_handlers.execute(dma, functools.partial(method, dma), writes=writes)
-
-    return execute
-
-
-def _checking(method: Any, writes: bool) -> Any:
-    signature = inspect.signature(method)
-
-    @functools.wraps(method)
-    def check(*args: Any, **keywords: Any) -> Any:
-        # The GPU interpreter of jax looks for races with the same class.
-        if tpu_run.current_run() is None or tpu_run.current_place() is None:
-            return method(*args, **keywords)
-        arguments = signature.bind(*args, **keywords).arguments
-        tpu_handlers.check_race(args[0], arguments, writes=writes)
-        return None
-
-    return check
-
-
-def _waiting(method: Any) -> Any:
-    @functools.wraps(method)
-    def wait(semaphore: Any, value: Any, global_core_id: Any, **keywords: Any) -> Any:
-        with tpu_run.waiting(semaphore, value, global_core_id):
-            return method(semaphore, value, global_core_id, **keywords)
-
-    return wait
-
-
-def _failing(method: Any) -> Any:
-    @functools.wraps(method)
-    def check_failed(memory: Any) -> None:
-        """Asked before every callback, and every now and then by what waits."""
-        failure = getattr(memory, "_failure", None)
-        if isinstance(failure, KernelFault):
-            raise KernelFault(str(failure), failure.finding)
-        method(memory)
-        tpu_run.check_hang()
-
-    return check_failed
-
-
-class _Settled(threading.local):
-    stops: int = 0
-
-
-_settled = _Settled()
-
-
-def _settling(method: Any) -> Any:
-    @functools.wraps(method)
-    def get_token_input(*args: Any, **keywords: Any) -> Any:
-        """Asked before a program starts: it would fail for the one before it that was ended."""
-        if _settled.stops != tpu_run.stops:
-            before, _settled.stops = _settled.stops, tpu_run.stops
-            _settle(before)
-        return method(*args, **keywords)
-
-    return get_token_input
-
-
-# Fitting.
-
-_FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "_initialize_shared_memory": ("token", "device_id", "num_devices"),
-    "_allocate_buffer": ("token", "device_id", "local_core_id", "memory_space", "val"),
-    "_deallocate_buffer": ("token", "device_id", "local_core_id", "memory_space", "buffer_id"),
-    "_allocate_semaphores": ("token", "device_id", "local_core_id", "shape"),
-    "get": ("device_id", "buffer_id", "transforms", "block_indices", "grid_loop_idx", "input_name"),
-    "store": ("device_id", "buffer_id", "transforms", "grid_loop_idx", "output_name"),
-    "swap": ("device_id", "local_core_id", "buffer_id", "transforms", "val"),
-    "dma_start": ("src_local_core_id", "src_id", "src_transforms", "dst_id", "dst_sem_id"),
-    "dma_wait": ("device_id", "local_core_id", "sem_id", "size"),
-    "semaphore_signal": ("sem_id", "inc", "target_device_id", "target_local_core_id"),
-    "semaphore_wait": ("device_id", "local_core_id", "sem_id", "value"),
-    "_check_for_revisiting": ("device_id", "local_core_id", "loop_idx", "output_blocks"),
-    "_barrier": ("token", "device_id"),
-    "_validate": ("token", "device_id"),
-    "_interpret_jaxpr": ("jaxpr", "args", "ctx", "token"),
-    "interpret_pallas_call": ("jaxpr", "grid_mapping", "name"),
-    "fail_on_exception": ("func",),
-    "_get_shared_memory": (),
-    "reset_tpu_interpret_mode_state": (),
-}
-
-
-def fits() -> str | None:
-    """What the installed jax lacks of that which is replaced or read here, in a sentence."""
-    methods = {
-        (_DMA, "execute_read"): (),
-        (_DMA, "execute_write"): (),
-        (race_detection_state.RaceDetectionState, "check_read"): ("clock", "buffer_key", "rnge"),
-        (race_detection_state.RaceDetectionState, "check_write"): ("clock", "buffer_key", "rnge"),
-        (shared_memory.Semaphore, "wait"): ("value", "global_core_id"),
-        (shared_memory.SharedMemory, "check_failed"): (),
-        (shared_memory.SharedMemory, "get_global_core_id"): ("device_id", "local_core_id"),
-        (shared_memory.SharedMemory, "get_global_core_ids"): ("device_id",),
-        (dispatch.RuntimeTokenSet, "get_token_input"): (),
-        (dispatch.RuntimeTokenSet, "block_until_ready"): (),
-        (dispatch.RuntimeTokenSet, "clear"): (),
-    }
-    wanted = {(interpreter, name): parameters for name, parameters in _FUNCTIONS.items()}
-    for (owner, name), parameters in (wanted | methods).items():
-        function = getattr(owner, name, None)
-        where = owner.__name__.rpartition(".")[2]
-        if function is None:
-            return f"{where}.{name} is not where it was"
-        missing = set(parameters) - set(inspect.signature(function).parameters)
-        if missing:
-            return f"{where}.{name} has no parameter {', '.join(sorted(missing))}"
-    return None

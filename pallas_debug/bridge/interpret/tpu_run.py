@@ -31,7 +31,7 @@ MARK = "_pallas_debug"
 when they go."""
 
 SURE_AFTER = 0.5
-"""Seconds after which it is looked whether every core waits in vain: then nobody need wait on."""
+"""Delay in seconds before checking for a deadlock across all cores."""
 
 
 class Reporter:
@@ -70,7 +70,7 @@ def stop(finding: Finding) -> KernelFault:
 
 
 @dataclass(eq=False)
-class Allocation:
+class TracedAllocation:
     """A buffer or an array of semaphores of a traced kernel; named once the kernel takes it."""
 
     shape: tuple[int, ...]
@@ -114,7 +114,7 @@ class TracedKernel:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Site:
+class CallbackSite:
     """One callback of a traced kernel.
 
     Attributes:
@@ -127,7 +127,7 @@ class Site:
     parameters: tuple[str, ...]
     keywords: Mapping[str, Any]
     source: SourceLine | None
-    allocation: Allocation | None = None
+    allocation: TracedAllocation | None = None
 
     def place(self, arguments: Mapping[str, Any], grid_point: Any, loop: Any) -> Place:
         device = int(arguments.get("device_id") or 0)
@@ -166,7 +166,7 @@ class Waiter:
 
 
 @dataclass(eq=False)
-class Run:
+class KernelRun:
     """One run of a kernel, on all of its devices and cores.
 
     Semaphores are known by their id and the number of the core, buffers by device, core and id.
@@ -175,8 +175,8 @@ class Run:
     memory: Any
     kernel: TracedKernel
     devices: set[int] = field(default_factory=set)
-    buffers: dict[Point, Allocation] = field(default_factory=dict)
-    semaphores: dict[Point, tuple[Allocation, Point]] = field(default_factory=dict)
+    buffers: dict[Point, TracedAllocation] = field(default_factory=dict)
+    semaphores: dict[Point, tuple[TracedAllocation, Point]] = field(default_factory=dict)
     copies: dict[Point, deque[Copy]] = field(default_factory=dict)
     num_copies: dict[Point, int] = field(default_factory=dict)
     signals: dict[Point, Place] = field(default_factory=dict)
@@ -234,7 +234,7 @@ class _Here(threading.local):
 here = _Here()
 
 
-def current_run() -> Run | None:
+def current_run() -> KernelRun | None:
     return getattr(interpreter._shared_memory, MARK, None)
 
 
@@ -290,7 +290,7 @@ def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
 
 
 def check_hang() -> None:
-    """End a wait that nobody will end.
+    """End a wait that will never end.
 
     Raises:
       KernelFault: no thread of the interpreter did anything for as long as the reporters allow,
@@ -310,14 +310,14 @@ def check_hang() -> None:
         _deadlock(run, waiter, waiters)
 
 
-def _deadlock(run: Run, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
+def _deadlock(run: KernelRun, waiter: Waiter, waiters: list[Waiter]) -> NoReturn:
     findings = {id(w): words.deadlock(_describe(run, w), len(waiters) - 1) for w in waiters}
     for other in waiters:
         tell(findings[id(other)])
     raise stop(findings[id(waiter)])
 
 
-def _describe(run: Run, waiter: Waiter) -> words.Wait:
+def _describe(run: KernelRun, waiter: Waiter) -> words.Wait:
     at = int(waiter.semaphore.id), waiter.core
     return words.Wait(
         place=replace(waiter.place, copy=None),

@@ -7,19 +7,18 @@ wants dimension semantics for the whole grid, and an operand in HBM by the whole
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jax._src import core as jax_core
-from jax._src.pallas import core as pallas_core
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.jaxprs.params import plain
 
 
 def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,32 +53,15 @@ def one_by_one(params: Mapping[str, Any]) -> Callable[..., Any] | None:
     return functools.partial(_run_one_by_one, params)
 
 
-def fits() -> str | None:
-    """What of this does not fit the installed jax, or None."""
-    run = interpret_pallas_call.interpret_pallas_call
-    wanted = {"interpret_params", "grid_mapping", "compiler_params", "out_avals"}
-    missing = wanted - set(inspect.signature(run).parameters)
-    if missing:
-        return f"interpret_pallas_call has no parameter {', '.join(sorted(missing))}"
-    wanted = {"index_map_out_tree", "array_aval", "transformed_block_aval", "block_shape"}
-    missing = wanted - {f.name for f in dataclasses.fields(pallas_core.BlockMapping)}
-    return f"BlockMapping has no {', '.join(sorted(missing))}" if missing else None
-
-
 def _memory_space(block: Any) -> Any:
     return block.transformed_block_aval.memory_space
 
 
 def _mapped_dim(block: Any) -> int | None:
     """The dimension of an operand that the outermost `vmap` maps: it has the new index itself."""
-    index_map = _plain(block.index_map_jaxpr)
+    index_map = plain(block.index_map_jaxpr)
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)
-
-
-def _plain(jaxpr: Any) -> Any:
-    """In jax 0.10 a closed jaxpr is a pair of a jaxpr and its constants."""
-    return getattr(jaxpr, "jaxpr", jaxpr)
 
 
 def _run_one_by_one(params: Mapping[str, Any], *args: Any) -> Any:
@@ -139,13 +121,13 @@ def _of_one(params: Mapping[str, Any], out_dims: list[int | None]) -> dict[str, 
 
 def _block_of_one(block: Any) -> Any:
     dim = _mapped_dim(block)
-    index_map = _plain(block.index_map_jaxpr)
+    index_map = plain(block.index_map_jaxpr)
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     kept = tuple(index for i, index in enumerate(indices) if i != dim)
     outvars, tree = jax.tree.flatten(kept)
     new_map = index_map.replace(invars=index_map.invars[1:], outvars=outvars)
     consts = block.index_map_jaxpr.consts
-    if _plain(block.index_map_jaxpr) is not block.index_map_jaxpr:
+    if plain(block.index_map_jaxpr) is not block.index_map_jaxpr:
         new_map = jax_core.ClosedJaxpr(new_map, consts)
     shape = tuple(size for i, size in enumerate(block.block_shape) if i != dim)
     aval = block.array_aval if dim is None else _aval_of_one(block.array_aval, dim)

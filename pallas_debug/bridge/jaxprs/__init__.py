@@ -1,1 +1,1 @@
-"""Jaxprs: source lines of equations, rewriting, arrays in pytrees."""
+"""Jaxprs: source lines, rewriting, arrays in pytrees."""

@@ -36,7 +36,7 @@ class Loop:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ProgramPoint:
     """Position of an equation.
 
     Attributes:
@@ -55,17 +55,19 @@ class Place:
 class Visitor:
     """Base visitor, which adds nothing."""
 
-    def before(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+    def before(self, eqn: Any, inputs: Sequence[Any], place: ProgramPoint) -> Sequence[Any] | None:
         """Called before an equation; returns its outputs to have it omitted."""
         return None
 
-    def after(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: Place) -> None:
+    def after(
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: ProgramPoint
+    ) -> None:
         """Called after an equation."""
 
-    def entering(self, place: Place) -> None:
+    def entering(self, place: ProgramPoint) -> None:
         """Called at the start of a kernel, loop body, branch or scope."""
 
-    def leaving(self, place: Place) -> None:
+    def leaving(self, place: ProgramPoint) -> None:
         """Called at the end of a kernel, loop body, branch or scope."""
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
@@ -88,19 +90,21 @@ class Several(Visitor):
     def __init__(self, *visitors: Visitor) -> None:
         self._visitors = visitors
 
-    def before(self, eqn: Any, inputs: Sequence[Any], place: Place) -> Sequence[Any] | None:
+    def before(self, eqn: Any, inputs: Sequence[Any], place: ProgramPoint) -> Sequence[Any] | None:
         replaced = (visitor.before(eqn, inputs, place) for visitor in self._visitors)
         return next((outputs for outputs in replaced if outputs is not None), None)
 
-    def after(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: Place) -> None:
+    def after(
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: ProgramPoint
+    ) -> None:
         for visitor in self._visitors:
             visitor.after(eqn, inputs, outputs, place)
 
-    def entering(self, place: Place) -> None:
+    def entering(self, place: ProgramPoint) -> None:
         for visitor in self._visitors:
             visitor.entering(place)
 
-    def leaving(self, place: Place) -> None:
+    def leaving(self, place: ProgramPoint) -> None:
         for visitor in self._visitors:
             visitor.leaving(place)
 
@@ -127,9 +131,11 @@ def trace(
     return jaxpr, list(consts)
 
 
-def replay(jaxpr: Any, args: Sequence[Any], visitor: Visitor, place: Place | None = None) -> Any:
+def replay(
+    jaxpr: Any, args: Sequence[Any], visitor: Visitor, place: ProgramPoint | None = None
+) -> Any:
     """Evaluate a jaxpr without constants under the trace at hand; returns its outputs."""
-    return _Replay(visitor).run(jaxpr, (), args, place or Place())
+    return _Replay(visitor).run(jaxpr, (), args, place or ProgramPoint())
 
 
 _JAXPRS = (jax_core.Jaxpr, getattr(jax_core, "ClosedJaxpr", jax_core.Jaxpr))
@@ -142,7 +148,7 @@ class _Replay:
         self._steps = 0
 
     def run(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: Place
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: ProgramPoint
     ) -> list[Any]:
         self.visitor.entering(place)
         outputs = self._equations(jaxpr, consts, args, place)
@@ -150,7 +156,7 @@ class _Replay:
         return outputs
 
     def _equations(
-        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: Place
+        self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], place: ProgramPoint
     ) -> list[Any]:
         known: dict[Any, Any] = {}
         known.update(zip(jaxpr.constvars, consts, strict=True))
@@ -167,7 +173,7 @@ class _Replay:
             known.update(zip(eqn.outvars, outputs, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def _equation(self, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+    def _equation(self, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
         replaced = self.visitor.before(eqn, inputs, place)
         if replaced is not None:
             return replaced
@@ -188,7 +194,7 @@ class _Replay:
         self.visitor.after(eqn, inputs, outputs, place)
         return outputs
 
-    def region(self, inner: Any, place: Place) -> Callable[..., list[Any]]:
+    def region(self, inner: Any, place: ProgramPoint) -> Callable[..., list[Any]]:
         """An inner jaxpr as a function of its arguments."""
         jaxpr, consts = opened(inner)
 
@@ -198,7 +204,7 @@ class _Replay:
         return body
 
 
-def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     index, *operands = inputs
     arrays = [i for i, x in enumerate(operands) if not is_ref(x)]
 
@@ -223,7 +229,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[
     return outputs
 
 
-def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
     num_consts, num_carry = scan_sizes(params)
     consts, carry = inputs[:num_consts], inputs[num_consts : num_consts + num_carry]
@@ -254,7 +260,7 @@ def _scan(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[
     return [*values, *ys]
 
 
-def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = eqn.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
@@ -283,7 +289,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence
     return outputs
 
 
-def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Sequence[Any]:
+def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     params = dict(eqn.params)
     inner = params.pop("jaxpr")
 
@@ -299,7 +305,7 @@ def _run_scoped(walk: _Replay, eqn: Any, inputs: list[Any], place: Place) -> Seq
     return bound
 
 
-_RULES: dict[Any, Callable[[_Replay, Any, list[Any], Place], Sequence[Any]]] = {
+_RULES: dict[Any, Callable[[_Replay, Any, list[Any], ProgramPoint], Sequence[Any]]] = {
     conditionals.cond_p: _cond,
     loops.scan_p: _scan,
     loops.while_p: _while,

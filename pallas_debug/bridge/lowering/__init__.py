@@ -1,1 +1,1 @@
-"""The hook on the primitive's lowering, tracing, and lowering for a target."""
+"""The hook on the lowering of kernels, tracing, and lowering for a target."""

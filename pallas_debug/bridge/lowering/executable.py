@@ -19,7 +19,7 @@ from pallas_debug.model import Target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Call:
+class CallArguments:
     """The arguments of one call, told apart.
 
     Attributes:
@@ -62,16 +62,16 @@ class Call:
         return next((str(d.device_kind) for d in devices if d.platform == "tpu"), None)
 
 
-def call_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Call:
+def call_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
     """The call with these arguments."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = tuple(i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype"))
-    return Call(tree=tree, leaves=tuple(leaves), traced=traced)
+    return CallArguments(tree=tree, leaves=tuple(leaves), traced=traced)
 
 
 def lowered(
     function: Callable[..., Any],
-    call: Call,
+    call: CallArguments,
     *,
     settings: Iterable[str],
     chip_of: Target | None = None,

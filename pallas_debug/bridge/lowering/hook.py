@@ -22,10 +22,11 @@ from typing import Any, Protocol, cast
 import jax
 import jax.numpy as jnp
 from jax._src import core as jax_core
-from jax._src import pjit, source_info_util
+from jax._src import source_info_util
 from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.errors import PallasDebugError
@@ -38,7 +39,7 @@ PRIMITIVES: dict[str, jax_core.Primitive] = {
 """What lowers to a kernel. `core_map` is discharged to one of these before it is lowered."""
 
 
-class Watcher(Protocol):
+class LoweringWatcher(Protocol):
     """Subscriber to lowerings and runs, called within jax in the thread that lowers or runs.
 
     It should not raise. What it raises all the same is handed to its `report`, and the program goes
@@ -61,13 +62,13 @@ class Watcher(Protocol):
 _epoch = jax.make_user_context(None)
 _epochs = itertools.count(1)
 _lock = threading.RLock()
-_watchers: tuple[Watcher, ...] = ()
+_watchers: tuple[LoweringWatcher, ...] = ()
 _local = threading.local()
 
 
 @contextlib.contextmanager
 def watching(
-    watcher: Watcher,
+    watcher: LoweringWatcher,
     *,
     epoch: object | None = None,
     runs: bool = False,
@@ -82,24 +83,18 @@ def watching(
         programs then go through jax's Python dispatch, some 50 microseconds a call.
     """
     global _watchers
-    with _lock:
-        if not _watchers:
-            _install()
-        _watchers = (*_watchers, watcher)
-        if runs:
-            _watch_runs()
-    before = _epoch.get_global()
-    _epoch.set_global(epoch if epoch is not None else _new_epoch())
-    try:
-        yield
-    finally:
-        _epoch.set_global(before)
+    areas = (patches.LOWERING, patches.LINES, *([patches.RUNS] if runs else []))
+    with patches.installed(*areas):
         with _lock:
-            _watchers = tuple(w for w in _watchers if w is not watcher)
-            if runs:
-                _unwatch_runs()
-            if not _watchers:
-                _uninstall()
+            _watchers = (*_watchers, watcher)
+        before = _epoch.get_global()
+        _epoch.set_global(epoch if epoch is not None else _new_epoch())
+        try:
+            yield
+        finally:
+            _epoch.set_global(before)
+            with _lock:
+                _watchers = tuple(w for w in _watchers if w is not watcher)
 
 
 def _new_epoch() -> object:
@@ -108,7 +103,7 @@ def _new_epoch() -> object:
 
 @contextlib.contextmanager
 def epoch(value: object) -> Iterator[None]:
-    """In every thread, only what was jitted under an equal epoch is taken from jax's caches."""
+    """In every thread, use of jax's caches only what was jitted under an equal epoch."""
     before = _epoch.get_global()
     _epoch.set_global(value)
     try:
@@ -117,14 +112,14 @@ def epoch(value: object) -> Iterator[None]:
         _epoch.set_global(before)
 
 
-def traced_anew() -> contextlib.AbstractContextManager[object]:
-    """In this thread, nothing that was jitted before is taken from jax's caches."""
+def without_caches() -> contextlib.AbstractContextManager[object]:
+    """In this thread, ignore jax's caches of what was jitted before."""
     return cast(contextlib.AbstractContextManager[object], _epoch(_new_epoch()))
 
 
 @contextlib.contextmanager
 def unwatched() -> Iterator[None]:
-    """In this thread, lowering is nobody's business: it is our own."""
+    """Disable capture in this thread while we lower the kernel ourselves."""
     before, _local.unwatched = getattr(_local, "unwatched", False), True
     try:
         with interpret.suspended():
@@ -135,7 +130,7 @@ def unwatched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stubbed() -> Iterator[None]:
-    """In this thread, a kernel is reported but not lowered: zeros stand for its outputs.
+    """In this thread, report kernels without lowering them: their outputs are zeros.
 
     For programs that are traced to see their kernels and never run: what jax cannot lower in one
     kernel would hide those that come after it.
@@ -148,7 +143,7 @@ def stubbed() -> Iterator[None]:
 
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
-    """Tell every watcher that a kernel is being lowered; the innermost one's token for it."""
+    """Notify watchers that a kernel is being lowered; return the innermost one's token."""
     if getattr(_local, "unwatched", False):
         return None
     innermost = None
@@ -172,28 +167,10 @@ def _report(problem: PallasDebugError) -> None:
         watcher.report(problem)
 
 
-_original_rules: dict[str, Any] = {}
-_original_trace: Callable[..., Any] | None = None
+def reporting(entry: Any, name: str) -> Any:
+    """The entry of a Pallas primitive in jax's table of lowering rules."""
+    rule: Callable[..., Any] = entry.rule
 
-
-def _install() -> None:
-    global _original_trace
-    for name, primitive in PRIMITIVES.items():
-        entry = mlir._lowerings[primitive]
-        _original_rules[name] = entry
-        mlir._lowerings[primitive] = dataclasses.replace(entry, rule=_reporting(name, entry.rule))
-    _original_trace = pallas_call._trace_kernel_to_jaxpr
-    pallas_call._trace_kernel_to_jaxpr = _with_own_lines(_original_trace)
-
-
-def _uninstall() -> None:
-    for name, entry in _original_rules.items():
-        mlir._lowerings[PRIMITIVES[name]] = entry
-    _original_rules.clear()
-    pallas_call._trace_kernel_to_jaxpr = _original_trace
-
-
-def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         token = None
@@ -208,7 +185,7 @@ def _reporting(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
                 PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
             )
 
-    return report_and_lower
+    return dataclasses.replace(entry, rule=report_and_lower)
 
 
 def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
@@ -225,18 +202,15 @@ def _zeros(avals: Any) -> Callable[..., Any]:
     return zeros
 
 
-@contextlib.contextmanager
-def _without_outer_line() -> Iterator[None]:
-    context = source_info_util._source_info_context
-    before = context.context
-    context.context = source_info_util.SourceInfo(None, before.name_stack)
-    try:
-        yield
-    finally:
-        context.context = before
+def _without_outer_line() -> contextlib.AbstractContextManager[None]:
+    names = source_info_util.current_name_stack()
+    return cast(
+        contextlib.AbstractContextManager[None],
+        source_info_util.user_context(None, name_stack=names),
+    )
 
 
-def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
+def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
     """Let a kernel's equations carry the lines of the kernel.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
@@ -253,37 +227,16 @@ def _with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
     return trace_kernel
 
 
-_run_watches = 0
-_original_call: Callable[..., Any] | None = None
-_original_fastpath: Callable[..., Any] | None = None
 _kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKeyDictionary()
 
 
-def _watch_runs() -> None:
+def following(call: Callable[..., Any]) -> Callable[..., Any]:
     """Follow the runs of compiled programs: which were lowered with kernels in them.
 
     jax's dispatch in C++ forgets Python once it knows a program. A program with kernels is never
-    made known to it, so each of its calls passes through here.
+    made known to it (`refusing`), so each of its calls passes through here.
     """
-    global _run_watches, _original_call, _original_fastpath
-    _run_watches += 1
-    if _run_watches > 1:
-        return
-    _original_call = pjit._pjit_call_impl_python
-    _original_fastpath = pjit._get_fastpath_data
-    pjit._pjit_call_impl_python = _following(_original_call)
-    pjit._get_fastpath_data = _refusing(_original_fastpath)
 
-
-def _unwatch_runs() -> None:
-    global _run_watches
-    _run_watches -= 1
-    if _run_watches == 0:
-        pjit._pjit_call_impl_python = _original_call
-        pjit._get_fastpath_data = _original_fastpath
-
-
-def _following(call: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(call)
     def call_and_tell(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True  # by pytest: it is not the user's
@@ -321,7 +274,9 @@ def _has_kernels(executable: Any) -> bool:
     return executable is not None and executable in _kernels_of
 
 
-def _refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
+def refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a program with kernels from jax's dispatch in C++."""
+
     @functools.wraps(fastpath)
     def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:
         if _has_kernels(executable):
@@ -336,6 +291,6 @@ def _tell_ran(tokens: tuple[object, ...]) -> None:
         _notify_ran(watcher, tokens)
 
 
-def _notify_ran(watcher: Watcher, tokens: tuple[object, ...]) -> None:
+def _notify_ran(watcher: LoweringWatcher, tokens: tuple[object, ...]) -> None:
     with guarded("hook", "noting which kernels ran", watcher.report):
         watcher.ran(tokens)

@@ -9,17 +9,16 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax._src import config, source_info_util
 from jax._src.interpreters import mlir
-from jax.experimental import mosaic
 from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionSpec
 
-from pallas_debug.bridge import chip
+from pallas_debug.bridge import chip, patches
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError
@@ -168,8 +167,6 @@ def _with_name(params: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 _local = threading.local()
-_patch_lock = threading.Lock()
-_original: Any = None
 
 
 @contextlib.contextmanager
@@ -179,24 +176,25 @@ def collecting_mosaic(sink: list[str]) -> Iterator[None]:
     The module that goes into the custom call is serialised, and from jax 0.12 on its locations
     are kept apart from it; here it is still whole.
     """
-    global _original
-    with _patch_lock:
-        if _original is None:
-            _original = mosaic.lower_module_to_custom_call
-            functools.update_wrapper(_lower_and_collect, _original)  # it looks like jax's own
-            mosaic.lower_module_to_custom_call = _lower_and_collect
     before, _local.sink = getattr(_local, "sink", None), sink
     try:
-        yield
+        with patches.installed(patches.MOSAIC):
+            yield
     finally:
         _local.sink = before
 
 
-def _lower_and_collect(*args: Any, **kwargs: Any) -> Any:
-    sink: list[str] | None = getattr(_local, "sink", None)
-    if sink is not None:
-        sink.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
-    return _original(*args, **kwargs)
+def collecting(lower_module: Callable[..., Any]) -> Callable[..., Any]:
+    """In place of jax's `lower_module_to_custom_call`."""
+
+    @functools.wraps(lower_module)
+    def lower_and_collect(*args: Any, **kwargs: Any) -> Any:
+        sink: list[str] | None = getattr(_local, "sink", None)
+        if sink is not None:
+            sink.append(kwargs["module"].operation.get_asm(enable_debug_info=True))
+        return lower_module(*args, **kwargs)
+
+    return lower_and_collect
 
 
 def failure_of(error: BaseException) -> Failure:

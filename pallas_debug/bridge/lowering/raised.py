@@ -6,7 +6,6 @@ import contextlib
 import dis
 import inspect
 import linecache
-import logging
 import re
 import types
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import numpy as np
 from jax._src import source_info_util
 from jax.experimental import pallas as pl
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.findings.explain import explained
@@ -40,29 +40,14 @@ def failure(error: BaseException) -> Failure:
     return explained(replace(found, source=line))
 
 
-@contextlib.contextmanager
-def with_all_frames() -> Iterator[None]:
-    """jax takes its own frames out of what it raises; not so meanwhile: they know what it was at.
-
-    The setting is one of the process.
-    """
-    before = jax.config.jax_traceback_filtering
-    jax.config.update("jax_traceback_filtering", "off")
-    try:
-        yield
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
+def with_all_frames() -> contextlib.AbstractContextManager[None]:
+    """Keep jax's own frames in what it raises, in the whole process."""
+    return patches.installed(patches.FRAMES)
 
 
-@contextlib.contextmanager
-def quietly() -> Iterator[None]:
-    """jax logs each exception of a callback with its whole stack; not so meanwhile."""
-    logger = logging.getLogger("jax._src.callback")
-    before, logger.disabled = logger.disabled, True
-    try:
-        yield
-    finally:
-        logger.disabled = before
+def quietly() -> contextlib.AbstractContextManager[None]:
+    """Keep jax from logging each exception of a callback with its stack."""
+    return patches.installed(patches.QUIET)
 
 
 def _misused(error: BaseException, message: str) -> SourceLine | None:

@@ -56,7 +56,7 @@ def lower_for_kernels(
         return function(*a, **k)
 
     avals = [_abstract(leaves[i]) for i in traced]
-    with chip.answering(target), hook.stubbed(), hook.traced_anew():
+    with chip.answering(target), hook.stubbed(), hook.without_caches():
         chip.forget()
         jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
         return chip.was_asked() is not None

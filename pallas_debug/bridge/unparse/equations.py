@@ -16,12 +16,12 @@ from jax._src import debugging
 from pallas_debug.bridge import internals
 from pallas_debug.bridge.jaxprs import rewrite
 from pallas_debug.bridge.unparse import refs, regions, values, vocabulary
-from pallas_debug.bridge.unparse.page import Block
+from pallas_debug.bridge.unparse.page import Writer
 
 
 def write(
-    block: Block, jaxpr: Any, consts: Sequence[str], args: Sequence[str]
-) -> tuple[Block, list[str]]:
+    block: Writer, jaxpr: Any, consts: Sequence[str], args: Sequence[str]
+) -> tuple[Writer, list[str]]:
     """Write the lines of a jaxpr, at the block's depth.
 
     Args:
@@ -107,7 +107,7 @@ def _variable(atom: Any) -> Any:
     return None if isinstance(atom, jax_core.Literal) else atom
 
 
-def _equation(block: Block, eqn: Any) -> None:
+def _equation(block: Writer, eqn: Any) -> None:
     inline = rewrite.inlined(eqn)
     if inline is not None:
         jaxpr, consts = inline
@@ -142,7 +142,7 @@ def _is_another(eqn: Any) -> bool:
     return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
 
 
-def _expression(block: Block, eqn: Any) -> str:
+def _expression(block: Writer, eqn: Any) -> str:
     name = eqn.primitive.name
     if name in _OPERATORS and _is_plain(eqn):
         return _operator(block, eqn)
@@ -161,7 +161,7 @@ def _given(params: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in params.items() if value is not None}
 
 
-def _bound(block: Block, eqn: Any, args: list[str]) -> str:
+def _bound(block: Writer, eqn: Any, args: list[str]) -> str:
     """Bind the primitive itself, with unchanged parameters."""
     held = (v if isinstance(v, (tuple, list)) else (v,) for v in eqn.params.values())
     if any(rewrite.is_jaxpr(value) for several in held for value in several):
@@ -234,7 +234,7 @@ def _is_plain(eqn: Any) -> bool:
     return is_float or eqn.primitive.name != "div"
 
 
-def _operator(block: Block, eqn: Any) -> str:
+def _operator(block: Writer, eqn: Any) -> str:
     sign = _OPERATORS[eqn.primitive.name]
     args = [block.read(atom) for atom in eqn.invars]
     if all(text.startswith("np.") for text in args):  # numpy would compute it immediately
@@ -320,24 +320,24 @@ _FUNCTIONS: dict[str, Callable[[list[str], _Params], str]] = {
 }
 
 
-def _program_id(block: Block, eqn: Any) -> str:
+def _program_id(block: Writer, eqn: Any) -> str:
     axis = block.page.grid_axes[eqn.params["axis"]]
     return f"pl.{eqn.primitive.name}({axis})"
 
 
-def _multiple_of(block: Block, eqn: Any) -> str:
+def _multiple_of(block: Writer, eqn: Any) -> str:
     of = tuple(eqn.params["values"])
     text = values.parameter(of[0] if len(of) == 1 else of)
     return f"pl.multiple_of({block.read(eqn.invars[0])}, {text})"
 
 
-def _roll(block: Block, eqn: Any) -> str:
+def _roll(block: Writer, eqn: Any) -> str:
     array, shift = eqn.invars
     given = values.keywords(_given(eqn.params).items())
     return f"pltpu.roll({block.read(array)}, {block.index(shift)}, {given})"
 
 
-_OF_PALLAS: dict[str, Callable[[Block, Any], str]] = {
+_OF_PALLAS: dict[str, Callable[[Writer, Any], str]] = {
     "program_id": _program_id,
     "num_programs": _program_id,
     "multiple_of": _multiple_of,
@@ -349,11 +349,11 @@ _OF_PALLAS: dict[str, Callable[[Block, Any], str]] = {
 }
 
 
-def _prng_seed(block: Block, eqn: Any) -> None:
+def _prng_seed(block: Writer, eqn: Any) -> None:
     block.line(f"pltpu.prng_seed({', '.join(block.index(atom) for atom in eqn.invars)})")
 
 
-def _debug_print(block: Block, eqn: Any) -> None:
+def _debug_print(block: Writer, eqn: Any) -> None:
     params = eqn.params
     args, kwargs = debugging.merge_callback_args(
         params["in_tree"], eqn.invars, params["static_args"]
@@ -364,7 +364,7 @@ def _debug_print(block: Block, eqn: Any) -> None:
     block.line(f"pl.debug_print({', '.join(texts)})")
 
 
-def _check(block: Block, eqn: Any) -> None:
+def _check(block: Writer, eqn: Any) -> None:
     error = jax.tree.unflatten(eqn.params["err_tree"], eqn.invars)
     check = "pl.debug_check"
     if not eqn.params["debug"]:
@@ -377,7 +377,7 @@ def _check(block: Block, eqn: Any) -> None:
         block.line(f"{check}({block.read(condition)}, {text!r})")
 
 
-_LINES: dict[str, Callable[[Block, Any], None]] = {
+_LINES: dict[str, Callable[[Writer, Any], None]] = {
     "get": refs.get,
     "swap": refs.swap,
     "addupdate": refs.addupdate,

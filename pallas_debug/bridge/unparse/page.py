@@ -47,7 +47,7 @@ class Page:
         return f"v{next(self._values)}"
 
 
-class Block:
+class Writer:
     """A jaxpr that is being written, at some depth of the page, with the names of its variables.
 
     Args:
@@ -72,13 +72,13 @@ class Block:
         indent = "    " * self.depth
         self.page.lines.append(f"{indent}{text}  # {comment}" if comment else f"{indent}{text}")
 
-    def deeper(self) -> Block:
+    def deeper(self) -> Writer:
         """An empty block for the body of a nested function."""
-        return Block(self.page, self.depth + 1)
+        return Writer(self.page, self.depth + 1)
 
-    def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Block:
+    def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Writer:
         """A block for another jaxpr at the same depth."""
-        return Block(self.page, self.depth, known, live)
+        return Writer(self.page, self.depth, known, live)
 
     def is_dropped(self, var: Any) -> bool:
         return var not in self._live

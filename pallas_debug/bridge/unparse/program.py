@@ -13,7 +13,7 @@ from jax._src.state import indexing
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs.rewrite import opened
 from pallas_debug.bridge.unparse import equations, values
-from pallas_debug.bridge.unparse.page import Block, Page
+from pallas_debug.bridge.unparse.page import Page, Writer
 from pallas_debug.bridge.unparse.values import CannotUnparse
 
 _HEAD = """\
@@ -47,7 +47,7 @@ def unparsed(captured: Capture) -> str:
     )
     jaxpr, consts = opened(params["jaxpr"])
     operands = _operand_names(page, jaxpr)
-    body = Block(page, 1)
+    body = Writer(page, 1)
     function = page.name(captured.kernel.name)
     page.lines.append(f"def {function}({', '.join(operands)}):")
     equations.write(body, jaxpr, [values.constant(c) for c in consts], operands)
@@ -139,7 +139,7 @@ def _index_map(page: Page, block: Any, operand: str, prefetched: Sequence[str]) 
     grid = len(jaxpr.invars) - len(prefetched)
     names = [*(f"i{n}" for n in range(grid)), *prefetched]
     at = len(page.lines)
-    inner, _ = equations.write(Block(page, 1), jaxpr, [values.constant(c) for c in consts], names)
+    inner, _ = equations.write(Writer(page, 1), jaxpr, [values.constant(c) for c in consts], names)
     indices = jax.tree.unflatten(tree, [inner.index(atom) for atom in jaxpr.outvars])
     indices = indices if isinstance(indices, (tuple, list)) else (indices,)
     texts = [_block_index(index) for index in indices]

@@ -11,7 +11,7 @@ from jax._src.state import indexing
 from jax._src.state import types as state_types
 
 from pallas_debug.bridge.unparse import values
-from pallas_debug.bridge.unparse.page import Block
+from pallas_debug.bridge.unparse.page import Writer
 
 _AS_ARGUMENT = "({},)"
 
@@ -19,13 +19,13 @@ _OF_THE_SENDER = ("insert_dummy_device", "is_wait_send")
 """Parameters of a wait for the send, up to jax 0.11 and from then on."""
 
 
-def get(block: Block, eqn: Any) -> None:
+def get(block: Writer, eqn: Any) -> None:
     ref, *leaves = eqn.invars
     transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
     block.assign(eqn.outvars, _access(block, ref, transforms))
 
 
-def swap(block: Block, eqn: Any) -> None:
+def swap(block: Writer, eqn: Any) -> None:
     ref, value, *leaves = eqn.invars
     transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
     new = block.read(value)
@@ -36,21 +36,21 @@ def swap(block: Block, eqn: Any) -> None:
     block.assign(eqn.outvars, f"jax.ref.swap({base}, {index}, {new})")
 
 
-def addupdate(block: Block, eqn: Any) -> None:
+def addupdate(block: Writer, eqn: Any) -> None:
     ref, value, *leaves = eqn.invars
     transforms = jax.tree.unflatten(eqn.params["tree"], leaves)
     base, index = _base_and_index(block, ref, transforms, _AS_ARGUMENT)
     block.line(f"jax.ref.addupdate({base}, {index}, {block.read(value)})")
 
 
-def dma_start(block: Block, eqn: Any) -> None:
+def dma_start(block: Writer, eqn: Any) -> None:
     source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
     copy = _copy(block, eqn, source, destination, arrived, sent, device)
     options = {name: eqn.params[name] for name in ("priority", "add") if eqn.params.get(name)}
     block.line(f"{copy}.start({values.keywords(options.items())})")
 
 
-def dma_wait(block: Block, eqn: Any) -> None:
+def dma_wait(block: Writer, eqn: Any) -> None:
     source, destination, arrived, sent, device = eqn.params["tree"].unflatten(eqn.invars)
     if sent is None:
         block.line(f"{_copy(block, eqn, source, destination, arrived, None, None)}.wait()")
@@ -62,7 +62,7 @@ def dma_wait(block: Block, eqn: Any) -> None:
         block.line(f"{copy}.wait_recv()")
 
 
-def semaphore_signal(block: Block, eqn: Any) -> None:
+def semaphore_signal(block: Writer, eqn: Any) -> None:
     ref, transforms, by, device, core = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
     text = f"pl.semaphore_signal({_view(block, ref, transforms)}, {block.read(by, plain=True)}"
     if device is not None:
@@ -72,20 +72,20 @@ def semaphore_signal(block: Block, eqn: Any) -> None:
     block.line(f"{text})")
 
 
-def semaphore_wait(block: Block, eqn: Any) -> None:
+def semaphore_wait(block: Writer, eqn: Any) -> None:
     ref, transforms, by, decrement = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
     option = block.read(decrement, plain=True)
     text = f"{_view(block, ref, transforms)}, {block.read(by, plain=True)}"
     block.line(f"pl.semaphore_wait({text}{'' if option == 'True' else f', decrement={option}'})")
 
 
-def semaphore_read(block: Block, eqn: Any) -> None:
+def semaphore_read(block: Writer, eqn: Any) -> None:
     ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
     block.assign(eqn.outvars, f"pl.semaphore_read({_view(block, ref, transforms)})")
 
 
 def _copy(
-    block: Block, eqn: Any, source: Any, destination: Any, arrived: Any, sent: Any, device: Any
+    block: Writer, eqn: Any, source: Any, destination: Any, arrived: Any, sent: Any, device: Any
 ) -> str:
     ends = f"{_whole(block, source)}, {_whole(block, destination)}"
     if sent is None and device is None:
@@ -99,7 +99,7 @@ def _copy(
     )
 
 
-def _device(block: Block, device: Any) -> str:
+def _device(block: Writer, device: Any) -> str:
     if device is None:
         return "None"
     if isinstance(device, dict):
@@ -116,26 +116,26 @@ def _device_type(eqn: Any) -> str:
     return "" if kind is None or kind is usual else f", device_id_type=pl.DeviceIdType.{kind.name}"
 
 
-def _whole(block: Block, ref: Any) -> str:
+def _whole(block: Writer, ref: Any) -> str:
     if isinstance(ref, state_types.TransformedRef):
         return _view(block, ref.ref, ref.transforms)
     return block.read(ref)
 
 
-def _view(block: Block, ref: Any, transforms: Sequence[Any]) -> str:
+def _view(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
     text = block.read(ref)
     for transform in transforms:
         text += _transform(block, transform)
     return text
 
 
-def _access(block: Block, ref: Any, transforms: Sequence[Any]) -> str:
+def _access(block: Writer, ref: Any, transforms: Sequence[Any]) -> str:
     base, index = _base_and_index(block, ref, transforms)
     return f"{base}[{index}]"
 
 
 def _base_and_index(
-    block: Block, ref: Any, transforms: Sequence[Any], index: str = "{}"
+    block: Writer, ref: Any, transforms: Sequence[Any], index: str = "{}"
 ) -> tuple[str, str]:
     """Split an access into a ref or view, and the index.
 
@@ -148,7 +148,7 @@ def _base_and_index(
     return _view(block, ref, transforms), "..."
 
 
-def _transform(block: Block, transform: Any) -> str:
+def _transform(block: Writer, transform: Any) -> str:
     if isinstance(transform, indexing.NDIndexer):
         return f".at[{_indices(block, transform)}]"
     kind = type(transform).__name__
@@ -161,13 +161,13 @@ def _transform(block: Block, transform: Any) -> str:
     raise values.CannotUnparse(f"a ref seen through a {kind}")
 
 
-def _indices(block: Block, indexer: Any, *, colon: bool = True) -> str:
+def _indices(block: Writer, indexer: Any, *, colon: bool = True) -> str:
     """Write indices, with a colon for slices if they are in brackets."""
     sizes = zip(indexer.indices, indexer.shape, strict=True)
     return ", ".join(_one_index(block, index, size, colon) for index, size in sizes)
 
 
-def _one_index(block: Block, index: Any, size: Any, colon: bool) -> str:
+def _one_index(block: Writer, index: Any, size: Any, colon: bool) -> str:
     if not isinstance(index, indexing.Slice):
         return str(index) if isinstance(index, int) else block.index(index)
     start, length, stride = index.start, index.size, index.stride

@@ -10,13 +10,13 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.jaxprs import rewrite
 from pallas_debug.bridge.unparse import values
-from pallas_debug.bridge.unparse.page import Block, types
+from pallas_debug.bridge.unparse.page import Writer, types
 
-Write = Callable[[Block, Any, Sequence[str], Sequence[str]], tuple[Block, list[str]]]
+Write = Callable[[Writer, Any, Sequence[str], Sequence[str]], tuple[Writer, list[str]]]
 """`equations.write`, which writes the inner jaxprs."""
 
 
-def _cond(block: Block, eqn: Any, write: Write) -> None:
+def _cond(block: Writer, eqn: Any, write: Write) -> None:
     index, *operands = eqn.invars
     branches = eqn.params["branches"]
     args = [block.read(atom) for atom in operands]
@@ -35,7 +35,7 @@ def _cond(block: Block, eqn: Any, write: Write) -> None:
 
 
 def _function(
-    block: Block, wanted: str, parameters: str, inner: Any, args: Sequence[str], write: Write
+    block: Writer, wanted: str, parameters: str, inner: Any, args: Sequence[str], write: Write
 ) -> str:
     """Write a function that returns the outputs of a jaxpr; returns its name."""
     name = block.page.name(wanted)
@@ -47,14 +47,14 @@ def _function(
     return name
 
 
-def _ends(body: Block, around: Block, returned: str) -> None:
+def _ends(body: Writer, around: Writer, returned: str) -> None:
     if returned:
         body.line(f"return {returned}")
     elif around.page.lines[-1].strip().startswith("def "):
         body.line("pass")
 
 
-def _scan(block: Block, eqn: Any, write: Write) -> None:
+def _scan(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
     num_consts, num_carry = rewrite.scan_sizes(params)
     consts = [block.read(atom) for atom in eqn.invars[:num_consts]]
@@ -83,7 +83,7 @@ def _scan(block: Block, eqn: Any, write: Write) -> None:
     )
 
 
-def _is_counted(block: Block, eqn: Any, num_consts: int, num_carry: int) -> bool:
+def _is_counted(block: Writer, eqn: Any, num_consts: int, num_carry: int) -> bool:
     """Whether it is a `fori_loop` with known bounds."""
     jaxpr, _ = rewrite.opened(eqn.params["jaxpr"])
     plain = len(eqn.outvars) == num_carry == len(eqn.invars) - num_consts
@@ -108,7 +108,7 @@ def _adds_one(jaxpr: Any, variable: Any, last: Any) -> bool:
     return bool(one) and variable in made[0].invars and not read
 
 
-def _fori(block: Block, eqn: Any, consts: list[str], carry: Sequence[Any], write: Write) -> None:
+def _fori(block: Writer, eqn: Any, consts: list[str], carry: Sequence[Any], write: Write) -> None:
     jaxpr, own = rewrite.opened(eqn.params["jaxpr"])
     carried = jaxpr.invars[len(consts) + 1 :]
     counting = next(e for e in jaxpr.eqns if jaxpr.outvars[0] in e.outvars)
@@ -135,7 +135,7 @@ def _fori(block: Block, eqn: Any, consts: list[str], carry: Sequence[Any], write
     block.assign(eqn.outvars[1:], f"lax.fori_loop({bounds}, {name}, {packed}{given})")
 
 
-def _while(block: Block, eqn: Any, write: Write) -> None:
+def _while(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
     num_cond, num_body = params["cond_nconsts"], params["body_nconsts"]
     texts = [block.read(atom) for atom in eqn.invars]
@@ -160,7 +160,7 @@ def _while(block: Block, eqn: Any, write: Write) -> None:
     )
 
 
-def _run_scoped(block: Block, eqn: Any, write: Write) -> None:
+def _run_scoped(block: Writer, eqn: Any, write: Write) -> None:
     params = eqn.params
     if any(params.get("ref_transforms") or ()):
         raise values.CannotUnparse("a scoped buffer that is seen through a transform")
@@ -179,7 +179,7 @@ def _run_scoped(block: Block, eqn: Any, write: Write) -> None:
     block.assign(eqn.outvars, f"pl.run_scoped({', '.join([name, *kinds, *given])})")
 
 
-def _unpack(body: Block, names: Sequence[str], packed: str, variables: Sequence[Any]) -> None:
+def _unpack(body: Writer, names: Sequence[str], packed: str, variables: Sequence[Any]) -> None:
     if names:
         body.line(f"{_target(names)} = {packed}", types(variables))
 
@@ -192,7 +192,7 @@ def _target(names: Sequence[str]) -> str:
     return _tuple(names) if names else "_"
 
 
-WRITERS: dict[str, Callable[[Block, Any, Write], None]] = {
+WRITERS: dict[str, Callable[[Writer, Any, Write], None]] = {
     "cond": _cond,
     "scan": _scan,
     "while": _while,

@@ -1,7 +1,7 @@
-"""Walk a kernel's jaxpr over all its grid points at once, without running it.
+"""Abstract walk of a kernel's jaxpr over all grid points at once.
 
-`walker.py` visits the equations, `index_maps.py` runs it on the index maps and bodies of a captured
-kernel, and `events.py` is its output: plain data for `pallas_debug.analysis`. `prefetch.py`
-computes the tables that a program passes to its kernels; `names.py` knows the names of the
-installed Pallas.
+`walker.py` goes through the equations, `index_maps.py` puts it to the maps and bodies of a
+captured kernel, and `events.py` is what it tells: plain data for `pallas_debug.analysis`.
+`prefetch.py` computes the tables that a program hands to its kernels, `names.py` knows what the
+installed Pallas has.
 """

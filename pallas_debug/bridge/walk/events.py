@@ -15,7 +15,7 @@ from pallas_debug.model import SourceLine
 
 
 @dataclass(frozen=True, kw_only=True)
-class Buffer:
+class KernelRef:
     """A ref of the kernel.
 
     Attributes:
@@ -78,7 +78,7 @@ class View:
       is_plain: indices only; false if its shape or dtype was changed.
     """
 
-    buffer: Buffer
+    buffer: KernelRef
     levels: tuple[tuple[Dim, ...], ...] = ()
     is_plain: bool = True
 

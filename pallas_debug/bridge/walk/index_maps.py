@@ -93,7 +93,7 @@ class Table:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scratch:
+class ScratchBuffer:
     """A scratch buffer."""
 
     name: str
@@ -119,7 +119,7 @@ class Grid:
     parallel: tuple[bool, ...]
     blocks: tuple[Block, ...]
     tables: tuple[Table, ...]
-    scratch: tuple[Scratch, ...]
+    scratch: tuple[ScratchBuffer, ...]
     aliased: frozenset[int]
     num_inputs: int
     vmem_limit: int | None
@@ -190,7 +190,7 @@ def grid(captured: Capture) -> Grid:
             for name, aval in zip(names[:first], avals[:first], strict=True)
         ),
         scratch=tuple(
-            Scratch(
+            ScratchBuffer(
                 name=name,
                 shape=_shape(aval),
                 dtype=str(aval.dtype),

@@ -15,8 +15,8 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 
 from pallas_debug.bridge.jaxprs import rewrite
 from pallas_debug.bridge.walk import numbers
-from pallas_debug.bridge.walk.events import Buffer
-from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Place, Value
+from pallas_debug.bridge.walk.events import KernelRef
+from pallas_debug.bridge.walk.values import UNKNOWN, Exhausted, Value, WalkState
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.walk.walker import Walker
@@ -36,7 +36,7 @@ _ORDERED = {
 """Primitives whose order matters."""
 
 
-def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _cond(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     index, *operands = inputs
     branches = [rewrite.opened(branch) for branch in eqn.params["branches"]]
     if not isinstance(index, np.ndarray):
@@ -64,7 +64,7 @@ def _both(where: np.ndarray, chosen: np.ndarray) -> np.ndarray | None:
     return both
 
 
-def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     n_consts, n_carry = rewrite.scan_sizes(eqn.params)
     consts, carry = inputs[:n_consts], inputs[n_consts : n_consts + n_carry]
     extra = len(inputs) - n_consts - n_carry
@@ -72,7 +72,7 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequen
     constants = [walker.constant(c) for c in closed]
     length = eqn.params["length"]
 
-    def body(values: Sequence[Value], there: Place) -> list[Value]:
+    def body(values: Sequence[Value], there: WalkState) -> list[Value]:
         args = [*consts, *values, *[UNKNOWN] * extra]
         return walker.inner(inner, constants, args, there)[:n_carry]
 
@@ -86,7 +86,7 @@ def _scan(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequen
     return [*carry, *[UNKNOWN] * (len(eqn.outvars) - n_carry)]
 
 
-def _while(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _while(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     params = eqn.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     cond_consts, body_consts = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
@@ -96,10 +96,10 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Seque
     test_constants = [walker.constant(c) for c in test_closed]
     constants = [walker.constant(c) for c in closed]
 
-    def goes_on(values: Sequence[Value], there: Place) -> Value:
+    def goes_on(values: Sequence[Value], there: WalkState) -> Value:
         return walker.inner(test, test_constants, [*cond_consts, *values], there)[0]
 
-    def body(values: Sequence[Value], there: Place) -> list[Value]:
+    def body(values: Sequence[Value], there: WalkState) -> list[Value]:
         return walker.inner(inner, constants, [*body_consts, *values], there)
 
     if not (walker.unrolls or _is_ordered(inner)):
@@ -111,7 +111,7 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Seque
         there = replace(place, where=where, loops=(*place.loops, iteration))
         more = goes_on(carry, there)
         if not isinstance(more, np.ndarray) or numbers.too_large(where, more):
-            unknown = [v if isinstance(v, Buffer) else UNKNOWN for v in carry]
+            unknown = [v if isinstance(v, KernelRef) else UNKNOWN for v in carry]
             body(unknown, replace(there, certain=False, ordered=False))
             return unknown
         where = where & more
@@ -128,7 +128,7 @@ def _while(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Seque
 
 def _counted_while(
     walker: Walker, inner: Any, n_consts: int, carry: list[Value], goes_on: Any, body: Any,
-    place: Place,
+    place: WalkState,
 ) -> list[Value] | None:  # fmt: skip
     """Walk a loop whose condition depends only on counters as a whole; None for other loops."""
     number = 64
@@ -147,19 +147,19 @@ def _counted_while(
             there = replace(place, where=where, ordered=False)
             if where.any():
                 body(_counters(inner, n_consts, carry, steps), there)
-            return [v if isinstance(v, Buffer) else UNKNOWN for v in carry]
+            return [v if isinstance(v, KernelRef) else UNKNOWN for v in carry]
         number *= 8
     return None
 
 
-def _leading(steps: np.ndarray, place: Place) -> np.ndarray:
+def _leading(steps: np.ndarray, place: WalkState) -> np.ndarray:
     """Add a leading dimension to those of the grid and the surrounding loops."""
     return steps.reshape(-1, *(1,) * place.where.ndim)
 
 
 def _as_a_whole(
     walker: Walker, inner: Any, n_consts: int, carry: list[Value], steps: np.ndarray, length: int,
-    body: Any, place: Place,
+    body: Any, place: WalkState,
 ) -> list[Value]:  # fmt: skip
     where = np.broadcast_to(place.where, (len(steps), *place.where.shape))
     if numbers.too_large(where):
@@ -176,7 +176,7 @@ def _counters(inner: Any, n_consts: int, carry: Sequence[Value], steps: np.ndarr
     values: list[Value] = []
     for variable, out, start in zip(inner.invars[n_consts:], inner.outvars, carry, strict=False):
         step = _step(variable, out, made)
-        if isinstance(start, Buffer) or out is variable:
+        if isinstance(start, KernelRef) or out is variable:
             values.append(start)
         elif isinstance(start, np.ndarray) and step is not None:
             dtype = start.dtype
@@ -201,7 +201,7 @@ def _joined(results: Sequence[tuple[np.ndarray, list[Value]]], i: int) -> Value:
     value = results[-1][1][i]
     for chosen, outputs in reversed(results[:-1]):
         other = outputs[i]
-        if isinstance(value, Buffer):
+        if isinstance(value, KernelRef):
             return value
         if not isinstance(value, np.ndarray) or not isinstance(other, np.ndarray):
             return UNKNOWN
@@ -229,7 +229,7 @@ def _inner(jaxpr: Any) -> Iterator[Any]:
                     yield rewrite.opened(inner)[0]
 
 
-RULES: dict[Any, Callable[[Walker, Any, list[Value], Place], Sequence[Value]]] = {
+RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]]] = {
     conditionals.cond_p: _cond,
     loops.scan_p: _scan,
     loops.while_p: _while,

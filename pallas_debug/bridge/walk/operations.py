@@ -44,7 +44,7 @@ class Typed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operation:
+class Equation:
     """An equation.
 
     Attributes:
@@ -73,7 +73,7 @@ class Operation:
     turns_lanes: bool = False
 
 
-def operations(captured: Capture) -> Iterator[Operation]:
+def operations(captured: Capture) -> Iterator[Equation]:
     """Every operation of a kernel, in program order, including loops and branches."""
     jaxpr = captured.params["jaxpr"]
     names = list(jaxpr.debug_info.arg_names or ())
@@ -87,7 +87,7 @@ def operations(captured: Capture) -> Iterator[Operation]:
 def _inside(
     jaxpr: Any, rules: Mapping[Any, Any], refs: Mapping[Any, str], multiples: dict[Any, int],
     calls: tuple[Any, ...],
-) -> Iterator[Operation]:  # fmt: skip
+) -> Iterator[Equation]:  # fmt: skip
     lanes: set[Any] = set()
     for eqn in jaxpr.eqns:
         inline = rewrite.inlined(eqn)
@@ -151,14 +151,14 @@ def _is_variable(atom: Any) -> bool:
 def _operation(
     eqn: Any, refs: Mapping[Any, str], multiples: Mapping[Any, int], calls: tuple[Any, ...],
     has_rule: bool,
-) -> Operation:  # fmt: skip
+) -> Equation:  # fmt: skip
     found = (lines.source_of(e) for e in (eqn, *reversed(calls)))
     start, size = _lane_slice(eqn, multiples)
     first = eqn.invars[0] if eqn.invars else None
     stacked = 0
     if eqn.primitive is loops.scan_p:
         stacked = len(eqn.outvars) - rewrite.scan_sizes(eqn.params)[1]
-    return Operation(
+    return Equation(
         name=eqn.primitive.name,
         source=next((line for line in found if line is not None), None),
         inputs=tuple(_typed(atom.aval) for atom in eqn.invars),

@@ -86,7 +86,7 @@ def tables(
         return function(*a, **k)
 
     shapes = [jax.ShapeDtypeStruct(leaves[i].shape, _dtype(leaves[i])) for i in traced]
-    with chip.answering(target), hook.traced_anew():
+    with chip.answering(target), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
         program = _Program()
         given = [None if arrays.is_abstract(leaves[i]) else _Known(leaves[i]) for i in traced]

@@ -15,8 +15,8 @@ from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 
 from pallas_debug.bridge.walk import numbers
-from pallas_debug.bridge.walk.events import Buffer, Dim, Origin, View
-from pallas_debug.bridge.walk.values import UNKNOWN, Data, Place, Value
+from pallas_debug.bridge.walk.events import Dim, KernelRef, Origin, View
+from pallas_debug.bridge.walk.values import UNKNOWN, Data, Value, WalkState
 
 if TYPE_CHECKING:
     from pallas_debug.bridge.walk.walker import Walker
@@ -31,7 +31,7 @@ _ACCESSES = {
 """Kind of each access, and the input with which its index begins."""
 
 
-def _access(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     what, first = _ACCESSES[eqn.primitive]
     stored: Value | None
     if first is None:
@@ -42,7 +42,7 @@ def _access(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequ
         buffer = inputs[0]
         transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
         stored = inputs[1] if what == "write" else None
-    if not isinstance(buffer, Buffer):
+    if not isinstance(buffer, KernelRef):
         return [UNKNOWN] * len(eqn.outvars)
     view = _view(walker, buffer, transforms)
     if what == "write":
@@ -65,7 +65,7 @@ def _access(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequ
     return [Data(origins=frozenset([Origin(event=number, axes=axes)]))]
 
 
-def _entry(walker: Walker, buffer: Buffer, view: View) -> np.ndarray | None:
+def _entry(walker: Walker, buffer: KernelRef, view: View) -> np.ndarray | None:
     """An element of a known table; the nearest one for an index outside."""
     table = walker.tables.get(-1 if buffer.position is None else buffer.position)
     if table is None or buffer.position in walker.stale or len(view.levels) > 1:
@@ -81,7 +81,7 @@ def _entry(walker: Walker, buffer: Buffer, view: View) -> np.ndarray | None:
 
 def _view(walker: Walker, ref: Any, transforms: Any = ()) -> View:
     """View of a ref, or of a transformed one."""
-    if not isinstance(ref, Buffer):
+    if not isinstance(ref, KernelRef):
         return _view(walker, ref.ref, (*ref.transforms, *transforms))
     levels: list[tuple[Dim, ...]] = []
     for transform in transforms or ():
@@ -118,19 +118,19 @@ def _axes(view: View, rank: int) -> tuple[int | None, ...]:
     return tuple(kept) if len(kept) == rank else (None,) * rank
 
 
-def _program_id(walker: Walker, eqn: Any, _: list[Value], __: Place) -> Sequence[Value]:
+def _program_id(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[Value]:
     axis = eqn.params["axis"]
     return [walker.ids[axis] if axis < len(walker.ids) else UNKNOWN]
 
 
-def _num_programs(walker: Walker, eqn: Any, _: list[Value], __: Place) -> Sequence[Value]:
+def _num_programs(walker: Walker, eqn: Any, _: list[Value], __: WalkState) -> Sequence[Value]:
     axis = eqn.params["axis"]
     if axis >= len(walker.sizes):
         return [UNKNOWN]
     return [walker.constant(np.int32(walker.sizes[axis]))]
 
 
-def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     (value,) = inputs
     for divisor in eqn.params["values"]:
         if isinstance(value, np.ndarray):
@@ -138,7 +138,7 @@ def _hint(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequen
     return [value]
 
 
-def _check(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _check(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
     for failed in error._pred.values():
         if isinstance(failed, np.ndarray):
@@ -146,20 +146,20 @@ def _check(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Seque
     return []
 
 
-def _start(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _start(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
     _copied(walker, "dma_start", eqn, place, source, destination, semaphore, device, other)
     return []
 
 
-def _wait_copy(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _wait_copy(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     source, destination, semaphore, other, device = jax.tree.unflatten(eqn.params["tree"], inputs)
     _copied(walker, "dma_wait", eqn, place, source, destination, semaphore, device, other)
     return []
 
 
 def _copied(
-    walker: Walker, what: str, eqn: Any, place: Place, source: Any, destination: Any,
+    walker: Walker, what: str, eqn: Any, place: WalkState, source: Any, destination: Any,
     semaphore: Any, device: Any, other: Any,
 ) -> None:  # fmt: skip
     view = _view(walker, destination)
@@ -177,13 +177,13 @@ def _copied(
         walker.tell(what, eqn, place, semaphore=_view(walker, other), remote=True)
 
 
-def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _signal(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     _counted(walker, "signal", eqn, place, ref, transforms, amount, device, core)
     return []
 
 
-def _wait(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _wait(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     lowers = True if decrement is True else None
     if isinstance(decrement, np.ndarray) and decrement.all():
@@ -193,10 +193,10 @@ def _wait(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequen
 
 
 def _counted(
-    walker: Walker, what: str, eqn: Any, place: Place, ref: Any, transforms: Any, amount: Any,
+    walker: Walker, what: str, eqn: Any, place: WalkState, ref: Any, transforms: Any, amount: Any,
     device: Any, core: Any,
 ) -> None:  # fmt: skip
-    if not isinstance(ref, Buffer):
+    if not isinstance(ref, KernelRef):
         return  # a barrier's, which other devices signal
     walker.tell(
         what,
@@ -208,7 +208,7 @@ def _counted(
     )
 
 
-def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+def _scoped(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
     inner = eqn.params["jaxpr"]
     names = list(inner.debug_info.arg_names or ())
     names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
@@ -242,7 +242,7 @@ def plain_stores(jaxpr: Any) -> set[int]:
     return {id(eqn) for eqn in stores if all(id(out) not in used for out in eqn.outvars)}
 
 
-RULES: dict[Any, Callable[[Walker, Any, list[Value], Place], Sequence[Value]]] = {
+RULES: dict[Any, Callable[[Walker, Any, list[Value], WalkState], Sequence[Value]]] = {
     **dict.fromkeys(_ACCESSES, _access),
     pallas_primitives.program_id_p: _program_id,
     pallas_primitives.num_programs_p: _num_programs,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.walk.events import Buffer, Origin
+from pallas_debug.bridge.walk.events import KernelRef, Origin
 
 
 class Exhausted(Exception):
@@ -23,12 +23,12 @@ class Data:
 
 UNKNOWN = Data()
 
-Value = np.ndarray | Data | Buffer
+Value = np.ndarray | Data | KernelRef
 """A known scalar, over the grid; an unknown one, or a vector; a ref."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class WalkState:
     """Position of the walk.
 
     Attributes:

@@ -18,8 +18,8 @@ from jax._src import core as jax_core
 
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.walk import flow, loops, numbers, refs
-from pallas_debug.bridge.walk.events import Buffer, Event, View
-from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Place, Value
+from pallas_debug.bridge.walk.events import Event, KernelRef, View
+from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
 
 MAX_EQUATIONS = 10_000
 """Maximum equations to walk, with each iteration of unrolled loops."""
@@ -64,14 +64,14 @@ class Walker:
           Exhausted: it would take too long.
         """
         inner, consts = rewrite.opened(jaxpr)
-        place = Place(where=np.ones((1,) * self.rank, bool))
+        place = WalkState(where=np.ones((1,) * self.rank, bool))
         with np.errstate(all="ignore"):
             return self.inner(inner, [self.constant(c) for c in consts], args, place)
 
-    def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> Buffer:
+    def buffer(self, aval: Any, *, name: str, kind: str, position: int | None) -> KernelRef:
         self._buffers += 1
         space = getattr(aval, "memory_space", None)
-        return Buffer(
+        return KernelRef(
             name=name,
             kind=kind,
             position=position,
@@ -82,7 +82,7 @@ class Walker:
         )
 
     def inner(
-        self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: Place
+        self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
     ) -> list[Value]:
         """Walk an inner jaxpr; returns its outputs."""
         if id(jaxpr) not in self._seen:
@@ -120,7 +120,7 @@ class Walker:
             return value.astype(atom.aval.dtype)
         return value
 
-    def _equation(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def _equation(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
         inline = rewrite.inlined(eqn)
         if inline is not None:
             inner, consts = inline
@@ -131,12 +131,12 @@ class Walker:
         if rule is not None:
             result: Sequence[Value] = rule(self, eqn, inputs, place)
             return result
-        if any(isinstance(value, Buffer) for value in inputs):
+        if any(isinstance(value, KernelRef) for value in inputs):
             self._escape(eqn, inputs, place)
             return [UNKNOWN] * len(eqn.outvars)
         return self._plain(eqn, inputs, place)
 
-    def _plain(self, eqn: Any, inputs: list[Value], place: Place) -> Sequence[Value]:
+    def _plain(self, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
         """Walk an equation without refs."""
         known = [value for value in inputs if isinstance(value, np.ndarray)]
         if len(known) == len(inputs):
@@ -153,14 +153,14 @@ class Walker:
                 )
         return [Data(origins=flow.outputs(eqn, origins)) if any(origins) else UNKNOWN]
 
-    def _escape(self, eqn: Any, inputs: Sequence[Value], place: Place) -> None:
+    def _escape(self, eqn: Any, inputs: Sequence[Value], place: WalkState) -> None:
         for value in inputs:
-            if isinstance(value, Buffer):
+            if isinstance(value, KernelRef):
                 self.tell(
                     "escape", eqn, place, view=View(buffer=value), operation=eqn.primitive.name
                 )
 
-    def tell(self, what: str, eqn: Any, place: Place, **details: Any) -> int:
+    def tell(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
         """Record an event; returns its number."""
         number = len(self.events)
         self.events.append(
@@ -177,7 +177,7 @@ class Walker:
         )
         return number
 
-    def _source(self, eqn: Any, place: Place) -> Any:
+    def _source(self, eqn: Any, place: WalkState) -> Any:
         if id(eqn) not in self._sources:
             found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
             self._sources[id(eqn)] = next((line for line in found if line is not None), None)

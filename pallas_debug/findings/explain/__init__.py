@@ -1,4 +1,4 @@
-"""What an error, a failure or a finding means, and what to do about it.
+"""Explanations of compiler messages, failures and findings.
 
 `explained` is the entry point for engines: it completes a failure or finding when it is created.
 Floor 1: reads text and `model` alone, and never imports jax. `catalogue/` holds the entries,

@@ -1,4 +1,4 @@
-"""The catalogue of how kernels fail: data, a module for each topic."""
+"""The catalogue of explanations, a module per topic."""
 
 from __future__ import annotations
 

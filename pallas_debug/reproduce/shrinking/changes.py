@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from pallas_debug.reproduce.lines import Node, Program, every, parse
+from pallas_debug.reproduce.shrinking.lines import Node, Program, every, parse
 
 _NUMBER = re.compile(r"(?<![\w.])\d+(?![\w.])")
 _SHAPE = re.compile(r"[(\[]([\d, ]+)[)\]]")
@@ -27,17 +27,17 @@ _SMALL = (1, 8, 16, 32, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Change:
+class Reduction:
     """A smaller program, and a description of the change."""
 
     what: str
     program: Program
 
 
-Kind = Callable[[Program], Iterator[Change]]
+Kind = Callable[[Program], Iterator[Reduction]]
 
 
-def without_statements(program: Program) -> Iterator[Change]:
+def without_statements(program: Program) -> Iterator[Reduction]:
     """Remove half of the statements, then fewer down to one, or replace them with zeros."""
     total = program.size
     chunk = max(total // 2, 1)
@@ -47,7 +47,7 @@ def without_statements(program: Program) -> Iterator[Change]:
             body, removed = _without(program.body, chosen)
             if removed:
                 words = "a statement" if removed == 1 else f"{removed} statements"
-                yield Change(what=f"took out {words}", program=program.with_body(body))
+                yield Reduction(what=f"took out {words}", program=program.with_body(body))
         if chunk == 1:
             return
         chunk //= 2
@@ -87,14 +87,14 @@ def _without(body: Sequence[Node], chosen: range) -> tuple[tuple[Node, ...], int
     return walk(body), removed
 
 
-def unwrapped(program: Program) -> Iterator[Change]:
+def unwrapped(program: Program) -> Iterator[Reduction]:
     """Replace a branch as if it were always taken, a loop as if it ran once."""
     for number, node in enumerate(every(program.body)):
         inline = _inline(node, program.body)
         if inline is not None:
             what, nodes = inline
             body = _replaced(program.body, number, nodes)
-            yield Change(what=what, program=program.with_body(body))
+            yield Reduction(what=what, program=program.with_body(body))
 
 
 def _inline(node: Node, body: Sequence[Node]) -> tuple[str, tuple[Node, ...]] | None:
@@ -135,7 +135,7 @@ def _replaced(body: Sequence[Node], number: int, nodes: Sequence[Node]) -> tuple
     return tuple(kept)
 
 
-def smaller_grid(program: Program) -> Iterator[Change]:
+def smaller_grid(program: Program) -> Iterator[Reduction]:
     """Set all dimensions of the grid to 1, then each."""
     for at, line in enumerate(program.after):
         found = _GRID.match(line)
@@ -149,12 +149,12 @@ def smaller_grid(program: Program) -> Iterator[Change]:
                 line = f"{found['head']}{text}{found['tail']}"
                 after = (*program.after[:at], line, *program.after[at + 1 :])
                 was, now = _sizes(sizes), _sizes(tried)
-                yield Change(
+                yield Reduction(
                     what=f"made the grid {now} of {was}", program=replace(program, after=after)
                 )
 
 
-def bypassed(program: Program) -> Iterator[Change]:
+def bypassed(program: Program) -> Iterator[Reduction]:
     """Replace a result with one of its operands of the same type."""
     nodes = list(every(program.body))
     types = {node.targets[0]: node.types for node in nodes if len(node.targets) == 1}
@@ -163,14 +163,14 @@ def bypassed(program: Program) -> Iterator[Change]:
             if types.get(name) == node.types and not node.is_function:
                 alias = Node(f"{node.targets[0]} = {name}  # {node.types}")
                 body = _replaced(program.body, number, [alias])
-                yield Change(what="passed operands on", program=program.with_body(body))
+                yield Reduction(what="passed operands on", program=program.with_body(body))
 
 
 def _sizes(sizes: Sequence[int]) -> str:
     return "x".join(map(str, sizes))
 
 
-def smaller_sizes(program: Program) -> Iterator[Change]:
+def smaller_sizes(program: Program) -> Iterator[Reduction]:
     """Reduce each size of an array or block, everywhere in the program."""
     text = program.text
     sizes = {int(n) for found in _SHAPE.finditer(text) for n in _NUMBER.findall(found[1])}
@@ -180,7 +180,7 @@ def smaller_sizes(program: Program) -> Iterator[Change]:
         for small in tried:
             changed = "\n".join(_with_size(line, size, small) for line in text.split("\n"))
             if changed != text:
-                yield Change(what=f"made {small} of {size}", program=parse(changed))
+                yield Reduction(what=f"made {small} of {size}", program=parse(changed))
 
 
 def _with_size(line: str, size: int, small: int) -> str:
@@ -189,16 +189,16 @@ def _with_size(line: str, size: int, small: int) -> str:
     return re.sub(rf"(?<![\w.]){size}(?![\w.])", str(small), line)
 
 
-def without_options(program: Program) -> Iterator[Change]:
+def without_options(program: Program) -> Iterator[Reduction]:
     """Remove arguments of the call other than its blocks."""
     for at, line in enumerate(program.after):
         if line.strip().startswith(_OPTIONS):
             name = line.strip().partition("=")[0]
             after = (*program.after[:at], *program.after[at + 1 :])
-            yield Change(what=f"left out {name}", program=replace(program, after=after))
+            yield Reduction(what=f"left out {name}", program=replace(program, after=after))
 
 
-def simpler_index_maps(program: Program) -> Iterator[Change]:
+def simpler_index_maps(program: Program) -> Iterator[Reduction]:
     """Replace index maps by ones that return the first block at every grid point."""
     for at, line in enumerate(program.after):
         found = _BLOCK.search(line)
@@ -211,10 +211,10 @@ def simpler_index_maps(program: Program) -> Iterator[Change]:
             line[: found.start("map")] + f"lambda *_: ({zeros.strip()})" + line[found.end("map") :]
         )
         after = (*program.after[:at], new, *program.after[at + 1 :])
-        yield Change(what="simplified an index map", program=replace(program, after=after))
+        yield Reduction(what="simplified an index map", program=replace(program, after=after))
 
 
-def without_operands(program: Program) -> Iterator[Change]:
+def without_operands(program: Program) -> Iterator[Reduction]:
     """Remove an operand that the kernel does not use."""
     read = set().union(*(node.reads for node in every(program.body)))
     found = _PARAMETERS.match(program.before[-1])
@@ -233,7 +233,7 @@ def without_operands(program: Program) -> Iterator[Change]:
         if "out_shape=[]," in re.sub(r"\s", "", "".join(after)):
             continue  # a TPU program needs results
         changed = (*before, f"def {found['name']}({rest}):")
-        yield Change(
+        yield Reduction(
             what=f"left out the operand {name}",
             program=replace(program, before=changed, after=tuple(after)),
         )
@@ -247,14 +247,14 @@ def _without_prefetch(line: str, name: str) -> str:
     return re.sub(rf", {name}\b(?=[^=]*:)", "", line)
 
 
-def without_unused_functions(program: Program) -> Iterator[Change]:
+def without_unused_functions(program: Program) -> Iterator[Reduction]:
     """Remove index maps that no block uses any more."""
     text = "\n".join(program.after)
     for found in re.finditer(r"^def (\w+)\(.*\):\n(?:    .*\n|\n)+", text, re.MULTILINE):
         name = found[1]
         if name != "call" and len(re.findall(rf"\b{name}\b", text)) == 1:
             after = text[: found.start()] + text[found.end() :]
-            yield Change(
+            yield Reduction(
                 what="left out an index map",
                 program=replace(program, after=tuple(after.split("\n"))),
             )

@@ -1,7 +1,4 @@
-"""`pallas_debug.check`: run a function with every check in its kernels, and hear all that failed.
-
-Floor 3, beside `api.py`.
-"""
+"""`pallas_debug.check`: run a function with checks in its kernels, and report all failures."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
+from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
@@ -61,7 +59,7 @@ class Report:
 
 def check(
     function: Callable[P, R],
-    errors: str | Iterable[str] = names.DEFAULT,
+    errors: str | Iterable[str] = defaults.DEFAULT_CHECKS,
     *,
     interpret: Interpret = None,
     chip: str | None = None,
@@ -80,15 +78,15 @@ def check(
         can (`pallas_debug.checkify`).
       errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
         `hint`, `uninitialized`; `all` for all of them.
-      interpret: a mode as `interpret` takes it; unless told it is `auto` where there is no
+      interpret: a mode as `interpret` takes it; by default `auto` where there is no
         accelerator, else `off`.
-      chip: target whose chip is given to code that asks for one; v5e unless told.
+      chip: target whose chip is given to code that asks for one; v5e by default.
 
     Returns:
       A function of the same arguments that returns the report, and what `function` returns.
 
     Raises:
-      UsageError: a check that there is not, or a call within jit.
+      UsageError: an unknown check, or a call within jit.
       KernelFault: by the function that is returned: an interpreter stopped the program.
     """
     checks = names.parse(errors)

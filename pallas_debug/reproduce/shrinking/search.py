@@ -12,16 +12,16 @@ import time
 from collections.abc import Callable, Iterable
 
 from pallas_debug.compiler import switches
-from pallas_debug.compiler.pool import Outcome, Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings, RequestOutcome
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import grammar
-from pallas_debug.reproduce.changes import KINDS, Change
-from pallas_debug.reproduce.lines import Program, parse
-from pallas_debug.reproduce.lowering import Lowerer
 from pallas_debug.reproduce.recorded import Recorded
 from pallas_debug.reproduce.same import Signature, signature, signature_of
 from pallas_debug.reproduce.script import script_of
+from pallas_debug.reproduce.shrinking.changes import KINDS, Reduction
+from pallas_debug.reproduce.shrinking.lines import Program, parse
+from pallas_debug.reproduce.shrinking.lowering import Lowerer
 
 _MAX_SECONDS = 60.0
 """Maximum seconds to lower or compile a candidate."""
@@ -47,7 +47,7 @@ def shrunk(
     timeout = min(seconds, _MAX_SECONDS)
     with (
         Lowerer(seconds=2 * seconds + _MAX_SECONDS) as lowerer,
-        Pool(Settings(jobs=1, timeout=timeout)) as pool,
+        Pool(PoolSettings(jobs=1, timeout=timeout)) as pool,
     ):
         search = _Search(recorded, lowerer, pool, time.monotonic() + seconds, say)
         return search.run(program)
@@ -106,7 +106,7 @@ class _Search:
                 program = smaller
         return None if program is start else program
 
-    def _first(self, program: Program, changes: Iterable[Change]) -> Program | None:
+    def _first(self, program: Program, changes: Iterable[Reduction]) -> Program | None:
         for change in changes:
             if time.monotonic() >= self._ends:
                 return None
@@ -142,7 +142,7 @@ class _Search:
             return _of(outcome)
 
 
-def _of(outcome: Outcome) -> Signature | None:
+def _of(outcome: RequestOutcome) -> Signature | None:
     reply = outcome.reply
     if reply is None:
         stage = "timeout" if outcome.ended == "timeout" else "crash"

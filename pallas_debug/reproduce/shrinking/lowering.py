@@ -13,19 +13,19 @@ from typing import BinaryIO, Self, cast
 
 from pallas_debug.model import Failure
 from pallas_debug.reproduce import vet
-from pallas_debug.reproduce.confined import Child
-from pallas_debug.reproduce.worker import FAILURE, LENGTH, MODULE, write
+from pallas_debug.reproduce.confined import ConfinedProcess
+from pallas_debug.reproduce.shrinking.worker import FAILURE, LENGTH, MODULE, write
 
 _WORKER = """\
 import sys
 
 sys.path.insert(0, sys.argv[1])
-from pallas_debug.reproduce import worker
+from pallas_debug.reproduce.shrinking import worker
 
 worker.main()
 """
 
-_ROOT = Path(__file__).parents[2]
+_ROOT = Path(__file__).parents[3]
 _MAX_REPLY = 256 * 2**20
 _MAX_PART = 2**16
 
@@ -43,7 +43,7 @@ class Lowerer:
     def __init__(self, *, seconds: float) -> None:
         self._seconds = seconds
         self._ends = time.monotonic() + seconds
-        self._child: Child | None = None
+        self._child: ConfinedProcess | None = None
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class Lowerer:
 
     def _start(self) -> None:
         seconds = max(self._ends - time.monotonic(), 1.0)
-        child = Child(_WORKER, seconds=seconds, arguments=[str(_ROOT)], is_asked=True)
+        child = ConfinedProcess(_WORKER, seconds=seconds, arguments=[str(_ROOT)], is_asked=True)
         self._child = self._stack.enter_context(child)
 
 

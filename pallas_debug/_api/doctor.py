@@ -1,7 +1,7 @@
-"""What works on this machine and in this process, and what to do about what does not.
+"""`pallas-debug doctor`: what works on this machine, and what to do about what does not.
 
-Floor 3. Every check is really made: hooks are compared with the installed jax, and a kernel is
-compiled for every target.
+Every check is really made: patches are compared with the installed jax, and a kernel is compiled
+for every target.
 """
 
 from __future__ import annotations
@@ -17,23 +17,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
+from pallas_debug import defaults
 from pallas_debug._version import __version__
 
 State = Literal["ok", "warning", "failed"]
 
-_OLD_DAYS = 180
-"""Of a libtpu that is not the one its jax was made for: jax and libtpu are kept compatible for
-some weeks, and after half a year new kernels stop compiling."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at."""
+    """One thing that was looked at.
+
+    Attributes:
+      patches: rows of the table of patches to jax that it is about.
+    """
 
     name: str
     state: State
     detail: str
     remedy: str | None = None
+    patches: tuple[object, ...] = ()
 
 
 def examine() -> Iterator[Check]:
@@ -89,13 +91,16 @@ def _jax() -> Iterator[Check]:
 
 
 def _hooks() -> Iterator[Check]:
-    from pallas_debug.bridge import selftest
+    from pallas_debug.bridge import patches, selftest
 
     for name, problem in selftest.results().items():
+        rows = patches.needed(name)
+        replaced = f"; replaces {', '.join(map(str, rows))}" if rows else ""
         yield Check(
             name=name,
             state="failed" if problem else "ok",
-            detail=problem or "as expected in this jax",
+            detail=problem or f"as expected in this jax{replaced}",
+            patches=rows,
             remedy="upgrade pallas-debug, or use a jax that it knows" if problem else None,
         )
 
@@ -231,7 +236,7 @@ def _compiles() -> Iterator[Check]:
     """A kernel for every target, through all the rooms."""
     from pallas_debug_kernels import vector_add
 
-    from pallas_debug.api import dump
+    from pallas_debug._api.dump import dump
     from pallas_debug.bridge.lowering.trace import shape_dtype
     from pallas_debug.compiler import targets
     from pallas_debug.store import scratch
@@ -251,7 +256,9 @@ def _compiles() -> Iterator[Check]:
     age = _age(build)
     if build and age is not None:
         wanted = _pinned_libtpu()
-        old = age > _OLD_DAYS and not (wanted and _fits(metadata.version("libtpu"), wanted))
+        old = age > defaults.LIBTPU_DAYS and not (
+            wanted and _fits(metadata.version("libtpu"), wanted)
+        )
         yield Check(
             name="libtpu's age",
             state="warning" if old else "ok",

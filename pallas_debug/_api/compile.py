@@ -1,7 +1,4 @@
-"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder.
-
-Floor 3, beside `api.py`.
-"""
+"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder."""
 
 from __future__ import annotations
 
@@ -10,6 +7,7 @@ import threading
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, ParamSpec, TypeVar, cast
 
+from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.lowering import executable, trace
 from pallas_debug.compiler import switches, targets
@@ -29,7 +27,7 @@ def compile(
     transpose_trace: bool = False,
     poison_buffers: bool = False,
     assertions: bool = False,
-    chip: str = "v5e",
+    chip: str = defaults.CHIP,
 ) -> Compiled[P, R]:
     """`function` compiled for the TPU of this host, with these switches.
 
@@ -57,7 +55,7 @@ def compile(
       A function of the same arguments, with `lower` and `compiled_for`.
 
     Raises:
-      UnknownTargetError: a chip that nobody knows.
+      UnknownTargetError: an unknown chip.
     """
     given = {
         "log_recorder": log_recorder,
@@ -75,7 +73,7 @@ class Compiled(Generic[P, R]):
     """What `compile` returns. `switches` are the names of those that are on."""
 
     def __init__(
-        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = "v5e"
+        self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = defaults.CHIP
     ) -> None:
         functools.update_wrapper(self, function)
         self.switches = switches
@@ -123,7 +121,7 @@ class Compiled(Generic[P, R]):
             raise CannotRunError(self._no_tpu("compile"))
         return self._executable(call)
 
-    def _executable(self, call: executable.Call) -> Any:
+    def _executable(self, call: executable.CallArguments) -> Any:
         key = call.key()
         with self._lock:
             found = self._executables.get(key)
@@ -131,7 +129,7 @@ class Compiled(Generic[P, R]):
                 found = self._executables[key] = self._compile(call)
         return found
 
-    def _compile(self, call: executable.Call) -> Any:
+    def _compile(self, call: executable.CallArguments) -> Any:
         lowered = self._lowered(call)
         try:
             return lowered.compile(dict(switches.compile_options(self.switches)))
@@ -141,7 +139,7 @@ class Compiled(Generic[P, R]):
                 raise
             raise CannotRunError(refused) from error
 
-    def _lowered(self, call: executable.Call) -> Any:
+    def _lowered(self, call: executable.CallArguments) -> Any:
         kind = call.device_kind()
         stand_in = targets.of_device(kind) if kind else None
         return executable.lowered(

@@ -75,12 +75,6 @@ class Node:
                 }
         return found.union(*(node.reads for node in self.body))
 
-    @property
-    def does_something(self) -> bool:
-        if self.is_function:
-            return self.is_branch
-        return not self.targets or "jax.ref.swap(" in self.code
-
     def zeros(self) -> Node | None:
         """The same results as zeros; None for types that have none."""
         targets, comment = self.targets, self.types

@@ -1,0 +1,1 @@
+"""Public verbs, one file each."""

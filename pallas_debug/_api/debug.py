@@ -1,0 +1,203 @@
+"""`pallas_debug.debug`: dump the kernels that a function or a block calls."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, overload
+
+from pallas_debug import defaults, report
+from pallas_debug.bridge import platform
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.targets import split as targets_by_name
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.guards import guarded, problem_of
+from pallas_debug.hooks import hookimpl
+from pallas_debug.model import PrintRecord
+from pallas_debug.session import Interpret, Options, Session
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INTERPRETED = (
+    "pallas-debug: there is no accelerator here, so kernels run in HLO interpret mode; "
+    "what is dumped is compiled for the real target."
+)
+
+_epochs = itertools.count(1)
+_said: set[str] = set()
+_said_lock = threading.Lock()
+
+
+@overload
+def debug(function: Callable[P, R], /) -> Callable[P, R]: ...
+
+
+@overload
+def debug(
+    function: None = None,
+    /,
+    *,
+    to: str | Path = ...,
+    targets: str | Iterable[str] = ...,
+    interpret: Interpret = ...,
+    timeout: float = ...,
+    jobs: int = ...,
+    switches: str | Iterable[str] = ...,
+    quiet: bool = ...,
+) -> Debug: ...
+
+
+def debug(
+    function: Callable[..., Any] | None = None,
+    /,
+    *,
+    to: str | Path = defaults.DIRECTORY,
+    targets: str | Iterable[str] = defaults.TARGETS,
+    interpret: Interpret = None,
+    timeout: float = defaults.COMPILE_TIMEOUT,
+    jobs: int = 0,
+    switches: str | Iterable[str] = (),
+    quiet: bool = False,
+) -> Any:
+    """Dump the kernels that a function calls, or those called within a `with` block.
+
+        @pallas_debug.debug
+        def attention(q, k, v): ...
+
+        @pallas_debug.debug(targets="v5e,v6e", to="dumps")
+        def attention(q, k, v): ...
+
+        with pallas_debug.debug(targets="v6e") as session:
+            attention(q, k, v)
+
+    The compilations go on in the background and are waited for when the function returns or the
+    block is left. Results are those of the function without it. On a machine without an
+    accelerator kernels run in an interpret mode.
+
+    Args:
+      function: to wrap; not given where the decorator has options, or for a `with` block.
+      to: the dump directory.
+      targets: names, as a list or joined by commas; `""` captures without compiling.
+      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default
+        `auto` where there is no accelerator.
+      timeout: seconds for one compilation.
+      jobs: compiler processes at most; 0 is one per core, four at most.
+      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
+        joined by commas.
+      quiet: print no summary on standard error.
+
+    Raises:
+      UnknownTargetError: an unknown target.
+      UsageError: an invalid interpret mode, an unknown switch.
+      DumpDirectoryError: `to` cannot be written to.
+    """
+    options = Options(
+        dumps=Path(to),
+        targets=targets_by_name(targets),
+        interpret=interpret,
+        timeout=timeout,
+        jobs=jobs,
+        switches=switch_names.parse(switches),
+    )
+    made = Debug(options, quiet=quiet)
+    return made if function is None else made(function)
+
+
+class Notice:
+    """Says once, when the first kernel is seen, that it is interpreted."""
+
+    @hookimpl
+    def pallas_debug_kernel_captured(self) -> None:
+        if platform.default_backend() == "cpu":
+            say_once(INTERPRETED)
+
+
+class Prints:
+    """Writes what kernels print to standard output, as jax does, and from where."""
+
+    @hookimpl
+    def pallas_debug_print(self, record: PrintRecord) -> None:
+        sys.stdout.write(report.print_text(record) + "\n")
+
+
+class Debug:
+    """What `debug(...)` and `interpret(...)` return: a decorator and a context manager."""
+
+    def __init__(self, options: Options, *, quiet: bool, reports: bool = True) -> None:
+        self._options = dataclasses.replace(options, prints=True)
+        self._quiet = quiet
+        self._reports = reports
+        self._sessions: list[Session] = []
+
+    def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        # Repeated calls share jax's caches, so that they are not traced each time.
+        options = dataclasses.replace(self._options, epoch=f"decorator {next(_epochs)}")
+
+        @functools.wraps(function)
+        def debugged(*args: P.args, **kwargs: P.kwargs) -> R:
+            with contextlib.ExitStack() as stack:
+                try:
+                    stack.enter_context(Debug(options, quiet=self._quiet, reports=self._reports))
+                except PallasDebugError:
+                    raise  # invalid, or impossible here
+                except Exception as error:  # noqa: BLE001 - a bug of ours: run it without us
+                    say_problem(problem_of(error, "hook", "starting a session"))
+                return function(*args, **kwargs)
+
+        return debugged
+
+    def __enter__(self) -> Session:
+        is_told = self._quiet or not self._reports or self._options.interpret is not None
+        notices = [] if is_told else [Notice()]
+        session = Session(self._options, *notices, Prints(), say=None if self._quiet else say_mode)
+        self._sessions.append(session.__enter__())
+        return session
+
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        session = self._sessions.pop()
+        session.__exit__(kind, *rest)
+        if kind is not None and not issubclass(kind, Exception):
+            return
+        for problem in session.problems:
+            say_problem(problem)
+        if kind is None:  # else what was found is what is being raised
+            for finding in session.observer.findings:
+                with guarded("summary", "printing a finding", say_problem):
+                    sys.stderr.write(report.finding_text(finding) + "\n")
+        with guarded("summary", "printing what was dumped", say_problem):
+            _report(session, quiet=self._quiet or not self._reports)
+
+
+def say_once(text: str) -> None:
+    """A line on standard error, once per process."""
+    with _said_lock:
+        if text in _said:
+            return
+        _said.add(text)
+    sys.stderr.write(text + "\n")
+
+
+def say_problem(problem: PallasDebugError) -> None:
+    """What went wrong with us, on standard error; a stream that is closed ends no program."""
+    with contextlib.suppress(OSError, ValueError):
+        say_once(f"pallas-debug: {problem}")
+
+
+def say_mode(sentence: str) -> None:
+    """Which kernel `auto` runs in which mode, on standard error."""
+    say_once(f"pallas-debug: {sentence}")
+
+
+def _report(session: Session, *, quiet: bool) -> None:
+    fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
+    if quiet or not fresh:
+        return
+    for line in report.summary(session.kept, session.store.root if session.store else None):
+        sys.stderr.write(f"pallas-debug: {line}\n")

@@ -1,0 +1,100 @@
+"""`pallas_debug.dump`: compile the kernels that a function would call, without running it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug._api.debug import say_problem
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.bridge.lowering.trace import shape_dtype as shape_dtype
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.targets import split as targets_by_name
+from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.model import Dump
+from pallas_debug.session import Options, Session
+
+
+def dump(
+    function: Callable[..., Any],
+    /,
+    *args: Any,
+    targets: str | Iterable[str] = defaults.TARGETS,
+    to: str | Path = defaults.DIRECTORY,
+    timeout: float = defaults.COMPILE_TIMEOUT,
+    jobs: int = 0,
+    switches: str | Iterable[str] = (),
+    tick: Callable[[Session], None] | None = None,
+    **kwargs: Any,
+) -> tuple[Dump, ...]:
+    """Compile the kernels that a function would call, without running it.
+
+        dumps = pallas_debug.dump(attention, q, k, v, targets="v5e,v6e", causal=True)
+        dumps[0].compilation("v5e").status
+
+    The function is traced with abstract arguments. Where it asks for its chip while it is traced,
+    it is traced once per target.
+
+    Args:
+      function: that calls kernels, jitted or not.
+      *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed as it is.
+      targets: names, as a list or joined by commas.
+      to: the dump directory.
+      timeout: seconds for one compilation.
+      jobs: compiler processes at most; 0 is one per core, four at most.
+      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
+        joined by commas.
+      tick: called some ten times a second while compilations go on.
+      **kwargs: for the function, like `args`.
+
+    Returns:
+      The kernels in the order of their first lowering, each with its compilations; a kernel that
+      failed to compile says why in its compilation's `failure`.
+
+    Raises:
+      UnknownTargetError: an unknown target.
+      UsageError: the function calls no kernel, or a switch is unknown.
+      DumpDirectoryError: `to` cannot be written to.
+      LibtpuError: nothing can be compiled here.
+      InternalError: a bug of pallas-debug kept a kernel from being captured or compiled.
+    """
+    options = Options(
+        dumps=Path(to),
+        targets=targets_by_name(targets),
+        interpret="off",
+        timeout=timeout,
+        jobs=jobs,
+        switches=switch_names.parse(switches),
+    )
+    with Session(options) as session:
+        session.start_compiler()
+        for target in session.targets:
+            with session.collecting() as captures:
+                asked = trace.lower_for_kernels(function, args, kwargs, target)
+            # What was traced for one chip may be other kernels for the next.
+            session.request(captures, (target,) if asked else session.targets)
+            if not asked:
+                break
+        name = getattr(function, "__qualname__", repr(function))
+        session.record_run(f"{getattr(function, '__module__', 'function')}.{name}")
+        session.wait(None if tick is None else lambda: tick(session))
+    for problem in session.problems:
+        if session.uncaptured or not _is_spared(session, problem):
+            raise problem
+        say_problem(problem)  # every kernel was compiled all the same
+    if not session.dumps:
+        raise UsageError(
+            f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
+            "Does it take another path for them, or off a TPU?"
+        )
+    return tuple(session.dumps)
+
+
+def _is_spared(session: Session, problem: PallasDebugError) -> bool:
+    """Whether a problem is a bug, ours or a plugin's, that cost no kernel its files."""
+    if isinstance(problem, InternalError):
+        lost = {str(known) for known in session.lost.values()}
+        return problem.boundary != "store" and str(problem) not in lost
+    return isinstance(problem, PluginError)

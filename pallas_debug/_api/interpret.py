@@ -1,0 +1,60 @@
+"""`pallas_debug.interpret`: run kernels in one of jax's interpreters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
+
+from pallas_debug import defaults
+from pallas_debug._api.debug import Debug
+from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.errors import UsageError
+from pallas_debug.session import Options
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+def interpret(
+    mode: str | Mode | Callable[P, R] = "auto",
+    /,
+    *,
+    chip: str = defaults.CHIP,
+    quiet: bool = False,
+    **params: object,
+) -> Any:
+    """Run the kernels that a function calls, or those called within a `with` block, interpreted.
+
+        @pallas_debug.interpret
+        def attention(q, k, v): ...
+
+        @pallas_debug.interpret("tpu", detect_races=True)
+        def attention(q, k, v): ...
+
+        with pallas_debug.interpret("hlo"):
+            attention(q, k, v)
+
+    Nothing is compiled and nothing is dumped. The mode holds in all threads and for whatever is
+    called, jitted before or not; used within one another, the innermost holds. What goes wrong in a
+    kernel is raised before the function returns or the block is left, and leaves the next kernel
+    alone.
+
+    Args:
+      mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, and TPU interpret mode for each
+        kernel that the former cannot run; `off` for what the code says. Parameters may stand behind
+        it: `"tpu,detect_races,num_cores_or_threads=2"`.
+      chip: target whose chip is given to code that asks for one while it is traced.
+      quiet: do not say on standard error which kernels `auto` runs in TPU interpret mode.
+      **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
+
+    Raises:
+      UsageError: an unknown mode or parameter, a value of a wrong type.
+      UnknownTargetError: an unknown chip.
+    """
+    if callable(mode):
+        return interpret(chip=chip, quiet=quiet, **params)(mode)
+    asked = Mode.parse(mode)
+    if twice := sorted(asked.params.keys() & params.keys()):
+        raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
+    merged = Mode(asked.kind, {**asked.params, **params})
+    return Debug(Options(interpret=merged, chip=chip), quiet=quiet, reports=False)

@@ -1,0 +1,3 @@
+"""`pallas_debug.verify`: one verdict on the kernels that a function calls."""
+
+from pallas_debug.verdict.run import verify as verify

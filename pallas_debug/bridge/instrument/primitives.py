@@ -1,0 +1,73 @@
+"""Primitives that are checked, and how many sites a kernel needs for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax.numpy as jnp
+from jax import lax
+from jax._src import checkify
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge.jaxprs import rewrite
+
+MAKES_NAN = {
+    *("add", "sub", "mul", "div", "rem", "dot_general", "log", "log1p", "sqrt", "rsqrt", "cbrt"),
+    *("pow", "reduce_sum", "reduce_prod", "cumsum", "cumprod", "sin", "cos", "tan", "asin", "acos"),
+    *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
+    *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
+}
+"""Primitives that can make a NaN of operands that are none."""
+
+MAKES_INFINITY = {
+    *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
+    *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
+    *("sinh", "tan", "convert_element_type"),
+}
+"""Primitives that can make an infinity of operands that are finite."""
+
+ARITHMETIC = MAKES_NAN | MAKES_INFINITY
+
+CHECKED = {
+    checkify.check_p,
+    pallas_primitives.multiple_of_p,
+    lax.div_p,
+    lax.rem_p,
+    lax.dynamic_slice_p,
+    lax.gather_p,
+}
+
+ACCESSES = {
+    state_primitives.get_p: ("read", 1),
+    state_primitives.swap_p: ("write", 2),
+    state_primitives.addupdate_p: ("write", 2),
+    pallas_primitives.load_p: ("read", None),
+    pallas_primitives.swap_p: ("write", None),
+}
+"""What an access does, and with which input its index begins."""
+
+
+def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
+    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
+    total = 0
+    for eqn in jaxpr.eqns:
+        if eqn.primitive in ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
+            total += 1 + sum(1 for atom in eqn.invars if _is_index(atom.aval))
+        elif eqn.primitive.name in ARITHMETIC or eqn.primitive in CHECKED:
+            total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
+        elif eqn.primitive is lax.while_p:
+            # Once in the loop, and once behind it.
+            total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if rewrite.is_jaxpr(inner):
+                    total += capacity(rewrite.opened(inner)[0], checks)
+    return total
+
+
+def _is_index(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return dtype is not None and bool(jnp.issubdtype(dtype, jnp.integer))

@@ -1,0 +1,113 @@
+"""Replacements for methods of the interpreter's objects, which the handlers cannot reach."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from pallas_debug.bridge.interpret import interpret, tpu_handlers, tpu_run
+from pallas_debug.errors import KernelFault
+
+Method = Callable[..., Any]
+
+
+def adopting(method: Method) -> Method:
+    @functools.wraps(method)
+    def init(dma: Any, *args: Any, **keywords: Any) -> None:
+        method(dma, *args, **keywords)
+        tpu_handlers.adopt(dma)
+
+    return init
+
+
+def executing(method: Method, writes: bool) -> Method:
+    @functools.wraps(method)
+    def execute(dma: Any) -> None:
+        tpu_handlers.execute(dma, functools.partial(method, dma), writes=writes)
+
+    return execute
+
+
+def checking(method: Method, writes: bool) -> Method:
+    signature = inspect.signature(method)
+
+    @functools.wraps(method)
+    def check(*args: Any, **keywords: Any) -> Any:
+        # jax's GPU interpreter looks for races with the same class.
+        if tpu_run.current_run() is None or tpu_run.current_place() is None:
+            return method(*args, **keywords)
+        arguments = signature.bind(*args, **keywords).arguments
+        tpu_handlers.check_race(args[0], arguments, writes=writes)
+        return None
+
+    return check
+
+
+def waiting(method: Method) -> Method:
+    @functools.wraps(method)
+    def wait(semaphore: Any, value: Any, global_core_id: Any, **keywords: Any) -> Any:
+        with tpu_run.waiting(semaphore, value, global_core_id):
+            return method(semaphore, value, global_core_id, **keywords)
+
+    return wait
+
+
+def failing(method: Method) -> Method:
+    @functools.wraps(method)
+    def check_failed(memory: Any) -> None:
+        """Called before every callback, and every now and then by what waits."""
+        failure = getattr(memory, "_failure", None)
+        if isinstance(failure, KernelFault):
+            raise KernelFault(str(failure), failure.finding)
+        method(memory)
+        tpu_run.check_hang()
+
+    return check_failed
+
+
+def filtering(method: Method) -> Method:
+    """jax logs each exception of a callback with its own stack; ours is a finding already."""
+
+    @functools.wraps(method)
+    def is_news(record: logging.LogRecord) -> Any:
+        is_ours = record.exc_info and isinstance(record.exc_info[1], KernelFault)
+        return False if is_ours else method(record)
+
+    return is_news
+
+
+class _Settled(threading.local):
+    stops: int = 0
+
+
+_settled = _Settled()
+
+
+def settling(method: Method) -> Method:
+    @functools.wraps(method)
+    def get_token_input(*args: Any, **keywords: Any) -> Any:
+        """Called before a program starts: it would fail for the one before it that was ended."""
+        if _settled.stops != tpu_run.stops:
+            before, _settled.stops = _settled.stops, tpu_run.stops
+            settle(before)
+        return method(*args, **keywords)
+
+    return get_token_input
+
+
+def settle(stops: int) -> None:
+    """Wait for what this thread dispatched: jax goes on before a program is over.
+
+    Args:
+      stops: programs that were ended up to a moment ago. If there are more by now, what comes up
+        was reported as a finding, and is raised where the program's results are used.
+    """
+    try:
+        interpret.settle()
+    except Exception:
+        if tpu_run.stops == stops:
+            raise

@@ -1,0 +1,481 @@
+"""One row per patch to jax: what is replaced, by what, why, and for which versions.
+
+Nothing else in pallas-debug assigns to what belongs to jax. `installed` and `install` put the rows
+of an area in place; the self-test checks that each still finds what it replaces; `pallas-debug
+doctor` lists them.
+
+Not patches: contexts of our own that are part of the key of jax's caches (`jax.make_user_context`),
+and the state of the interpret mode, which has a setter for all threads (`config…set_global`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import inspect
+import re
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pallas_debug.bridge import versions
+
+LOWERING = "capture: lowering rules"
+LINES = "capture: lines of kernels under grad"
+RUNS = "capture: runs of jitted programs"
+MODES = "interpret modes"
+TPU_MODE = "TPU interpret mode"
+CHIP = "chip while tracing"
+MOSAIC = "Mosaic module"
+CHECKIFY = "checkify"
+NO_TPU = "backends without a TPU"
+FRAMES = "frames of jax in errors"
+QUIET = "log of callbacks"
+QUICK = "optimisation of programs that run once"
+
+ABSENT: Any = object()
+"""In place of a value: there is none, or there is to be none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One replacement in jax.
+
+    Attributes:
+      area: what it is for; the patches of an area are installed together.
+      owner: `module` or `module:attribute` of what is changed.
+      name: the attribute, the key, or the name of the setting.
+      how: whether `name` is an attribute, a key that stands for itself, the dotted path of a key,
+        or a setting of `jax.config`.
+      replacement: `module:function`, called with what is there and with `args`; returns what takes
+        its place.
+      why: the reason, in a clause.
+      parameters: those of the original that the replacement relies on.
+      is_optional: whether there may be nothing to replace.
+      first: first jax that needs it.
+      last: last series of jax that it was verified for; rows of an older one end there.
+    """
+
+    area: str
+    owner: str
+    name: str
+    replacement: str
+    why: str
+    how: Literal["attribute", "key", "object key", "setting"] = "attribute"
+    args: tuple[str | bool, ...] = ()
+    parameters: tuple[str, ...] = ()
+    is_optional: bool = False
+    first: str = versions.OLDEST
+    last: str = versions.NEWEST
+
+    def __str__(self) -> str:
+        owner = re.split(r"[.:]", self.owner)[-1]
+        if self.how in ("key", "object key"):
+            key = self.name.rpartition(":")[2] if self.how == "object key" else repr(self.name)
+            module = self.owner.partition(":")[0].rpartition(".")[2]
+            return f"{module}.{owner}[{key}]"
+        return f"{owner}.{self.name}"
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the installed jax needs it."""
+        jax = _numbers(versions.installed().get("jax", versions.OLDEST))
+        last = _numbers(self.last)
+        return jax >= _numbers(self.first) and (
+            self.last == versions.NEWEST or jax[: len(last)] <= last
+        )
+
+    def problem(self) -> str | None:
+        """What in the installed jax does not fit, or None."""
+        now = self._now()
+        if now is ABSENT:
+            return None if self.is_optional else f"{self} is not where it was"
+        return _without(str(self), now, self.parameters)
+
+    def _now(self) -> Any:
+        """What is there now, inherited or not."""
+        owner = _resolve(self.owner)
+        if self.how in ("key", "object key"):
+            return owner.get(self._key, ABSENT)
+        if self.how == "setting" and not hasattr(owner, self.name):
+            return owner.read(self.name)  # a flag that has no context manager
+        return getattr(owner, self.name, ABSENT)
+
+    def _own(self) -> Any:
+        """The same; ABSENT for an attribute that is inherited."""
+        if self.how == "attribute":
+            return vars(_resolve(self.owner)).get(self.name, ABSENT)
+        return self._now()
+
+    @property
+    def _key(self) -> Any:
+        return _resolve(self.name) if self.how == "object key" else self.name
+
+    def _put(self, value: Any) -> None:
+        owner = _resolve(self.owner)
+        if self.how == "setting":
+            owner.update(self.name, value)
+        elif self.how == "attribute":
+            if value is not ABSENT:
+                setattr(owner, self.name, value)
+            elif self.name in vars(owner):
+                delattr(owner, self.name)
+        elif value is ABSENT:
+            owner.pop(self._key, None)
+        else:
+            owner[self._key] = value
+
+
+@dataclass(frozen=True)
+class _Installed:
+    original: Any
+    ours: Any
+
+
+_lock = threading.RLock()
+_users: Counter[str] = Counter()
+_in_place: dict[Patch, _Installed] = {}
+
+
+@contextlib.contextmanager
+def installed(*areas: str) -> Iterator[None]:
+    """The patches of these areas are in place meanwhile, in every thread.
+
+    They are installed for the first user of an area and taken out after its last. If somebody else
+    has replaced the same thing in between, theirs stays: to restore jax's own would undo theirs.
+    Ours is then still called by way of theirs, does nothing while it has no user, and is not
+    installed a second time above theirs.
+    """
+    with contextlib.ExitStack() as stack:
+        for area in areas:
+            install(area)
+            stack.callback(uninstall, area)
+        yield
+
+
+def install(area: str) -> None:
+    """Put the patches of an area in place, for one more user."""
+    with _lock:
+        if not _users[area]:
+            done = []
+            try:
+                for patch in needed(area):
+                    _install(patch)
+                    done.append(patch)
+            except BaseException:
+                for patch in reversed(done):
+                    _restore(patch)
+                raise
+        _users[area] += 1
+
+
+def uninstall(area: str) -> None:
+    """Take the patches of an area out again after its last user; no-op for an area without one."""
+    with _lock:
+        if not _users[area]:
+            return
+        _users[area] -= 1
+        if not _users[area]:
+            for patch in reversed(needed(area)):
+                _restore(patch)
+
+
+def _install(patch: Patch) -> None:
+    before, now = _in_place.get(patch), patch._own()
+    if before is not None and now is not before.original:
+        return  # somebody else put theirs on top of ours
+    ours = _resolve(patch.replacement)(patch._now(), *patch.args)
+    _in_place[patch] = _Installed(now, ours)
+    patch._put(ours)
+
+
+def _restore(patch: Patch) -> None:
+    before = _in_place[patch]
+    if patch._own() is before.ours:
+        patch._put(before.original)
+        del _in_place[patch]
+
+
+@functools.cache
+def needed(area: str) -> tuple[Patch, ...]:
+    """The rows of an area that the installed jax needs."""
+    return tuple(patch for patch in TABLE if patch.area == area and patch.is_needed)
+
+
+def problem(area: str) -> str | None:
+    """The first thing in the installed jax that does not fit a row of this area, or None."""
+    return next((found for row in needed(area) if (found := row.problem()) is not None), None)
+
+
+def problem_with(owner: str, name: str, parameters: tuple[str, ...] = ()) -> str | None:
+    """What does not fit of an attribute that is used and not replaced, or None."""
+    title = f"{re.split(r'[.:]', owner)[-1]}.{name}"
+    found = getattr(_resolve(owner), name, ABSENT)
+    return f"{title} is not where it was" if found is ABSENT else _without(title, found, parameters)
+
+
+def _without(title: str, function: Any, parameters: tuple[str, ...]) -> str | None:
+    if not parameters:
+        return None
+    missing = set(parameters) - set(inspect.signature(function).parameters)
+    return f"{title} has no parameter {', '.join(sorted(missing))}" if missing else None
+
+
+def absent(_: Any) -> Any:
+    """Replacement for what is to be left out."""
+    return ABSENT
+
+
+def constant(_: Any, value: Any) -> Any:
+    """Replacement that is a value."""
+    return value
+
+
+def _resolve(path: str) -> Any:
+    module, _, names = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split(".") if names else ():
+        found = getattr(found, name)
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
+
+
+_HOOK = "pallas_debug.bridge.lowering.hook"
+_INTERPRETER = "jax._src.pallas.mosaic.interpret.interpret_pallas_call"
+_MEMORY = "jax._src.pallas.mosaic.interpret.shared_memory"
+_RACES = "jax._src.pallas.mosaic.interpret.race_detection_state:RaceDetectionState"
+_OURS = "pallas_debug.bridge.interpret.tpu_interpret"
+_METHODS = "pallas_debug.bridge.interpret.tpu_methods"
+_CALLBACK_LOG = "jax._src.callback:logger"
+
+_SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap and grad"
+_NO_FASTPATH = "jax's dispatch in C++ forgets Python once it knows a program"
+_BINDS = "jax reads the interpret mode when `pallas_call` is made, not when it is called"
+_NO_CHIP = "without a TPU, code that asks for its chip while it is traced fails"
+_CHECKIFY = "since 0.10.1 checkify reports no error in a kernel"
+_ACCESSES = "names what a copy reads and writes"
+_FINDS_RACES = "reports races with line and operand"
+
+TABLE: tuple[Patch, ...] = (
+    *(
+        Patch(
+            area=LOWERING,
+            owner="jax._src.interpreters.mlir:_lowerings",
+            how="object key",
+            name=f"jax._src.pallas.{module}:{name}_p",
+            replacement=f"{_HOOK}:reporting",
+            args=(name,),
+            why=_SEES_KERNELS,
+        )
+        for module, name in (("pallas_call", "pallas_call"), ("mpmd", "mpmd_map"))
+    ),
+    Patch(
+        area=LINES,
+        owner="jax._src.pallas.pallas_call",
+        name="_trace_kernel_to_jaxpr",
+        replacement=f"{_HOOK}:with_own_lines",
+        why="`custom_vjp` gives one line to every equation of a kernel under grad",
+    ),
+    Patch(
+        area=RUNS,
+        owner="jax._src.pjit",
+        name="_pjit_call_impl_python",
+        replacement=f"{_HOOK}:following",
+        why="notes which programs with kernels run",
+        parameters=("jaxpr",),
+    ),
+    Patch(
+        area=RUNS,
+        owner="jax._src.pjit",
+        name="_get_fastpath_data",
+        replacement=f"{_HOOK}:refusing",
+        why=_NO_FASTPATH,
+        parameters=("executable",),
+    ),
+    *(
+        Patch(
+            area=MODES,
+            owner=f"jax._src.pallas.{primitive}",
+            name="bind",
+            replacement="pallas_debug.bridge.interpret.interpret:binding",
+            why=_BINDS,
+        )
+        for primitive in ("pallas_call:pallas_call_p", "mpmd:mpmd_map_p")
+    ),
+    Patch(
+        area=MODES,
+        owner="jax._src.pallas.core:core_map_p",
+        name="bind",
+        replacement="pallas_debug.bridge.interpret.interpret:binding",
+        why="must know its effects, though it is lowered as one of the others",
+        last="0.10",
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=_INTERPRETER,
+        name="callback",
+        replacement=f"{_OURS}:observed_callbacks",
+        why="gives each callback what is known only while the kernel is traced",
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=_INTERPRETER,
+        name="interpret_pallas_call",
+        replacement=f"{_OURS}:tracing_kernels",
+        why="learns the kernel, its operands and its index maps",
+        parameters=("jaxpr", "grid_mapping", "name"),
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=_INTERPRETER,
+        name="_interpret_jaxpr",
+        replacement=f"{_OURS}:tracing_jaxprs",
+        why="learns which value is which operand, and the loops around it",
+        parameters=("jaxpr", "args", "ctx", "token"),
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner="jax._src.pallas.mosaic.interpret.thread_map",
+        name="_run_jaxpr",
+        replacement="pallas_debug.bridge.interpret.threads:sharing",
+        why="compiles a kernel's body once, not once per thread and launch",
+        parameters=("jaxpr", "consts", "args"),
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=f"{_INTERPRETER}:DMA",
+        name="__init__",
+        replacement=f"{_METHODS}:adopting",
+        why="ties a copy to the line that started it",
+    ),
+    *(
+        Patch(
+            area=TPU_MODE,
+            owner=f"{_INTERPRETER}:DMA",
+            name=name,
+            replacement=f"{_METHODS}:executing",
+            args=(writes,),
+            why=_ACCESSES,
+        )
+        for name, writes in (("execute_read", False), ("execute_write", True))
+    ),
+    *(
+        Patch(
+            area=TPU_MODE,
+            owner=_RACES,
+            name=name,
+            replacement=f"{_METHODS}:checking",
+            args=(writes,),
+            why=_FINDS_RACES,
+            parameters=("clock", "buffer_key", "rnge"),
+        )
+        for name, writes in (("check_read", False), ("check_write", True))
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=f"{_MEMORY}:Semaphore",
+        name="wait",
+        replacement=f"{_METHODS}:waiting",
+        why="ends waits that nothing will end",
+        parameters=("value", "global_core_id"),
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=f"{_MEMORY}:SharedMemory",
+        name="check_failed",
+        replacement=f"{_METHODS}:failing",
+        why="ends every device with the finding, not only the one that failed",
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner=_CALLBACK_LOG,
+        name="filter",
+        replacement=f"{_METHODS}:filtering",
+        why="jax logs each exception of a callback with its stack; ours is a finding already",
+    ),
+    Patch(
+        area=TPU_MODE,
+        owner="jax._src.dispatch:RuntimeTokenSet",
+        name="get_token_input",
+        replacement=f"{_METHODS}:settling",
+        why="a program would fail for the one before it that was ended",
+    ),
+    *(
+        Patch(
+            area=CHIP,
+            owner=owner,
+            name=name,
+            replacement=f"pallas_debug.bridge.chip:asking_{what}",
+            why=_NO_CHIP,
+            first=first,
+            last=last,
+        )
+        for owner, first, last in (
+            ("jax._src.pallas.mosaic.tpu_info", versions.OLDEST, "0.10"),
+            ("jax._src.tpu_info", "0.11", versions.NEWEST),
+        )
+        for name, what in (("get_device_kind", "kind"), ("get_num_device_cores", "cores"))
+    ),
+    Patch(
+        area=MOSAIC,
+        owner="jax.experimental.mosaic",
+        name="lower_module_to_custom_call",
+        replacement="pallas_debug.bridge.lowering.lower:collecting",
+        why="here the module is whole; from 0.11 on its locations are kept apart afterwards",
+        parameters=("module",),
+    ),
+    *(
+        Patch(
+            area=CHECKIFY,
+            owner="jax._src.checkify:error_checks",
+            how="object key",
+            name=f"jax._src.pallas.{module}:{name}_p",
+            replacement="pallas_debug.bridge.instrument.checkify_rule:rule",
+            args=(name,),
+            is_optional=True,
+            why=_CHECKIFY,
+        )
+        for module, name in (("pallas_call", "pallas_call"), ("mpmd", "mpmd_map"))
+    ),
+    Patch(
+        area=NO_TPU,
+        owner="jax._src.xla_bridge:_backend_factories",
+        how="key",
+        name="tpu",
+        replacement=f"{__name__}:absent",
+        is_optional=True,
+        why="loading libtpu in vain takes half a second and prints a page; never undone",
+    ),
+    Patch(
+        area=FRAMES,
+        owner="jax:config",
+        how="setting",
+        name="jax_traceback_filtering",
+        replacement=f"{__name__}:constant",
+        args=("off",),
+        why="the frames that jax takes out know which equation it was at",
+    ),
+    Patch(
+        area=QUICK,
+        owner="jax:config",
+        how="setting",
+        name="jax_disable_most_optimizations",
+        replacement=f"{__name__}:constant",
+        args=(True,),
+        why="compiling a small program for the CPU takes longer than its one run",
+    ),
+    Patch(
+        area=QUIET,
+        owner=_CALLBACK_LOG,
+        name="disabled",
+        replacement=f"{__name__}:constant",
+        args=(True,),
+        why="jax logs each exception of a callback with its stack",
+    ),
+)

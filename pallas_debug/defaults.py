@@ -1,0 +1,55 @@
+"""Defaults: chip, directory, timeouts, checks. Imports nothing."""
+
+CHIP = "v5e"
+"""Target whose chip is given to interpreted code that asks for one."""
+
+TARGETS = "v5e"
+"""Targets to compile for."""
+
+VERIFY_TARGETS = "all"
+"""Targets that `verify` judges."""
+
+DIRECTORY = "dumps"
+"""The dump directory."""
+
+COMPILE_TIMEOUT = 120.0
+"""Seconds for one compilation."""
+
+HANG_AFTER = 30.0
+"""Seconds without progress after which an interpreted kernel is stopped."""
+
+VERIFY_HANG_AFTER = 5.0
+"""The same in `verify`."""
+
+SCRIPT_TIMEOUT = 120.0
+"""Seconds for one run of a reproduction script."""
+
+MAX_JOBS = 4
+"""Maximum number of compiler processes where none is given; at most one per core."""
+
+LIBTPU_DAYS = 180
+"""Age in days from which `doctor` warns of a libtpu that is not the one its jax was made for.
+
+jax and libtpu are kept compatible for some weeks; after half a year new kernels stop compiling."""
+
+INTERPRET_MODES = ("auto", "hlo", "tpu", "gpu", "off")
+"""Interpret modes by name."""
+
+RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
+"""The interpret mode that looks for data races."""
+
+CHECKS = {
+    "user": "`checkify.check` and `pl.debug_check` that fail",
+    "nan": "a NaN produced from operands without NaN",
+    "inf": "an infinity produced from finite operands",
+    "index": "a slice, a copy or a block that leaves its array",
+    "div": "an integer divided by zero",
+    "float_div": "a float divided by zero",
+    "hint": "a `pl.multiple_of` that is not true",
+    "uninitialized": "a scratch buffer, output or padding that is read before it was written, "
+    "where the NaN it holds reaches an output (interpret modes only)",
+}
+"""What each check looks for."""
+
+DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
+"""Checks that are made when none is named."""

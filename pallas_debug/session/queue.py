@@ -1,0 +1,242 @@
+"""From a captured kernel to its compilations, in the background.
+
+Each kernel is compiled once per target, unless the dump directory already holds the result.
+Subscribers (`hooks.py`) are notified of every compilation; the store, through `StorePlugin`, is
+one of them.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import functools
+import itertools
+import sys
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pluggy
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.compiler import job
+from pallas_debug.compiler import switches as switch_names
+from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
+from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
+from pallas_debug.guards import guarded
+from pallas_debug.hooks import first, hookimpl, notify
+from pallas_debug.model import Compilation, Kernel, Target
+from pallas_debug.session.options import Options
+from pallas_debug.store.locks import WAIT_MARGIN, Waiting
+from pallas_debug.store.writer import Store
+
+Report = Callable[[PallasDebugError], None]
+
+
+class StorePlugin:
+    """Keeps what a session sees in a dump directory."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+
+    @hookimpl
+    def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
+        self.store.put_kernel(kernel, jaxpr=jaxpr, source=source)
+
+    @hookimpl
+    def pallas_debug_claim_compilation(
+        self, kernel: Kernel, target: Target
+    ) -> AbstractContextManager[None]:
+        return self.store.claim(kernel, target.name)
+
+    @hookimpl
+    def pallas_debug_find_compilation(
+        self, kernel: Kernel, target: Target, key: str
+    ) -> Compilation | None:
+        return self.store.find_compilation(kernel, target.name, key)
+
+    @hookimpl
+    def pallas_debug_compilation_finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
+    ) -> None:
+        if not compilation.cached:
+            self.store.put_compilation(kernel, compilation, files)
+
+
+def open_store(
+    options: Options, *, stop: threading.Event, say: Callable[[str], None] | None
+) -> Store | None:
+    """The dump directory of a session, if it has one.
+
+    Args:
+      stop: set to give up waiting for locks.
+      say: given sentences on what concerns the whole run, as it happens; standard error otherwise.
+
+    Raises:
+      DumpDirectoryError: it cannot be written to.
+    """
+    if options.dumps is None:
+        return None
+    waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=say or _warn, stop=stop)
+    return Store(options.dumps, waiting=waiting)
+
+
+def _warn(sentence: str) -> None:
+    sys.stderr.write(f"pallas-debug: {sentence}\n")
+
+
+class Queue:
+    """Compiles kernels in the background.
+
+    `made` holds the finished compilations by digest and target, `lost` what kept the others from
+    being made.
+    """
+
+    def __init__(self, options: Options, plugins: pluggy.PluginManager, report: Report) -> None:
+        self.made: dict[tuple[str, str], Compilation] = {}
+        self.lost: dict[tuple[str, str], PallasDebugError] = {}
+        self._plugins = plugins
+        self._report = report
+        self._lock = threading.Lock()
+        self._requested: dict[tuple[str, str], Kernel] = {}
+        self._futures: list[concurrent.futures.Future[object]] = []
+        settings = PoolSettings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
+        self._pool = Pool(settings, shared=True)
+        self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
+
+    def start(self) -> None:
+        """Start a compiler process ahead of the first kernel."""
+        self._pool.submit(self._pool.warm)
+
+    def close(self, *, stop: bool) -> None:
+        """Release the compiler processes; with `stop`, end what they are compiling."""
+        self._pool.close(stop=stop)
+
+    def request(self, captures: Iterable[Capture], wanted: Iterable[Target]) -> None:
+        """Have kernels compiled, each once for each target."""
+        for captured, target in itertools.product(list(captures), list(wanted)):
+            with self._lock:
+                asked = (captured.kernel.digest, target.name)
+                if asked in self._requested:
+                    continue
+                self._requested[asked] = captured.kernel
+            with self._compiling(captured.kernel, target):
+                compile_it = functools.partial(self._compile, captured, target)
+                self._futures.append(self._pool.submit(compile_it))
+
+    @property
+    def pending(self) -> int:
+        """Number of requested compilations that are not finished."""
+        return sum(not f.done() for f in self._futures)
+
+    def wait(self, tick: Callable[[], None] | None = None) -> None:
+        """Wait for every requested compilation; `tick` is called meanwhile."""
+        while unfinished := [f for f in self._futures if not f.done()]:
+            concurrent.futures.wait(unfinished, timeout=0.1 if tick else None)
+            if tick:
+                tick()
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the compilers that are compiling at the moment."""
+        return self._pool.pids(at_work=True)
+
+    def not_compiled(self, kernel: Kernel, target: str) -> str:
+        """Why a kernel has no compilation for a target."""
+        known = self.lost.get((kernel.digest, target))
+        if known is not None:
+            return str(known)
+        if (kernel.digest, target) in self._requested:
+            return "the session ended before it was compiled"
+        return f"it was never handed to the compiler for {target}"
+
+    def uncompiled(self) -> list[tuple[str, str, str]]:
+        """Requested compilations that say nothing about their kernel.
+
+        Returns:
+          The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
+        """
+        found = []
+        for (digest, target), kernel in sorted(self._requested.items(), key=lambda item: item[0]):
+            made = self.made.get((digest, target))
+            if made is None:
+                found.append((kernel.name, target, self.not_compiled(kernel, target)))
+            elif made.failure is not None and made.failure.is_of_the_machine:
+                found.append((kernel.name, target, made.failure.headline))
+        return found
+
+    def _compile(self, captured: Capture, target: Target) -> None:
+        kernel = captured.kernel
+        with self._compiling(kernel, target):
+            key = self._jobs.key(captured, target)
+            with self._claimed(captured, target, key):
+                compilation = self._found(kernel, target, key)
+                if compilation is None:
+                    self._compile_now(captured, target, key)
+                else:
+                    self._finished(kernel, compilation, {})
+
+    @contextlib.contextmanager
+    def _compiling(self, kernel: Kernel, target: Target) -> Iterator[None]:
+        """Report what stops a compilation, and keep it as the reason."""
+
+        def report(problem: PallasDebugError) -> None:
+            self._report(problem)
+            self.lost[kernel.digest, target.name] = problem
+
+        with guarded("lower", f"compiling kernel `{kernel.name}` for {target.name}", report):
+            yield
+
+    @contextlib.contextmanager
+    def _claimed(self, captured: Capture, target: Target, key: str) -> Iterator[None]:
+        """Hold the claim on this compilation; without it, record that it was not attempted."""
+        claim = first(
+            self._plugins,
+            "pallas_debug_claim_compilation",
+            self._report,
+            kernel=captured.kernel,
+            target=target,
+        )
+        with contextlib.ExitStack() as stack:
+            try:
+                stack.enter_context(claim or contextlib.nullcontext())
+            except LockTimeoutError as error:
+                self._unavailable(captured, target, key, error)
+                raise
+            yield
+
+    def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
+        """A compilation made earlier; None as well if the lookup fails."""
+        doing = f"looking for kernel `{kernel.name}` in the dump directory"
+        with guarded("store", doing, self._report):
+            hook = "pallas_debug_find_compilation"
+            found: Compilation | None = first(
+                self._plugins, hook, self._report, kernel=kernel, target=target, key=key
+            )
+            return found
+        return None
+
+    def _compile_now(self, captured: Capture, target: Target, key: str) -> None:
+        kernel = captured.kernel
+        try:
+            with self._jobs.compile(captured, target, key) as (compilation, files):
+                self._finished(kernel, compilation, files)
+        except CannotRunError as error:
+            if (kernel.digest, target.name) not in self.made:
+                self._unavailable(captured, target, key, error)
+            raise
+
+    def _unavailable(
+        self, captured: Capture, target: Target, key: str, error: CannotRunError
+    ) -> None:
+        made = self._jobs.unavailable(captured, target, key, error)
+        self.made[captured.kernel.digest, target.name] = made
+
+    def _finished(
+        self, kernel: Kernel, compilation: Compilation, files: Mapping[str, bytes | Path]
+    ) -> None:
+        self.made[kernel.digest, compilation.target] = compilation
+        hook = "pallas_debug_compilation_finished"
+        made = {"kernel": kernel, "compilation": compilation, "files": files}
+        for problem in notify(self._plugins, hook, **made):
+            self._report(problem)
