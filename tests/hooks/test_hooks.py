@@ -13,7 +13,6 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from pallas_debug.tui.lineview import plain
 
 from pallas_debug import hooks
 from pallas_debug.cli import show
@@ -22,6 +21,7 @@ from pallas_debug.findings.explain import plugins
 from pallas_debug.model import Explanation
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model import Browser
+from pallas_debug.tui.widgets.cells import plain
 
 PLUGIN = """
 import json, pathlib
