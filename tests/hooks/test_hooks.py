@@ -20,7 +20,7 @@ from pallas_debug.errors import PluginWarning
 from pallas_debug.findings.explain import plugins
 from pallas_debug.model import Explanation
 from pallas_debug.tui.app import BrowseApp
-from pallas_debug.tui.model import Browser
+from pallas_debug.tui.model.browser import Browser
 from pallas_debug.tui.widgets.cells import plain
 
 PLUGIN = """
