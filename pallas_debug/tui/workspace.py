@@ -335,8 +335,8 @@ class Workspace(Shell):
     # Title and status.
 
     @on(LineView.Moved, "#text, #diff")
-    @on(TextPane.Changed)
-    @on(DiffPane.Changed)
+    @on(TextPane.TextChanged)
+    @on(DiffPane.DiffChanged)
     @on(FindView.Found)
     def update_status(self) -> None:
         """Update the title above the panes, and the status below them."""

@@ -22,7 +22,7 @@ from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict import suppressions, table
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
-from pallas_debug.verdict.table import Asked, Subject
+from pallas_debug.verdict.table import Asked, AskedKernel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -232,8 +232,8 @@ class _Judging:
         """The verdict: a cell for all that was asked for, whatever was answered."""
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
         seen = [*seen, ask.uncaptured(self._session, asked, targets)]
-        lost = [Subject(name=missed.name) for missed in self._session.uncaptured]
-        kernels = [Subject(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
+        lost = [AskedKernel(name=missed.name) for missed in self._session.uncaptured]
+        kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
         outcomes = table.fill(
             Asked(
                 kernels=tuple(dict.fromkeys((*kernels, *lost))),

@@ -22,7 +22,7 @@ _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Subject:
+class AskedKernel:
     """A kernel that is to be judged; without a digest where it could not be captured."""
 
     name: str
@@ -40,7 +40,7 @@ class Asked:
         count as work that was not done.
     """
 
-    kernels: tuple[Subject, ...]
+    kernels: tuple[AskedKernel, ...]
     engines: tuple[Engine, ...]
     targets: tuple[str, ...] = ()
     elsewhere: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -16,9 +16,6 @@ PACKAGES = (
     ROOT / "pytest_plugin" / "pallas_debug_pytest",
 )
 
-STILL_SHARED = {"Changed", "Clicked", "Subject"}
-"""Class names that more than one module still uses; to be emptied."""
-
 
 def classes() -> dict[str, list[str]]:
     """Where each public class is defined."""
@@ -33,7 +30,7 @@ def classes() -> dict[str, list[str]]:
 
 def test_public_class_names_are_unique() -> None:
     shared = {name: places for name, places in classes().items() if len(places) > 1}
-    assert not {name: places for name, places in shared.items() if name not in STILL_SHARED}
+    assert not shared
 
 
 BELONGS_TO_US = {
@@ -49,6 +46,8 @@ BELONGS_TO_US = {
     ("bridge/interpret/tpu_handlers.py", "memory"),
     # The flag that jax sets itself where it finds a race.
     ("bridge/interpret/tpu_handlers.py", "state"),
+    # This thread's place in the source while it traces a kernel, put back afterwards.
+    ("bridge/lowering/hook.py", "context"),
     # Our own records of a run.
     ("bridge/interpret/tpu_interpret.py", "allocation"),
     ("bridge/interpret/tpu_run.py", "copies"),
@@ -210,15 +209,7 @@ def test_no_file_has_grown_over_500_lines() -> None:
     paths = [path for package in PACKAGES for path in package.rglob("*.py")]
     sizes = {path: len(path.read_text().splitlines()) for path in paths}
     grown = {str(p.relative_to(ROOT)): n for p, n in sizes.items() if n > MAX_LINES}
-    assert not {name: lines for name, lines in grown.items() if name not in STILL_LONG}
-
-
-STILL_LONG = {
-    "pallas_debug/tui/app.py",
-    "pallas_debug/tui/lineview.py",
-    "pallas_debug/verdict/engines.py",
-}
-"""Files that are still too long; to be emptied."""
+    assert not grown
 
 
 def test_no_room_has_grown_over_14_files() -> None:

@@ -13,15 +13,15 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Outcome, Verdict, table
 from pallas_debug.verdict.result import ENGINES, Engine, Status
-from pallas_debug.verdict.table import Asked, Subject
+from pallas_debug.verdict.table import Asked, AskedKernel
 
 TARGETS = ("v4", "v5e", "v6e")
 STATUSES: tuple[Status, ...] = ("ok", "found", "unsupported", "unjudged")
 KERNELS = (
-    Subject(name="rows", digest="aa" * 32),
-    Subject(name="rows", digest="bb" * 32),
-    Subject(name="columns", digest="cc" * 32),
-    Subject(name="lost"),
+    AskedKernel(name="rows", digest="aa" * 32),
+    AskedKernel(name="rows", digest="bb" * 32),
+    AskedKernel(name="columns", digest="cc" * 32),
+    AskedKernel(name="lost"),
 )
 
 

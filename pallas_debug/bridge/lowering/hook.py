@@ -202,12 +202,16 @@ def _zeros(avals: Any) -> Callable[..., Any]:
     return zeros
 
 
-def _without_outer_line() -> contextlib.AbstractContextManager[None]:
-    names = source_info_util.current_name_stack()
-    return cast(
-        contextlib.AbstractContextManager[None],
-        source_info_util.user_context(None, name_stack=names),
-    )
+@contextlib.contextmanager
+def _without_outer_line() -> Iterator[None]:
+    # Not `user_context(None)`: it keeps the traceback that is there.
+    context = source_info_util._source_info_context
+    before = context.context
+    context.context = source_info_util.SourceInfo(None, before.name_stack)
+    try:
+        yield
+    finally:
+        context.context = before
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:

@@ -30,7 +30,7 @@ _KEY_COLUMNS = 14
 class ChoiceList(LineView, can_focus=False):
     """The list of a `Chooser`, whose keys move its cursor."""
 
-    class Clicked(Message):
+    class ChoiceClicked(Message):
         """A line was clicked."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class ChoiceList(LineView, can_focus=False):
 
     def on_click(self, event: events.Click) -> None:
         super().on_click(event)
-        self.post_message(self.Clicked())
+        self.post_message(self.ChoiceClicked())
 
 
 class Chooser(ModalScreen[T | None], Generic[T]):
@@ -106,7 +106,7 @@ class Chooser(ModalScreen[T | None], Generic[T]):
         self.query_one(ChoiceList).cursor += lines
 
     @on(Input.Submitted)
-    @on(ChoiceList.Clicked)
+    @on(ChoiceList.ChoiceClicked)
     def _choose(self) -> None:
         at = self.query_one(ChoiceList).cursor
         self.dismiss(self._shown[at][1] if self._shown else None)

@@ -201,7 +201,7 @@ class DiffPane(FindView):
     split: reactive[bool | None] = reactive(None)
     """Whether old and new are side by side; None to decide by width."""
 
-    class Changed(ViewMessage):
+    class DiffChanged(ViewMessage):
         """The diff changed, or is being computed: `state`, `count`."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -378,7 +378,7 @@ class DiffPane(FindView):
         self.source = Lines(texts)
         self.changed(keep=0)
         self._search_again()
-        self.post_message(self.Changed(self))
+        self.post_message(self.DiffChanged(self))
 
     # Drawing.
 

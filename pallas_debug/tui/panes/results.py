@@ -40,7 +40,7 @@ class ResultList(LineView, can_focus=False):
     }
     """
 
-    class Clicked(Message):
+    class ResultClicked(Message):
         """A line was double-clicked."""
 
     def __init__(self, draw: Callable[[int, int], Cells]) -> None:
@@ -64,7 +64,7 @@ class ResultList(LineView, can_focus=False):
     def on_click(self, event: events.Click) -> None:
         super().on_click(event)
         if event.chain == 2:
-            self.post_message(self.Clicked())
+            self.post_message(self.ResultClicked())
 
 
 class ResultScreen(ModalScreen[None]):
@@ -126,7 +126,7 @@ class ResultScreen(ModalScreen[None]):
         self.dismiss()
 
     @on(Input.Submitted)
-    @on(ResultList.Clicked)
+    @on(ResultList.ResultClicked)
     def _open_current(self) -> None:
         if self.listed.count:
             self.open(self.listed.cursor)

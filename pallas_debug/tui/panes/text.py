@@ -84,7 +84,7 @@ class TextPane(FindView):
     folded: reactive[bool] = reactive(True)
     """Whether locations are folded, except on the line under the cursor."""
 
-    class Changed(ViewMessage):
+    class TextChanged(ViewMessage):
         """The text changed, or more is known about it: `state`, `linked`, `count`."""
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -184,11 +184,11 @@ class TextPane(FindView):
             if time.monotonic() - reported > _REPORT_EVERY:
                 reported = time.monotonic()
                 self._reach()
-                self.post_message(self.Changed(self))
+                self.post_message(self.TextChanged(self))
             await breathe()
         self._link(True)
         self._reach()
-        self.post_message(self.Changed(self))
+        self.post_message(self.TextChanged(self))
 
     def _reach(self) -> None:
         """Move the cursor to the requested line, or towards it as far as lines are indexed."""
@@ -249,7 +249,7 @@ class TextPane(FindView):
             self._search_on()
         if fate == "grown" or self.notice != before:
             self.changed()
-            self.post_message(self.Changed(self))
+            self.post_message(self.TextChanged(self))
 
     def dismiss(self) -> bool:
         """Remove the notice. Returns whether there was one."""
@@ -283,7 +283,7 @@ class TextPane(FindView):
         self._folds = Folds(module.regions, folded=self._folds.folded)
         self._mark_values()
         self.changed()
-        self.post_message(self.Changed(self))
+        self.post_message(self.TextChanged(self))
 
     # Folding.
 
