@@ -197,7 +197,7 @@ class Listener:
             if o.status != "unsupported" or (o.kernel, o.digest, o.column) not in judged
         ]
         asked = table.Asked(
-            kernels=tuple(table.Subject(name=o.kernel, digest=o.digest) for o in found),
+            kernels=tuple(table.AskedKernel(name=o.kernel, digest=o.digest) for o in found),
             engines=VERIFIED,
             targets=tuple(dict.fromkeys(o.target for o in found if o.target)),
         )

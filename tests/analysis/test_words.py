@@ -144,7 +144,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "parallel_scratch_carried": (
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
-        "a parallel dimension may begin on another core, whose scratch nobody wrote",
+        "a parallel dimension may begin on another core, whose scratch was never written",
         "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
     ),
     "read_before_wait": (
@@ -195,7 +195,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "signal_left_over": (
         "sem is 1 at the end of the kernel, and has to be 0: signals add up to 1, waits to 0",
-        "nobody waits for it",
+        "nothing waits for it",
         "wait for sem as often as it is signalled: the next kernel inherits it",
     ),
     "signal_of_two_wait_for_one": (
@@ -205,7 +205,7 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "never_signalled": (
         "sem is 0, and the wait needs 1; all signals add up to 0, all waits to 1",
-        "nobody signals it",
+        "it is never signalled",
         "signal it once for every wait, on the device and core that waits",
     ),
     "signalled_once_too_few": (

@@ -256,7 +256,7 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
             ],
             [
                 "  counts[1] is 3 at the end of the kernel, and has to be 0",
-                "  cause: nobody waits for it",
+                "  cause: nothing waits for it",
                 "  try: wait for counts[1] as often as it is signalled: the next kernel inherits "
                 "it",
             ],
@@ -369,7 +369,7 @@ def test_one_device_is_not_signalled() -> None:
 
     seen = Seen(on_four_devices(kernel, scratch_shapes=[REGULAR]))
     assert seen.text[2] == "  sem on device 3 is 0, and the wait needs 1"
-    assert seen.text[3] == "  cause: nobody signals it"
+    assert seen.text[3] == "  cause: it is never signalled"
     assert finding_text(seen.only) in str(seen.error)
 
 

@@ -58,8 +58,8 @@ def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_pa
     verdict = json.loads(rest)
     (finding,) = verdict["findings"]
     assert finding["kind"] == "OutOfBoundsRead"
-    assert finding["source"]["line"] == LINE
-    assert finding["grid_point"] == [1]
+    assert finding["witness"]["source"]["line"] == LINE
+    assert finding["witness"]["grid_point"] == [1]
     assert set(finding["engines"]) >= {"checks", "tpu interpret"}
     by_engine = {o["engine"]: o["status"] for o in verdict["outcomes"]}
     assert by_engine["checks"] == by_engine["races"] == "found"

@@ -231,14 +231,14 @@ def test_a_child_whose_folder_was_deleted_is_replaced(
 START = """
 import os, signal, sys, time
 from pathlib import Path
-from pallas_debug.compiler.pool import Pool, Settings
+from pallas_debug.compiler.pool import Pool, PoolSettings
 
 def compiled(pool):
     with pool.compile(Path(sys.argv[1]).read_bytes(), topology="v5e:2x2") as outcome:
         assert outcome.reply.error is None, outcome
     return pool.pids()
 
-with Pool(Settings(jobs=1), shared=True) as pool:
+with Pool(PoolSettings(jobs=1), shared=True) as pool:
     (pid,) = compiled(pool)
 """
 
@@ -247,7 +247,7 @@ ENDS = START + "print(pid)"
 FORKS = (
     START
     + """
-first, second = Pool(Settings(jobs=1), shared=True), Pool(Settings(jobs=1), shared=True)
+first, second = Pool(PoolSettings(jobs=1), shared=True), Pool(PoolSettings(jobs=1), shared=True)
 assert first.submit(lambda: compiled(first)).result() == [pid]
 os.kill(pid, signal.SIGSTOP)
 under_way = second.submit(lambda: compiled(second))  # whose thread holds the lock of a pipe

@@ -31,8 +31,8 @@ V5E = "v5e:2x2"
 PARENT = """
 import sys, time
 from pathlib import Path
-from pallas_debug.compiler.pool import Pool, Settings
-pool = Pool(Settings(jobs=1))
+from pallas_debug.compiler.pool import Pool, PoolSettings
+pool = Pool(PoolSettings(jobs=1))
 with pool.compile(Path(sys.argv[1]).read_bytes(), topology="v5e:2x2") as outcome:
     assert outcome.reply.error is None, outcome
 print(*pool.pids(), flush=True)
@@ -203,7 +203,7 @@ def test_a_child_answers_with_nonsense(module: Module, tmp_path: Path) -> None:
     with Pool(PoolSettings(jobs=1)) as pool, pytest.MonkeyPatch.context() as patch:
         patch.setattr(sys, "executable", str(stand_in))
         with (
-            pytest.raises(WorkerError, match=r"no reply: b'what do you want\\n' \("),
+            pytest.raises(WorkerError, match=r"sent an invalid reply: b'what do you want\\n' \("),
             pool.compile(module("add"), topology=V5E),
         ):
             pass

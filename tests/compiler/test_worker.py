@@ -22,8 +22,8 @@ from pathlib import Path
 before = dict(os.environ)
 import jax
 added = {k: v for k, v in os.environ.items() if before.get(k) != v}
-from pallas_debug.compiler.pool import Pool, Settings
-with Pool(Settings(jobs=1)) as pool:
+from pallas_debug.compiler.pool import Pool, PoolSettings
+with Pool(PoolSettings(jobs=1)) as pool:
     pool.warm()
     (pid,) = pool.pids()
     while not (environment := Path(f"/proc/{pid}/environ").read_text()):

@@ -175,7 +175,7 @@ def test_what_a_check_prints(name: str) -> None:
 
 
 VERIFIED = {
-    "parallel_sum": ("parallel-revisit", "static"),
+    "parallel_sum": ("data-race", "static"),
     "never_signalled": ("deadlock", "races"),
     "parallel_scratch_carried": ("engines-disagree", "checks,races"),
 }

@@ -50,7 +50,7 @@ def test_only_what_is_known() -> None:
 def test_a_wording_without_a_reason_gets_that_of_the_catalogue() -> None:
     seen = Sighting(kernel="k", engine="static")
     bare = seen.found(Fault.DEADLOCK, Wording("nobody signals sem"))
-    assert (bare.cause or "").startswith("nobody signals the semaphore, or no copy is left")
+    assert (bare.cause or "").startswith("the semaphore is never signalled, or no copy is left")
     assert (bare.advice or "").startswith("start a copy for every wait")
     known = seen.found(Fault.DEADLOCK, Wording("nobody signals sem", "c", "a"))
     assert (known.cause, known.advice, known.engines) == ("c", "a", ("static",))

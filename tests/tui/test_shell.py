@@ -154,7 +154,7 @@ async def test_what_most_need_next_is_loaded_aside(
 def test_what_is_loaded_aside_is_what_takes_long() -> None:
     code = (
         "import sys\n"
-        "from pallas_debug.tui import later\n"
+        "from pallas_debug.tui import app\n"
         "long = {'numpy'}\n"
         "assert not long & set(sys.modules)\n"
         "app.preload()\n"

@@ -30,7 +30,7 @@ def uninitialized_read(
         Wording(
             f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
             f"{kept}",
-            "a parallel dimension may begin on another core, whose scratch nobody wrote"
+            "a parallel dimension may begin on another core, whose scratch was never written"
             if other_core
             else "scratch buffers and outputs hold whatever was there before",
             "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",

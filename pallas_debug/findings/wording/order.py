@@ -137,7 +137,7 @@ def semaphore_left_over(
         Fault.SEMAPHORE_LEFT_OVER,
         Wording(
             f"{semaphore} is {count} at the end of the kernel, and has to be 0{sums}",
-            "it is signalled more than it is waited for" if is_awaited else "nobody waits for it",
+            "it is signalled more than it is waited for" if is_awaited else "nothing waits for it",
             f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
         ),
     )
@@ -172,7 +172,7 @@ def deadlock(
         late = totals is not None and totals[0] >= totals[1]
         never = not was_raised and not (totals and totals[0])
         cause = (
-            "nobody signals it"
+            "it is never signalled"
             if never
             else "it is signalled too late"
             if late

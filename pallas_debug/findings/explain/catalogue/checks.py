@@ -14,7 +14,7 @@ ENTRIES = (
         advice="write pl.debug_check, and call through pallas_debug.check or "
         "pallas_debug.checkify, which see it",
         versions="jax 0.10.1 and later",
-        kinds=("UnsupportedCheck", "CheckNotSupported"),
+        kinds=("UnsupportedCheck",),
     ),
     entry(
         "print-arguments",

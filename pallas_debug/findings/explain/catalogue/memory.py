@@ -29,7 +29,7 @@ ENTRIES = (
         "64 MiB on v5p and tpu7x, 128 MiB on v5e and v6e. A higher vmem_limit_bytes does not help",
         advice="tile the largest operands further, the contracted dimension too; keep one buffer "
         "with pl.Buffered(1); or leave the operand in HBM and copy slices of it",
-        kinds=("VmemCapacity",),
+        kind="VmemOverflow",
         links=(PALLAS + "tpu/pipelining.html",),
     ),
     entry(

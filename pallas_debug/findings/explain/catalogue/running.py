@@ -30,7 +30,7 @@ ENTRIES = (
         "table in scalar prefetch that holds something else",
         advice="return the number of the block (divide by the block's size), clamp it, or check "
         "the table before the call",
-        kinds=("BlockOutOfBounds", "BlockIndexOutOfBounds", "ElementOffsetAsBlockIndex"),
+        kinds=("BlockOutOfBounds",),
         links=(PALLAS + "grid_blockspec.html", JAX + "31395", JAX + "23181"),
     ),
     entry(
@@ -40,17 +40,8 @@ ENTRIES = (
         cause="an output block is written back when another one comes, and is not read back: what "
         "was summed in it before is lost",
         advice="put the grid axes over which the output block stays the same last",
-        kinds=("OutputRevisited", "NonConsecutiveRevisit"),
+        kinds=("OutputRevisited",),
         links=(PALLAS + "grid_blockspec.html", JAX + "30581"),
-    ),
-    entry(
-        "parallel-revisit",
-        title="two grid points of a parallel axis write the same block",
-        cause="on chips with two cores the points of a parallel axis run at once, and the one "
-        "overwrites the other",
-        advice='give each a block of its own, or make the axis "arbitrary" in dimension_semantics',
-        kinds=("ParallelRevisit",),
-        targets=("v4", "v5p"),
     ),
     entry(
         "data-race",
@@ -61,7 +52,7 @@ ENTRIES = (
         advice="wait for the copy before the line on the other side; give parallel grid points "
         "blocks of their own",
         versions="jax 0.10 prints it and goes on, jax 0.12 raises",
-        kinds=("DataRace", "DmaReadBeforeWait", "DmaBufferReused"),
+        kinds=("DataRace",),
     ),
     entry(
         "parallel-prefix",
@@ -78,7 +69,7 @@ ENTRIES = (
         cause="a copy is never waited for, or a semaphore is signalled more often than waited for; "
         "the next kernel inherits the count, and a TPU halts",
         advice="wait for every copy that is started, and as often as signalled",
-        kinds=("SemaphoreNotZero", "SemaphoreLeftOver", "DmaNotAwaited"),
+        kinds=("SemaphoreLeftOver", "DmaNotAwaited"),
         links=(HALT,),
     ),
     entry(
@@ -87,7 +78,7 @@ ENTRIES = (
         cause="the semaphore is never signalled, or no copy is left to wait for",
         advice="start a copy for every wait, signal as often as is waited for, on the device and "
         "core that waits",
-        kinds=("Deadlock", "SemaphoreNeverSignalled", "DmaWaitedTwice"),
+        kinds=("Deadlock",),
         links=(JAX + "27963",),
     ),
     entry(
