@@ -1,8 +1,8 @@
 """Static analysis of a captured kernel, before it runs.
 
 `analyze` evaluates the index maps over the whole grid, checks blocks against the tile sizes and the
-memory of each target, and follows the jaxpr grid point by grid point. Findings are exact: whatever
-cannot be decided for certain is listed by name in `not_judged`. This package knows nothing of jax;
+memory of each target, and works out what the jaxpr does at which grid points. Findings are exact:
+what cannot be decided for certain is listed in `not_judged`. This package knows nothing of jax;
 `bridge` reads the kernel for it.
 """
 

@@ -52,7 +52,7 @@ def look(subject: Subject, revisited: frozenset[str]) -> Result:
     """Run all checks of this module.
 
     Args:
-      revisited: outputs whose visit order is already reported; their contents are not checked.
+      revisited: outputs with a finding about their visits; their contents are not checked.
     """
     result = Result()
     for event in subject.walked.events:
@@ -253,7 +253,6 @@ def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray, Eve
 
 
 def _block_of(subject: Subject, view: View | None) -> Block | None:
-    """The block behind one of the kernel's refs."""
     if view is None or view.buffer.position is None:
         return None
     number = view.buffer.position - len(subject.grid.tables)

@@ -72,8 +72,7 @@ CHIPS = {
     "TPU7x": _Chip(limit=32 * MIB, capacity=64 * MIB),
 }
 """By device kind, as observed with libtpu 0.0.42 and 0.0.50: a kernel's default share of VMEM, and
-the chip's VMEM and SMEM.
-"""
+the chip's VMEM and SMEM."""
 
 
 def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[MemoryUse, ...]]:

@@ -164,7 +164,6 @@ def _entry(event: Event) -> np.ndarray | None:
 
 
 def _judge(subject: Subject, counts: _Counts) -> Finding | None:
-    """The first fault of a semaphore."""
     for entry in np.unique(counts.entry):
         change = np.where(counts.entry == entry, counts.change, 0)
         if counts.buffer.kind == "scoped":

@@ -41,7 +41,6 @@ def _is_looked_at(block: Block) -> bool:
 
 
 def _problem(subject: Subject, block: Block) -> Finding | None:
-    """The first tiling problem of a block."""
     array = shape_text(block.dtype, block.shape)
     cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
     seen = subject.sighting(

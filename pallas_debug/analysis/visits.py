@@ -156,7 +156,7 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
 def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
     """Grid dimension, in the author's numbering, that ends too early for the array.
 
-    This is a dimension whose program id the index map passes through; None if there is none.
+    The index map passes its program id through. None if there is no such dimension.
     """
     dims = subject.indices[visit.block.position].dims or ()
     for index, count in zip(dims, visit.counts, strict=True):
@@ -245,8 +245,7 @@ def _order(subject: Subject, visit: _Visit, result: Result) -> None:
     """Report blocks that are left and revisited."""
     sizes = subject.grid.sizes
     innermost = max(visit.depends, default=-1)
-    # Dimensions that only repeat: when innermost they stay on one block; elsewhere two steps are
-    # enough.
+    # Dimensions that only repeat stay on one block if innermost; elsewhere two steps are enough.
     shape = [
         (visit.ids.shape[d] if d in visit.depends else (min(size, 2) if d < innermost else 1))
         for d, size in enumerate(sizes)
