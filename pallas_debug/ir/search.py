@@ -30,9 +30,7 @@ SHOWN = 1000
 
 
 class Hit(NamedTuple):
-    """A matching line, listed once however many matches it has.
-
-    A tuple, because there may be thousands.
+    """A matching line, however many matches it has. A tuple, because there may be thousands.
 
     Attributes:
       line: line number, from 1.

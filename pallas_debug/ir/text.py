@@ -1,6 +1,6 @@
 """Line access to texts and files of any size.
 
-The index holds one number per 64 KB of the file: the newlines up to there. For 200 MB it takes
+The index holds one number per 64 KB of the file: the newlines up to its end. For 200 MB it takes
 25 KB, even if the file is a single line or all newlines, and the caller chooses the step size.
 Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not mapped: if a mapped
 file is truncated while it is shown, SIGBUS ends the process.
