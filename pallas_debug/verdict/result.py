@@ -9,8 +9,7 @@ from pallas_debug.model import Finding, Gap
 
 Engine = Literal["trace", "static", "compile", "checks", "races"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
-for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races.
-"""
+for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races."""
 
 ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races")
 """In the order in which they run and are listed."""
@@ -18,8 +17,7 @@ ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races")
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
 """`ok`: nothing was found. `found`: something was. `skipped`: the function does not call the kernel
 for that chip. `unsupported`: the engine does not support such kernels or programs. `unjudged`: the
-engine should have judged the kernel, but did not.
-"""
+engine should have judged the kernel, but did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
