@@ -12,8 +12,7 @@ from typing import Literal
 
 Judge = Literal["trace", "static", "compile", "checks", "tpu interpret", "print formats"]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
-libtpu, checks in an interpreted kernel, TPU interpret mode, the rules for `debug_print`.
-"""
+libtpu, checks in an interpreted kernel, TPU interpret mode, the rules for `debug_print`."""
 
 
 class Severity(IntEnum):

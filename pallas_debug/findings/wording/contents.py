@@ -12,8 +12,7 @@ from pallas_debug.model import Finding
 
 Gone = Literal["condition", "no store", "rounded down", "left out"]
 """Why an output is not written: a false condition around the store, no store at all, too few grid
-steps, or an index map that leaves blocks out.
-"""
+steps, or an index map that leaves blocks out."""
 
 
 def uninitialized_read(
