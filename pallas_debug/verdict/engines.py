@@ -34,7 +34,7 @@ from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 NO_KERNEL = "no kernel"
-"""Kernel name of findings that belong to a program as a whole."""
+"""Kernel name in findings that belong to no kernel."""
 
 MOST_CALLS = 8
 """Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
