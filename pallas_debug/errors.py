@@ -1,4 +1,4 @@
-"""Every exception that pallas-debug raises on purpose.
+"""Exceptions that pallas-debug raises on purpose.
 
 Floor 0. Messages name the problem, its place, the values, the likely cause if known, and what to
 do. The command line maps them to exit codes (`cli/exits.py`).
@@ -18,11 +18,11 @@ class PallasDebugError(Exception):
 
 
 class UsageError(PallasDebugError):
-    """An invalid request: an unknown name, an argument that does not parse."""
+    """Invalid request: an unknown name, an argument that does not parse."""
 
 
 class PatternError(UsageError):
-    """Text that is not a regular expression, or not one that can be matched in linear time.
+    """Invalid regular expression, or one that cannot be matched in linear time.
 
     Attributes:
       reason: why, without the text itself.
@@ -34,23 +34,23 @@ class PatternError(UsageError):
 
 
 class CannotRunError(PallasDebugError):
-    """A valid request that cannot be met on this machine or in this process."""
+    """Valid request that cannot be met on this machine or in this process."""
 
 
 class DumpDirectoryError(CannotRunError):
-    """A dump directory cannot be used: missing, a file, not writable, full."""
+    """Unusable dump directory: missing, a file, not writable, full."""
 
 
 class LockTimeoutError(CannotRunError):
-    """Another process holds a lock for longer than the limit: a kernel is not attempted."""
+    """Another process held a lock longer than the limit, so a kernel was not attempted."""
 
 
 class DumpFormatError(PallasDebugError):
-    """A file of a dump directory is invalid: truncated, foreign, too new."""
+    """Invalid file in a dump directory: truncated, foreign, too new."""
 
 
 class UnknownTargetError(UsageError):
-    """An unknown target."""
+    """Unknown target."""
 
     def __init__(self, name: str, known: Sequence[str]) -> None:
         self.name = name
@@ -66,7 +66,7 @@ class LibtpuError(CannotRunError):
 
 
 class WorkerError(PallasDebugError):
-    """The compiler's process could not be started, or sent an invalid reply."""
+    """The compiler's process failed to start, or sent an invalid reply."""
 
 
 class IncompatibleJaxError(CannotRunError):
@@ -82,7 +82,7 @@ class KernelFault(PallasDebugError):
 
 
 class InternalError(PallasDebugError):
-    """A bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
+    """Bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
 
     Attributes:
       boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`, `report` or
@@ -97,15 +97,15 @@ class InternalError(PallasDebugError):
 
 
 class PluginError(PallasDebugError):
-    """A plugin of another distribution raised; pallas-debug continued without it."""
+    """Exception in another distribution's plugin; pallas-debug continued without the plugin."""
 
 
 class PluginWarning(UserWarning):
-    """A plugin of another distribution is broken; its explanations are missing."""
+    """Another distribution's plugin is broken; its explanations are missing."""
 
 
 class ChecksFailed(PallasDebugError):
-    """Checks failed in kernels; the text is that of all findings."""
+    """Checks failed in kernels; the text lists all findings."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)
@@ -113,7 +113,7 @@ class ChecksFailed(PallasDebugError):
 
 
 class VerificationFailed(PallasDebugError):
-    """A kernel has a fault, or could not be judged; the text is that of the whole verdict."""
+    """A kernel has a fault, or could not be judged; the text is the whole verdict."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)

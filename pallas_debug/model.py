@@ -1,4 +1,4 @@
-"""Data that travels between the rooms: small frozen dataclasses, and nothing else.
+"""Shared data model: small frozen dataclasses, and nothing else.
 
 Floor 0. Imports the standard library and the enumeration of faults. Every class here can be
 written as JSON and read back (`store/schema.py` does both); what cannot (a live jaxpr, a
@@ -24,7 +24,7 @@ STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:
-    """A line of Python source, with its text when the kernel was traced."""
+    """A line of Python source, with its text at the time the kernel was traced."""
 
     file: str
     line: int
@@ -41,12 +41,12 @@ class Operand:
 
     Attributes:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
-      shape: of the whole array; for scratch, of the buffer.
-      block_shape: of the block of one grid point, with None for a squeezed dimension; None without
-        a block (scratch, scalar prefetch).
-      index_map: jaxpr of the index map as text; None where there is no block.
-      memory_space: as the kernel asked for it, `default` where it left the choice to Pallas.
-      pipeline: what the kernel said of its buffering, as text; None for jax's default.
+      shape: shape of the whole array; for scratch, of the buffer.
+      block_shape: shape of the block at one grid point, with None for a squeezed dimension; None if
+        there is no block (scratch, scalar prefetch).
+      index_map: jaxpr of the index map as text; None if there is no block.
+      memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
+      pipeline: buffering requested by the kernel, as text; None for jax's default.
     """
 
     name: str
@@ -74,14 +74,14 @@ class Kernel:
 
     Attributes:
       name: jax's name of the kernel (`name=` of the call, else the Python function's name).
-      digest: 64 hex digits over the kernel itself, without its line numbers: two runs that trace
-        the same kernel at the same shapes agree on it.
+      digest: 64 hex digits over the kernel itself, without its line numbers; identical for two runs
+        that trace the same kernel at the same shapes.
       source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
       mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
-      chip: device kind that the Python code queried during tracing; None if it did not. Such a
-        kernel is, strictly, one for that chip.
+      chip: device kind that the Python code queried during tracing; None if it did not. Strictly,
+        such a kernel is specific to that chip.
     """
 
     name: str
@@ -111,7 +111,7 @@ class Target:
 
     Attributes:
       name: as users write it, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
-      topology: libtpu's name of it; None for the device of this host.
+      topology: libtpu's name for it; None for the device of this host.
       device_kind: jax's name of the chip, `TPU v5 lite`; None if only the device knows it.
       num_cores: TensorCores of one jax device (2 for megacore).
     """
@@ -128,13 +128,13 @@ class Pass:
     """A pass of the Mosaic compiler, with its result.
 
     Attributes:
-      number: the compiler's own, counted from 0.
+      number: the compiler's own number, counted from 0.
       size: bytes of the text after the pass.
-      sha256: of that text.
-      seconds: from the end of the previous pass to the end of this one, by the files' times.
+      sha256: hash of that text.
+      seconds: from the end of the previous pass to the end of this one, by file times.
       changed: whether the text differs from that of the previous pass.
       failed: whether the compiler stopped in this pass.
-      file: below the target's folder; None if nothing changed and no text is kept.
+      file: path below the target's folder; None if nothing changed and no text is kept.
     """
 
     number: int
@@ -149,30 +149,30 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a failure means: an entry of the catalogue, or that entry applied to one failure.
+    """Explanation of a failure: an entry of the catalogue, or that entry applied to one failure.
 
-    The fields from `pattern` on recognise failures; an explanation that belongs to a failure leaves
-    them empty.
+    The fields from `pattern` on are for recognising failures; they are empty in an explanation that
+    belongs to a failure.
 
     Attributes:
       id: short and stable across releases: `scoped-vmem-overflow`.
       cause, advice: a sentence each, without a full stop.
       title: what happened, in one line.
       code: XLA's error code, such as `E1001`, if it has one.
-      details: facts about this very failure, by lines: an allocation table, layouts, blocks that
-        would fit.
-      versions: a sentence on the releases of jax or libtpu concerned; empty for all.
-      targets: the chips concerned; empty for all.
-      kind: kind of the finding that such a failure amounts to.
+      details: lines of facts about this particular failure: an allocation table, layouts, blocks
+        that would fit.
+      versions: a sentence on the releases of jax or libtpu affected; empty for all.
+      targets: the chips affected; empty for all.
+      kind: kind of finding to report for such a failure.
       kinds: kinds of findings that this explains.
       links: documentation and discussions.
       pattern: regular expression searched for in the message; empty for entries that only
         findings refer to.
-      marks: texts of which every matching line contains at least one. A log is searched for these
+      marks: literal texts; every matching line contains at least one. A log is searched for these
         first; an entry without marks is tried on every line.
-      ambiguous: whether other programs print the same message; such an entry needs a word of
+      ambiguous: whether other programs print the same message; such an entry needs a mention of
         Pallas, Mosaic or a TPU nearby.
-      general: whether the entry applies only where no other does.
+      general: whether the entry applies only if no other does.
     """
 
     id: str
@@ -193,7 +193,7 @@ class Explanation:
 
     @property
     def name(self) -> str:
-        """`scoped-vmem-overflow (E1001)`."""
+        """Id and code: `scoped-vmem-overflow (E1001)`."""
         return f"{self.id} ({self.code})" if self.code else self.id
 
     def brief(self) -> list[str]:
@@ -201,7 +201,7 @@ class Explanation:
         return [f"{self.name}: {self.cause}", *self.details[-1:], f"try: {self.advice}"]
 
     def text(self) -> str:
-        """The whole explanation, as several lines."""
+        """The full explanation, on several lines."""
         lines = [
             f"{self.name}: {self.title}" if self.title else self.name,
             f"cause: {self.cause}",
@@ -219,9 +219,9 @@ class Failure:
 
     Attributes:
       stage: `lowering` (jax refused), `compile` (libtpu refused), `crash` (the compiler's process
-        died), `timeout` (it was stopped), `setup` (no compiler could be had).
+        died), `timeout` (it was stopped), `setup` (no compiler was available).
       type: the exception's class, or what ended the process (`SIGABRT`).
-      message: the compiler's own words, whole.
+      message: the compiler's full message, verbatim.
       last_pass: name of the last pass that left a file.
       source: the Python line that the failure names.
       explanation: cause and advice; None if neither the catalogue nor a plugin knows the failure.
@@ -247,7 +247,7 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """The first line that says something."""
+        """First non-empty line of the message, else the type."""
         lines = (line.strip() for line in self.message.splitlines())
         return next((line for line in lines if line), self.type)
 
@@ -275,10 +275,10 @@ class Compilation:
     """A kernel compiled for one target.
 
     Attributes:
-      key: 64 hex digits over kernel, source lines, target, versions and flags: with the same key,
-        compiling again would give the same result.
+      key: 64 hex digits over kernel, source lines, target, versions and flags; compiling again with
+        the same key would give the same result.
       flags: libtpu flags, in its own syntax.
-      switches: options by name that it was compiled with, such as `log_recorder`.
+      switches: names of the options it was compiled with, such as `log_recorder`.
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
@@ -319,10 +319,10 @@ class Witness:
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
-      index: the slice as one would write it: `x_ref[12:20, 0:128]`.
-      shape: of the operand, with its memory space: `float32[16, 128] in VMEM`.
+      index: the slice in source form: `x_ref[12:20, 0:128]`.
+      shape: shape of the operand, with its memory space: `float32[16, 128] in VMEM`.
       values: values at that place, by name.
-      other: the second side of a fault that has two.
+      other: the other line, for a fault with two sides.
     """
 
     source: SourceLine | None = None
@@ -342,17 +342,17 @@ class Witness:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault of a kernel; built by `findings/`, from what an engine witnessed.
+    """A fault of a kernel; built by `findings/` from what an engine witnessed.
 
     Attributes:
       kind: the fault: `OutOfBoundsRead`, `DataRace`.
       kernel: its name.
       message: what happened, with the operand, the index and the values.
       witness: facts about the first time it was seen.
-      engines: who found it: `tpu interpret`, `checks`; the surest first.
-      targets: for which chips, if it is not a fault on all of them.
-      count: how often it was seen.
-      consequences: findings that follow from this one, such as the death of a compiler.
+      engines: engines that found it, most certain first: `tpu interpret`, `checks`.
+      targets: chips affected, if the fault is not on all of them.
+      count: number of times it was seen.
+      consequences: findings that follow from this one, such as a compiler crash.
     """
 
     kind: Fault
@@ -405,8 +405,8 @@ class Gap:
 
     Attributes:
       kernel: its name; empty for a whole run.
-      engine: what was to judge it: a target, `checks`, `static`.
-      is_limit: whether the engine does not support such kernels, rather than having failed.
+      engine: what should have judged it: a target, `checks`, `static`.
+      is_limit: whether the engine does not support such kernels, as opposed to having failed.
     """
 
     kernel: str
@@ -421,7 +421,7 @@ class PrintRecord:
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
-      values: each as text; only the edges of large arrays.
+      values: each value as text; large arrays show only their edges.
     """
 
     kernel: str
@@ -466,7 +466,7 @@ class Dump:
         return all(compilation.ok for compilation in self.compilations)
 
     def compilation(self, target: str) -> Compilation:
-        """The compilation for `target`.
+        """Return the compilation for `target`.
 
         Raises:
           KeyError: there is none; the message lists the existing ones.

@@ -1,4 +1,4 @@
-"""Summaries, findings and prints as text; no engine, no terminal."""
+"""Plain-text rendering of summaries, findings and prints; no engine, no terminal."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from pallas_debug.model import Compilation, Dump, Failure, Finding, PrintRecord,
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 kernel`, `2 kernels`, `2 passes`."""
+    """Format a count and noun: `1 kernel`, `2 kernels`, `2 passes`."""
     if count == 1:
         return f"1 {noun}"
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """Text with every character escaped that a terminal may obey or hide, except those in `keep`.
+    """Escape every character that a terminal may interpret or hide, except those in `keep`.
 
     Escapes what Python does not call printable: 7-bit and 8-bit controls, direction marks,
     zero-width characters, lone surrogates, spaces other than U+0020.
@@ -29,7 +29,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 def one_line(name: str | os.PathLike[str]) -> str:
-    """A name or path to quote in a message, with newlines and tabs escaped too."""
+    """Escape a name or path for quoting in a message, including newlines and tabs."""
     return visible(os.fspath(name), keep="")
 
 
@@ -58,7 +58,7 @@ def _escaped(code: int) -> str:
 
 
 def relative(path: Path) -> str:
-    """A path relative to the working directory, if it is below it."""
+    """Shorten a path to one relative to the working directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -66,7 +66,7 @@ def relative(path: Path) -> str:
 
 
 def headline(failure: Failure, limit: int = 160) -> str:
-    """A failure in one line: the Python line if known, then the first line of the message."""
+    """Summarise a failure in one line: the Python line if known, then the message's first line."""
     line = failure.headline
     if len(line) > limit:
         line = line[: limit - 1] + "…"
@@ -107,7 +107,7 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
 
 
 def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
-    """A line per failure; failures in a row with the same explanation share it."""
+    """A line per failure; consecutive failures with the same explanation share it."""
     lines: list[str] = []
     before: list[str] = []
     for dump, compilation in failed:
@@ -121,14 +121,14 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 
 def explanation(failure: Failure | None) -> list[str]:
-    """The explanation of a failure in brief, indented; empty if its message says what to do."""
+    """Brief explanation of a failure, indented; empty if its message says what to do."""
     if failure is None or failure.explanation is None or failure.says_what_to_do:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
-    """The next command to run: `show` for the first failure, else `ls`."""
+    """Next command to run: `show` for the first failure, else `ls`."""
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
@@ -172,7 +172,7 @@ def _quoted(source: SourceLine) -> str:
 
 
 def print_text(record: PrintRecord) -> str:
-    """`rows.py:12 grid point (0, 1), loop iteration (3,): x = 2.5`."""
+    """Format a print: `rows.py:12 grid point (0, 1), loop iteration (3,): x = 2.5`."""
     where = []
     if record.source is not None:
         where.append(f"{PurePath(record.source.file).name}:{record.source.line}")

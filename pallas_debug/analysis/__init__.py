@@ -1,9 +1,9 @@
-"""Static analysis of a captured kernel: what is wrong, before anything runs.
+"""Static analysis of a captured kernel, before it runs.
 
-`analyze` reads a captured kernel: its index maps over the whole grid, its blocks against the tiles
-and the memory of the targets, and what its jaxpr does at which grid points. Findings are exact:
-what cannot be known for sure is not judged, and said by name. This room knows nothing of jax; what
-it sees of a kernel comes from `bridge`.
+`analyze` evaluates the index maps over the whole grid, checks blocks against the tile sizes and the
+memory of each target, and works out what the jaxpr does at which grid points. Findings are exact:
+what cannot be decided for certain is listed in `not_judged`. This package knows nothing of jax;
+`bridge` reads the kernel for it.
 """
 
 from pallas_debug.analysis.analyze import TIME_LIMIT as TIME_LIMIT

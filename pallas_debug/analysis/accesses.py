@@ -1,7 +1,7 @@
-"""What the kernel reads and writes: slices past the end, false hints, what nobody wrote before.
+"""Checks of reads and writes: out of bounds, false hints, uninitialised or unwritten memory.
 
-Only what is sure to happen is said: an access under a condition that is not known is left to the
-engines that run the kernel.
+Reports only what is certain to happen. An access under an unknown condition is left to the engines
+that run the kernel.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from pallas_debug.bridge.walk.index_maps import Block
 from pallas_debug.findings.wording import bounds, contents
 
 MAX_POINTS = 1 << 22
-"""Grid points that are looked at one by one."""
+"""Maximum number of grid points examined one by one."""
 
 NARROW = {"bfloat16": 8, "float16": 11}
-"""Floats with few bits of mantissa, that which is not stored included."""
+"""Mantissa bits of narrow floats, including the implicit leading bit."""
 
 LONG_SUM = 8
-"""Steps from which on a sum in such a float loses what matters."""
+"""Minimum number of terms at which a sum in such a float loses significant precision."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EventSpot:
-    """Where an event goes wrong first.
+    """The first place where an event goes wrong.
 
     Attributes:
-      spot: in the event's arrays: loops that were walked as a whole, then the grid.
+      spot: index into the event's arrays: axes of vectorised loops, then the grid.
     """
 
     spot: tuple[int, ...]
@@ -49,10 +49,10 @@ class EventSpot:
 
 
 def look(subject: Subject, revisited: frozenset[str]) -> Result:
-    """All of it.
+    """Run all checks of this module.
 
     Args:
-      revisited: outputs whose visits are wrong already; what they hold is not looked at.
+      revisited: outputs with a finding about their visits; their contents are not checked.
     """
     result = Result()
     for event in subject.walked.events:
@@ -76,9 +76,9 @@ def look(subject: Subject, revisited: frozenset[str]) -> Result:
 
 
 def first_spot(event: Event, bad: np.ndarray, rank: int) -> EventSpot:
-    """The first place at which an array of an event is true: by grid point, then by iteration."""
+    """Return the first true entry of an event's array, ordered by grid point, then by iteration."""
     spots = np.argwhere(bad)
-    loops = spots[:, : bad.ndim - rank][:, ::-1]  # the outermost first
+    loops = spots[:, : bad.ndim - rank][:, ::-1]  # outermost first
     keys = np.concatenate([spots[:, bad.ndim - rank :], loops], axis=1)
     first = int(np.lexsort(keys.T[::-1])[0]) if keys.shape[1] else 0
     spot = tuple(int(i) for i in spots[first])
@@ -90,7 +90,7 @@ def first_spot(event: Event, bad: np.ndarray, rank: int) -> EventSpot:
 
 
 def _bounds(subject: Subject, event: Event, view: View | None, what: str, result: Result) -> None:
-    """Whether each index of an access lies within what it indexes."""
+    """Check that each index of an access lies within the dimension it indexes."""
     for level, dims in enumerate(view.levels if view else ()):
         for number, dim in enumerate(dims):
             if dim.start is None or dim.size is None or dim.bound < 0:
@@ -141,7 +141,7 @@ def _outside(
 
 
 def _follows(dim: Dim, rank: int) -> Literal["loop", "grid"] | None:
-    """What the start of an index varies with: its leading axes are those of loops."""
+    """What the start of an index varies with. Axes in front of the grid's belong to loops."""
     shape = dim.start.shape if dim.start is not None else ()
     loops = len(shape) - rank
     if any(size > 1 for size in shape[: max(loops, 0)]):
@@ -183,7 +183,7 @@ def _hint(subject: Subject, event: Event, result: Result) -> None:
 
 
 def _check(subject: Subject, event: Event, result: Result) -> None:
-    """A user's own check of what is known: it fails."""
+    """Report a user's own check whose condition is known to fail."""
     if event.value is None or not (event.where & event.value).any():
         return
     bad = event.where & event.value
@@ -197,11 +197,11 @@ def _check(subject: Subject, event: Event, result: Result) -> None:
     result.findings.append(contents.debug_check_false(seen, points=subject.grid.points))
 
 
-# Padding.
+# Padding
 
 
 def _padding(subject: Subject, result: Result) -> None:
-    """Padding of a ragged last block that is summed up without a mask."""
+    """Report padding of a ragged last block that is reduced without a mask."""
     events = subject.walked.events
     reached = {
         event.number: ragged
@@ -210,7 +210,7 @@ def _padding(subject: Subject, result: Result) -> None:
     }
     for number, (block, dim, bad, read) in reached.items():
         event = events[number]
-        # Zero times a garbage integer is zero: one side of such a product needs no mask.
+        # Zero times a garbage integer is zero, so masking one side of such a product is enough.
         is_product = event.operation == "dot_general"
         if is_product and "int" in block.dtype and not {number - 1, number + 1} & reached.keys():
             continue
@@ -232,7 +232,7 @@ def _padding(subject: Subject, result: Result) -> None:
 
 
 def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray, Event] | None:
-    """The operand whose padding is reduced, along which dimension, where, and where it was read."""
+    """Operand whose padding is reduced, with its dimension, the points where, and the read."""
     for origin in event.origins:
         read = subject.walked.events[origin.event]
         block = _block_of(subject, read.view)
@@ -253,18 +253,17 @@ def _ragged(subject: Subject, event: Event) -> tuple[Block, int, np.ndarray, Eve
 
 
 def _block_of(subject: Subject, view: View | None) -> Block | None:
-    """The block behind a ref of the kernel."""
     if view is None or view.buffer.position is None:
         return None
     number = view.buffer.position - len(subject.grid.tables)
     return subject.grid.blocks[number] if 0 <= number < len(subject.grid.blocks) else None
 
 
-# Sums in narrow floats.
+# Sums in narrow floats
 
 
 def _sums(subject: Subject, result: Result) -> None:
-    """Buffers of few bits that are added to again and again."""
+    """Report narrow float buffers used as long-running accumulators."""
     events = subject.walked.events
     for event in events:
         if event.what != "write" or not event.certain or event.view is None:
@@ -307,7 +306,7 @@ def _is_own(subject: Subject, origin: Origin, buffer: int | None) -> bool:
 
 
 def _times(subject: Subject, event: Event) -> int:
-    """How often an event happens, all grid points and iterations together."""
+    """Number of times an event happens over all grid points and iterations."""
     sizes = subject.grid.sizes
     total = int(np.count_nonzero(event.where))
     shape = event.where.shape[event.where.ndim - len(sizes) :]
@@ -316,11 +315,11 @@ def _times(subject: Subject, event: Event) -> int:
     return total
 
 
-# What nobody wrote.
+# Unwritten and uninitialised memory
 
 
 def _unwritten(subject: Subject, revisited: frozenset[str], result: Result) -> None:
-    """Output blocks at whose grid points no store is reached."""
+    """Report output blocks for which no store is reached at any of their grid points."""
     grid = subject.grid
     if 0 in grid.sizes:
         return
@@ -374,7 +373,7 @@ def _never_written(
 
 
 def _output_buffers(subject: Subject) -> dict[int, int]:
-    """Numbers of the kernel's own refs that something was done to, by position."""
+    """Buffer numbers of the kernel's own refs that the kernel touches, by position."""
     return {
         view.buffer.position: view.buffer.number
         for event in subject.walked.events
@@ -384,7 +383,7 @@ def _output_buffers(subject: Subject) -> dict[int, int]:
 
 
 def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) -> None:
-    """Reads in front of every write, whose value is kept without having been selected from."""
+    """Report reads before the first write whose value is stored without a select in between."""
     events = subject.walked.events
     kept: dict[int, Event] = {}
     for event in events:
@@ -402,7 +401,7 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
             continue
         where = read.where
         while where.ndim > len(subject.grid.sizes):
-            where = where[0]  # the first iteration
+            where = where[0]  # first iteration
         bad = where & first & ~covered_by(subject, stores(subject, buffer.number, number))
         if not bad.any():
             continue
@@ -419,7 +418,7 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
 
 
 def _first_visits(subject: Subject, read: Event, revisited: frozenset[str]) -> np.ndarray | None:
-    """Grid points at which a buffer holds nothing of the kernel's yet; None where not known."""
+    """Grid points where the kernel has not yet written a buffer; None if that is unknown."""
     grid = subject.grid
     buffer = read.view.buffer if read.view else None
     if buffer is None or buffer.is_semaphore or grid.points > MAX_POINTS:

@@ -1,4 +1,4 @@
-"""All parts of the analysis, of one captured kernel."""
+"""Entry point of the static analysis: all checks of one captured kernel."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, Target
 
 TIME_LIMIT = 10.0
-"""Seconds for one kernel, after which what is left is not judged."""
+"""Maximum seconds per kernel; checks not done by then are listed in `not_judged`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Analysis:
-    """What is known of a kernel before it runs.
+    """What is known about a kernel before it runs.
 
     Attributes:
-      findings: what is wrong for sure.
-      not_judged: sentences that say what could not be looked at, and why.
-      memory: what it takes on each target, at least.
-      is_judged: whether anything was looked at; else `not_judged` says why nothing was.
+      findings: definite faults.
+      not_judged: sentences naming each thing that was not checked, and why.
+      memory: lower bound of memory use on each target.
+      is_judged: whether anything was checked; if not, `not_judged` gives the reason.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -51,13 +51,13 @@ def analyze(
     prefetch: Sequence[np.ndarray | None] | None = None,
     time_limit: float = TIME_LIMIT,
 ) -> Analysis:
-    """Look at a captured kernel without running it.
+    """Analyse a captured kernel without running it.
 
     Args:
-      captured: as the hook saw it.
-      targets: chips whose memory and dtypes it is held against; without any, neither is judged.
-      prefetch: what the scalar-prefetch operands hold, in their order, each or all None where that
-        is not known, and index maps that read it are not judged.
+      captured: the kernel as the hook captured it.
+      targets: chips to check memory and dtypes against; with none, neither is checked.
+      prefetch: values of the scalar-prefetch operands, in order; None where they are unknown, for
+        one operand or for all. Index maps that read an unknown operand are not judged.
       time_limit: seconds.
 
     Raises:
@@ -95,7 +95,7 @@ def analyze(
 def _tables(
     captured: Capture, prefetch: Sequence[np.ndarray | None] | None
 ) -> dict[int, np.ndarray]:
-    """The scalar prefetch that is known, by position."""
+    """Known scalar-prefetch values, by position."""
     if prefetch is None:
         return {}
     wanted = captured.kernel.of_kind("scalar_prefetch")

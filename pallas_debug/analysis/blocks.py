@@ -1,4 +1,4 @@
-"""Whether the index maps point at blocks that there are."""
+"""Bounds checks of index maps."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pallas_debug.findings.wording import bounds, unsupported
 
 
 def look(subject: Subject) -> Result:
-    """Blocks out of bounds, element offsets for block indices, 64-bit maps, empty operands."""
+    """Check for out-of-bounds blocks, element offsets, 64-bit index maps and empty operands."""
     result = Result()
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
         _dtypes(subject, block, result)
@@ -55,7 +55,7 @@ def _operand(subject: Subject, block: Block) -> Sighting:
 
 
 def _limits(dim: BlockDim) -> tuple[int, int] | None:
-    """The least and the largest that an index map may return; None where that is not known."""
+    """Smallest and largest value an index map may return; None if unknown."""
     if dim.bound < 0:
         return None
     if dim.kind == "blocked":
@@ -107,7 +107,7 @@ def _bounds(
 
 
 def _is_offset(dim: BlockDim, index: np.ndarray) -> bool:
-    """Whether these are the elements at which the array's blocks begin."""
+    """Whether the indices look like element offsets of the array's blocks."""
     if dim.kind != "blocked" or dim.size < 2 or index.size < 2:
         return False
     inside = (index >= 0) & (index < dim.bound)
@@ -115,7 +115,7 @@ def _is_offset(dim: BlockDim, index: np.ndarray) -> bool:
 
 
 def _table_reads(subject: Subject, block: Block, indices: Indices, result: Result) -> None:
-    """Scalar prefetch that the index map itself reads past its end."""
+    """Report scalar-prefetch tables that the index map itself reads past the end."""
     for event in indices.reads:
         view = event.view
         if event.what != "read" or not event.certain or view is None or not view.levels:

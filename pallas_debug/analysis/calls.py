@@ -1,7 +1,7 @@
-"""Where in the user's source a kernel is called, and where its arguments stand.
+"""Source locations of `pallas_call` calls and of their arguments.
 
-Reads the source as text, by `ast`: a spec that was assigned to a name in the same function is
-followed to that line. Nothing is imported or run.
+Parses the source with `ast`; nothing is imported or run. A spec assigned to a name in the same
+function resolves to the line of that assignment.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ _Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 class CallSite:
-    """The `pl.pallas_call(...)` among the lines that were on the way to a kernel.
+    """The `pl.pallas_call(...)` on the call stack that led to a kernel.
 
     Args:
-      calls: files and lines.
+      calls: files and lines of that stack.
     """
 
     def __init__(self, calls: Iterable[tuple[str, int]]) -> None:
@@ -30,7 +30,7 @@ class CallSite:
 
     @functools.cached_property
     def _found(self) -> tuple[str, ast.Call, _Function | None] | None:
-        """File, call and the function around it; None where there is not just one."""
+        """File, call and enclosing function; None unless exactly one call is found."""
         sites = {
             (file, call.lineno): (file, call, function)
             for file, line in self._calls
@@ -39,7 +39,7 @@ class CallSite:
         return next(iter(sites.values())) if len(sites) == 1 else None
 
     def holds(self, line: SourceLine) -> bool:
-        """Whether a line is of the function that makes the call; True where none was found."""
+        """Whether a line is in the function that makes the call; if none was found, any line is."""
         if self._found is None:
             return True
         file, _, function = self._found
@@ -48,7 +48,7 @@ class CallSite:
         return function.lineno <= line.line <= (function.end_lineno or function.lineno)
 
     def line(self, keyword: str | None = None, index: int = 0) -> SourceLine | None:
-        """The line of an argument, of its element where it is a list; of the call without one."""
+        """Line of an argument, or of its element if it is a list; of the call without `keyword`."""
         if self._found is None:
             return None
         file, call, function = self._found
@@ -78,7 +78,7 @@ def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
     calls = [node for node in ast.walk(here) if isinstance(node, ast.Call)]
     spanning = [c for c in calls if c.lineno <= line <= (c.end_lineno or c.lineno)]
     found = [c for c in spanning if _called(c) in _CALLEES]
-    if not found:  # `call = pl.pallas_call(...)`, and here `call(x)`
+    if not found:  # `call = pl.pallas_call(...)` earlier, `call(x)` here
         assigned = [
             _assigned(c.func.id, function) for c in spanning if isinstance(c.func, ast.Name)
         ]
@@ -87,7 +87,7 @@ def _calls_at(file: str, line: int) -> list[tuple[ast.Call, _Function | None]]:
 
 
 def _around(tree: ast.Module, line: int) -> _Function | None:
-    """The innermost function that holds a line."""
+    """The innermost function that contains a line."""
     functions = [
         node
         for node in ast.walk(tree)
@@ -102,7 +102,7 @@ def _called(call: ast.Call) -> str:
 
 
 def _argument(call: ast.Call, keyword: str, function: _Function | None) -> ast.expr | None:
-    """A keyword of the call, or of the grid spec that it is given."""
+    """A keyword argument of the call or of its `grid_spec`."""
     given = {k.arg: k.value for k in call.keywords}
     if keyword in given:
         return given[keyword]
@@ -115,7 +115,7 @@ def _argument(call: ast.Call, keyword: str, function: _Function | None) -> ast.e
 
 
 def _element(node: ast.expr, index: int, function: _Function | None) -> ast.expr:
-    """The element of a list, and of a name what was assigned to it in the same function."""
+    """Element `index` of a list, with names resolved within the function."""
     node = _resolved(node, function)
     if isinstance(node, (ast.List, ast.Tuple)) and index < len(node.elts):
         node = _resolved(node.elts[index], function)

@@ -1,7 +1,7 @@
-"""How much VMEM and SMEM a kernel takes on a target, before the compiler has spoken.
+"""Lower bound of a kernel's VMEM and SMEM use on each target, without compiling it.
 
-What is counted is certain: blocks with their buffers, scratch, scalar prefetch. What the compiler
-adds (spills, values that live in between) is not known here, so the sum is a lower bound.
+Counts only what is certain: blocks with their buffers, scratch, and scalar prefetch. What the
+compiler adds (spills, intermediate values) is unknown here.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pallas_debug.model import SourceLine, Target
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPart:
-    """What one operand takes.
+    """Memory used by one operand.
 
     Attributes:
-      shape: of one buffer, `float32[512, 4096]`.
-      buffers: how many there are of it.
-      bytes: of all of them, filled up to tiles.
+      shape: shape of one buffer, `float32[512, 4096]`.
+      buffers: number of buffers.
+      bytes: total of all buffers, padded to tiles.
     """
 
     operand: str
@@ -39,13 +39,13 @@ class MemoryPart:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryUse:
-    """What a kernel takes of a target's memory, at least.
+    """Lower bound of a kernel's memory use on one target.
 
     Attributes:
       vmem, smem: bytes; lower bounds.
-      vmem_limit: bytes that a kernel is given: what it asked for, else the compiler's default.
-      vmem_capacity, smem_capacity: bytes that there are.
-      parts: the largest first.
+      vmem_limit: bytes available to the kernel: what it asked for, else the compiler's default.
+      vmem_capacity, smem_capacity: bytes on the chip.
+      parts: largest first.
     """
 
     target: str
@@ -71,12 +71,12 @@ CHIPS = {
     "TPU v6 lite": _Chip(limit=32 * MIB, capacity=128 * MIB),
     "TPU7x": _Chip(limit=32 * MIB, capacity=64 * MIB),
 }
-"""By device kind, as libtpu 0.0.42 and 0.0.50 showed them: a kernel's share of VMEM unless it asks
-for another, the VMEM that there is, and the SMEM."""
+"""By device kind, as observed with libtpu 0.0.42 and 0.0.50: a kernel's default share of VMEM, and
+the chip's VMEM and SMEM."""
 
 
 def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[MemoryUse, ...]]:
-    """What the kernel takes on each target, and whether that is too much."""
+    """Compute memory use per target and report overflows."""
     result = Result()
     uses: list[MemoryUse] = []
     parts = sorted(_parts(subject), key=lambda part: -part.bytes)
@@ -142,7 +142,7 @@ def _block(subject: Subject, block: Block) -> MemoryPart | None:
     if block.space not in ("default", "vmem", "smem"):
         return None
     space = "smem" if block.space == "smem" else "vmem"
-    # The compiler keeps one buffer of a block that stays the same.
+    # The compiler keeps a single buffer for a block whose index never changes.
     dims = subject.indices[block.position].dims
     stays = dims is not None and all(dim.size == 0 or dim.min() == dim.max() for dim in dims)
     buffers = 1 if block.is_whole or stays else (block.buffers or 2)
@@ -159,7 +159,7 @@ def _block(subject: Subject, block: Block) -> MemoryPart | None:
 
 
 def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
-    """One finding for all targets on which the kernel is too large."""
+    """Report a VMEM overflow as one finding for all targets affected."""
     full = [use for use in uses if use.vmem > use.vmem_capacity]
     over = [use for use in uses if use.vmem > use.vmem_limit]
     if not over:
@@ -215,7 +215,7 @@ def _part(part: MemoryPart) -> tiles.Part:
 
 
 def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
-    """Where the size of an operand is said."""
+    """The source line that determines an operand's size."""
     for block in subject.grid.blocks:
         if block.name == part.operand and block.kind == part.kind:
             return subject.block_line(block)
@@ -227,9 +227,9 @@ def _line_of(subject: Subject, part: MemoryPart) -> SourceLine | None:
 
 
 def _fitting(subject: Subject, limit: int) -> str | None:
-    """Blocks with which the lower bound stays within the limit: `x_ref (256, 128)`, by commas.
+    """Suggest smaller blocks that keep the lower bound within the limit: `x_ref (256, 128)`, …
 
-    Empty where none would do, None where the scratch alone is too much.
+    Empty if no smaller blocks would fit, None if the scratch alone exceeds the limit.
     """
     fixed = sum(
         padded(s.shape, s.bits)
@@ -259,14 +259,14 @@ def _fitting(subject: Subject, limit: int) -> str | None:
         smaller = _halved(largest)
         if smaller is None:
             return ""
-        # Blocks of one shape stay so.
+        # Blocks that share a shape keep sharing it.
         shapes = {name: smaller if s == largest else s for name, s in shapes.items()}
     changed = [f"{name} {shape}" for name, shape in shapes.items() if shape != before[name]]
     return ", ".join(changed)
 
 
 def _halved(shape: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Half of a block along the first dimension that can be halved and keep whole tiles."""
+    """Halve a block along the first dimension where whole tiles remain."""
     for i, size in enumerate(shape):
         unit = {len(shape) - 1: LANES, len(shape) - 2: SUBLANES}.get(i, 1)
         if len(shape) == 1:

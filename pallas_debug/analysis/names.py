@@ -1,8 +1,9 @@
-"""Names of Pallas that the installed jax does not have, found in source without running it.
+"""Static search for Pallas names that the installed jax does not have.
 
-Reads files by `ast`, branches that nobody took included. Only names are looked at that are reached
-by an alias, as in `import jax.experimental.pallas as pl`, and only where nothing around them looks
-as if it minded: a `try`, a condition on a version or on `hasattr`, a name that is patched in.
+Parses files with `ast`, so branches that are never taken are covered too. Only names reached
+through an alias are checked, as in `import jax.experimental.pallas as pl`. A name is skipped if its
+surroundings suggest that its absence is handled: a `try`, a condition on a version or on `hasattr`,
+or a name that is patched in.
 """
 
 from __future__ import annotations
@@ -24,20 +25,20 @@ _IN_WORDS = {
     "swap": "read the ref, and write to it: ref[index] = value",
     "dot": "write jnp.dot",
 }
-"""What stands for a name of Pallas itself that took a ref, or was jax's own by another name."""
+"""Replacements for Pallas names whose substitute is not another name of Pallas."""
 
 _ASKS = ("version", "hasattr", "getattr", "find_spec")
-"""Words in code that finds out which jax it has."""
+"""Substrings that mark code as testing which jax is installed."""
 
 
 def look(file: str | Path, kernel: str, at: int | None = None) -> list[Finding]:
-    """Names that are not there, each line's once.
+    """Report missing names, each once per line.
 
     Args:
-      file: of Python source. What cannot be read or parsed has none.
-      kernel: what the findings are said to be of.
-      at: a line in a function: only what it is part of, and functions of the file that are named
-        there, and so on, are looked at. The whole file without.
+      file: Python source. A file that cannot be read or parsed yields no findings.
+      kernel: name of the kernel to put in the findings.
+      at: a line in a top-level statement: only that statement and the definitions it refers to,
+        directly or indirectly, are checked. None checks the whole file.
     """
     text = "".join(linecache.getlines(str(file)))
     try:
@@ -74,7 +75,7 @@ def _instead(module: str, name: str) -> str | None:
 
 
 class _Source:
-    """A file's aliases of Pallas, and what may guard their use."""
+    """A file's aliases of Pallas, and the guards around their uses."""
 
     def __init__(self, tree: ast.Module) -> None:
         self._tree = tree
@@ -89,7 +90,7 @@ class _Source:
             for node in ast.walk(tree)
             if isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
         }
-        # `setattr(pltpu, "X", …)`, `getattr(pltpu, "X", None)`: who spells a name minds about it.
+        # `setattr(pltpu, "X", …)`, `getattr(pltpu, "X", None)`: a quoted name counts as handled.
         self._spelled = {
             node.value
             for node in ast.walk(tree)
@@ -97,7 +98,7 @@ class _Source:
         }
 
     def parts(self, at: int | None) -> Iterator[ast.AST]:
-        """The tree; of a line the statement of the file around it, and those that it names."""
+        """The whole tree; given a line, its top-level statement and definitions it refers to."""
         if at is None:
             yield self._tree
             return
@@ -120,7 +121,7 @@ class _Source:
             waiting += [defined[name] for name in named & defined.keys()]
 
     def used(self, part: ast.AST) -> Iterator[tuple[str, str, ast.expr | ast.alias]]:
-        """Names of Pallas: the module, the name, and where it stands."""
+        """Yield uses of Pallas names: module, name and node."""
         for node in ast.walk(part):
             if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
                 module = self._aliases.get(node.value.id)
@@ -132,7 +133,7 @@ class _Source:
                         yield node.module or "", alias.name, alias
 
     def _find_aliases(self) -> dict[str, str]:
-        """Names that are a module of Pallas wherever they are used, and nothing else ever."""
+        """Names that only ever refer to one Pallas module."""
         found: dict[str, set[str]] = {}
         for node in ast.walk(self._tree):
             for name, module in _bound(node):
@@ -145,7 +146,7 @@ class _Source:
         }
 
     def is_guarded(self, node: ast.AST, name: str) -> bool:
-        """Whether something around a name, or about it, looks as if it minded which jax it is."""
+        """Whether the code around a name, or elsewhere in the file, may handle its absence."""
         if name in self._spelled or name in self._set:
             return True
         child: ast.AST | None = node
@@ -157,7 +158,7 @@ class _Source:
         return False
 
     def _guards(self, above: ast.AST, child: ast.AST) -> bool:
-        """Whether a statement may keep what is part of it from being reached."""
+        """Whether a statement may prevent its child from being reached."""
         match above:
             case ast.Try() | ast.TryStar():
                 return bool(above.handlers) and child not in above.finalbody
@@ -170,7 +171,7 @@ class _Source:
             case ast.match_case():
                 return True
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
-                # It asks somewhere: where it does not like the answer it may have left before.
+                # A version test anywhere in the function may have returned early.
                 tests = [n.test for n in ast.walk(above) if isinstance(n, (ast.If, ast.Assert))]
                 return any(map(self._asks, [*tests, *above.decorator_list]))
             case ast.Module():
@@ -183,9 +184,9 @@ class _Source:
         return False
 
     def _asks(self, test: ast.AST, deep: bool = True) -> bool:
-        """Whether a condition may be one on the jax that is installed.
+        """Whether a condition may depend on the installed jax.
 
-        What is imported or assigned elsewhere may hold the answer, and so may a function.
+        Follows assigned values and functions one level; any name imported from elsewhere counts.
         """
         for node in ast.walk(test):
             word = _word(node)
@@ -200,7 +201,7 @@ class _Source:
 
 
 def _words(node: ast.AST) -> set[str]:
-    """Names and attributes in a piece of code; `raise` where it raises."""
+    """Names and attributes in a piece of code, plus `raise` if it raises."""
     found = {_word(n) for n in ast.walk(node)}
     return found | ({"raise"} if any(isinstance(n, ast.Raise) for n in ast.walk(node)) else set())
 
@@ -217,7 +218,7 @@ def _first(node: ast.stmt) -> int:
 
 
 def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
-    """Names that an import binds, and the modules that they may be."""
+    """Names that an import binds, with the modules they may refer to."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             if alias.asname:
@@ -231,9 +232,9 @@ def _bound(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:
-    """Names from other modules that are no module of jax's or of the standard kind: flags, perhaps.
+    """Names imported from outside jax and a few common modules; these may be version flags.
 
-    `jax`, `jnp` and the like are asked for the word that follows them.
+    Names from `jax`, `jnp` and the like are not flags themselves: their attributes are checked.
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
@@ -248,7 +249,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _assignments(tree: ast.AST) -> dict[str, list[ast.AST]]:
-    """What is assigned to each name, anywhere in a file; parameters are assigned nothing known."""
+    """Values assigned to each name anywhere in a file; parameters get an empty list."""
     found: dict[str, list[ast.AST]] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign):
@@ -281,7 +282,7 @@ def _assignments(tree: ast.AST) -> dict[str, list[ast.AST]]:
 
 
 def _targets(target: ast.expr) -> Iterator[str]:
-    """Names that an assignment binds: not those of which an attribute or an entry is set."""
+    """Names that an assignment binds; targets of attribute and item assignments are left out."""
     for node in ast.walk(target):
         if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
             yield node.id

@@ -1,4 +1,4 @@
-"""Operations that jax's lowering or the compiler refuses, found by looking at each."""
+"""Operations that jax's lowering or the compiler rejects."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pallas_debug.model import Finding, Target
 _ACCESSES = ("get", "swap", "addupdate", "masked_load", "masked_swap")
 
 _NO_NARROW_MATMUL = {"TPU v4": ("int8", "uint8", "float8", "int4", "uint4")}
-"""Dtypes that a chip's matrix unit does not take, by device kind, by how they begin."""
+"""Prefixes of dtypes that a chip's matrix unit does not accept, by device kind."""
 
 
 def look(subject: Subject, targets: Sequence[Target]) -> Result:
-    """One finding for each line and kind."""
+    """Report each kind of problem once per line."""
     result = Result()
     said: set[tuple[object, ...]] = set()
 
@@ -64,7 +64,7 @@ def _of_operation(
 
 
 def _memory(seen: Sighting, operation: Equation) -> Finding | None:
-    """Loads and stores that the memory space of the ref does not take."""
+    """Loads and stores that the ref's memory space does not support."""
     if operation.name not in _ACCESSES or not operation.inputs[0].is_ref:
         return None
     ref = operation.inputs[0]
@@ -77,7 +77,7 @@ def _memory(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _rule(seen: Sighting, operation: Equation) -> Finding | None:
-    """Primitives that jax's lowering has no rule for, and uses of some that it refuses."""
+    """Primitives without a lowering rule, and unsupported uses of some that have one."""
     if operation.name == "check" and not operation.is_debug:
         return unsupported.unsupported_check(seen)
     if operation.stacked:
@@ -97,7 +97,7 @@ def _is_along_axis(operation: Equation) -> bool:
 
 
 def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
-    """float16, float iotas, casts that the TPU has not, a row of bools that becomes a column."""
+    """float16 loads, float iotas, unsupported casts, and bool rows reshaped into a column."""
     if operation.name == "get" and operation.inputs[0].dtype == "float16":
         return unsupported.float16_load(seen)
     if operation.name == "convert_element_type":
@@ -113,7 +113,7 @@ def _dtype(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> Finding | None:
-    """Products of dtypes that jax or a chip does not multiply."""
+    """Products of dtypes that jax or a chip cannot multiply."""
     if operation.name != "dot_general":
         return None
     dtypes = [value.dtype for value in operation.inputs[:2]]
@@ -129,7 +129,7 @@ def _matmul(seen: Sighting, operation: Equation, targets: Sequence[Target]) -> F
 
 
 def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
-    """Slices of lanes from an offset of which nobody says that it is a multiple of 128."""
+    """Lane slices whose start is not known to be a multiple of 128."""
     multiple = operation.lane_start
     if not multiple or multiple % LANES == 0 or operation.inputs[0].space != "vmem":
         return None
@@ -137,7 +137,7 @@ def _alignment(seen: Sighting, operation: Equation) -> Finding | None:
 
 
 def _partial_lanes(view: View | None) -> Dim | None:
-    """The last dimension where a copy takes a part of it that is no multiple of 128 lanes."""
+    """The last dimension, if a copy takes only part of it and not whole 128-lane tiles."""
     if view is None or not view.is_plain or len(view.levels) != 1 or len(view.buffer.shape) < 2:
         return None
     dim = view.levels[0][-1]

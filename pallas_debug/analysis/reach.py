@@ -1,4 +1,4 @@
-"""At which grid points a kernel may have written to a buffer, and where a core may begin."""
+"""Grid points at which a kernel may have written a buffer, or at which a core may start."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pallas_debug.bridge.walk.events import Event
 
 
 def stores(subject: Subject, buffer: int, before: int | None = None) -> list[Event]:
-    """What may write to a buffer, in the order of the program."""
+    """Events that may write to a buffer, in program order."""
     return [
         event
         for event in subject.walked.events[:before]
@@ -20,7 +20,7 @@ def stores(subject: Subject, buffer: int, before: int | None = None) -> list[Eve
 
 
 def covered_by(subject: Subject, events: list[Event]) -> np.ndarray:
-    """Grid points at which one of these may happen."""
+    """Grid points at which any of the events may happen."""
     rank = len(subject.grid.sizes)
     covered = np.zeros((1,) * rank, bool)
     for event in events:
@@ -32,7 +32,7 @@ def covered_by(subject: Subject, events: list[Event]) -> np.ndarray:
 
 
 def slice_starts(subject: Subject) -> np.ndarray:
-    """Grid points at which a core may begin: the first of all sequential dimensions."""
+    """Grid points at which a core may start: step 0 of every sequential dimension."""
     sizes = subject.grid.sizes
     starts = np.ones((1,) * len(sizes), bool)
     for d, (size, is_parallel) in enumerate(zip(sizes, subject.grid.parallel, strict=True)):

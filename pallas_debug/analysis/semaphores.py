@@ -1,7 +1,7 @@
-"""Whether semaphores come out even: copies and their waits, signals and theirs.
+"""Balance of semaphores: copies against their waits, signals against theirs.
 
-A semaphore is judged where everything that is done to it is known: at which grid points, by how
-much, and in which order. Copies count in bytes, as the hardware does.
+A semaphore is judged only if everything done to it is known: at which grid points, by how much, and
+in which order. Copies count in bytes, as on the hardware.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pallas_debug.findings.wording import order
 from pallas_debug.model import Finding
 
 MAX_STEPS = 1 << 22
-"""Events times grid points of one semaphore."""
+"""Maximum events times grid points of one semaphore."""
 
 MAX_ENTRIES = 64
-"""Of one array of semaphores."""
+"""Maximum entries of one semaphore array."""
 
 MAX_SIMULATED = 4000
-"""Events that are followed one by one to see which copies are under way."""
+"""Maximum events simulated one by one to track copies in flight."""
 
 _ACTS = ("dma_start", "dma_wait", "signal", "wait")
 
@@ -34,10 +34,10 @@ class _Counts:
     """Everything that is done to one array of semaphores.
 
     Attributes:
-      shape: grid that is looked at; dimensions on which nothing depends are cut to two.
-      change: by how much, `[events, points]`; zero where it does not happen.
-      entry: which of the semaphores.
-      times: how many grid points there are for each that is looked at.
+      shape: grid examined; a dimension that nothing depends on is cut to at most two steps.
+      change: increments, `[events, points]`; zero where an event does not happen.
+      entry: index of the semaphore within the array.
+      times: grid points represented by each point examined.
     """
 
     buffer: KernelRef
@@ -48,12 +48,12 @@ class _Counts:
     times: float
 
     def total(self, count: int) -> int:
-        """A sum over the whole grid, of one over the points that are looked at."""
+        """Scale a sum over the points examined up to the whole grid."""
         return round(count * self.times)
 
 
 def look(subject: Subject) -> Result:
-    """Copies without a wait, waits without a copy or signal, counts that are left over."""
+    """Report copies without a wait, waits without a copy or signal, and counts left over."""
     result = Result()
     buffers: dict[int, KernelRef] = {}
     for event in subject.walked.events:
@@ -86,7 +86,7 @@ def _semaphore(event: Event) -> View | None:
 
 
 def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
-    """What is done to a semaphore, or why that is not known."""
+    """Collect what is done to a semaphore; a string says why that is unknown."""
     if subject.walked.incomplete:
         return subject.walked.incomplete
     events = []
@@ -149,7 +149,7 @@ def _unknown(events: list[Event], buffer: KernelRef) -> str:
 
 
 def _entry(event: Event) -> np.ndarray | None:
-    """Which entry of an array of semaphores; None where it is not known, or there is no array."""
+    """Flat index into a semaphore array; None if it is unknown or the semaphore is not an array."""
     view = _semaphore(event)
     box = view.box if view is not None else None
     if box is None:
@@ -164,11 +164,10 @@ def _entry(event: Event) -> np.ndarray | None:
 
 
 def _judge(subject: Subject, counts: _Counts) -> Finding | None:
-    """The first thing that is wrong with a semaphore."""
     for entry in np.unique(counts.entry):
         change = np.where(counts.entry == entry, counts.change, 0)
         if counts.buffer.kind == "scoped":
-            count = np.cumsum(change, axis=0)  # anew at every grid point
+            count = np.cumsum(change, axis=0)  # starts over at every grid point
             low, last = count < 0, count[-1]
         else:
             flat = np.cumsum(change.T.ravel())
@@ -191,13 +190,13 @@ def _too_low(
     subject: Subject, counts: _Counts, change: np.ndarray, entry: int, event: int, point: int,
     below: int,
 ) -> Finding:  # fmt: skip
-    """A wait that takes its semaphore to `below`, which is less than zero."""
+    """Report a wait that takes its semaphore to `below`, a negative count."""
     act = counts.events[event]
     where = np.unravel_index(point, counts.shape) if counts.shape else ()
     needed = -int(change[event, point])
     is_copy = act.what == "dma_wait"
     raised = [e for i, e in enumerate(counts.events) if (change[i] > 0).any()]
-    # A start that comes later in the program does not count, but for that of an earlier grid point.
+    # A start that comes later in the program counts only if it is at an earlier grid point.
     before = (change[:, :point] > 0).any() or (change[:event, point] > 0).any()
     return order.deadlock(
         subject.sighting(
@@ -257,7 +256,7 @@ def _left_over(
 
 
 def _copied(start: Event) -> tuple[str, str]:
-    """Names of the source and the destination of a copy."""
+    """Names of the source and destination of a copy."""
     views = (start.other, start.view)
     source, destination = (view.buffer.name if view is not None else "?" for view in views)
     return source, destination
@@ -279,7 +278,7 @@ def _name(counts: _Counts, entry: int) -> str:
     return f"{counts.buffer.name}[{', '.join(str(int(i)) for i in index)}]"
 
 
-# Copies under way.
+# Copies in flight
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,7 +290,7 @@ class _Copy:
 
 
 def _under_way(subject: Subject, result: Result) -> None:
-    """Buffers that are touched while a copy still reads or writes them."""
+    """Report a buffer accessed while a copy still reads or writes it."""
     events = subject.walked.events
     starts = sum(event.what == "dma_start" for event in events)
     if not starts or len(events) > MAX_SIMULATED or not all(e.certain for e in events):
@@ -352,7 +351,7 @@ def _step(
 def _race(
     subject: Subject, event: Event, copy: _Copy, point: tuple[int, ...], holds: bool
 ) -> Finding:
-    """An access while a copy is under way; `holds`: it reads what another copy brought before."""
+    """Report an access during a copy; `holds`: it reads data that an earlier copy delivered."""
     buffer = event.view.buffer if event.view else None
     core = order.Access(writes=event.what == "write", grid_point=point)
     reads_it = buffer is not None and copy.target is not None and copy.target[0] == buffer.number
@@ -383,7 +382,7 @@ def _key(event: Event, point: tuple[int, ...]) -> tuple[int, int]:
 def _region(
     view: View | None, point: tuple[int, ...]
 ) -> tuple[int, tuple[tuple[int, int], ...]] | None:
-    """The part of a buffer that is touched, as a range of each dimension."""
+    """The part of a buffer that is accessed, as one range per dimension."""
     box = view.box if view is not None else None
     if box is None or view is None:
         return None

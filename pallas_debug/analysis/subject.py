@@ -1,4 +1,4 @@
-"""What all parts of the analysis look at: one captured kernel, read once."""
+"""Shared input of all static checks: one captured kernel, read once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Subject:
     Attributes:
       indices: where each block's index map points, by position.
       site: the call in the user's source.
-      deadline: of `time.monotonic`.
+      deadline: in terms of `time.monotonic`.
     """
 
     captured: Capture
@@ -41,11 +41,11 @@ class Subject:
 
     @property
     def is_late(self) -> bool:
-        """Whether the time limit is over."""
+        """Whether the time limit has passed."""
         return time.monotonic() > self.deadline
 
     def sighting(self, *, count: int = 1, targets: Sequence[str] = (), **witness: Any) -> Sighting:
-        """A fault of this kernel; at the kernel's first line if no other is given."""
+        """Build a sighting for this kernel; `source` defaults to the kernel's first line."""
         witness["source"] = witness.get("source") or self.captured.kernel.source
         return Sighting(
             kernel=self.name,
@@ -56,10 +56,10 @@ class Subject:
         )
 
     def block_line(self, block: Block) -> SourceLine | None:
-        """The line that says how an operand is cut into blocks.
+        """The line that determines an operand's blocks.
 
-        That of the index map where it stands in the function that calls the kernel, else that of
-        the operand's spec among the arguments of the call.
+        The index map's line if it is in the function that calls the kernel, else that of the
+        operand's spec among the arguments of the call.
         """
         group, index = self._spec(block)
         if block.source is not None and self.site.holds(block.source):
@@ -75,7 +75,7 @@ class Subject:
 
 @dataclass(kw_only=True)
 class Result:
-    """What a part of the analysis found, and what it could not judge."""
+    """Findings of one group of checks, and what it could not judge."""
 
     findings: list[Finding] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
@@ -85,7 +85,7 @@ def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
     """Read a captured kernel.
 
     Raises:
-      index_maps.NotReadable: there is nothing in it to look at beforehand.
+      index_maps.NotReadable: the kernel holds nothing that can be analysed statically.
     """
     grid = index_maps.grid(captured)
     empty = 0 in grid.sizes
@@ -102,9 +102,9 @@ def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -
 
 
 def first_point(bad: np.ndarray, sizes: Sequence[int]) -> tuple[int, ...]:
-    """The first grid point at which an array that broadcasts against the grid is true.
+    """First grid point at which an array that broadcasts against the grid is true.
 
-    Dimensions in front of the grid's are of loops: their first is taken.
+    Axes in front of the grid's belong to loops and are ignored.
     """
     rank = len(sizes)
     spots = np.argwhere(bad)
@@ -116,7 +116,7 @@ def first_point(bad: np.ndarray, sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def at(values: np.ndarray, spot: Sequence[int]) -> int:
-    """The entry of an array that broadcasts against a larger one, at a place of the larger one."""
+    """Look up a position of the full array in an array that broadcasts against it."""
     if values.ndim == 0:
         return int(values)
     last = spot[len(spot) - values.ndim :] if values.ndim <= len(spot) else spot
@@ -125,7 +125,7 @@ def at(values: np.ndarray, spot: Sequence[int]) -> int:
 
 
 def points_of(bad: np.ndarray, sizes: Sequence[int]) -> int:
-    """At how many grid points an array that broadcasts against the grid is true."""
+    """Number of grid points at which an array that broadcasts against the grid is true."""
     rank = len(sizes)
     if bad.ndim > rank:
         bad = np.asarray(bad.reshape(-1, *bad.shape[bad.ndim - rank :]).any(axis=0))

@@ -1,4 +1,4 @@
-"""Whether blocks fit the tiles of the TPU's memory, as jax's lowering and libtpu demand it."""
+"""Block shapes against the tiling rules of jax's lowering and libtpu."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pallas_debug.findings.wording.unsupported import SUBLANES as SUBLANES
 from pallas_debug.model import Finding
 
 NARROW_SINCE = (0, 0, 50)
-"""The libtpu from which on a block of 8-bit numbers may have fewer rows than a tile."""
+"""First libtpu that accepts blocks of 8-bit numbers with fewer rows than a tile."""
 
 
 def look(subject: Subject) -> Result:
-    """Blocks whose shape jax or libtpu refuses."""
+    """Report blocks whose shape jax or libtpu rejects."""
     result = Result()
     said = set()
     for block in subject.grid.blocks:
@@ -41,7 +41,6 @@ def _is_looked_at(block: Block) -> bool:
 
 
 def _problem(subject: Subject, block: Block) -> Finding | None:
-    """What is wrong with a block."""
     array = shape_text(block.dtype, block.shape)
     cut = tiles.Blocks(operand=block.name, shape=block.block_shape, array=array)
     seen = subject.sighting(
@@ -77,7 +76,7 @@ def _vector(seen: Sighting, cut: tiles.Blocks, block: Block) -> Finding | None:
 
 
 def _narrow(seen: Sighting, cut: tiles.Blocks, subject: Subject, block: Block) -> Finding | None:
-    """Older compilers want whole tiles of 8-bit numbers, of 32 rows."""
+    """Older compilers require whole tiles (32 rows) for 8-bit numbers."""
     rows = block.dims[-2]
     tile = SUBLANES * 32 // max(block.bits, 1)
     libtpu = subject.captured.kernel.versions.get("libtpu", "")
@@ -103,9 +102,9 @@ def _rounded(size: int, unit: int) -> int:
 
 
 def padded(block_shape: tuple[int, ...], bits: int) -> int:
-    """Bytes of a block in VMEM: its last two dimensions are filled up to tiles.
+    """Bytes of a block in VMEM, with its last two dimensions padded to tiles.
 
-    Rows are filled up to the next power of two, or to whole tiles: no layout takes less.
+    Rows are padded to the next power of two or to whole tiles, the least of any layout.
     """
     if not block_shape:
         return 4

@@ -1,7 +1,7 @@
-"""Which output blocks the grid visits, how often, and in which order.
+"""Order and coverage of the output blocks that the grid visits.
 
-A grid dimension that an index map does not depend on only repeats its blocks, so blocks are
-enumerated over the other dimensions alone.
+A grid dimension that an index map does not depend on only repeats blocks, so blocks are enumerated
+over the other dimensions alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pallas_debug.bridge.walk.index_maps import Block, BlockDim
 from pallas_debug.findings.wording import contents, order
 
 MAX_POINTS = 1 << 24
-"""That blocks are enumerated over."""
+"""Maximum grid points over which blocks are enumerated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,8 +26,8 @@ class _Visit:
     """Where an output's index map points.
 
     Attributes:
-      ids: number of the block, an array that broadcasts against the grid.
-      depends: grid dimensions, larger than 1, that it depends on.
+      ids: block numbers, as an array that broadcasts against the grid.
+      depends: grid dimensions larger than 1 that the block depends on.
       counts: blocks along each dimension of the array.
     """
 
@@ -38,7 +38,7 @@ class _Visit:
 
     @functools.cached_property
     def seen(self) -> np.ndarray | None:
-        """For each block, whether it is visited; None where there are too many."""
+        """For each block, whether it is visited; None if there are too many."""
         total = math.prod(self.counts)
         if total > 4 * MAX_POINTS:
             return None
@@ -48,12 +48,12 @@ class _Visit:
 
     @functools.cached_property
     def is_injective(self) -> bool:
-        """Whether no two steps of the dimensions that it depends on share a block."""
+        """Whether every step of the dimensions it depends on has a block of its own."""
         return self.seen is not None and int(np.count_nonzero(self.seen)) == self.ids.size
 
 
 def look(subject: Subject) -> Result:
-    """Outputs never written, left and come back to, and shared between parallel grid points."""
+    """Report outputs left unwritten, revisited, or shared between parallel grid points."""
     result = Result()
     if 0 in subject.grid.sizes:
         return result
@@ -71,7 +71,7 @@ def look(subject: Subject) -> Result:
 
 
 def block_ids(subject: Subject, block: Block) -> np.ndarray | None:
-    """The number of an operand's block, over the grid; None where it is not known for sure."""
+    """Block numbers of an operand over the grid; None if they are not known for certain."""
     dims = subject.indices[block.position].dims
     if dims is None or any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
         return None
@@ -92,14 +92,14 @@ def _count(dim: BlockDim) -> int:
 
 
 def _is_pipelined(block: Block) -> bool:
-    """Whether blocks of it travel with the grid; what stays in HBM is the kernel's own affair."""
+    """Whether blocks are pipelined with the grid; the kernel itself handles operands in HBM."""
     return block.space in ("default", "vmem", "smem") and 0 not in block.shape
 
 
 def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
     dims = subject.indices[block.position].dims
     if dims is None:
-        return None  # said where the index maps are looked at
+        return None  # reported by `blocks`
     if any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
         result.not_judged.append(
             f"the order in which the blocks of {block.name} are visited: they may overlap"
@@ -123,7 +123,7 @@ def _visit(subject: Subject, block: Block, result: Result) -> _Visit | None:
 
 
 def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
-    """Whether every block of the array is visited."""
+    """Check that every block of the array is visited."""
     seen, total = visit.seen, math.prod(visit.counts)
     if seen is None:
         result.not_judged.append(
@@ -154,9 +154,9 @@ def _coverage(subject: Subject, visit: _Visit, result: Result) -> None:
 
 
 def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
-    """The dimension of the grid, as its author counts, that ends too early for the array.
+    """Grid dimension, in the author's numbering, that ends too early for the array.
 
-    That is one whose program ids the index map passes on; None where there is none.
+    The index map passes its program id through. None if there is no such dimension.
     """
     dims = subject.indices[visit.block.position].dims or ()
     for index, count in zip(dims, visit.counts, strict=True):
@@ -168,7 +168,7 @@ def _rounded_down(subject: Subject, visit: _Visit) -> int | None:
 
 
 def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
-    """Whether grid points without an order write one block."""
+    """Report grid points without a defined order that write the same block."""
     grid = subject.grid
     parallel = [d for d, is_so in enumerate(grid.parallel) if is_so and grid.sizes[d] > 1]
     shared = [d for d in parallel if d not in visit.depends]
@@ -207,7 +207,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
 
 
 def _serves_as_scratch(subject: Subject, block: Block) -> bool:
-    """Whether an output is read, and written before that wherever a core may begin."""
+    """Whether an output is read, but always written first wherever a core may start."""
     position = len(subject.grid.tables) + block.position
     reads = [
         event
@@ -222,7 +222,7 @@ def _serves_as_scratch(subject: Subject, block: Block) -> bool:
 
 
 def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] | None:
-    """Two grid points with one block that differ in a parallel dimension."""
+    """Two grid points with the same block that differ in a parallel dimension."""
     if not parallel or visit.is_injective:
         return None
     shape = visit.ids.shape
@@ -242,11 +242,10 @@ def _sharing(visit: _Visit, parallel: list[int]) -> tuple[tuple[int, ...], ...] 
 
 
 def _order(subject: Subject, visit: _Visit, result: Result) -> None:
-    """Whether a block is left and come back to."""
+    """Report blocks that are left and revisited."""
     sizes = subject.grid.sizes
     innermost = max(visit.depends, default=-1)
-    # Dimensions that only repeat: inside of all others they stay on one block, and else two steps
-    # show what many would.
+    # Dimensions that only repeat stay on one block if innermost; elsewhere two steps are enough.
     shape = [
         (visit.ids.shape[d] if d in visit.depends else (min(size, 2) if d < innermost else 1))
         for d, size in enumerate(sizes)

@@ -1,4 +1,4 @@
-"""Checks of running kernels: parsing their names, and findings from their failures.
+"""Runtime checks of kernels: parsing check names, and turning failures into findings.
 
-Floor 2, above `bridge/`, which puts the checks into kernels and brings back what they say.
+Floor 2, above `bridge/`, which inserts the checks into kernels and returns their results.
 """

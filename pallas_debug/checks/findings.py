@@ -1,4 +1,4 @@
-"""Findings of what the checks of a kernel counted."""
+"""Findings from the failure counts of a kernel's checks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pallas_debug.model import Finding, Witness
 
 
 def findings(run: CheckedRun) -> tuple[Finding, ...]:
-    """One for each line and operand at which a check failed, the first to fail first."""
+    """Build one finding per line and operand where a check failed, in order of failure."""
     kept = [failure for failure in run.failures if _matters(failure, run)]
     found = [_FOUND[f.site.check](_sighting(run.kernel, f), f) for f in kept]
     if not kept:
@@ -23,11 +23,11 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
 
 
 def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
-    """A NaN that was read is a fault only where it is kept and comes of nothing else.
+    """Whether a failure is a fault. A NaN read counts only if it is kept and has no other origin.
 
-    Interpreters fill what was never written, and the padding of a ragged last block, with NaN. A
-    kernel may well read it and mask it, and padding it may even keep, in the padding of an output.
-    Inputs that hold NaN themselves prove nothing.
+    Interpreters fill memory that was never written, and the padding of a ragged last block, with
+    NaN. A kernel may well read this and mask it, and may even store padding into the padding of an
+    output. If inputs contain NaN themselves, nothing is proven.
     """
     if failure.site.check != "uninitialized":
         return True
@@ -36,15 +36,15 @@ def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
     unmasked = [f for f in run.failures if not _is_masked(f)]
     is_read = any(f.site.check == "uninitialized" and f.site.operation != "store" for f in unmasked)
     if is_read and _is_masked(failure):
-        return False  # what shows came from elsewhere
+        return False  # the NaN seen came from elsewhere
     possible = unmasked if is_read else run.failures
     earlier = (f for f in possible if f.order < failure.order)
     if any(f.site.check in ("nan", "uninitialized") for f in earlier):
         return False
     if run.outputs:
         return True
-    # What is left of it at the end may have been overwritten, with a wrong sum perhaps. A scratch
-    # buffer that is read, masked and written back proves nothing, nor does an output.
+    # The NaN may have been overwritten since, perhaps with a wrong sum. A scratch buffer that is
+    # read, masked and written back proves nothing, nor does an output.
     later = (f.site for f in run.failures if f.order > failure.order)
     return failure.site.operation == "scratch" and any(
         site.operation == "store" and site.operand != failure.site.operand for site in later
@@ -52,12 +52,12 @@ def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
 
 
 def _is_masked(failure: SiteFailure) -> bool:
-    """Whether what was read of an input went through a `where`."""
+    """Whether the value read from an input passed through a `where`."""
     return bool(failure.site.details.get("masked"))
 
 
 def _is_unwritten(run: CheckedRun) -> bool:
-    """Whether a NaN in an output can only be what the interpreter put there."""
+    """Whether a NaN in an output can only be the interpreter's own fill value."""
     sources = ("nan", "uninitialized")
     return not run.inputs and not any(f.site.check in sources for f in run.failures)
 

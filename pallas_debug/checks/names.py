@@ -1,4 +1,4 @@
-"""The checks by name, and as one writes a choice of them."""
+"""Check names, and parsing of a user's selection."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ ALL = "all"
 
 
 def parse(text: str | Iterable[str]) -> tuple[str, ...]:
-    """`"user,nan"`, `"all"`, or names, in the order in which they are listed in `CHECKS`.
+    """Parse `"user,nan"`, `"all"` or an iterable of names; results are in the order of `CHECKS`.
 
     Raises:
-      UsageError: a check that there is not.
+      UsageError: unknown check, or none named.
     """
     names = text.split(",") if isinstance(text, str) else list(text)
     names = [name.strip() for name in names if name.strip()]

@@ -1,6 +1,6 @@
-"""Collects what running kernels say: findings of all engines, and prints.
+"""Collector of what running kernels report: findings of all engines, and prints.
 
-Called from threads of the runtime, in the middle of a program: nothing may escape from here.
+Called from runtime threads in the middle of a program, so no exception may escape.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pallas_debug.guards import guarded, problem_of
 from pallas_debug.model import Finding, PrintRecord
 
 MAX_PRINTS = 10_000
-"""Of one test or session. A kernel that prints in each of a million grid points is cut there."""
+"""Maximum prints kept per test or session: a kernel may print at each of a million grid points."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Skip:
-    """A kernel that is not checked, or not all of it.
+    """A kernel that is not checked, or only partly.
 
     Attributes:
-      sentence: says so, and why.
+      sentence: message to the user, with the reason.
       partly: whether the rest of the kernel is checked.
-      is_fault: whether something went wrong, rather than that checks do not know such kernels.
+      is_fault: whether something failed, as opposed to an unsupported kind of kernel.
     """
 
     kernel: str
@@ -43,11 +43,11 @@ class RunObserver:
 
     Args:
       checks: names; empty for none.
-      prints: whether prints are collected.
-      found: is told of each finding when it is first seen.
-      printed: is told of each print that is kept.
-      skipped: is told once of each kernel that is not checked, or not all of it, and why.
-      report: is given what `found`, `printed` or `skipped` raise, which goes no further.
+      prints: whether to collect prints.
+      found: called with each finding when it is first seen.
+      printed: called with each print that is kept.
+      skipped: called once for each kernel that is not checked, or only partly, and the reason.
+      report: called with exceptions raised by `found`, `printed` or `skipped`, which go no further.
     """
 
     def __init__(
@@ -74,12 +74,12 @@ class RunObserver:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """What was found since the last `clear`, the first first."""
+        """Findings since the last `clear()`, oldest first."""
         return self._collector.findings
 
     @property
     def records(self) -> tuple[PrintRecord, ...]:
-        """What was printed since the last `clear`; says at its end how much was cut."""
+        """Prints since the last `clear()`; a final record gives the number cut."""
         with self._lock:
             records = tuple(self._printed)
             if not self._cut:
@@ -88,14 +88,14 @@ class RunObserver:
             return (*records, PrintRecord(kernel=records[-1].kernel, text=text))
 
     def clear(self) -> None:
-        """Begin anew, as the next test does."""
+        """Discard findings and prints, before the next test."""
         self._collector.clear()
         with self._lock:
             self._printed.clear()
             self._cut = 0
 
     def checked(self, run: CheckedRun) -> None:
-        """A kernel with checks was run."""
+        """Collect the findings of a kernel that ran with checks."""
         try:
             found = findings.findings(run)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
@@ -105,14 +105,14 @@ class RunObserver:
         self.found(*found)
 
     def found(self, *findings: Finding) -> None:
-        """Collect what one run of a kernel found, and tell of what is new."""
+        """Collect the findings of one run of a kernel, and report the new ones."""
         for finding in self._collector.add(*findings):
             kernel = finding.kernel
             with guarded("report", f"telling of a finding in kernel `{kernel}`", self._report):
                 self._tell_found(finding)
 
     def printed(self, record: PrintRecord) -> None:
-        """A kernel printed."""
+        """Keep and report a print, up to `MAX_PRINTS`."""
         with self._lock:
             if len(self._printed) >= MAX_PRINTS:
                 self._cut += 1
@@ -124,7 +124,7 @@ class RunObserver:
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
     ) -> None:
-        """Note a kernel that is not fully checked; a no-op where no checks are asked for."""
+        """Record a kernel that is not fully checked; without checks, only faults are reported."""
         if not self.checks:
             if is_fault:
                 self._report(InternalError(f"{reason}.", boundary="hook"))

@@ -1,1 +1,1 @@
-"""Faults: their names, and what is said of each."""
+"""Fault kinds, and the messages about them."""

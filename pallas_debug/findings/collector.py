@@ -1,4 +1,4 @@
-"""Dedupe and count findings, and merge what several engines say of one fault.
+"""Deduplication, counting and merging of findings.
 
 The only place that decides whether two findings are the same fault.
 """
@@ -16,12 +16,12 @@ Key = tuple[Fault, str, tuple[str, int] | None, str | None]
 
 
 def key(finding: Finding) -> Key:
-    """Identity of the fault that one engine sees: kind, kernel, line and operand."""
+    """Identity of a fault as one engine sees it: kind, kernel, line and operand."""
     return finding.kind, finding.kernel, finding.witness.line, finding.operand
 
 
 class Collector:
-    """Findings in the order in which they were first seen, each fault once. Thread-safe."""
+    """Findings in the order first seen, each fault once. Thread-safe."""
 
     def __init__(self, findings: Iterable[Finding] = ()) -> None:
         self._lock = threading.Lock()
@@ -34,10 +34,10 @@ class Collector:
             return tuple(self._findings.values())
 
     def add(self, *findings: Finding) -> list[Finding]:
-        """Add the findings of one run of a kernel; return those that are new.
+        """Add the findings of one run of a kernel; return the new ones.
 
-        The count of a known fault grows by that of the run. Within a run the largest counts: one
-        line of Python is often several operations (`a // b` is a division and a remainder).
+        The count of a known fault grows by the run's count, which is the maximum within the run:
+        one line of Python is often several operations (`a // b` is a division and a remainder).
         """
         run: dict[Key, Finding] = {}
         for finding in findings:
@@ -63,14 +63,14 @@ class Collector:
 def merged(
     findings: Iterable[Finding], starts: Collection[SourceLine | None] = ()
 ) -> tuple[Finding, ...]:
-    """Each fault once, however many engines found it; the worst first.
+    """Merge the findings of several engines, so that each fault is reported once; worst first.
 
-    Message, witness, cause and advice are those of the engine that is surest of the fault.
+    Message, witness, cause and advice come from the engine most certain of the fault.
 
     Args:
-      findings: of several engines.
-      starts: first lines of the kernels. An engine that names such a line knows no better one:
-        that of another engine is preferred.
+      findings: findings of several engines.
+      starts: first lines of the kernels. An engine that names such a line knows no better one, so
+        another engine's line is preferred.
     """
     begins = {(line.file, line.line) for line in starts if line is not None}
     kept: list[Finding] = []
@@ -85,14 +85,14 @@ def merged(
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
-    """Whether findings of two engines, or for two targets, are of one fault."""
+    """Whether two findings, by two engines or for two targets, are the same fault."""
     if (a.kind, a.kernel) != (b.kind, b.kernel):
         return False
     engines = (*a.engines[:1], *b.engines[:1])
     if set(engines) == {"static", "compile"}:
         return True  # the compiler stops at the first, and often names the line of the call
     if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
-        return a.grid_point == b.grid_point  # a check names the first that was read, masked or not
+        return a.grid_point == b.grid_point  # a check names the first one read, masked or not
     here, there = a.witness.line, b.witness.line
     if len(set(engines)) == 1 and None not in (here, there):
         return key(a) == key(b)
@@ -102,12 +102,12 @@ def _is_same(a: Finding, b: Finding) -> bool:
 
 
 def _base(operand: str) -> str:
-    """The operand without the index that some engines add: `sem` of `sem[0]`."""
+    """Strip the index that some engines add: `sem` for `sem[0]`."""
     return operand.partition("[")[0]
 
 
 def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]]) -> Finding:
-    """The first finding, completed by what only the other knows."""
+    """Complete the first finding with what only the other knows."""
     a, b = first.witness, other.witness
     prefer_other = b.source is not None and (a.source is None or a.line in begins)
     witness = replace(
@@ -127,9 +127,9 @@ def _joined(first: Finding, other: Finding, begins: Collection[tuple[str, int]])
 
 
 def _with_consequences(findings: list[Finding]) -> list[Finding]:
-    """Attach failures that nothing classifies to what the static analysis found there.
+    """Attach unclassified failures to the static finding that explains them.
 
-    Such as the death of a compiler: to the construct that it was to refuse.
+    For example, a compiler crash to the construct that it should have rejected.
     """
     left = [finding for finding in findings if finding.kind in _UNCLASSIFIED]
     kept = []
@@ -168,12 +168,12 @@ def _follows(failure: Finding, cause: Finding) -> bool:
 
 
 def _by_sureness(finding: Finding) -> int:
-    """Position of the engine among those that see the fault, the surest first."""
+    """Rank of the most certain of its engines for this kind of fault."""
     judges = [str(name) for name in finding.kind.judges]
     return min((judges.index(e) for e in finding.engines if e in judges), default=len(judges))
 
 
 def _by_severity(finding: Finding) -> tuple[bool, Severity]:
-    """Sort key: first what kept the kernel from being compiled."""
+    """Sort key: findings that prevented compilation come first."""
     stopped = not {"trace", "compile"}.isdisjoint(finding.engines)
     return not stopped, finding.kind.severity

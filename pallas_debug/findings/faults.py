@@ -1,7 +1,7 @@
-"""Every kind of fault: its name, how bad it is, which engines see it and how sure they are.
+"""Fault kinds: name, severity, and which engines detect each with what certainty.
 
-The names are public: findings, JSON, suppressions and `expect_finding` use them. Imports nothing of
-this package, so that `model.py` can use it.
+The names are public: findings, JSON, suppressions and `expect_finding` use them. Imports nothing
+from this package, so that `model.py` can use it.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ libtpu, checks in an interpreted kernel, TPU interpret mode, the rules for `debu
 
 
 class Severity(IntEnum):
-    """How bad a fault is, the worst first."""
+    """Severity of a fault, worst first."""
 
     UNSUPPORTED = 0
-    """A construct that the compiler refuses, or dies of."""
+    """The compiler rejects a construct or crashes on it."""
     REFUSED = 1
     """No executable for another reason: an invalid call, not enough memory."""
     STOPS = 2
-    """The compiler or the program never finishes."""
+    """The compiler crashes, or the program never finishes."""
     BOUNDS = 3
     """Memory outside the operand is read or written."""
     ORDER = 4
     """The result depends on an order that nothing guarantees."""
     UNDEFINED = 5
-    """Memory is used that nothing has written."""
+    """Uninitialised memory is used."""
     VALUES = 6
     """A value is wrong or not finite."""
     MINOR = 7
@@ -37,7 +37,7 @@ class Severity(IntEnum):
 
 
 class Sure(StrEnum):
-    """How an engine knows of a fault."""
+    """How certain an engine is of a fault."""
 
     PROVED = "proved"
     """It happens in every run with these shapes and tables."""
@@ -46,7 +46,7 @@ class Sure(StrEnum):
     INFERRED = "inferred"
     """It follows from what happened; the line may be that of a consequence."""
     REFUSED = "refused"
-    """jax or the compiler says so."""
+    """jax or the compiler reports it."""
 
 
 _PROVED: dict[Judge, Sure] = {"static": Sure.PROVED}
@@ -59,11 +59,11 @@ _WITNESSED = _CHECKED | _INTERPRETED | _PROVED
 
 
 class Fault(StrEnum):
-    """What is wrong with a kernel.
+    """A kind of fault in a kernel.
 
     Attributes:
       severity: how bad it is.
-      judges: engines that see it, the one whose witness says most first, and how each knows.
+      judges: engines that detect it and how certain each is, the most informative witness first.
       summary: what happens, in one line.
     """
 
@@ -82,10 +82,10 @@ class Fault(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> Fault | None:
-        """A fault by a name that it had in records of schema 1."""
+        """Look up a fault by a name from records of schema 1."""
         return FORMER.get(value) if isinstance(value, str) else None
 
-    # What keeps a kernel from being compiled.
+    # Faults that prevent compilation
     UNSUPPORTED_PRIMITIVE = (
         *("UnsupportedPrimitive", Severity.UNSUPPORTED, _UNSUPPORTED),
         "an operation has no lowering for the TPU",
@@ -203,7 +203,7 @@ class Fault(StrEnum):
         "the compiler's process died",
     )
 
-    # What goes wrong while a kernel runs.
+    # Faults while a kernel runs
     DEADLOCK = (
         *("Deadlock", Severity.STOPS, _INTERPRETED | _PROVED),
         "a wait never ends",
@@ -300,11 +300,11 @@ FORMER: dict[str, Fault] = {
     "UninitializedScratch": Fault.UNINITIALIZED_READ,
     "VmemCapacity": Fault.VMEM_OVERFLOW,
 }
-"""Names in records of schema 1 and in files of suppressions older than that; never written."""
+"""Names in records of schema 1 and in older suppression files; never written."""
 
 _BY_NAME = {str(fault): fault for fault in Fault} | FORMER
 
 
 def named(name: str) -> Fault | None:
-    """The fault of that name, or of that former name; None for an unknown one."""
+    """Return the fault with this name or former name; None if unknown."""
     return _BY_NAME.get(name)

@@ -1,4 +1,4 @@
-"""A fault as an engine sees it, made into a finding: the only place where findings are created."""
+"""Sightings: faults as engines see them, and the only place that creates findings."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pallas_debug.model import Finding, Witness
 
 
 class Wording(NamedTuple):
-    """What a finding says. Without a cause or advice, it has those of the explanations."""
+    """Text of a finding. An explanation fills in a missing cause or advice."""
 
     message: str
     cause: str | None = None
@@ -20,7 +20,7 @@ class Wording(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Sighting:
-    """What an engine knows of a fault, besides the facts of its kind."""
+    """What an engine knows about a fault, apart from the facts of its kind."""
 
     kernel: str
     engine: Judge
@@ -29,11 +29,11 @@ class Sighting:
     targets: tuple[str, ...] = ()
 
     def at(self, **facts: Any) -> Sighting:
-        """The sighting with other facts in its witness."""
+        """Return a copy with some facts of the witness replaced."""
         return replace(self, witness=replace(self.witness, **facts))
 
     def found(self, kind: Fault, wording: Wording) -> Finding:
-        """The finding, with an explanation where the wording has none."""
+        """Create the finding, with an explanation if the wording lacks a cause or advice."""
         finding = Finding(
             kind=kind,
             kernel=self.kernel,

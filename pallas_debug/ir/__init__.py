@@ -1,1 +1,1 @@
-"""Compiler text: operations, locations, normal form, diff, search."""
+"""Compiler text: operations, locations, normal forms, diff and search."""

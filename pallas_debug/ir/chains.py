@@ -1,7 +1,7 @@
-"""Resolve a location in a module to its chain of Python lines, through aliases.
+"""Chains of Python lines behind a module's locations, resolved through aliases.
 
-jax names a location twice: after the operation or the stack of names (`"mul:"(…)`), and around
-the file after the Python function. The name next to the file is the function's.
+jax names a location twice: on the outside after the operation or name stack (`"mul:"(…)`), and
+around the file after the Python function. The name next to the file is the function's.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ _DEEPEST = 200
 
 
 class Chains:
-    """The aliases of a module, resolved lazily."""
+    """Lazily resolved location aliases of a module."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._bodies = dict(_aliases(lines))
         self._known: dict[tuple[str, str | None], tuple[SourceLine, ...]] = {}
 
     def resolve(self, body: str) -> tuple[SourceLine, ...]:
-        """The Python lines of the body of `loc(…)`, callee first."""
+        """Return the Python lines in the body of a `loc(…)`, callee first."""
         return self._resolve(body, None, ())
 
     def without_aliases(self, body: str) -> str:
-        """The location with aliases expanded, comparable across modules."""
+        """Expand a location's aliases, so that it can be compared across modules."""
         return self._expanded(body, ())
 
     def _resolve(

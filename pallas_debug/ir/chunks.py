@@ -1,6 +1,6 @@
-"""What a search does to every byte: count newlines and find literal text.
+"""Inner loops of search: newline counting and literal matching over raw bytes.
 
-StringZilla does both in the widest registers that the processor has. Over 200 MB `bytes.count`
+Both use StringZilla, which picks the widest SIMD registers available. Over 200 MB, `bytes.count`
 takes six times as long to count the newlines, and RE2 four times to count a frequent word.
 """
 
@@ -18,17 +18,17 @@ _count: Callable[[bytes | bytearray, bytes, int, int], int] = stringzilla.count
 
 
 def newlines(data: bytes | bytearray, stop: int, start: int = 0) -> int:
-    """Number of newlines from `start` to before `stop`."""
+    """Count newlines in `data[start:stop]`."""
     return _count(data, _NEWLINE, start, stop)
 
 
 def lines(
     data: bytes | bytearray, stop: int, places: list[int], line: int
 ) -> Iterator[tuple[int, int, int]]:
-    """For each place the number of its line, and where that begins and ends.
+    """Yield line number, begin and end of the line that holds each place.
 
     Args:
-      places: in ascending order.
+      places: positions in ascending order.
       line: number of the first line of `data`.
     """
     position = 0
@@ -40,11 +40,11 @@ def lines(
 
 
 class Literal:
-    """Finds text in chunks: where it first occurs in each line that has it.
+    """Literal matcher that yields the first occurrence in each line of a chunk.
 
     Args:
-      needle: without newlines; in lower case if it folds.
-      folds: whether ASCII letters of either case are alike.
+      needle: text without newlines; in lower case if `folds`.
+      folds: whether to ignore ASCII case.
     """
 
     def __init__(self, needle: bytes, *, folds: bool) -> None:
@@ -63,8 +63,8 @@ class Literal:
             at = _find(seen, self._needle, end, stop)
 
     def _lower(self, data: bytes | bytearray, size: int) -> bytearray:
-        """The first `size` bytes in lower case, then arbitrary ones. Overwritten by each call."""
-        lowered = self._lowered  # allocating for each chunk would take longer than the rest
+        """Shared buffer with the first `size` bytes in lower case; the rest is undefined."""
+        lowered = self._lowered  # allocating one per chunk would take longer than the search
         if len(lowered) < size:
             lowered.extend(bytes(size - len(lowered)))
         with memoryview(lowered) as to, memoryview(data) as source:

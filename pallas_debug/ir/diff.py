@@ -1,10 +1,9 @@
 """Diff of two texts: changed lines, changed words within them, counts of operations.
 
-Lines are matched by `patiencediff`, which anchors on lines that occur once on each side. If the
-numbers of values are ignored, few lines do, so lines are first matched by what they compute: a line
-together with the lines that define its operands, and those that define theirs. Gaps between such
-anchors are matched by the lines themselves. A matched line with other operands than before is
-still a change.
+`patiencediff` matches lines, anchored on lines that occur once on each side. With value numbers
+ignored, few lines are unique, so lines are first matched by what they compute: a line together with
+the lines that define its operands, and those that define theirs. Gaps between these anchors are
+matched by the lines alone. A matched line whose operands differ is still a change.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ Tag = Literal["equal", "replace", "delete", "insert"]
 CONTEXT = 3
 
 _HEAD = 1000
-"""Characters of each of the first lines that determine what a text is."""
+"""Characters of each of the first lines used to guess the kind of text."""
 
 _MANY_WORDS = 1500
 _FEW_PAIRS = 10_000
@@ -38,7 +37,7 @@ _WORDS = re.compile(r"[%#@$]?[\w.$-]+|\s+|.", re.DOTALL)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
-    """Lines of the old text and the lines of the new one that replace them."""
+    """Lines of the old text and the lines of the new text that replace them."""
 
     tag: Tag
     old: range
@@ -47,7 +46,7 @@ class Change:
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One text of a diff: the compared lines, and their numbers (from 0) in the text."""
+    """One text of a diff: the compared lines, and their line numbers (from 0) in the full text."""
 
     lines: Sequence[str]
     numbers: Sequence[int]
@@ -57,7 +56,7 @@ class Side:
 class Diff:
     """All changes from one text to another, in order; they cover every compared line.
 
-    Ranges in `changes` are positions in `old.lines` and `new.lines`.
+    Ranges in `changes` index `old.lines` and `new.lines`.
     """
 
     old: Side
@@ -78,7 +77,7 @@ class Diff:
         return sum(len(c.new) for c in self.changes if c.tag != "equal")
 
     def hunks(self, context: int = CONTEXT) -> Iterator[tuple[Change, ...]]:
-        """Groups of nearby changes, with lines of context around them."""
+        """Group nearby changes, with lines of context around them."""
         hunk: list[Change] = []
         for position, change in enumerate(self.changes):
             if change.tag != "equal":
@@ -98,10 +97,10 @@ class Diff:
     def pairs(
         self, change: Change, budget: Budget | None = None
     ) -> list[tuple[int | None, int | None]]:
-        """For a split view: the lines of a change side by side; None opposite an unmatched one.
+        """Pair the lines of a change for a split view, with None opposite an unmatched line.
 
         Args:
-          budget: shared by callers that ask for the pairs of many changes.
+          budget: budget to share among calls for many changes.
         """
         if len(change.old) == len(change.new):
             return list(zip(change.old, change.new, strict=True))
@@ -120,11 +119,11 @@ class Diff:
         return found
 
     def place(self, hunk: Sequence[Change]) -> str:
-        """Header of a hunk, with line numbers of the whole texts: `@@ -3,7 +3,9 @@`."""
+        """Hunk header with line numbers of the full texts: `@@ -3,7 +3,9 @@`."""
         return f"@@ -{_place(self.old, hunk, 'old')} +{_place(self.new, hunk, 'new')} @@"
 
     def unified(self, old: str, new: str, context: int = CONTEXT) -> Iterator[str]:
-        """Lines as `diff -u` prints them, with line numbers of the whole texts."""
+        """Yield lines as `diff -u` prints them, with line numbers of the full texts."""
         for number, hunk in enumerate(self.hunks(context)):
             if number == 0:
                 yield f"--- {old}"
@@ -146,13 +145,13 @@ class Summary:
 
     @property
     def changed(self) -> dict[str, tuple[int, int]]:
-        """The operations whose counts differ, the greatest change first."""
+        """Operations whose counts differ, greatest change first."""
         rows = [(name, pair) for name, pair in self.counts.items() if pair[0] != pair[1]]
         return dict(sorted(rows, key=lambda row: (-abs(row[1][1] - row[1][0]), row[0])))
 
 
 def summary(old: Module, new: Module) -> Summary:
-    """Counts of the operations of two modules."""
+    """Count the operations of two modules."""
     names = sorted(old.counts.keys() | new.counts.keys())
     return Summary(counts={n: (old.counts[n], new.counts[n]) for n in names})
 
@@ -165,12 +164,12 @@ def diff(
     kind: Kind | None = None,
     tick: Callable[[], None] = lambda: None,
 ) -> Diff:
-    """The changes from `old` to `new`, both lines without newlines.
+    """Compute the changes from `old` to `new`, given as lines without newlines.
 
     Args:
-      ignore: noise that is not a change. Lines of nothing but noise are left out.
+      ignore: noise that does not count as a change. Lines that are only noise are left out.
       kind: kind of both texts; guessed from `new` by default.
-      tick: called between steps; an exception from it ends the work.
+      tick: called between steps; raise from it to cancel.
     """
     kind = kind or guess_kind("\n".join(line[:_HEAD] for line in new[:60]))
     if not ignore:
@@ -183,9 +182,9 @@ def diff(
 
 
 def words(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
-    """Where two lines differ: spans of characters in the old and the new one.
+    """Character spans in which two lines differ, for the old and the new line.
 
-    In lines longer than `LONG`, one span from the first difference to the last.
+    Lines longer than `LONG` get one span, from the first difference to the last.
     """
     if max(len(old), len(new)) > LONG:
         return _middle(old, new)
@@ -216,7 +215,7 @@ def _middle(old: str, new: str) -> tuple[list[tuple[int, int]], list[tuple[int, 
 
 
 def _begin_alike(a: str, b: str) -> int:
-    """Length of the common prefix of two texts."""
+    """Length of the common prefix of two texts, by bisection."""
     known, most = 0, min(len(a), len(b))
     while known < most:
         middle = (known + most + 1) // 2
@@ -228,7 +227,7 @@ def _begin_alike(a: str, b: str) -> int:
 
 
 def _word_opcodes(a: list[str], b: list[str]) -> list[tuple[str, int, int, int, int]]:
-    """Opcodes over words. The longest common runs read best, but take long to find."""
+    """Opcodes over words. Longest common runs read best, but are slow to find."""
     if max(len(a), len(b)) > _MANY_WORDS:
         return [("replace", 0, len(a), 0, len(b))]
     if len(a) * len(b) < _FEW_PAIRS:
@@ -246,7 +245,7 @@ def _cut(change: Change, start: int, stop: int) -> list[Change]:
 def _place(side: Side, hunk: Sequence[Change], which: Literal["old", "new"]) -> str:
     ranges = [c.old if which == "old" else c.new for c in hunk]
     start, stop = ranges[0].start, ranges[-1].stop
-    if start == stop:  # as diff does: the line before
+    if start == stop:  # like `diff`: the line before
         return f"{side.numbers[start - 1] + 1 if start else 0},0"
     first, last = side.numbers[start], side.numbers[stop - 1]
     return f"{first + 1},{last - first + 1}"
@@ -270,10 +269,10 @@ def _without_noise(
     ignore: Collection[Noise],
     tick: Callable[[], None],
 ) -> tuple[list[Side], list[Block]]:
-    """The lines of two texts that are not just noise, and their equal blocks."""
+    """Drop lines that are only noise from both texts, and match the rest."""
     import numpy as np
 
-    with ThreadPoolExecutor(1) as executor:  # numpy releases the interpreter lock
+    with ThreadPoolExecutor(1) as executor:  # numpy releases the GIL
         other = executor.submit(stripped, new, kind, ignore)
         texts = [stripped(old, kind, ignore), other.result()]
     tick()
@@ -310,10 +309,10 @@ def _without_noise(
 def _match_values(
     keys: Sequence[NDArray[Any]], values: Sequence[Values], tick: Callable[[], None]
 ) -> list[Block]:
-    """Blocks of lines that are equal except for the names of values.
+    """Match lines that are equal except for the names of values.
 
-    First lines that compute the same from the same operands, as far as definitions show; then, in
-    the gaps, equal lines.
+    First come lines that compute the same from the same operands, as far as definitions show; then
+    equal lines in the gaps.
     """
     near = [side.computed(key, _DEPTH).tolist() for key, side in zip(keys, values, strict=True)]
     tick()
@@ -326,7 +325,7 @@ def _match_values(
 
 
 _DEPTH = 2
-"""Number of definitions to go up when lines are compared; more match no further lines."""
+"""Levels of definitions to follow when comparing lines; more would not match any further lines."""
 
 
 def _results(form: str) -> int:

@@ -1,10 +1,9 @@
-"""Follow an operation through the passes, forwards and backwards.
+"""Tracking of an operation through the compiler passes, forwards and backwards.
 
-Where the texts of two passes agree except for names and locations, the line itself is still there.
-Elsewhere locations decide: a pass that rewrites an operation gives the new ones its location. Among
-several operations at one location, those of the same name count, and if n became m, the ones at the
-same relative position. An operation without a location is followed to the one of its family in the
-same place.
+Lines that agree in two passes except for names and locations are the same operation. Elsewhere
+locations decide: a pass that rewrites an operation gives its location to the new ones. Among
+several operations at one location, those with the same name match, and if n became m, those at the
+same relative position. An operation without a location matches one of its family in the same place.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pallas_debug.ir.match import Budget
 from pallas_debug.ir.operations import Module
 
 _PLAIN = ("matmul", "load", "store", "add", "sub", "mul", "div", "max", "min", "exp", "cmp")
-"""Common part of the names of a family: `mulf`, `muli`, `vmul.f32`."""
+"""Stems shared by the operations of a family: `mulf`, `muli`, `vmul.f32`."""
 
 Fate = Literal["same", "changed", "renamed", "split", "merged", "gone"]
 
@@ -30,7 +29,7 @@ class Step:
 
     Attributes:
       module: index of the pass in the given modules.
-      lines: of its text, from 0; empty if it is gone.
+      lines: its lines in that pass's text, from 0; empty if it is gone.
       fate: `same` except for names; `changed` operands, types or attributes; `renamed` to another
         operation; `split` into several; `merged` with others into fewer; `gone`.
     """
@@ -52,7 +51,7 @@ class Trail:
         return self._walk(module, line, 1)
 
     def trace(self, module: int, line: int) -> list[Step]:
-        """Origins of the operation on a line, pass by pass backwards."""
+        """Origins of the operation on a line, going back pass by pass."""
         return self._walk(module, line, -1)
 
     def _walk(self, module: int, line: int, step: Literal[1, -1]) -> list[Step]:
@@ -84,7 +83,7 @@ class Trail:
         return tuple(sorted(found)), _fate(here, there, lines, found)
 
     def _side(self, module: int, step: Literal[1, -1]) -> _Aligned:
-        """Alignment of a module's lines with those of the next or the previous one."""
+        """Alignment of a module's lines with those of the next or previous one."""
         first = min(module, module + step)
         known = self._aligned.get(first)
         if known is None:
@@ -99,8 +98,8 @@ class _Aligned:
     """Lines of a module, paired with those of the next.
 
     Attributes:
-      same: equal except for names and locations.
-      in_place: of the same family, at the same place among changed lines.
+      same: pairs that are equal except for names and locations.
+      in_place: pairs of the same family at the same place among changed lines.
     """
 
     same: dict[int, int]
@@ -143,7 +142,7 @@ class _Located:
 
     @cached_property
     def keys(self) -> dict[int, str]:
-        """Location of each operation's line, without aliases."""
+        """Location of each operation's line, with aliases expanded."""
         module = self.module
         expanded: dict[str, str] = {}
         found = {}
@@ -159,12 +158,12 @@ class _Located:
         return found
 
     def named(self, key: str) -> list[tuple[int, str]]:
-        """The operations at a location, with their names."""
+        """Operations at a location, as lines and names."""
         return [(line, self.module.names[line] or "") for line in self.rows[key]]
 
     @cached_property
     def rows(self) -> dict[str, list[int]]:
-        """For each location the lines of its operations."""
+        """Lines of the operations at each location."""
         found: dict[str, list[int]] = {}
         for line, key in self.keys.items():
             found.setdefault(key, []).append(line)
@@ -172,7 +171,7 @@ class _Located:
 
 
 def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
-    """The operations in `there` at the location of a line in `here`, by relative position."""
+    """Operations in `there` at the location of a line in `here`, by relative position."""
     key = here.keys.get(line)
     if key is None or key not in there.rows:
         return []
@@ -183,7 +182,7 @@ def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
         b = [n for n, name in theirs if key_of(name) == key_of(mine)]
         if b:
             return _share(a.index(line), len(a), b)
-    # Replaced by an operation of a family that is new at this location, or gone.
+    # Either replaced by operations of a family that is new at this location, or gone.
     kept = {_family(name) for _, name in ours} & {_family(name) for _, name in theirs}
     constant = _is_constant(mine)
     a = [n for n, name in ours if _family(name) not in kept and _is_constant(name) == constant]
@@ -192,7 +191,7 @@ def _counterparts(here: _Located, there: _Located, line: int) -> list[int]:
 
 
 def _share(position: int, size: int, row: list[int]) -> list[int]:
-    """The part of `row`, which `size` operations became, for the one at `position`."""
+    """The share of `row` that the operation at `position`, one of `size`, became."""
     start = position * len(row) // size
     return row[start : max((position + 1) * len(row) // size, start + 1)]
 
@@ -202,7 +201,7 @@ def _is_constant(name: str) -> bool:
 
 
 def _family(name: str) -> str:
-    """The family of an operation: `vector.load`, `tpu.vector_load`, `llo.vector_load` share one."""
+    """Family of an operation; `vector.load`, `tpu.vector_load` and `llo.vector_load` share one."""
     _, llo, word = name.rpartition("llo.")
     word = word.partition(".")[0] if llo else word.rpartition(".")[2]
     word = word.removeprefix("vector_").removeprefix("v")

@@ -1,9 +1,9 @@
 """MLIR locations in compiler text, and the Python lines they name.
 
-Two spellings occur: inline (`loc("kernel"("rows.py":6:17 to :47))`, in error messages) and by
+Locations are printed inline (`loc("kernel"("rows.py":6:17 to :47))`, in error messages) or as an
 alias (`#loc7 = loc("rows.py":6:17 to :47)` at the end of a module, `loc(#loc7)` on operations).
-Both nest: named locations around a callee, `callsite(callee at caller)`. Where the callee is an
-alias its name is elsewhere, and the line has no function.
+Both nest: named locations around a callee, `callsite(callee at caller)`. If the callee is an alias,
+its name is elsewhere and the line has no function.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _ESCAPE = re.compile(rb"\\([0-9A-F]{2}|\\)")
 
 
 def source_lines(text: str) -> Iterator[SourceLine]:
-    """The Python lines that `text` names, in order.
+    """Yield the Python lines named in `text`, in order.
 
-    For a call chain that is the innermost function first, as MLIR prints callee before caller.
+    For a call chain, the innermost function comes first: MLIR prints callee before caller.
     """
     for match in _LINE.finditer(text):
         name = match["name"]
@@ -36,7 +36,7 @@ def source_lines(text: str) -> Iterator[SourceLine]:
 
 
 def first_source_line(message: str) -> SourceLine | None:
-    """The innermost Python line of the first location in an error message, or None."""
+    """Innermost Python line of the first location in an error message, or None."""
     for match in _AT_LOCATION.finditer(message):
         for line in source_lines(match["body"]):
             return line
@@ -44,9 +44,9 @@ def first_source_line(message: str) -> SourceLine | None:
 
 
 def unescape(text: str) -> str:
-    r"""A string as MLIR prints it between quotes: `\22` is a quote, `\C3\BC` is an ü in UTF-8.
+    r"""Decode a string as MLIR prints it between quotes: `\22` is a quote, `\C3\BC` a UTF-8 ü.
 
-    Bytes that are not UTF-8 become surrogates, so that the path can be opened.
+    Bytes that are not UTF-8 become surrogates, so that the path can still be opened.
     """
     raw = _ESCAPE.sub(
         lambda m: b"\\" if m[1] == b"\\" else bytes.fromhex(m[1].decode()),

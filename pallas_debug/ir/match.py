@@ -1,7 +1,7 @@
-"""Match the lines of two texts: blocks of equal ones, in order.
+"""Line matching of two texts: blocks of equal lines, in order.
 
 Lines that occur once on each side are anchors (`patiencediff`). Gaps between anchors are matched by
-the longest common subsequence, many lines at a time in the bits of an integer.
+a bit-parallel longest common subsequence over Python integers.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _PAIRS = 200_000_000
 
 
 def match(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Blocks of equal lines: by unique lines first, then one by one in the gaps."""
+    """Match equal lines: unique lines first, then line by line in the gaps."""
     return refined(patience(a, b), (a, b), Budget().close)
 
 
 def patience(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-    """Blocks anchored on lines that occur once on each side."""
+    """Match lines in blocks anchored on those that occur once on each side."""
     found = PatienceSequenceMatcher(None, a, b).get_matching_blocks()
     return [(i, j, size) for i, j, size in found if size]
 
@@ -35,7 +35,7 @@ def refined(
     keys: tuple[Sequence[Hashable], Sequence[Hashable]],
     matcher: Matcher,
 ) -> list[Block]:
-    """The blocks, and what `matcher` finds in the gaps between them."""
+    """Add what `matcher` finds in the gaps between the blocks."""
     found: list[Block] = []
     i = j = 0
     for a, b, size in [*blocks, (len(keys[0]), len(keys[1]), 0)]:
@@ -49,7 +49,7 @@ def refined(
 
 
 def joined(blocks: Sequence[Block]) -> list[Block]:
-    """The blocks, with adjacent ones merged."""
+    """Merge adjacent blocks."""
     found: list[Block] = []
     for a, b, size in blocks:
         if found and found[-1][0] + found[-1][2] == a and found[-1][1] + found[-1][2] == b:
@@ -60,13 +60,13 @@ def joined(blocks: Sequence[Block]) -> list[Block]:
 
 
 class Budget:
-    """A limit on matching that takes time proportional to the product of both lengths."""
+    """Limit on matching that takes time proportional to the product of both lengths."""
 
     def __init__(self, pairs: int = _PAIRS) -> None:
         self._left = pairs
 
     def close(self, a: Sequence[Hashable], b: Sequence[Hashable]) -> list[Block]:
-        """Blocks of equal lines: a longest common subsequence."""
+        """Blocks of a longest common subsequence; empty if that would exceed the budget."""
         both = set(a).intersection(b)
         places = [[n for n, line in enumerate(lines) if line in both] for lines in (a, b)]
         if len(places[0]) * len(places[1]) > self._left:
@@ -89,10 +89,10 @@ class Budget:
 
 
 def _common(a: Sequence[Hashable], b: Sequence[Hashable]) -> list[tuple[int, int]]:
-    """The longest common subsequence, as pairs of positions.
+    """Longest common subsequence, as pairs of positions.
 
-    Bit i of a row is clear where line i of `a` makes the subsequence with the lines of `b` so far
-    longer; an addition carries that over all lines of `a` at once (Hyyrö, 2004).
+    A clear bit i in a row means that line i of `a` extends the subsequence with the lines of `b` so
+    far; one addition carries this over all lines of `a` at once (Hyyrö, 2004).
     """
     places: dict[Hashable, int] = {}
     for i, line in enumerate(a):

@@ -1,12 +1,12 @@
-"""Normal forms: lines without noise, for comparing texts that may differ in it.
+"""Normal forms: lines without noise, for comparing texts.
 
 Three kinds of noise can be removed: the numbers of SSA values (`ssa`), locations (`loc`), and the
-order of attributes (`attrs`). A normal form is for comparing, not for reading. Normal forms contain
+order of attributes (`attrs`). Normal forms are meant for comparison, not for reading. They contain
 no names, so they do not show whether a value is the same on both sides: `ir/values.py` tracks the
-names that were removed.
+removed names.
 
-A text has tens of thousands of names and locations. numpy finds them in all bytes at once; it is
-imported lazily, because that is slow.
+A text has tens of thousands of names and locations, which numpy finds in one pass over all bytes.
+numpy is imported lazily because importing it is slow.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Noise = Literal["ssa", "loc", "attrs"]
 NOISE: tuple[Noise, ...] = get_args(Noise)
 
 _IN_NAMES = bytes(c >= 0x80 or bool(re.match(rb"[\w$.-]", bytes([c]))) for c in range(256))
-"""For each byte whether it may occur in a name after the `%`; all non-ASCII ones may."""
+"""For each byte, whether it may occur in a name after the `%`; non-ASCII bytes always may."""
 
 _WORD_OR_COMMENT = re.compile(
     rb"  # [^\n]*|(?<![\w.])([a-z]{1,6})(?=[\s,:\])}\[(]|$)", re.MULTILINE
@@ -42,7 +42,7 @@ _COMMENTS = {
     "llo": _LLO_LOCATION,
     "bundles": _LLO_LOCATION,
 }
-"""Locations, in kinds of text where they are comments."""
+"""Patterns of locations, for kinds of text that print them as comments."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,20 +53,20 @@ class Stripped:
     """The rest of each line, with `%` for each name. Most lines occur often."""
 
     names: NDArray[Any]
-    """The removed names, in order, as numbers: equal ones for equal names."""
+    """The removed names in order, as numbers that are equal for equal names."""
 
     counts: NDArray[Any]
     """Number of names in each line."""
 
     bound: NDArray[Any]
-    """Whether each name is followed by `:` or ` =`, as are arguments where a block begins."""
+    """Whether each name is followed by `:` or ` =`, as block arguments are."""
 
 
 def stripped(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Stripped:
-    """A text without the ignored noise that is best removed from all lines at once."""
+    """Remove the ignored noise that is best removed from all lines at once."""
     import numpy as np
 
-    text = "\n".join([*lines, ""])  # one search over all is much quicker than one per line
+    text = "\n".join([*lines, ""])  # one search over all is much faster than one per line
     if "loc" in ignore and kind in _COMMENTS:
         text = _COMMENTS[kind].sub("", text)
     found = _Text(text)
@@ -82,7 +82,7 @@ def stripped(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> Str
 
 
 def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
-    """A stripped line without the rest of the noise; None if nothing else remains."""
+    """Remove the remaining noise from a stripped line; None if nothing is left."""
     if "loc" in ignore and kind not in _COMMENTS:
         if kind == "mlir" and line.startswith("#loc"):
             return None
@@ -93,12 +93,12 @@ def normal_form(line: str, kind: Kind, ignore: Collection[Noise]) -> str | None:
 
 
 def normal_lines(lines: Sequence[str], kind: Kind, ignore: Collection[Noise]) -> list[str | None]:
-    """A normal form per line of a whole text; None for a line of nothing but noise."""
+    """Normal form of each line of a whole text; None for a line that is only noise."""
     return [normal_form(line, kind, ignore) for line in stripped(lines, kind, ignore).lines]
 
 
 class _Text:
-    """The bytes of a text, some of which are dropped; each line ends with a newline."""
+    """Bytes of a text, with a mask of those to keep; each line ends with a newline."""
 
     def __init__(self, text: str) -> None:
         import numpy as np
@@ -106,16 +106,16 @@ class _Text:
         self._raw = text.encode(errors="surrogatepass")
         padded = self._raw + b"\n" * _WIDTH
         self._data = np.frombuffer(padded, np.uint8, len(self._raw))
-        # For each byte, it and those behind it as one number, most of them not aligned.
+        # For each byte, the integer that starts there; most of these are unaligned.
         self._words = np.ndarray(len(self._raw) + 1, f"<u{_WIDTH}", padded, 0, (1,))
         self._kept = np.ones(len(self._data), bool)
 
     def left(self) -> str:
-        """The rest; half a character, where the longest name was cut, becomes a surrogate."""
+        """Decode the kept bytes; a character split by the name limit becomes a surrogate."""
         return self._data[self._kept].tobytes().decode(errors="surrogateescape")
 
     def drop_numbers_of_locations(self) -> None:
-        """Leave `#loc` of `#loc1`."""
+        """Strip the number of each location: `#loc1` becomes `#loc`."""
         import numpy as np
 
         data = self._data
@@ -162,7 +162,7 @@ class _Text:
         self._kept[ranges(starts, ends)] = False
 
     def _read(self, starts: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The ends of words that start there, and a number for each: equal ones for equal words.
+        """Read the words at `starts`: their ends, and numbers that are equal for equal words.
 
         A word consists of bytes that may occur in a name, and is cut at the maximum length.
         """
@@ -179,7 +179,7 @@ class _Text:
             inside = np.frombuffer(words.tobytes().translate(_IN_NAMES), bool).reshape(-1, _WIDTH)
             sizes = inside.argmin(axis=1)
             sizes[inside[:, 0] & (sizes == 0)] = _WIDTH
-            # The number of a short word, as most are, is the word itself.
+            # Most words are short; a short word is its own number.
             numbers[unknown] = numbers[unknown] * factor + (words & masks[sizes])
             ends[unknown] += sizes
             unknown = unknown[sizes == _WIDTH]
@@ -194,7 +194,7 @@ _FACTOR = 0x9E3779B97F4A7C15
 
 
 def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
-    """All integers from each start to before its stop."""
+    """All integers of the half-open ranges from `starts` to `stops`, concatenated."""
     import numpy as np
 
     sizes = stops - starts
@@ -205,7 +205,7 @@ def ranges(starts: NDArray[Any], stops: NDArray[Any]) -> NDArray[Any]:
 
 @functools.lru_cache(maxsize=512)  # successive comparisons share most lines
 def sorted_attributes(line: str) -> str:
-    """A line whose `{…}` and `<{…}>` list their `name = value` in order."""
+    """Sort the `name = value` pairs in each `{…}` and `<{…}>` of a line."""
     within = line[line.find("{") : line.rfind("}")]
     if "=" not in within or "," not in within or len(line) > LONG:
         return line
@@ -213,7 +213,7 @@ def sorted_attributes(line: str) -> str:
 
 
 def _sorted(text: str, at: int, closed_by: str, depth: int) -> tuple[str, int]:
-    """The text from `at` to its closing bracket with sorted parts, and the end."""
+    """Return the text from `at` to its closing bracket, with sorted parts, and where it ends."""
     parts: list[str] = []
     start = at
     part = ""
@@ -249,7 +249,7 @@ _ATTRIBUTE = re.compile(r"\s*[A-Za-z_][\w.$]*\s*(?:=|$)")
 
 
 def _without_inline(line: str) -> str:
-    """A line without inline locations; those in strings stay."""
+    """Remove inline locations from a line, except inside strings."""
     if " loc(" not in line or line.startswith("#loc"):
         return line
     kept, done = "", 0

@@ -1,11 +1,11 @@
 """Operations, values, regions and locations in the lines of compiler text.
 
 One reader for everything that the compiler and jax print: MLIR (StableHLO, Mosaic, its `llo`
-dialect), jaxprs, LLO text and bundles. It reads lines with regular expressions and never refuses a
-text: an unknown line has no operation. jaxlib's MLIR parser cannot read half of the passes, and
-dumps are read on machines without jaxlib.
+dialect), jaxprs, LLO text and bundles. It matches lines with regular expressions and accepts any
+text: an unknown line has no operation. jaxlib's MLIR parser fails on half of the passes, and dumps
+are also read on machines without jaxlib.
 
-`read_line` reads a single line; `Module` has the tables of a whole text: definitions and uses of
+`read_line` reads a single line; `Module` builds the tables of a whole text: definitions and uses of
 values, regions, locations behind aliases, counts of operations.
 """
 
@@ -25,7 +25,7 @@ from pallas_debug.model import SourceLine
 Kind = Literal["mlir", "jaxpr", "llo", "bundles", "text"]
 
 LONG = 1 << 16
-"""Maximum characters of a line to look at: it may contain a constant of ten million."""
+"""Maximum characters of a line to read: a line may contain a constant of ten million."""
 
 _MLIR_OPERATION = re.compile(
     r"\s*(?P<head>}? ?)"
@@ -49,7 +49,7 @@ _LLO_OPERATION = re.compile(
     r"(?:(?P<predicate>\(%[\w]+\)) )?(?P<results>%[\w$.-]+) = (?P<name>[A-Za-z_][\w.]*)"
 )
 _LLO_LOCATION = re.compile(r"/\* loc\((?P<body>[^*]{0,4000}?)\) ?\*/")
-# These never backtrack into a run of blanks: a text may consist of nothing else.
+# Possessive, so that they never backtrack into a run of blanks: a text may be all blanks.
 _BUNDLE = re.compile(r"^[ \t]*+(?:0x[0-9a-f]++|0)[ \t]++(?:[A-Z]{2})?+[ \t]*+:.*\{", re.MULTILINE)
 _REGION = re.compile(r"\$region\d+: ")
 _MLIR = re.compile(
@@ -62,7 +62,7 @@ _PARENTHESIS = re.compile(r'"(?:[^"\\]|\\.)*"|[()]')
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """A value in a line: its name, and its span in characters."""
+    """A value in a line: its name and its span in characters."""
 
     name: str
     start: int
@@ -71,7 +71,7 @@ class Value:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Operation:
-    """An operation, on a line.
+    """An operation on a line.
 
     Attributes:
       name: as printed: `vector.load`, `llo.vadd.f32`, `dot_general`, `vld`.
@@ -89,7 +89,7 @@ class Operation:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Region:
-    """Lines that fold, from the opening one, which stays, to the closing one."""
+    """Foldable lines, from the opening line, which stays visible, to the closing one."""
 
     start: int
     stop: int
@@ -97,7 +97,7 @@ class Region:
 
 
 def guess_kind(head: str) -> Kind:
-    """The kind of a text, by its first few thousand characters."""
+    """Guess the kind of a text from its first few thousand characters."""
     if _BUNDLE.search(head):
         return "bundles"
     if _REGION.search(head):
@@ -123,7 +123,7 @@ def location_at(text: str, kind: Kind) -> tuple[int, int] | None:
 
 
 def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
-    """The operations of a line: at most one, except in bundles."""
+    """Parse the operations of a line: at most one, except in bundles."""
     text = text[:LONG]
     if kind == "mlir":
         return _read_mlir(text, line)
@@ -133,7 +133,7 @@ def read_line(text: str, kind: Kind, *, line: int = 0) -> tuple[Operation, ...]:
 
 
 def name_of(text: str, kind: Kind) -> str | None:
-    """The name of a line's first operation, faster than `read_line`."""
+    """Name of a line's first operation; faster than `read_line`."""
     if kind == "mlir":
         found = _MLIR_OPERATION.match(text)
         return (found["quoted"] or found["name"]) if found else None
@@ -150,7 +150,7 @@ class Module:
     """A whole text. Each table is built lazily, in one pass.
 
     Args:
-      lines: of the text; of a huge one, a viewer passes only the first.
+      lines: lines of the text; for a huge text, a viewer passes only the first ones.
       kind: guessed by default.
     """
 
@@ -163,12 +163,12 @@ class Module:
         return cls(text.removesuffix("\n").split("\n"), kind)
 
     def operations(self, line: int) -> tuple[Operation, ...]:
-        """The operations of one line."""
+        """Operations of one line."""
         return read_line(self.lines[line], self.kind, line=line)
 
     @cached_property
     def names(self) -> list[str | None]:
-        """The name of each line's first operation."""
+        """Name of each line's first operation."""
         if self.kind == "mlir":
             match = _MLIR_OPERATION.match
             found = map(match, self.lines)
@@ -184,11 +184,11 @@ class Module:
 
     @cached_property
     def chains(self) -> Chains:
-        """Locations to Python lines."""
+        """Resolver from locations to Python lines."""
         return Chains(self.lines)
 
     def source(self, line: int) -> tuple[SourceLine, ...]:
-        """The Python lines that a line of this text comes from, innermost function first."""
+        """Python lines that a line of this text comes from, innermost function first."""
         text = self.lines[line]
         if self.kind == "mlir":
             body = self.location(line)
@@ -203,7 +203,7 @@ class Module:
         return tuple(dict.fromkeys(s for f in bodies for s in self.chains.resolve(f["body"])))
 
     def location(self, line: int) -> str | None:
-        """The body of a line's `loc(…)`, as printed."""
+        """Body of a line's `loc(…)`, as printed."""
         text = self.lines[line]
         if self.kind == "mlir" and (found := _MLIR_LOCATION.search(text, max(0, len(text) - 64))):
             return found["body"]
@@ -214,9 +214,9 @@ class Module:
 
     @cached_property
     def from_source(self) -> dict[tuple[str, int], list[int]]:
-        """For each Python line, as file and number, the lines of this text that come from it.
+        """Lines of this text that come from each Python line, keyed by file and line number.
 
-        Lines of the call chain count like the innermost one.
+        Every line of a call chain counts, not only the innermost one.
         """
         found: dict[tuple[str, int], list[int]] = {}
         for number, name in enumerate(self.names):
@@ -226,18 +226,18 @@ class Module:
         return found
 
     def make_tables(self) -> None:
-        """Build all tables now, for callers that must not wait later."""
+        """Build all tables now, for callers that cannot block later."""
         _ = (self.names, self.from_source, self.regions, self._definitions, self._uses)
 
     @cached_property
     def regions(self) -> tuple[Region, ...]:
-        """What can be folded, ordered by the opening lines."""
+        """Foldable regions, ordered by opening line."""
         return tuple(sorted(_regions(self.lines, self.kind), key=lambda r: (r.start, -r.stop)))
 
     def definition(self, name: str, line: int) -> int | None:
-        """The line that defines the value that `name` refers to at `line`.
+        """Line that defines the value that `name` refers to at `line`.
 
-        MLIR reuses numbers in sibling regions: the last definition in scope counts.
+        MLIR reuses numbers in sibling regions, so the last definition in scope counts.
         """
         lines, ends = self._definitions.get(_base(name), ((), ()))
         for at in range(bisect.bisect_right(lines, line) - 1, -1, -1):
@@ -246,7 +246,7 @@ class Module:
         return None
 
     def uses(self, name: str, line: int) -> tuple[int, ...]:
-        """The lines that use the value that `name` refers to at `line`, except its definition."""
+        """Lines that use the value that `name` refers to at `line`, except its definition."""
         base = _base(name)
         defined = self.definition(base, line)
         found = self._uses.get(base, ())
@@ -254,7 +254,7 @@ class Module:
 
     @cached_property
     def _definitions(self) -> dict[str, tuple[list[int], list[int]]]:
-        """For each value the lines that define it, and the last line of each scope."""
+        """For each value, the lines that define it and the last line of each scope."""
         inside, outside = self._scopes
         found: dict[str, tuple[list[int], list[int]]] = {}
         for number, name, is_argument in _defined(self.lines, self.kind):
@@ -271,10 +271,10 @@ class Module:
         """
         last = len(self.lines) - 1
         inside = [last] * len(self.lines)
-        if self.kind != "mlir":  # elsewhere a name means one value
+        if self.kind != "mlir":  # in other kinds a name has one value throughout
             return inside, inside
         outside = inside.copy()
-        for region in self.regions:  # outer ones come first
+        for region in self.regions:  # outer regions come first
             outside[region.start] = inside[region.start]
             size = region.stop - region.start
             inside[region.start : region.stop] = [region.stop] * size
@@ -301,7 +301,7 @@ def _base(name: str) -> str:
 
 
 def closing(text: str, start: int) -> int:
-    """The end of the parenthesis that was opened before `start`; strings are skipped."""
+    """End of the parenthesis opened before `start`; strings are skipped."""
     depth = 1
     for found in _PARENTHESIS.finditer(text, start, start + LONG):
         depth += {"(": 1, ")": -1}.get(found[0], 0)
@@ -318,7 +318,7 @@ def _read_mlir(text: str, line: int) -> tuple[Operation, ...]:
     at = location_at(text, "mlir")
     results = _values(_MLIR_VALUE, text, *found.span("results")) if found["results"] else ()
     operands = _values(_MLIR_VALUE, text, found.end(), at[0] if at else len(text))
-    if found[group] == "scf.for":  # %i = … follows the name, and is defined by it
+    if found[group] == "scf.for":  # `%i = …` follows the name and is defined by it
         operands = operands[1:]
     return (
         Operation(
@@ -396,7 +396,7 @@ _ARGUMENT = re.compile(r"%[\w$.-]+(?= = |: )")
 
 
 def _defined(lines: Sequence[str], kind: Kind) -> Iterator[tuple[int, str, bool]]:
-    """Each definition: line, name, and whether it is a region's argument."""
+    """Yield each definition: line, name, and whether it is a region's argument."""
     for number, text in enumerate(lines):
         if kind == "jaxpr":
             for name in _JAXPR_BINDER.findall(text, 0, LONG):
@@ -409,7 +409,7 @@ def _defined(lines: Sequence[str], kind: Kind) -> Iterator[tuple[int, str, bool]
             head = text.partition(" = ")[0] if stripped.startswith("%") else ""
             for name in _MLIR_VALUE.findall(head, 0, LONG):
                 yield number, name, False
-            # Arguments of functions, blocks and loops.
+            # Arguments of functions, blocks and loops
             if text.endswith(("{", ":")) or stripped.startswith("^"):
                 for name in _ARGUMENT.findall(text, len(head), LONG):
                     yield number, name, True
@@ -426,7 +426,7 @@ def _bracketed(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
     opened: list[int] = []
     for number, text in enumerate(lines):
         if kind == "mlir":
-            # `} else {`, `}, {` close one and open one.
+            # `} else {` and `}, {` close one region and open another.
             closes, opens = text.lstrip().startswith("}"), text.endswith("{")
         else:
             code = text.partition("  # ")[0]
@@ -437,19 +437,19 @@ def _bracketed(lines: Sequence[str], kind: Kind) -> Iterator[Region]:
             yield Region(start=start, stop=number, depth=len(opened))
         if opens:
             opened.append(number)
-    while opened:  # a truncated text
+    while opened:  # truncated text
         start = opened.pop()
         if start < len(lines) - 1:
             yield Region(start=start, stop=len(lines) - 1, depth=len(opened))
 
 
 def _indented(lines: Sequence[str]) -> Iterator[Region]:
-    """LLO: `$region` lines, and the lines below them with more indentation."""
+    """LLO regions: `$region` lines, and the lines below them with more indentation."""
     opened: list[tuple[int, int]] = []
     for number, text in enumerate(lines):
         indent = len(text) - len(text.lstrip())
         if not text.strip() or (indent == 0 and not text.startswith("$")):
-            continue  # a comment over several lines starts in the first column
+            continue  # continuation lines of a multi-line comment start in the first column
         while opened and opened[-1][1] >= indent:
             start, _ = opened.pop()
             if number - 1 > start:

@@ -1,7 +1,7 @@
-"""What users search for: text or regular expressions, which RE2 matches in linear time.
+"""Search queries: literal text or regular expressions, matched by RE2 in linear time.
 
-A compiled pattern serves chunks of many lines and single lines alike: no match contains a newline,
-and `^` and `$` are the ends of a line.
+A compiled pattern works on chunks of many lines as well as on single lines: no match contains a
+newline, and `^` and `$` match at line boundaries.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Text = bytes | bytearray | memoryview | str
 _SPECIAL = frozenset(".^$*+?{}[]\\|()")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _LINE_ENDS = {"A": "^", "Z": "$", "z": "$"}
-"""Escapes for the ends of a text, which would otherwise be those of an arbitrary chunk."""
+"""Escapes for the ends of a text, mapped to line ends: a chunk's own ends are arbitrary."""
 
 _UNSUPPORTED = ("invalid perl operator", "invalid escape", "bad repetition", "invalid repetition")
 
 
 class Match(Protocol):
-    """Where a pattern matches."""
+    """Result of a match."""
 
     def span(self) -> tuple[int, int]: ...
 
@@ -39,11 +39,11 @@ class Pattern(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Query:
-    """What to look for.
+    """What to search for.
 
     Attributes:
-      text: a regular expression in the syntax of RE2, or literal text.
-      ignore_case: None for smart case: ignored unless the text has a capital letter.
+      text: a regular expression in RE2 syntax, or literal text.
+      ignore_case: None for smart case: case is ignored unless the text has a capital letter.
     """
 
     text: str
@@ -52,23 +52,23 @@ class Query:
 
     @property
     def folds(self) -> bool:
-        """Whether upper and lower case are alike."""
+        """Whether to ignore case."""
         if self.ignore_case is None:
             letters = self.text if self.literal else _ESCAPE.sub("", self.text)
             return not any(c.isupper() for c in letters)
         return self.ignore_case
 
     def compiled(self, *, to_line_end: bool = False) -> Pattern:
-        """The pattern, for bytes in UTF-8 and for `str`.
+        """Compile the pattern, for UTF-8 bytes and for `str`.
 
         Args:
-          to_line_end: extend each match to the end of its line, to count lines quickly. RE2 is
-            faster where it looks for the longest match, which is the same one then.
+          to_line_end: extend each match to the end of its line, for counting lines quickly. RE2 is
+            faster when it looks for the longest match, which is then the same one.
 
         Raises:
-          PatternError: the text is not a valid regular expression, or not one that RE2 supports.
+          PatternError: the text is not a valid regular expression, or RE2 does not support it.
         """
-        import re2  # a browser starts without it
+        import re2  # lazy: a browser starts without it
 
         options = re2.Options()
         options.never_nl = True
@@ -86,7 +86,7 @@ class Query:
         return found
 
     def needle(self) -> bytes | None:
-        """The bytes to look for if the pattern is mere text; in lower case if it folds."""
+        """Literal bytes, lower-case if case is folded; None if the query needs a regex."""
         plain = self.literal or _SPECIAL.isdisjoint(self.text)
         if not self.text or not plain or "\n" in self.text:
             return None
@@ -100,14 +100,14 @@ class Query:
 
 
 def spans_of(pattern: Pattern, line: str) -> list[tuple[int, int]]:
-    """Where a pattern matches in a line, without empty matches."""
+    """Spans of a pattern's matches in a line, without empty ones."""
     encodable = line.encode(errors="replace").decode()  # lone surrogates; the length is the same
     found = (match.span() for match in pattern.finditer(encodable))
     return [(start, stop) for start, stop in found if stop > start]
 
 
 def _translated(source: str) -> bytes:
-    """Escapes that Python's `re` accepts and RE2 does not, or takes for the ends of a chunk."""
+    """Translate escapes that RE2 rejects but `re` accepts, or that it would match at chunk ends."""
 
     def translated(match: re.Match[str]) -> str:
         escaped = match[1]

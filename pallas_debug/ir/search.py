@@ -1,7 +1,7 @@
-"""Search texts of any size and number in chunks, yielding hits and progress as they come.
+"""Chunked search of texts of any size and number, streaming hits and progress.
 
-The caller may stop iterating at any time, which ends the search. Memory holds one chunk, or one
-line where that is longer. Patterns run over chunks rather than over single lines, for speed.
+The caller can stop iterating at any time, which ends the search. Memory holds one chunk, or one
+line if that is longer. Patterns run over chunks rather than single lines, for speed.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from pallas_debug.ir.patterns import Query as Query
 from pallas_debug.ir.text import open_regular
 
 CHUNK = 1 << 18
-"""Bytes read at a time, which fit the cache; the search can be stopped in between."""
+"""Bytes per read; fits the cache, and the search can be stopped between reads."""
 
 LONGEST = 1 << 26
 """Maximum bytes of a line; a longer one is searched in pieces, without matches across them."""
 
 SHOWN = 1000
-"""Maximum bytes of a hit's line that are kept, around the match."""
+"""Maximum bytes kept of a hit's line, around the match."""
 
 
 class Hit(NamedTuple):
-    """A line that matches, however often. A tuple, as there may be thousands.
+    """A matching line, however many matches it has. A tuple, because there may be thousands.
 
     Attributes:
-      line: counted from 1.
-      column: of the match, in bytes from 0.
+      line: line number, from 1.
+      column: offset of the match in bytes, from 0.
       data: the line, or `SHOWN` bytes around the match.
-      start, stop: of the match in `data`.
+      start, stop: span of the match in `data`.
       cut: whether `data` is not the whole line.
     """
 
@@ -54,7 +54,7 @@ class Hit(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The text before the match, the match, and the text behind it."""
+        """The text before the match, the match, and the text after it."""
         pieces = self.data[: self.start], self.data[self.start : self.stop], self.data[self.stop :]
         before, match, after = (piece.decode(errors="replace") for piece in pieces)
         return before, match, after
@@ -66,7 +66,7 @@ class Progress:
 
     Attributes:
       hits: lines found in all texts so far.
-      problem: why the text could not be read (to its end).
+      problem: why the text could not be read completely.
     """
 
     path: Path
@@ -122,7 +122,7 @@ def count(
     chunk: int = CHUNK,
     opened: Opened = open_regular,
 ) -> Iterator[tuple[Path, int, str | None]]:
-    """Yield for each text the number of matching lines, and the problem with reading it.
+    """Yield, for each text, the number of matching lines and any problem reading it.
 
     Args:
       first: stop at the first hit of each text.
@@ -146,11 +146,11 @@ def count(
 
 
 Finder = Callable[[bytes | bytearray, int], Iterator[tuple[int, int]]]
-"""Takes data and the number of bytes of it that count."""
+"""Takes a buffer and the number of valid bytes in it."""
 
 
 def finder(query: Query) -> Finder:
-    """A function that finds, in whole lines, the first match of each: `(start, stop)`.
+    """Build a function that yields `(start, stop)` of the first match in each whole line.
 
     Raises:
       PatternError: the query is not a valid regular expression.
@@ -163,7 +163,7 @@ def finder(query: Query) -> Finder:
 
 
 def counter(query: Query) -> Callable[[bytes | bytearray, int], int]:
-    """A function that counts, in whole lines, those that match.
+    """Build a function that counts matching lines, given whole lines.
 
     Raises:
       PatternError: the query is not a valid regular expression.
@@ -171,7 +171,7 @@ def counter(query: Query) -> Callable[[bytes | bytearray, int], int]:
     pattern = query.compiled()
     if query.needle() is not None or any(
         next(pattern.finditer(line, len(line)), None) for line in (b"", b"a", b" ")
-    ):  # literal text, or a pattern that can match nothing at the end of a line
+    ):  # literal text, or a pattern that matches the empty string at the end of a line
         find = finder(query)
         return lambda data, size: sum(1 for _ in find(data, size))
     return partial(_count, query.compiled(to_line_end=True))
@@ -184,12 +184,12 @@ def _count(pattern: Pattern, data: bytes | bytearray, size: int) -> int:
 
 def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[tuple[int, int]]:
     size -= data.endswith(b"\n", 0, size)
-    line = 0  # first byte of the first line that is not done
+    line = 0  # first byte of the first line not done
     with memoryview(data) as whole, whole[:size] as view:
         while line <= size:
             for match in pattern.finditer(view, line):
                 start, stop = match.span()
-                if start < line:  # once more in the same line: skip the rest of it
+                if start < line:  # another match in the same line: skip the rest of it
                     break
                 yield start, stop
                 line = data.find(b"\n", stop, size) + 1
@@ -200,11 +200,11 @@ def _matches(pattern: Pattern, data: bytes | bytearray, size: int) -> Iterator[t
 
 
 def _chunks(file: int, buffer: bytearray) -> Iterator[int]:
-    """Fill the buffer with whole lines, and yield how many bytes they take, to the end of the file.
+    """Fill the buffer with whole lines and yield their size, until the end of the file.
 
-    The descriptor is closed at the end. The last line may lack a newline, and lines beyond
-    `LONGEST` are split. One buffer that stays in the cache is faster than new memory for each
-    chunk; it grows with a long line.
+    Closes the descriptor at the end. The last line may lack a newline, and lines beyond `LONGEST`
+    are split. One buffer that stays in the cache is faster than new memory for each chunk; it
+    grows for a long line.
     """
     try:
         held = 0
@@ -234,10 +234,10 @@ def _hits(
     before: int,
     spans: list[tuple[int, int]],
 ) -> list[Hit]:
-    """The hits of a chunk that is preceded by `before` lines."""
+    """Build the hits of a chunk that is preceded by `before` lines."""
     lines = chunks.lines(data, size, [start for start, _ in spans], before + 1)
     hit = Hit._make
-    # In bulk, and short lines without a function call: there may be thousands.
+    # In bulk, with no function call for short lines: there may be thousands.
     return [
         hit((path, line, start - begin, bytes(data[begin:end]), start - begin, stop - begin, False))
         if end - begin <= SHOWN
@@ -249,7 +249,7 @@ def _hits(
 def _cut(
     path: Path, data: bytearray, line: int, start: int, stop: int, begin: int, end: int
 ) -> Hit:
-    """A hit in a long line, with the text around the match."""
+    """Build a hit in a long line, with the text around the match."""
     first = max(begin, start - SHOWN // 4)
     last = min(end, first + SHOWN)
     shown = bytes(data[first:last])

@@ -1,9 +1,9 @@
-"""A text as lines, over a file of any size.
+"""Line access to texts and files of any size.
 
-The index is one number per 64 KB of the file: the lines that end before. For 200 MB it takes 25 KB,
-whether the file is one line or nothing but newlines, and the caller chooses the size of its steps.
-Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read and never mapped: if a
-mapped file is truncated while it is shown, SIGBUS ends the process.
+The index holds one number per 64 KB of the file: the newlines up to its end. For 200 MB it takes
+25 KB, even if the file is a single line or all newlines, and the caller chooses the step size.
+Bytes are decoded lazily, and invalid UTF-8 becomes U+FFFD. Files are read, not mapped: if a mapped
+file is truncated while it is shown, SIGBUS ends the process.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Growth = Literal["same", "grown", "replaced", "gone"]
 
 
 class Source(Protocol):
-    """Bytes with random access, which may grow."""
+    """Random-access bytes that may grow."""
 
     def size(self) -> int: ...
 
@@ -46,27 +46,27 @@ class Source(Protocol):
 
 
 class Document:
-    """Lines over a source, indexed as far as needed.
+    """Lines of a source, indexed as far as needed.
 
-    Only a newline ends a line: a carriage return or a form feed is part of it. Line numbers count
+    Only a newline ends a line; carriage returns and form feeds are part of it. Line numbers count
     from 0.
     """
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._ends = array("Q")  # newlines in all blocks up to and with this one
+        self._ends = array("Q")  # cumulative newline counts per block
         self._indexed = 0
         self._size = source.size()
         self._cache: OrderedDict[int, array[int]] = OrderedDict()
-        self._count: int | None = None  # lines, once all is indexed
+        self._count: int | None = None  # number of lines, once everything is indexed
 
     @classmethod
     def open(cls, path: str | Path, opened: Callable[[], int] | None = None) -> Document:
-        """The document of a file.
+        """Open a file as a document.
 
         Args:
-          opened: opens it, and again after it was replaced: returns a descriptor, or raises
-            `OSError` or `PallasDebugError`.
+          opened: opens the file, and reopens it after it was replaced; returns a descriptor, or
+            raises `OSError` or `PallasDebugError`.
 
         Raises:
           OSError, PallasDebugError: it cannot be opened.
@@ -76,17 +76,17 @@ class Document:
 
     @classmethod
     def of(cls, text: str | bytes) -> Document:
-        """The document of a text in memory."""
+        """Wrap a text in memory as a document."""
         return cls(_Memory(text.encode(errors="replace") if isinstance(text, str) else text))
 
     @property
     def size(self) -> int:
-        """Bytes, as of the last `grow`."""
+        """Size in bytes, as of the last `grow`."""
         return self._size
 
     @property
     def indexed(self) -> int:
-        """Bytes whose lines are known."""
+        """Number of bytes indexed so far."""
         return self._indexed
 
     @property
@@ -95,7 +95,7 @@ class Document:
 
     @property
     def line_count(self) -> int:
-        """Lines known so far. The last one counts without a newline once all is indexed."""
+        """Lines known so far. A last line without a newline counts once everything is indexed."""
         if self._count is None:
             if not self.complete:
                 return self._newlines
@@ -103,7 +103,7 @@ class Document:
         return self._count
 
     def index(self, budget: int = STEP) -> bool:
-        """Index up to `budget` more bytes; returns whether all is indexed."""
+        """Index up to `budget` more bytes; return whether everything is indexed."""
         goal = min(self._size, self._indexed + max(budget, BLOCK))
         newlines = self._newlines
         while self._indexed < goal:
@@ -114,22 +114,22 @@ class Document:
             newlines += chunks.newlines(block, len(block))
             self._ends.append(newlines)
             self._indexed += len(block)
-            # A part of a block is the end; what was written since the last `grow` counts too.
+            # A short block is the end; bytes written since the last `grow` count too.
             self._size = self._indexed if len(block) < BLOCK else max(self._size, self._indexed)
         return self.complete
 
     def index_all(self) -> Document:
-        """Index to the end. Returns itself."""
+        """Index to the end and return self."""
         while not self.index(1 << 30):
             pass
         return self
 
     def lines(self, start: int, stop: int, *, limit: int | None = None) -> list[str]:
-        """The existing lines from `start` to before `stop`, without newlines.
+        """Return the existing lines from `start` to before `stop`, without newlines.
 
         Args:
           start: counted from 0.
-          stop: the index is built as far as it needs.
+          stop: the index is extended as needed to reach it.
           limit: maximum bytes of a line; the rest is cut, see `line_size`.
         """
         start = max(start, 0)
@@ -144,7 +144,7 @@ class Document:
         return [self.line_slice(number, 0, limit) for number in range(start, stop)]
 
     def line(self, number: int) -> str:
-        """One line.
+        """Return one line.
 
         Raises:
           IndexError: there is no such line.
@@ -160,7 +160,7 @@ class Document:
         return end - begin
 
     def line_slice(self, number: int, start: int, stop: int) -> str:
-        """The bytes from `start` to `stop` of a line, decoded: a window on a huge one."""
+        """Decode bytes `start` to `stop` of a line, as a window on a huge one."""
         return self.line_window(number, start, stop)[0]
 
     def line_window(self, number: int, start: int, stop: int) -> tuple[str, int]:
@@ -182,7 +182,7 @@ class Document:
         return block * BLOCK + self._newlines_of(block)[number - before - 1] + 1
 
     def line_at(self, offset: int) -> int:
-        """The line that holds a byte."""
+        """Number of the line that holds a byte."""
         while self._indexed <= offset and not self.index():
             pass
         block = min(max(offset, 0), max(self._indexed - 1, 0)) // BLOCK
@@ -192,11 +192,11 @@ class Document:
         return before + bisect.bisect_left(self._newlines_of(block), offset - block * BLOCK)
 
     def read(self, offset: int, count: int) -> bytes:
-        """Raw bytes."""
+        """Read raw bytes."""
         return self._source.read(offset, count)
 
     def chunk(self, offset: int, size: int, longest: int) -> bytes:
-        """About `size` bytes of whole lines from a line's first byte; empty at the end.
+        """Read about `size` bytes of whole lines, starting at a line; empty at the end.
 
         Args:
           longest: maximum bytes of a line; longer ones come in parts.
@@ -215,7 +215,7 @@ class Document:
         return self._source.read(0, self._source.size()).decode(errors="replace")
 
     def grow(self) -> Growth:
-        """Check the file for changes. Known lines stay, unless it was replaced or truncated.
+        """Check the file for changes. Keeps the index unless the file was replaced or truncated.
 
         A deleted file can still be read as it was.
         """
@@ -227,7 +227,7 @@ class Document:
             return "replaced"
         if state == "gone" or size == self._size:
             return "gone" if state == "gone" else "same"
-        self._forget(self._indexed // BLOCK)  # the last block may have been a part of one
+        self._forget(self._indexed // BLOCK)  # the last block may have been incomplete
         self._size = size
         return "grown"
 
@@ -246,7 +246,7 @@ class Document:
 
     @property
     def _last_end(self) -> int:
-        """Where the last whole line ends."""
+        """End of the last complete line."""
         return self.offset(self._newlines)
 
     def _index_to(self, number: int) -> None:
@@ -259,12 +259,12 @@ class Document:
         return begin, end - ended
 
     def _newlines_of(self, block: int) -> array[int]:
-        """Positions of the newlines in a block, with a cache of the last blocks."""
+        """Positions of the newlines in a block; the most recent blocks are cached."""
         known = self._cache.get(block)
         if known is None:
             data = self._source.read(block * BLOCK, BLOCK)
             known = array("I", _positions(data))
-            # A file that was truncated since has fewer than counted: pad with its end.
+            # A file truncated since has fewer newlines than counted: pad with its end.
             before = self._ends[block - 1] if block else 0
             known.extend([len(data)] * max(0, self._ends[block] - before - len(known)))
             self._cache[block] = known
@@ -274,7 +274,7 @@ class Document:
         return known
 
     def _forget(self, blocks: int) -> None:
-        """Drop the index after the first blocks."""
+        """Drop the index after the first `blocks` blocks."""
         del self._ends[blocks:]
         self._indexed = min(self._indexed, blocks * BLOCK)
         self._cache.clear()
@@ -308,7 +308,7 @@ class _Memory:
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file; a pipe or device is refused without waiting for it.
+    """Open a regular file and return its descriptor; reject pipes and devices without blocking.
 
     Files of a dump are opened by `store/files.py` instead.
     """

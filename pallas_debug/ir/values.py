@@ -1,8 +1,8 @@
-"""Resolve names to values, hash what lines compute, and compare the operands of matched lines.
+"""Value resolution: what names refer to, hashes of what lines compute, operand comparison.
 
-A name refers to the last line above that defines it, as its result or as an argument of the block
-that starts there. A name without a definition is one value throughout. numpy handles all lines of a
-text at once.
+A name refers to the closest definition above it, either a result or an argument of the block that
+starts there. A name without a definition is one value throughout. numpy handles all lines of a text
+at once.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """The mentions of names in a text, in order, and the values that they refer to."""
+    """Mentions of names in a text, in order, and the values they refer to."""
 
     names: NDArray[Any]
     """The name of each mention, as a number."""
@@ -37,13 +37,13 @@ class Values:
 
     @cached_property
     def first(self) -> NDArray[Any]:
-        """The first mention of each line."""
+        """Index of the first mention of each line."""
         found: NDArray[Any] = self.counts.cumsum() - self.counts
         return found
 
     @cached_property
     def line(self) -> NDArray[Any]:
-        """The line of each mention."""
+        """Line of each mention."""
         import numpy as np
 
         return np.arange(len(self.counts)).repeat(self.counts)
@@ -70,11 +70,10 @@ class Values:
 
     @cached_property
     def value(self) -> NDArray[Any]:
-        """For each mention the one that defines its value, or the first if there is none."""
+        """For each mention, the one that defines its value; the first mention if none does."""
         import numpy as np
 
-        # Mentions grouped by name. A line's operands refer to definitions above it, so they come
-        # before its results.
+        # Group mentions by name, a line's operands before its results: they refer to lines above.
         order = np.lexsort((self.defines, self.line))
         numbers = np.unique(self.names[order], return_inverse=True)[1]
         numbers = np.sort(numbers << _PLACES | np.arange(len(order)))  # faster than `argsort`
@@ -87,22 +86,22 @@ class Values:
         return found
 
     def mentions(self, lines: NDArray[Any]) -> NDArray[Any]:
-        """All mentions in some lines."""
+        """Indices of all mentions in some lines."""
         return ranges(self.first[lines], (self.first + self.counts)[lines])
 
     def computed(self, lines: NDArray[Any], depth: int) -> NDArray[Any]:
-        """A hash of what each line computes, including the lines that define its operands.
+        """Hash what each line computes, including the lines that define its operands.
 
         Args:
           lines: a number for each line, equal for lines that differ only in names.
-          depth: number of definitions to go up.
+          depth: levels of definitions to follow.
         """
         import numpy as np
 
         uses = np.flatnonzero(~self.defines)
         sources = self.value[uses]
         weights = _mixed(self.place[uses] + _OPERAND)
-        # Arguments and undefined names map to one extra line, which is always the same.
+        # Arguments and undefined names map to one extra line, which never changes.
         above = np.where(self.is_result[sources], self.line[sources], len(lines))
         users, starts = np.unique(self.line[uses], return_index=True)
         alone = np.append(_mixed(lines), np.uint64(0))
@@ -122,11 +121,11 @@ _PLACES = 32
 """Bits for the index of a mention in a text."""
 
 _OPERAND = 1 << 32
-"""Offset that keeps operands' indices apart from the numbers of lines in hashes."""
+"""Offset that keeps operand indices apart from line numbers in hashes."""
 
 
 def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
-    """Hashes (splitmix64) whose sums are unlikely to collide."""
+    """Hash numbers (splitmix64) so that sums are unlikely to collide."""
     import numpy as np
 
     mixed = numbers.astype(np.uint64)
@@ -139,7 +138,7 @@ def _mixed(numbers: NDArray[Any]) -> NDArray[Any]:
 
 
 def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block]:
-    """The blocks without lines whose operands are other values than before.
+    """Filter out lines whose operands are different values than before.
 
     Old and new values correspond if matched lines define them; otherwise, by the first matched line
     that uses them.
@@ -172,12 +171,12 @@ def same_values(old: Values, new: Values, blocks: Sequence[Block]) -> list[Block
 
 
 def _conflicting(row: NDArray[Any], one: NDArray[Any], other: NDArray[Any]) -> Iterator[int]:
-    """The rows that pair values differently from earlier rows."""
+    """Yield rows that pair values differently from earlier rows."""
     import numpy as np
 
     if not len(row):
         return
-    # Only values with several partners can conflict, and they are few.
+    # Only values with several partners can conflict, and these are few.
     size = int(other.max()) + 1
     firsts, seconds = np.divmod(np.unique(one * size + other), size)
     doubtful = (np.bincount(firsts)[one] > 1) | (np.bincount(seconds)[other] > 1)

@@ -1,8 +1,8 @@
 """`verify`: all engines on a function's kernels, one table, each fault reported once.
 
-Floor 3, above the engines' own faces. `run.py` asks the engines in `engines.py`, merges what they
-found; the rest shows it: to a person (`text.py`), to code scanning
-(`sarif.py`), to a workflow's log (`github.py`). Only the first two import jax.
+Floor 3, above the engines. `run.py` runs the engines of `engines.py` and merges their findings;
+the other modules format the verdict as text (`text.py`), for code scanning (`sarif.py`) or for a
+workflow log (`github.py`). Only `run.py` and `engines.py` import jax.
 """
 
 from __future__ import annotations

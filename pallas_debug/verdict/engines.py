@@ -1,7 +1,7 @@
-"""The engines, each asked what is wrong with the kernels of a function.
+"""Engine adapters: each one judges the kernels of a function.
 
-An engine that fails gives no verdict on a kernel. Its outcome is then `unjudged`, with the reason:
-`ok` is for a kernel that the engine has seen to its end.
+An engine that fails gives no verdict: its outcome is `unjudged`, with the reason. `ok` is reserved
+for kernels that the engine processed to the end.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from pallas_debug.session import Options, Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 NO_KERNEL = "no kernel"
-"""Where a finding of a program is of none."""
+"""Kernel name in findings that belong to no kernel."""
 
 MOST_CALLS = 8
-"""Of one kernel, each with other scalar prefetch, that the static analysis looks at."""
+"""Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
 
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
@@ -48,13 +48,13 @@ SMALL = 4_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
-    """What an engine has to say.
+    """Results of one engine.
 
     Attributes:
-      result: what the function returned, where the engine ran it.
-      returned: whether it did.
-      problems: bugs of pallas-debug that the engine met and that belong to no outcome.
-      notes: what concerns no kernel alone.
+      result: return value of the function, if the engine ran it.
+      returned: whether the function returned.
+      problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
+      notes: remarks that are not about a single kernel.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -67,11 +67,11 @@ class Seen:
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A function and what it is called with.
+    """A function and its arguments.
 
     Attributes:
-      args, kwargs: with arrays, abstract or not.
-      values: the same with concrete arrays; made up where they were abstract.
+      args, kwargs: arguments, with concrete or abstract arrays.
+      values: the same with concrete arrays; values are made up for abstract ones.
     """
 
     function: Callable[..., Any]
@@ -86,13 +86,13 @@ class Call:
 
 @dataclass(frozen=True, kw_only=True)
 class Traced:
-    """What tracing a function for each target gave.
+    """Result of tracing a function for each target.
 
     Attributes:
-      captures: the kernels, each once.
+      captures: the kernels, without duplicates.
       targets: by digest, the targets for which the function calls the kernel.
-      untraced: why a target has no kernels, by name: the trace failed, or called none.
-      failed: the targets of these for which the trace failed.
+      untraced: by name, targets without kernels and the reason: the trace failed, or called none.
+      failed: whether a trace failed.
     """
 
     captures: tuple[Capture, ...]
@@ -102,11 +102,11 @@ class Traced:
     seen: Seen
 
     def none_called(self) -> list[str]:
-        """Sentences on targets for which the function calls no kernel."""
+        """Reasons why the function calls no kernel for some targets."""
         return [] if self.failed else list(dict.fromkeys(self.untraced.values()))
 
     def not_traced(self, kernel: Kernel, targets: Sequence[Target]) -> Seen:
-        """Outcomes of a kernel for the targets for which the trace failed before it got to it."""
+        """Outcomes of a kernel for targets whose trace failed before reaching it."""
         if not self.failed:
             return Seen()
         called = self.targets[kernel.digest]
@@ -119,7 +119,7 @@ class Traced:
         )
 
     def elsewhere(self, targets: Sequence[Target]) -> dict[str, dict[str, str]]:
-        """By digest, the targets for which the function calls other kernels, or none."""
+        """By digest, the targets for which the function does not call the kernel, and why."""
         if self.failed:
             return {}
         return {
@@ -133,7 +133,7 @@ class Traced:
 
 
 def traced(call: Call, session: Session) -> Traced:
-    """The kernels that the function lowers, each with the targets that it is lowered for."""
+    """Trace the function for each target, and collect the kernels that it lowers."""
     found: dict[str, Capture] = {}
     called: dict[str, tuple[Target, ...]] = {}
     untraced: dict[str, str] = {}
@@ -176,10 +176,10 @@ def traced(call: Call, session: Session) -> Traced:
 def static(
     captured: Capture, targets: Sequence[Target], given: Sequence[prefetch.Tables] = ()
 ) -> Seen:
-    """What can be told of a kernel before anything runs.
+    """Run the static analysis on a kernel.
 
     Args:
-      given: the scalar prefetch of each of its calls, as far as it is known; without any it is not.
+      given: scalar prefetch of each call, as far as it is known; empty if it is unknown.
     """
     start = time.perf_counter()
     calls: Sequence[prefetch.Tables | None] = given or [None]
@@ -202,7 +202,7 @@ def static(
 
 
 def names_of(function: Callable[..., Any], name: str) -> Seen:
-    """Names of Pallas that the source of a function has, and the installed jax has not."""
+    """Find Pallas names in the source of a function that the installed jax does not have."""
     while isinstance(function, functools.partial):
         function = function.func
     code = getattr(inspect.unwrap(function), "__code__", None)
@@ -212,7 +212,7 @@ def names_of(function: Callable[..., Any], name: str) -> Seen:
 
 
 def names_in(source: Path) -> Seen:
-    """The same of a whole file."""
+    """Like `names_of`, for a whole file."""
     return _removed(names.look(source, NO_KERNEL))
 
 
@@ -224,11 +224,11 @@ def _removed(findings: Sequence[Finding]) -> Seen:
 def prefetched(
     call: Call, captures: Sequence[tuple[Capture, tuple[Target, ...]]]
 ) -> tuple[dict[str, list[prefetch.Tables]], list[str]]:
-    """What the calls of each kernel are given as scalar prefetch, and what went wrong in asking."""
+    """Scalar prefetch of each kernel's calls, and the problems met in computing it."""
     found: dict[str, list[prefetch.Tables]] = {}
     problems: list[str] = []
     takes = [pair for pair in captures if pair[0].kernel.of_kind("scalar_prefetch")]
-    # For another chip a function may call other kernels.
+    # A function may call different kernels for another chip.
     for target in {targets[0].name: targets[0] for _, targets in takes}.values():
         try:
             found = {**prefetch.tables(call.function, call.args, call.kwargs, target), **found}
@@ -242,7 +242,7 @@ def prefetched(
 
 
 def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
-    """What jax's lowering and libtpu said of a kernel for one target."""
+    """Results of jax's lowering and libtpu for one target."""
     failure, target = compilation.failure, compilation.target
     if failure is not None and failure.is_of_the_machine:
         return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
@@ -258,12 +258,12 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
 
 
 def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
-    """The outcome of a compilation that could not be attempted, or was cut off."""
+    """Outcome of a compilation that could not be attempted, or was cut off."""
     return replace(_outcome(kernel, "compile", "unjudged", reason), target=target)
 
 
 def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
-    """What became of a kernel for each of these targets, in a session that has ended."""
+    """Results of a kernel's compilations for these targets, in a session that has ended."""
     finished = {
         compilation.target: compilation
         for dump in session.dumps
@@ -281,10 +281,10 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
 
 
 def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
-    """What the checks find while the kernels are interpreted, in HLO interpret mode if it can.
+    """Interpret the kernels with checks, in HLO interpret mode if it supports them.
 
-    Where a NaN is made of an infinity, the line that made the infinity is the one at fault: a
-    second run looks for it. Infinities are no fault by themselves, as in masks.
+    If a NaN comes from an infinity, the fault is the line that produced the infinity: a second run
+    looks for it. Infinities alone are no fault, as in masks.
     """
     options = Options(
         checks=defaults.DEFAULT_CHECKS,
@@ -303,7 +303,7 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
 
 
 def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
-    """The infinity that a NaN came of, first seen at the same grid point; else the NaN itself."""
+    """The infinity that caused a NaN, first seen at the same grid point; else the NaN itself."""
     here = [f for f in overflows if f.kernel == nan.kernel and f.grid_point == nan.grid_point]
     if not here or here[0].source == nan.source:
         return nan
@@ -313,7 +313,7 @@ def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
 
 
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
-    """What TPU interpret mode finds: races, copies and semaphores, accesses out of bounds."""
+    """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
     for large in kernels:
         points = math.prod(size or 1 for size in large.grid)
@@ -382,11 +382,11 @@ def as_it_ran(
     *,
     is_explained: bool,
 ) -> Outcome:
-    """The outcome of a kernel after its program was interpreted: `ok` only if it ran to its end.
+    """Outcome of a kernel after its program was interpreted: `ok` only if it ran to its end.
 
     Args:
-      stopped: what ended the program, where it did not return.
-      is_explained: whether a finding says why; else any kernel may have been at fault.
+      stopped: what ended the program, if it did not return.
+      is_explained: whether a finding explains this; if not, any kernel may be at fault.
     """
     if any(finding.kernel == kernel.name for finding in session.observer.findings):
         return _outcome(kernel, engine, "found")
@@ -417,7 +417,7 @@ def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
 
 
 def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
-    """Bugs and errors of the machine that no outcome has as its reason, and that are ours."""
+    """Our own bugs and machine errors that are not the reason of any outcome."""
     known = {skip.sentence for skip in session.skips}
     known |= {str(problem) for problem in session.lost.values()}
     known |= {str(missed.problem) for missed in session.uncaptured}
@@ -432,13 +432,13 @@ def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 
 
 def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
-    """What went wrong in a session besides its kernels' outcomes: with us, and with plugins."""
+    """Problems of a session besides its kernels' outcomes: ours, and those of plugins."""
     plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
     return _problems(session, ()), plugins
 
 
 def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]) -> Seen:
-    """Kernels that jax lowered and that could not be captured: nothing was judged of them."""
+    """Outcomes of kernels that were lowered but not captured: all unjudged."""
     outcomes = []
     for name, reason in {missed.name: str(missed) for missed in session.uncaptured}.items():
         nothing = Outcome(kernel=name, engine="static", status="unjudged", reason=reason)
@@ -451,7 +451,7 @@ def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]
 
 
 def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]) -> Seen:
-    """What an engine has to say; if it raises, that its kernels were not judged, and why."""
+    """Run an engine; if it raises, return unjudged outcomes with the reason."""
     raised_here: list[PallasDebugError] = []
     names = ", ".join(dict.fromkeys(f"`{kernel.name}`" for kernel in kernels)) or "the source"
     with guards.guarded("engine", f"asking `{engine}` about {names}", raised_here.append):
@@ -465,7 +465,7 @@ def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]
 def ran_once(
     run: Callable[[], BaseException | None], session: Session, asked: Sequence[Engine]
 ) -> Seen:
-    """What the checks of a session find in the kernels of a program that runs in it."""
+    """Run a program once in a session, and collect what the checks find in its kernels."""
     error = run()
     kernels = session.kernels
     try:
@@ -506,7 +506,7 @@ def _outcome(kernel: Kernel, engine: Engine, status: Status, reason: str | None 
 
 
 def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any) -> list[Finding]:
-    """Whether two interpreters gave other results, where neither found anything."""
+    """Compare the results of two interpreters that found nothing."""
     where = arrays.first_difference(first, second)
     if where is None:
         return []
@@ -525,7 +525,7 @@ def _not_traced(failure: Failure, name: str) -> Finding:
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:
-    """Sentences on faults of the installed releases that this kernel may meet."""
+    """Known bugs of the installed releases that may affect this kernel, as sentences."""
     found = explain.known_issues(
         captured.kernel, captured.jaxpr, captured.kernel.versions, [t.name for t in targets]
     )

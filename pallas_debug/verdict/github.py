@@ -1,4 +1,4 @@
-"""Findings as a GitHub workflow's log takes them: one line each, shown beside the code."""
+"""GitHub workflow commands: one line per finding, shown next to the code."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pallas_debug.verdict.result import Verdict
 
 
 def lines(verdict: Verdict) -> list[str]:
-    """`::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`, one for each finding.
+    """Format each finding as `::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`.
 
-    A judgement that was asked for and not made is an error, too; the limit of an engine a notice.
+    A missing judgement that was requested is an error too; a limitation of an engine is a notice.
     """
     found = [_annotation(finding) for finding in verdict.findings]
     for gap in verdict.gaps:
@@ -24,13 +24,13 @@ def lines(verdict: Verdict) -> list[str]:
 
 
 def quoted(text: str, token: str | None = None) -> str:
-    """Text between lines that keep the runner from reading commands in it.
+    """Wrap text so that the runner does not interpret commands in it.
 
-    Names and messages come from the code that is verified. The runner takes any line that begins
-    with `::` for a command, spaces before it notwithstanding.
+    Names and messages come from the code under test. The runner takes any line that begins with
+    `::` for a command, even with spaces before it.
 
     Args:
-      token: ends the quotation; an unguessable one unless given.
+      token: ends the quotation; random by default, so that it cannot be guessed.
     """
     token = token or secrets.token_hex(16)
     return f"::stop-commands::{token}\n{text}\n::{token}::"

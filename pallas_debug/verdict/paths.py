@@ -1,4 +1,4 @@
-"""Source files as a repository's tools name them: below the current directory, with slashes."""
+"""Repository-relative paths: below the current directory, with slashes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def below(file: str) -> str:
-    """`src/rows.py` for a file below the current directory, else the path as it is."""
+    """Return `src/rows.py` for a file below the current directory, else the path unchanged."""
     try:
         return Path(file).resolve().relative_to(Path.cwd()).as_posix()
     except (ValueError, OSError):

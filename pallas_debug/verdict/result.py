@@ -1,4 +1,4 @@
-"""What a verification comes to: what each engine did with each kernel, and what is wrong."""
+"""Verification results: what each engine did with each kernel, and the findings."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Literal
 from pallas_debug.model import Finding, Gap
 
 Engine = Literal["trace", "static", "compile", "checks", "races"]
-"""Who looks: jax as it traces the call, the static analysis, jax's lowering and libtpu (for one
-target), the checks while the kernel is interpreted, TPU interpret mode looking for races."""
+"""`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
+for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races."""
 
 ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races")
-"""In the order in which they are asked, and listed."""
+"""In the order in which they run and are listed."""
 
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
-"""Nothing was found; something was; the function does not call the kernel for that chip; the engine
-does not know kernels or programs of this kind; it should have judged the kernel, and did not."""
+"""`ok`: nothing was found. `found`: something was. `skipped`: the function does not call the kernel
+for that chip. `unsupported`: the engine does not support such kernels or programs. `unjudged`: the
+engine should have judged the kernel, but did not."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What one engine did with one kernel.
+    """Outcome of one engine on one kernel.
 
     Attributes:
-      kernel: its name; empty for what concerns the whole function, as a trace that fails.
-      digest: tells kernels of one name apart; empty for a kernel that could not be captured.
-      target: for which chip; None for engines that know of none.
+      kernel: its name; empty if the outcome is about the whole function, such as a failed trace.
+      digest: distinguishes kernels of the same name; empty for a kernel that was not captured.
+      target: chip compiled for; None for engines without a target.
       reason: why the kernel was not judged.
-      notes: what was not judged of it, though the engine ran.
-      seconds: what it took, where it is known for this kernel alone.
+      notes: what was not judged although the engine ran.
+      seconds: time taken, if known for this kernel alone.
     """
 
     kernel: str
@@ -48,7 +49,7 @@ class Outcome:
 
     @property
     def gap(self) -> Gap:
-        """The judgement that was not made, of an outcome that says nothing about its kernel."""
+        """The missing judgement, for an outcome without one."""
         return Gap(
             kernel=self.kernel,
             engine=self.column,
@@ -59,7 +60,7 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Suppressed:
-    """A finding that somebody gave a reason not to count."""
+    """A finding that does not count, with the user's reason."""
 
     finding: Finding
     reason: str
@@ -70,14 +71,14 @@ class Verdict:
     """Whether the kernels of a function work, and on which chips.
 
     Attributes:
-      name: of what was verified.
-      kernels: their names, in the order in which they were lowered first; of several that share a
-        name, each with the first digits of its digest.
-      outcomes: one for each kernel, engine and target that was asked for, without exception.
-      findings: what is wrong, the worst first; each fault once, whoever saw it.
-      suppressed: what is wrong, and was said not to matter.
-      problems: what was asked for and not done besides the outcomes, such as keeping the files.
-      notes: what concerns the whole: arguments that were made up, suppressions that fit nothing.
+      name: name of what was verified.
+      kernels: names in order of first lowering; kernels that share a name also have the first
+        digits of their digest.
+      outcomes: one for every kernel, engine and target requested, without exception.
+      findings: worst first; each fault is reported once, however many engines found it.
+      suppressed: findings that match a suppression.
+      problems: requested work that failed outside the outcomes, such as keeping the files.
+      notes: general remarks: made-up arguments, suppressions that match nothing.
     """
 
     name: str
@@ -91,24 +92,24 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for was judged, and nothing was found."""
+        """Whether everything requested was judged and nothing was found."""
         return not self.findings and self.complete
 
     @property
     def complete(self) -> bool:
-        """Whether everything that was asked for was done."""
+        """Whether everything requested was done."""
         return not self.unjudged and not self.problems
 
     @property
     def unjudged(self) -> tuple[Outcome, ...]:
-        """Judgements that were asked for and not made."""
+        """Judgements that were requested but not made."""
         return tuple(o for o in self.outcomes if o.status == "unjudged")
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """Judgements that were not made, the limits of engines included.
+        """Judgements that were not made, including those beyond an engine's limits.
 
-        Kernels are called as in the table: by name, and by digest where several share it.
+        Kernels are labelled as in the table: by name, plus digest digits if several share the name.
         """
         from pallas_debug.verdict.table import labels
 

@@ -1,4 +1,4 @@
-"""Asks every engine in turn, each only as far as the one before it makes sense."""
+"""`verify` and `verify_program`: run each engine as far as the previous results allow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pallas_debug.verdict.table import Asked, AskedKernel
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What is asked of a verification, as `verify` takes it."""
+    """Parameters of a verification, as `verify` takes them."""
 
     targets: str | Iterable[str] = defaults.VERIFY_TARGETS
     engines: str | Iterable[str] | None = None
@@ -39,12 +39,12 @@ class Request:
 
     @property
     def by_name(self) -> bool:
-        """Whether engines were named; each of them then has to judge every kernel."""
+        """Whether engines were named explicitly; each of them must then judge every kernel."""
         return self.engines is not None
 
     @functools.cached_property
     def asked(self) -> tuple[Engine, ...]:
-        """The engines, in their order.
+        """Engines to run, in order.
 
         Raises:
           UsageError: there is no such engine.
@@ -66,15 +66,15 @@ class Request:
 
     @functools.cached_property
     def left_out(self) -> tuple[suppressions.Suppression, ...]:
-        """What does not count.
+        """Suppressions, read from the file.
 
         Raises:
-          UsageError: that is no file of suppressions.
+          UsageError: not a valid suppressions file.
         """
         return suppressions.read(Path(self.suppress)) if self.suppress is not None else ()
 
     def options(self, **more: Any) -> Options:
-        """Of the session in which the kernels are compiled."""
+        """Options of the session in which the kernels are compiled."""
         given = {
             "dumps": None if self.to is None else Path(self.to),
             "targets": self.chips,
@@ -98,38 +98,37 @@ def verify(
     tick: Callable[[Session], None] | None = None,
     **kwargs: Any,
 ) -> Verdict:
-    """Whether the kernels that a function calls work, on which chips, and if not, why.
+    """Verify that the kernels a function calls work, for each chip; if not, explain why.
 
         verdict = pallas_debug.verify(attention, q, k, v, targets="v5e,v6e")
         print(verdict)
         verdict.throw()
 
-    The static analysis, jax's lowering and libtpu for each target, the checks and the race
-    detector are asked; compilations go on in other processes while the kernels are interpreted.
+    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
+    detector; compilations continue in other processes while the kernels are interpreted.
 
     Args:
-      function: that calls kernels, jitted or not; it is traced, and run twice.
-      *args: arrays, or `jax.ShapeDtypeStruct`s, for which values are made up: normal numbers, and
-        zeros for integers and bools. Anything else is passed as it is.
-      targets: names, as a list or joined by commas; `all` for every generation.
-      engines: who is asked: of `static`, `compile`, `checks` and `races`. All of them unless told;
-        an engine that is named and cannot judge a kernel counts as work that was not done.
+      function: the function that calls the kernels, jitted or not; it is traced, and run twice.
+      *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or
+        with zeros for integers and bools. Anything else is passed through.
+      targets: names, as a list or separated by commas; `all` for every generation.
+      engines: any of `static`, `compile`, `checks` and `races`; all of them by default. A kernel
+        that a named engine cannot judge counts as work not done.
       suppress: a file of findings that do not count, with reasons.
-      to: a dump directory, where the compilations are to be kept.
-      timeout: seconds for one compilation.
-      jobs: compiler processes at most; 0 is one per core, four at most.
-      hang_after: seconds without progress after which an interpreted kernel is stopped.
-      tick: called some ten times a second while compilations are waited for.
-      **kwargs: for the function, like `args`.
+      to: a dump directory in which to keep the compilations.
+      timeout: seconds per compilation.
+      jobs: maximum compiler processes; 0 for one per core, but at most four.
+      hang_after: seconds without progress before an interpreted kernel is stopped.
+      tick: called about ten times a second while waiting for compilations.
+      **kwargs: passed to the function, like `args`.
 
     Returns:
       A verdict with an outcome for each kernel, engine and target. It is `ok` only if every one of
-      them was judged and nothing was found; `unjudged` has the others, with their reasons.
+      them was judged and nothing was found; `unjudged` lists the others, with their reasons.
 
     Raises:
-      UsageError: an engine that there is not, a file of suppressions that is none, a function that
-        calls no kernel.
-      UnknownTargetError: a target that nobody knows.
+      UsageError: unknown engine, invalid suppressions file, or a function that calls no kernel.
+      UnknownTargetError: unknown target.
     """
     request = Request(
         targets=targets,
@@ -169,15 +168,15 @@ def verify_program(
     request: Request,
     source: Path | None = None,
 ) -> Verdict:
-    """The same of the kernels that a program lowers while it runs, once.
+    """Verify the kernels that a program lowers while it runs, once.
 
     Args:
-      run: runs it, and returns what ended it where that was no success.
-      name: what it is called.
-      source: its file, where there is one.
+      run: runs the program and returns the exception that ended it, None on success.
+      name: name of the program.
+      source: its file, if any.
 
     Raises:
-      UsageError: as `verify`.
+      UsageError: as for `verify`.
     """
     asked, left_out = request.asked, request.left_out
     options = request.options(
@@ -209,7 +208,7 @@ def verify_program(
 
 
 class _Judging:
-    """What a verification comes to, as it is put together."""
+    """Builder of a verdict."""
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class _Judging:
         self.notes = list(plugins)
 
     def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
-        """The verdict: a cell for all that was asked for, whatever was answered."""
+        """Build the verdict, with a cell for every judgement requested, answered or not."""
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
         seen = [*seen, ask.uncaptured(self._session, asked, targets)]
         lost = [AskedKernel(name=missed.name) for missed in self._session.uncaptured]
@@ -298,7 +297,7 @@ def _ask(
             _static(captured, targets, tables.get(captured.kernel.digest, ()))
             for captured, targets in wanted
         ]
-    with session.compiling_for(()):  # what is lowered to be interpreted is not compiled as well
+    with session.compiling_for(()):  # do not also compile what is lowered for interpretation
         for target, kernels in _by_chip(wanted, session.targets):
             seen += _interpreted(call, kernels, asked, target, hang_after)
     session.wait(None if tick is None else lambda: tick(session))
@@ -314,7 +313,7 @@ def _static(
 def _by_chip(
     wanted: Sequence[tuple[Capture, tuple[Target, ...]]], targets: Sequence[Target]
 ) -> Iterator[tuple[Target, list[Capture]]]:
-    """The chips to run the function as for, so that it calls each kernel: most often one."""
+    """Chips to interpret the function for, enough that it calls each kernel: usually one."""
     left = list(wanted)
     for target in targets:
         called = [captured for captured, chips in left if target in chips]
@@ -330,7 +329,7 @@ def _interpreted(
     target: Target,
     hang_after: float,
 ) -> list[Seen]:
-    """The function run by interpreters, and whether they agree where neither found anything."""
+    """Interpret the function; if neither interpreter finds anything, compare their results."""
     kernels = [captured.kernel for captured in captures]
     chip = target.name
     judges: dict[Engine, Callable[[], Seen]] = {

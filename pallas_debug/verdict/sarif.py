@@ -18,7 +18,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
 def sarif(verdict: Verdict) -> dict[str, Any]:
-    """The verdict as a document of one run; suppressed findings are in it, marked as such."""
+    """Convert the verdict to a document with one run; suppressed findings are marked as such."""
     found = [*verdict.findings, *(s.finding for s in verdict.suppressed)]
     rules = sorted({finding.kind for finding in found})
     results = [_result(finding, rules) for finding in verdict.findings]

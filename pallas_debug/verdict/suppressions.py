@@ -1,13 +1,13 @@
-"""Findings that do not count, each with the reason that somebody gave.
+"""Suppressions: findings that do not count, each with a reason.
 
-A file of TOML, `pallas-debug.toml` beside the project unless another is named:
+Read from a TOML file, `pallas-debug.toml` in the project unless another is named:
 
     [[suppress]]
     kind = "PaddingRead"
     kernel = "ragged_*"        # and line = "rows.py:12", operand = "x_ref", where they matter
     reason = "the caller cuts the padding off"
 
-What is left out matches everything; `kind` and `reason` are required.
+`kind` and `reason` are required; other keys match everything if omitted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _KEYS = ("kind", "kernel", "line", "operand", "reason")
 
 @dataclass(frozen=True, kw_only=True)
 class Suppression:
-    """What is not to count, and why; `kernel` may hold `*`, `line` is `file.py:12` or `file.py`."""
+    """Rule for one suppression; `kernel` may contain `*`, `line` is `file.py:12` or `file.py`."""
 
     kind: str
     reason: str
@@ -39,7 +39,7 @@ class Suppression:
     operand: str | None = None
 
     def fits(self, finding: Finding) -> bool:
-        """Whether it speaks of this finding."""
+        """Whether the rule matches a finding."""
         return (
             named(self.kind) is finding.kind
             and (self.kernel is None or fnmatch.fnmatchcase(finding.kernel, self.kernel))
@@ -61,10 +61,10 @@ def _lines(finding: Finding) -> tuple[str, ...]:
 
 
 def read(path: Path) -> tuple[Suppression, ...]:
-    """The suppressions of a file.
+    """Read the suppressions of a file.
 
     Raises:
-      UsageError: it cannot be read, is no TOML, or holds what is no suppression; says where.
+      UsageError: unreadable, not TOML, or not a valid suppression; the message gives the place.
     """
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -99,7 +99,7 @@ def _suppression(path: Path, number: int, entry: object) -> Suppression:
 def apply(
     findings: Sequence[Finding], suppressions: Iterable[Suppression]
 ) -> tuple[tuple[Finding, ...], tuple[Suppressed, ...], tuple[str, ...]]:
-    """Findings that count, those that do not, and a sentence for each suppression without use."""
+    """Split findings into those that count and those suppressed; name unused suppressions."""
     kept, left_out = [], []
     known = list(suppressions)
     used: set[Suppression] = set()

@@ -1,7 +1,7 @@
-"""The table of a verdict, built from what was asked for and then filled with what was answered.
+"""Verdict table: built from what was requested, then filled with the engines' answers.
 
-A cell without an answer is `unjudged`: no engine that fails, and no compilation that never
-starts, can leave a hole in the table. Pure functions; no engine, no jax.
+A cell without an answer is `unjudged`: neither a failing engine nor a compilation that never starts
+can leave a hole in the table. Pure functions; no engine, no jax.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from dataclasses import dataclass, field, replace
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 DIGITS = 8
-"""Hex digits of the digest that tell kernels of one name apart, as in the folders of a dump."""
+"""Hex digits of the digest that distinguish kernels of one name, as in the folders of a dump."""
 
 NO_ANSWER = "the engine ended without an answer (please report it)"
 
 _RANK: tuple[Status, ...] = ("skipped", "ok", "unsupported", "unjudged", "found")
-"""From the least to the most that a reader must know; of several answers the last one counts."""
+"""In increasing order of importance; of several answers to a cell, the most important counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AskedKernel:
-    """A kernel that is to be judged; without a digest where it could not be captured."""
+    """A kernel to judge; the digest is empty if it could not be captured."""
 
     name: str
     digest: str = ""
@@ -31,13 +31,13 @@ class AskedKernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What a verdict is asked for.
+    """What was requested of a verification.
 
     Attributes:
-      targets: for which `compile` is asked.
+      targets: targets of `compile`.
       elsewhere: by digest, targets for which the function does not call the kernel, and why.
-      by_name: whether the engines were named. An engine that was named has to judge: its limits
-        count as work that was not done.
+      by_name: whether the engines were named explicitly. A named engine has to judge: whatever is
+        beyond its limits counts as not done.
     """
 
     kernels: tuple[AskedKernel, ...]
@@ -48,10 +48,10 @@ class Asked:
 
 
 def cells(asked: Asked) -> tuple[Outcome, ...]:
-    """One outcome for each kernel, engine and target; none of them judged yet."""
+    """Build one outcome per kernel, engine and target; none of them judged yet."""
     found = []
     for kernel, engine in itertools.product(dict.fromkeys(asked.kernels), asked.engines):
-        if engine == "trace":  # it is asked of the whole function
+        if engine == "trace":  # `trace` judges the whole function
             continue
         for target in asked.targets if engine == "compile" else (None,):
             why = asked.elsewhere.get(kernel.digest, {}).get(target or "")
@@ -68,7 +68,7 @@ def cells(asked: Asked) -> tuple[Outcome, ...]:
 
 
 def fill(asked: Asked, answers: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """The cells, each with its answer; whatever was answered besides comes first.
+    """Fill each cell with its answer; answers that fit no cell come first.
 
     Of several answers to one cell the worst counts, with the notes of all.
     """
@@ -88,7 +88,7 @@ def _key(outcome: Outcome) -> tuple[object, ...]:
 
 
 def worst(answers: Sequence[Outcome]) -> Outcome:
-    """What several answers to one cell come to: the worst status, and the notes of all."""
+    """Combine several answers to one cell: the worst status, and the notes of all."""
     most = max(answers, key=lambda answer: _RANK.index(answer.status))
     notes = dict.fromkeys(note for answer in answers for note in answer.notes)
     seconds = [answer.seconds for answer in answers if answer.seconds is not None]
@@ -102,9 +102,9 @@ def _named(outcome: Outcome, asked: Asked) -> Outcome:
 
 
 def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
-    """What to call each kernel, by name and digest: its name, with digits where several share it.
+    """Label each kernel, given by name and digest: its name, plus digits if several share it.
 
-    Names come from the user's code and may hold anything: control characters are escaped, so that a
+    Names come from user code and may contain anything: control characters are escaped, so that a
     name is one word on one line.
     """
     known = list(dict.fromkeys(kernels))
@@ -118,12 +118,12 @@ def labels(kernels: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
 
 
 def visible(name: str) -> str:
-    """A name on one line: control characters, and what looks like them, as escapes."""
+    """Escape non-printable characters, such as control characters, to keep a name on one line."""
     if name.isprintable():
         return name
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in name)
 
 
 def judgements(outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """The cells in which there is something to judge."""
+    """Outcomes of cells that have something to judge."""
     return tuple(o for o in outcomes if o.kernel and o.status != "skipped")

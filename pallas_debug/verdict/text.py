@@ -1,4 +1,4 @@
-"""A verdict as a person reads it: the table, the findings, what was not judged, the last word."""
+"""A verdict as text: table, findings, what was not judged, summary line."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ SIGNS: dict[Status, str] = {
     "unsupported": "?",
     "unjudged": "?",
 }
-"""How a cell shows its status; an engine that ran and left something unjudged has a star."""
+"""Cell text by status; a star marks an engine that ran but left something unjudged."""
 
 MAX_REASON = 160
-"""Maximum length of a reason in the last line; the lines above it have the whole."""
+"""Maximum length of a reason in the summary line; the lines above give it in full."""
 
 
 def verdict_text(verdict: Verdict) -> str:
-    """Everything that there is to say."""
+    """Render the whole verdict."""
     parts = [table(verdict)]
     parts += [finding_text(finding) for finding in verdict.findings]
     parts += ["\n".join(lines) for lines in (_suppressed(verdict), not_judged(verdict)) if lines]
@@ -32,7 +32,7 @@ def verdict_text(verdict: Verdict) -> str:
 
 
 def table(verdict: Verdict) -> str:
-    """A row for each kernel, a column for each engine; for compilations one for each target."""
+    """Render a row per kernel and a column per engine; `compile` has a column per target."""
     outcomes = [o for o in verdict.outcomes if o.kernel]
     columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
     if not columns:
@@ -65,7 +65,7 @@ def _cell(outcome: Outcome) -> str:
 
 
 def finding_text(finding: Finding) -> str:
-    """The finding, and who saw it."""
+    """Render a finding, with the engines that saw it."""
     engines = ", ".join(_seen_by(finding))
     finding = replace(finding, kernel=visible(finding.kernel))
     return report.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
@@ -84,7 +84,7 @@ def _suppressed(verdict: Verdict) -> list[str]:
 
 
 def not_judged(verdict: Verdict) -> list[str]:
-    """What was not looked at, each reason once with all that it holds for; then the notes."""
+    """List what was not judged, each reason once with all cells it applies to; then the notes."""
     names = _labels(verdict)
     reasons: dict[tuple[str, str], list[str]] = {}
     for outcome in verdict.outcomes:
@@ -107,7 +107,7 @@ def _several(where: Sequence[str]) -> str:
 
 
 def last_word(verdict: Verdict) -> str:
-    """What was not judged, then `2 findings in 1 kernel` or that nothing was found."""
+    """Summary line: what was not judged, then `2 findings in 1 kernel` or `nothing found in …`."""
     kernels = report.plural(len(verdict.kernels), "kernel")
     found = report.plural(len(verdict.findings), "finding")
     parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
@@ -131,7 +131,7 @@ def last_word(verdict: Verdict) -> str:
 
 
 def missing(verdict: Verdict) -> str:
-    """`2 of 5 judgements not made (v6e: the disk is full; …)`; empty where all were made."""
+    """`2 of 5 judgements not made (v6e: the disk is full; …)`; empty if all were made."""
     if not verdict.unjudged:
         return ""
     reasons: dict[str, list[str]] = {}

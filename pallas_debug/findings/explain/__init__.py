@@ -1,7 +1,7 @@
 """Explanations of compiler messages, failures and findings.
 
 `explained` is the entry point for engines: it completes a failure or finding when it is created.
-Floor 1: reads text and `model` alone, and never imports jax. `catalogue/` holds the entries,
+Floor 1: depends only on text and `model`, and never imports jax. `catalogue/` holds the entries,
 `plugins.py` loads those of other distributions, `recognise.py` finds the entry for a text,
 `details.py`, `memory.py`, `fit.py` and `layouts.py` extract facts from a message, `logs.py` reads
 whole logs, `known.py` lists bugs in releases of jax and libtpu.
@@ -32,7 +32,7 @@ _LAZY = {
     "known": ("KnownIssue", "known_issues"),
     "logs": ("Occurrence", "Scan", "read", "scan"),
 }
-"""Public names by their modules: importing those takes longer than a run without faults should."""
+"""Public names by module. Lazy: importing these takes longer than a run without faults should."""
 
 WHAT_TO_ATTACH = (
     "the message whole, with its traceback",
@@ -40,7 +40,7 @@ WHAT_TO_ATTACH = (
     "the kernel's folder of a dump (`pallas-debug dump SCRIPT.py`): its source, jaxpr and passes",
     "whether both interpret modes give the same",
 )
-"""For an error that no entry recognises."""
+"""What to include in a report of an error that no entry recognises."""
 
 UNKNOWN_ADVICE = "the catalogue has no such error; to report it, attach " + "; ".join(
     WHAT_TO_ATTACH
@@ -56,14 +56,14 @@ def explained(fault: Finding) -> Finding: ...
 
 
 def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure | Finding:
-    """The failure or finding with its explanation; unchanged if it has one or none is known.
+    """Add an explanation to a failure or finding, unless it has one or none is known.
 
     A failure gets an `explanation`. A finding gets the `cause` and `advice` that its engine did not
-    give. Plugins come before the catalogue; the first call loads them.
+    give. Plugins take precedence over the catalogue; the first call loads them.
 
     Args:
       fault: what went wrong.
-      kernel: the kernel that failed, if known: names operands and sizes blocks.
+      kernel: the failed kernel, if known, for operand names and block sizes.
     """
     if isinstance(fault, Finding):
         known = None if fault.cause and fault.advice else of_finding(fault)
@@ -74,21 +74,21 @@ def explained(fault: Failure | Finding, kernel: Kernel | None = None) -> Failure
 
 
 def explain(text: str, *, kernel: Kernel | None = None) -> Explanation | None:
-    """The explanation of a message; None if no entry recognises it.
+    """Explain a message; None if no entry recognises it.
 
     Args:
       text: a message, with or without its traceback.
-      kernel: the kernel that failed, if known: names operands and sizes blocks.
+      kernel: the failed kernel, if known, for operand names and block sizes.
     """
     return _applied(_first(text, in_context=kernel is not None), text, kernel)
 
 
 def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | None:
-    """The explanation of a failure: by a plugin installed here, as recorded, or by the catalogue.
+    """Explain a failure: by an installed plugin, else as recorded, else by the catalogue.
 
     Args:
       failure: as raised or as read from a dump.
-      kernel: the kernel that failed, if known: names operands and sizes blocks.
+      kernel: the failed kernel, if known, for operand names and block sizes.
     """
     from pallas_debug.findings.explain import plugins, recognise
 
@@ -102,7 +102,7 @@ def of_failure(failure: Failure, kernel: Kernel | None = None) -> Explanation | 
 
 
 def of_finding(finding: Finding) -> Explanation | None:
-    """The general explanation of a finding; its own cause and advice are closer to the case."""
+    """General explanation of a finding; its own cause and advice are more specific."""
     found = next((entry for entry in entries() if finding.kind in entry.kinds), None)
     if found is None or finding.kind == "InterpretError":
         found = _first(finding.message, in_context=True) or found
@@ -110,21 +110,25 @@ def of_finding(finding: Finding) -> Explanation | None:
 
 
 def entries() -> tuple[Explanation, ...]:
-    """Every entry, those of plugins first."""
+    """All entries, those of plugins first."""
     from pallas_debug.findings.explain import catalogue, plugins
 
     return (*plugins.explanations(), *catalogue.CATALOGUE)
 
 
 def entry(name: str) -> Explanation:
-    """The entry with this id or XLA error code; UsageError if there is none."""
+    """Look up an entry by its id or XLA error code.
+
+    Raises:
+      UsageError: there is no such entry.
+    """
     from pallas_debug.findings.explain import recognise
 
     return recognise.entry(name, entries())
 
 
 def _first(text: str, *, in_context: bool) -> Explanation | None:
-    """The entry that recognises a text, those of plugins first."""
+    """First entry that recognises a text; plugins come first."""
     from pallas_debug.findings.explain import plugins, recognise
 
     found = recognise.first(text, plugins.explanations(), in_context=in_context)

@@ -1,4 +1,4 @@
-"""Facts that a message adds to its entry of the catalogue: sizes, layouts, kernel names."""
+"""Details from a message that complete its entry: sizes, layouts, kernel names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _KERNEL = re.compile(
     r"|XLA label: (?P<label>[\w-]+?)(?:\.\d+)? = custom-call"
 )
 _GENERIC = {"kernel", "tpu_custom_call", "custom-call", "pallas_call", "anonymous", "main"}
-"""Names in messages about a kernel without a name of its own."""
+"""Names that messages use for a kernel without a name of its own."""
 
 _LAYOUT_ENTRIES = ("relayout", "operation-layout", "shape-cast", "sublane-gather", "gather")
 _RESHAPE = re.compile(
@@ -38,7 +38,7 @@ _MULTIPLE = re.compile(r"index in dimension (?P<dimension>\d+) is a multiple of 
 
 
 def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Explanation:
-    """The entry as the explanation of one message: with its details, without the recogniser."""
+    """Apply an entry to one message: add its details, drop the recogniser."""
     return replace(
         entry,
         details=tuple(_details(entry.id, text, kernel)),
@@ -50,7 +50,7 @@ def applied(entry: Explanation, text: str, kernel: Kernel | None = None) -> Expl
 
 
 def kernel_name(text: str) -> str | None:
-    """The kernel that a message names, if any."""
+    """Name of the kernel that a message refers to, if any."""
     for match in _KERNEL.finditer(text):
         name = next(value for value in match.groups() if value)
         if name not in _GENERIC:

@@ -1,4 +1,4 @@
-"""Block sizes that would fit into VMEM.
+"""Suggestions of block sizes that would fit into VMEM.
 
 A block size along a grid axis changes for all operands that follow the axis: the kernel's body most
 likely takes its sizes from its blocks, so they have to agree.
@@ -30,7 +30,7 @@ class Suggestion:
     """Blocks that would fit.
 
     Attributes:
-      blocks: new blocks by the names of their operands.
+      blocks: new blocks by operand name.
       bytes: sum over all operands.
       how: which grid axis gets how many times its steps.
     """
@@ -45,7 +45,7 @@ class Suggestion:
 
 
 def suggestions(kernel: Kernel, overflow: Overflow) -> list[Suggestion]:
-    """The largest blocks that fit, for each grid axis, else for all axes together.
+    """Find the largest blocks that fit, for each grid axis, else for all axes together.
 
     Memory beyond blocks and scratch, mostly spilled registers, is assumed to shrink with them.
     """
@@ -80,10 +80,10 @@ def _smallest(kernel: Kernel, along: tuple[int, ...], budget: float) -> Suggesti
 
 
 def _divided(kernel: Kernel, along: tuple[int, ...], factor: int) -> Blocks | None:
-    """Blocks divided along grid axes; None if a block is not divisible, or into whole tiles.
+    """Divide blocks along grid axes; None if one does not divide evenly or into whole tiles.
 
-    Scratch follows no axis. A dimension of it that is as long as a divided one, at the same
-    distance from the last dimension, is assumed to hold a value of that block's shape.
+    Scratch follows no axis. A scratch dimension as long as a divided one, at the same distance from
+    the last dimension, is assumed to hold a value of that block's shape.
     """
     followed = {
         (len(operand.block_shape) - position, operand.block_shape[position])

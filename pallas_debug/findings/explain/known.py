@@ -1,7 +1,7 @@
 """Silent bugs in specific jax or libtpu releases.
 
-Each has the versions concerned and a matcher for the kernels that may be affected. A kernel that
-matches may be affected; it need not be.
+Each has the affected versions and a matcher for kernels that may be affected, though a matching
+kernel need not be.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ class KnownIssue:
     """A bug in some releases.
 
     Attributes:
-      package: `jax` or `libtpu`, whose versions count.
+      package: `jax` or `libtpu`, whichever has the bug.
       since, before: first version with the bug and first without it; None if unknown.
-      targets: of the compiler; empty for all, and for a bug of an interpreter.
+      targets: targets affected; empty for all, and for a bug of an interpreter.
       engine: what computes wrong results: `tpu`, `tpu interpret` or `hlo interpret`.
       matches: whether a kernel, with its jaxpr, may be affected.
     """
@@ -40,7 +40,7 @@ class KnownIssue:
     links: tuple[str, ...] = ()
 
     def concerns(self, versions: Mapping[str, str], targets: Iterable[str]) -> bool:
-        """Whether these versions have the bug; an unknown version does not."""
+        """Whether these versions and targets have the bug; False for an unknown version."""
         version = versions.get(self.package)
         if version is None:
             return False
@@ -53,7 +53,7 @@ class KnownIssue:
 
 
 def numbers(version: str) -> tuple[int, ...]:
-    """`0.12.0.1` as a tuple that compares."""
+    """Parse a version such as `0.12.0.1` into a comparable tuple."""
     return tuple(int(part) for part in re.findall(r"\d{1,9}", version)[:4])
 
 
@@ -66,7 +66,7 @@ _REFERENCE = re.compile(r"\b(?P<letter>[a-z]+):Ref<")
 
 
 def references(kernel: Kernel, jaxpr: str) -> dict[str, str]:
-    """Variables of the jaxpr by the names of the operands."""
+    """Jaxpr variable of each operand, by operand name."""
     letters = _REFERENCE.findall(jaxpr.partition(". let")[0])
     return {o.name: letter for o, letter in zip(kernel.operands, letters, strict=False)}
 
@@ -88,7 +88,7 @@ def _writes_prefetch_beside_a_single_buffer(kernel: Kernel, jaxpr: str) -> bool:
 
 
 def _has_column_of_booleans(kernel: Kernel, jaxpr: str) -> bool:
-    """A one-dimensional mask that gets a last dimension of 1."""
+    """Whether a one-dimensional mask is given a last dimension of 1."""
     return re.search(r"bool\[\d+,1\] = (?:broadcast_in_dim|reshape)\b", jaxpr) is not None
 
 
@@ -141,7 +141,7 @@ KNOWN_ISSUES = (
 def known_issues(
     kernel: Kernel, jaxpr_text: str, versions: Mapping[str, str], targets: Iterable[str] = ()
 ) -> tuple[KnownIssue, ...]:
-    """Bugs of these releases that a kernel may be affected by.
+    """List known bugs of these releases that may affect a kernel.
 
     Args:
       kernel: the kernel.

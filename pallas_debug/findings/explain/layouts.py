@@ -1,4 +1,4 @@
-"""Vector layouts of the Mosaic compiler, described in English.
+"""Plain-English descriptions of the Mosaic compiler's vector layouts.
 
 A value is laid out in vector registers of 8 sublanes by 128 lanes of 32 bits. The compiler writes
 its layout as `#tpu.vpad<"32,{0,*},(8,128),-1">`: bits of an element, offset of the value in the
@@ -40,7 +40,7 @@ class Layout:
     """Layout of a value in vector registers.
 
     Attributes:
-      bits: of one element; a mask has those of the values it masks.
+      bits: bits per element; a mask has those of the values it masks.
       offsets: sublane and lane of the first element in the first tile; None if the value is
         replicated along them.
       tile: rows and lanes of a tile.
@@ -85,7 +85,7 @@ class Layout:
 
 
 def parse(text: str) -> Layout | None:
-    """The first layout in a text; None where there is none, or it is `none` (a scalar)."""
+    """Parse the first layout in a text; None if there is none, or it is `none` (a scalar)."""
     match = _LAYOUT.search(text)
     if match is None:
         return None
@@ -104,10 +104,10 @@ def holds_layouts(text: str) -> bool:
 
 
 def describe(text: str) -> tuple[str, ...]:
-    """Descriptions of the layouts in a text, a line each.
+    """Describe the layouts in a text, one per line.
 
     Args:
-      text: a layout, a message of the compiler, or lines of a Mosaic dump.
+      text: a layout, a compiler message, or lines of a Mosaic dump.
     """
     relayout = _RELAYOUT.search(text)
     if relayout is not None:
@@ -128,7 +128,7 @@ def _each(text: str) -> list[str]:
 
 
 def _operation(match: re.Match[str], line: str) -> list[str]:
-    """Every operand and result that is a vector, with its type and layout."""
+    """Describe each vector operand and result, with its type and layout."""
     signature = _SIGNATURE.search(line)
     names = _VALUE.findall(match["operands"])
     lines = [match["name"]]
@@ -140,7 +140,7 @@ def _operation(match: re.Match[str], line: str) -> list[str]:
         for number, layout in enumerate(layouts):
             if layout is None:
                 continue
-            # A store is not printed in the order of its operands.
+            # A store does not print its operands in order.
             in_order = word == "operand" and "store" not in match["name"]
             is_named = in_order and len(names) == len(layouts)
             name = f" {names[number]}" if is_named else ""
@@ -167,7 +167,7 @@ def _relayout(match: re.Match[str]) -> tuple[str, ...]:
 
 
 def reasons(source: Layout, target: Layout) -> list[str]:
-    """What has to change to bring a value from one layout into another."""
+    """Changes needed to convert a value from one layout to another."""
     found = []
     for name, have, want in zip(("sublanes", "lanes"), source.offsets, target.offsets, strict=True):
         if have is None and want is not None:

@@ -1,8 +1,8 @@
-"""Find errors of kernels in a log of any size: each once, with count, lines and kernel.
+"""Extraction of kernel errors from logs of any size: each once, with count, lines and kernel.
 
 The log is read in pieces of a few megabytes. Each piece is searched for the marks of the catalogue,
 which is cheap; only lines around a mark are examined. A message spans several lines, and lines of
-several processes may alternate. Memory holds one record per distinct error.
+several processes may interleave. Memory holds one record per distinct error.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pallas_debug.findings.explain.details import applied, kernel_name
 from pallas_debug.model import Explanation
 
 PIECE = 1 << 22
-"""Characters of the log held at a time, besides the lines carried over."""
+"""Characters of the log held at a time, not counting carried-over lines."""
 BEFORE = 200
-"""Lines before an error that are searched for a word that makes it one of a kernel."""
+"""Lines before an error that are searched for a word that ties it to a kernel."""
 AFTER = 240
-"""Lines of all processes within which a message of one of them ends."""
+"""Maximum lines, over all processes, from the start of a message to its end."""
 LONGEST = 120
 """Maximum lines of a message; a table of allocations has about 70."""
 MAX_LINE = 1 << 14
@@ -47,7 +47,7 @@ _START = re.compile(
 )
 _ERROR = re.compile(r"(?<![\w.])(?:[A-Za-z_][\w.]*\.)?[A-Z]\w*(?:Error|Exception): ")
 _OURS = re.compile(r"Mosaic failed to compile|MosaicError|Pallas|pallas|LoweringException|libtpu")
-"""Required of an unrecognised error to count as one of a kernel."""
+"""Must match for an unrecognised error to count as one of a kernel."""
 _SUMMARY = re.compile(r"(?:FAILED|ERROR) \S+::")
 _CHAIN = ("The above exception was the direct cause", "jax.io_callback failed")
 """Lines between two occurrences of the same exception in a chain."""
@@ -60,8 +60,8 @@ class Occurrence:
 
     Attributes:
       explanation: None if no entry recognises it.
-      text: of the first occurrence, at most `LONGEST` lines.
-      lines: numbers of the first lines where it occurs, counted from 1.
+      text: first occurrence, at most `LONGEST` lines.
+      lines: first lines where it occurs, counted from 1.
       workers: prefixes of the processes that printed it; empty for a plain log.
     """
 
@@ -74,7 +74,7 @@ class Occurrence:
 
     @property
     def headline(self) -> str:
-        """The first line of the message."""
+        """First line of the message."""
         return next((line.strip() for line in self.text.splitlines() if line.strip()), "")
 
 
@@ -94,16 +94,16 @@ class Scan:
 
 
 def scan(lines: Iterable[str]) -> Iterator[Occurrence]:
-    """Errors of kernels in a log, each once, in the order of their first lines.
+    """Yield the kernel errors of a log, each once, in the order of their first lines.
 
     Args:
-      lines: of the log, with or without newlines.
+      lines: lines of the log, with or without newlines.
     """
     yield from read(lines).occurrences
 
 
 def read(lines: Iterable[str]) -> Scan:
-    """The errors that `scan` yields, with the numbers of lines and of other errors."""
+    """Collect the errors that `scan` yields, plus the number of lines and of other errors."""
     reader = _Reader(catalogue=(*plugins.explanations(), *CATALOGUE))
     held: list[str] = []
     size = 0
@@ -141,7 +141,7 @@ class _Reader:
     done: int = 1  # number of the first line not examined yet
     workers: dict[str, _Worker] = field(default_factory=dict)
     found: dict[tuple[object, ...], Occurrence] = field(default_factory=dict)
-    ends: dict[str, int] = field(default_factory=dict)  # of the last message of each worker
+    ends: dict[str, int] = field(default_factory=dict)  # end of each worker's last message
     others: int = 0
     dropped: int = 0
 
@@ -169,8 +169,8 @@ class _Reader:
     def _marked(self, text: str, ends: list[int]) -> list[int]:
         """Indices of the lines that contain a mark.
 
-        Searching for one of some 200 marks takes a millisecond per megabyte. Most are skipped: a
-        word from their middle is not among the words of this piece.
+        Searching for one of some 200 marks takes a millisecond per megabyte. Most are skipped
+        because an inner word of the mark does not occur in this piece.
         """
         if any(entry.pattern and not entry.marks for entry in self.catalogue):
             return list(range(len(ends)))
@@ -249,7 +249,7 @@ def _is_about_kernels(held: list[str], index: int, worker: str) -> bool:
 
 
 def _frames(held: list[str], index: int, worker: str) -> str:
-    """The whole traceback that ends in a line; empty if there is none."""
+    """The whole traceback that ends just before a line; empty if there is none."""
     frames: list[str] = []
     for raw in reversed(held[max(0, index - BEFORE) : index]):
         whose, line = _split(raw)
@@ -268,7 +268,7 @@ def _matches(entry: Explanation, line: str) -> bool:
 
 
 def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
-    """The lines of a message without their prefixes, and the index after the last."""
+    """Lines of a message without their prefixes, and the index after the last."""
     lines = [_split(held[index])[1]]
     end = index + 1
     left = MAX_MESSAGE - len(lines[0])
@@ -287,7 +287,7 @@ def _message(held: list[str], index: int, worker: str) -> tuple[str, int]:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """The launcher's prefix of a line, and the rest."""
+    """Split a line into the launcher's prefix and the rest."""
     line = line.rstrip("\r\n")
     prefix = _PREFIX.match(line)
     worker = ""

@@ -1,8 +1,8 @@
-"""Allocations behind an overflow of VMEM or SMEM.
+"""Allocations behind a VMEM or SMEM overflow.
 
 libtpu has three messages. Above the scoped limit it prints two sums; above the chip's capacity, a
-table of the largest allocations; and if a single allocation is too large, that one. Without a table
-in the message, the allocations are estimated from the kernel's blocks.
+table of the largest allocations; and if a single allocation is too large, that one. If a message
+has no table, the allocations are estimated from the kernel's blocks.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _AMOUNT = re.compile(r"(?P<number>\d{1,18}(?:\.\d{1,9})?)(?P<unit>[BKMG]?)")
 
 @dataclass(frozen=True, kw_only=True)
 class Allocation:
-    """A piece of VMEM or SMEM.
+    """A single VMEM or SMEM allocation.
 
     Attributes:
       what: the operand's name if known, else `input 0`, `scratch`, `spilled registers`.
@@ -83,7 +83,7 @@ class Overflow:
 
 
 def amount(count: float) -> str:
-    """`16.0 MiB`, `512 KiB`, `96 B`."""
+    """Format bytes: `16.0 MiB`, `512 KiB`, `96 B`."""
     for unit, name in ((1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count >= unit:
             return f"{count / unit:.1f} {name}".replace(".0 ", " ")
@@ -91,10 +91,10 @@ def amount(count: float) -> str:
 
 
 def overflow(message: str, kernel: Kernel | None = None) -> Overflow | None:
-    """The overflow that a message reports, if any.
+    """Parse the overflow that a message reports, if any.
 
     Args:
-      message: of the compiler.
+      message: message of the compiler.
       kernel: for the names of its operands, and for an estimate if the message has no table.
     """
     one = _ONE.search(message)
@@ -171,7 +171,7 @@ def _bytes(text: str) -> int:
 def estimate(
     kernel: Kernel, blocks: Sequence[tuple[int | None, ...]] | None = None
 ) -> list[Allocation]:
-    """VMEM used by the operands, largest first: a lower bound, as spills are unknown.
+    """Estimate the operands' VMEM use, largest first: a lower bound, as spills are unknown.
 
     Args:
       kernel: the kernel.
@@ -199,14 +199,14 @@ def estimate(
 
 
 def block_of(operand: Operand) -> tuple[int | None, ...] | None:
-    """The part that is in VMEM: the block, or the whole operand without one."""
+    """The part in VMEM: the block, or the whole operand if it has none."""
     if operand.kind in ("scalar_prefetch", "dynamic_grid"):
         return None
     return operand.shape if operand.block_shape is None else operand.block_shape
 
 
 def _buffers(kernel: Kernel, operand: Operand) -> int:
-    """Number of buffers: the compiler keeps one for a block that never changes, else two."""
+    """Number of buffers: by default one for a block that never changes, else two."""
     steps = math.prod(size or 2 for size in kernel.grid)
     said = re.search(r"buffer_count=(\d{1,9})", operand.pipeline or "")
     if operand.kind == "scratch" or steps == 1:
@@ -226,7 +226,7 @@ def padded_bytes(shape: Sequence[int], dtype: str) -> int:
 
 
 def bits_of(dtype: str) -> int:
-    """Bits of an element: 16 of `bfloat16`, 8 of `float8_e4m3fn` and of a stored `bool`."""
+    """Bits per element: 16 for `bfloat16`, 8 for `float8_e4m3fn` and for a stored `bool`."""
     match = _BITS.search(dtype)
     return int(match[1]) if match else 8
 

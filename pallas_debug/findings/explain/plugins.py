@@ -1,4 +1,4 @@
-"""Explanations that other distributions register, loaded when something first fails."""
+"""Explanations registered by other distributions, loaded at the first failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pallas_debug.model import Explanation
 
 @functools.cache
 def explanations() -> tuple[Explanation, ...]:
-    """Explanations of installed plugins; a broken plugin is warned about and left out."""
+    """Explanations of installed plugins; a broken plugin is skipped with a warning."""
     from pallas_debug.hooks import installed_explanations
 
     return installed_explanations(_warn)

@@ -1,4 +1,4 @@
-"""Match texts against the entries of the catalogue.
+"""Matching of texts against the entries of the catalogue.
 
 A message is recognised by its error code or by its core, never by a prefix or by the exception's
 class: those change from release to release.
@@ -16,7 +16,7 @@ from pallas_debug.findings.explain.catalogue.general import STATUSES
 from pallas_debug.model import Explanation
 
 CONTEXT = re.compile(r"[Pp]allas|[Mm]osaic|tpu_custom_call|libtpu|\btpu\b|\bTPU\b")
-"""Words near which a message that other programs print too is about a kernel."""
+"""Words that, near a message which other programs print too, tie it to a kernel."""
 
 _CODE = re.compile(r"E\d{4}")
 
@@ -27,7 +27,7 @@ def matches(
     *,
     in_context: bool = False,
 ) -> list[Explanation]:
-    """The entries that recognise a text; general ones only if no other does.
+    """Entries that recognise a text; general ones only if no other does.
 
     Args:
       in_context: whether the text is known to be about a kernel.
@@ -47,7 +47,7 @@ def matches(
 def first(
     text: str, catalogue: Iterable[Explanation] = CATALOGUE, *, in_context: bool = False
 ) -> Explanation | None:
-    """The entry that recognises a text; of several, the one that matches last.
+    """Entry that recognises a text; of several, the one that matches last.
 
     The last of several chained exceptions is the one that the user sees.
     """
@@ -60,7 +60,7 @@ def _last(entry: Explanation, text: str) -> int:
 
 
 def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
-    """The entry with an id or XLA error code.
+    """Look up an entry by its id or XLA error code.
 
     Raises:
       UsageError: there is none; the message suggests similar ids.
@@ -85,5 +85,5 @@ def entry(name: str, catalogue: Sequence[Explanation]) -> Explanation:
 
 @cache
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A compiled pattern, compiled when a text first contains one of the entry's marks."""
+    """Compile a pattern lazily, when a text first contains one of the entry's marks."""
     return re.compile(pattern)

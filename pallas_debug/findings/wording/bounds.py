@@ -1,4 +1,4 @@
-"""Accesses outside of what they index, and blocks that an array does not have."""
+"""Wording of out-of-bounds accesses and blocks."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def out_of_bounds(
 
     Args:
       seen: with the slice as `index`, and the operand's shape.
-      dim: the dimension that is left.
-      size: None where the index is a number.
+      dim: the dimension that is out of bounds.
+      size: None if the index is a number.
       bound: size of the dimension.
       follows: what the index depends on.
       is_block: whether the operand is a block, smaller than its array.
@@ -79,14 +79,14 @@ def block_out_of_bounds(
     by_element: bool = False, is_offset: bool = False, from_table: bool = False,
     points: int | None = None,
 ) -> Finding:  # fmt: skip
-    """An index map that names a block, or an element, which the array does not have.
+    """An index map that returns a block or element that the array does not have.
 
     Args:
-      value: what it gives along `dim`; `first` to `last` are allowed.
+      value: the index returned along `dim`; `first` to `last` are allowed.
       by_element: whether it counts in elements.
-      is_offset: whether the value looks like an offset in elements where blocks are counted.
+      is_offset: whether a block index looks like an element offset.
       from_table: whether the index map reads scalar prefetch.
-      points: grid points in all, if it is known at how many of them (`seen.count`) this happens.
+      points: total grid points, if `seen.count` is the number of them affected.
     """
     unit = "element" if by_element else "block"
     message = (

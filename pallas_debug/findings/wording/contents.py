@@ -1,4 +1,4 @@
-"""What a buffer holds: nothing yet, padding, or values that it should not."""
+"""Wording of faults in a buffer's contents: uninitialised, padding, or wrong values."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Finding
 
 Gone = Literal["condition", "no store", "rounded down", "left out"]
-"""Why an output is not written: a false condition around the store, no store at all, too few steps
-of the grid, an index map that leaves blocks out."""
+"""Why an output is not written: a false condition around the store, no store at all, too few grid
+steps, or an index map that leaves blocks out."""
 
 
 def uninitialized_read(
     seen: Sighting, *, reaches_output: bool = False, other_core: bool = False
 ) -> Finding:
-    """A buffer that is read before it was written, where what was read matters.
+    """A buffer that is read before it is written, where the value read matters.
 
     Args:
-      reaches_output: whether an output was seen to hold it; else it is stored somewhere.
+      reaches_output: whether the value was seen in an output; otherwise it is stored somewhere.
       other_core: whether the first write may have been on another core.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
@@ -41,7 +41,7 @@ def uninitialized_read(
 def output_not_written(
     seen: Sighting, *, what: str, why: Gone, blocks: tuple[int, int] | None = None
 ) -> Finding:
-    """An output, or a block of it, that nothing writes; `blocks`: how many, and of how many."""
+    """An output or block that is never written; `blocks` are the number unwritten and the total."""
     name = seen.witness.operand
     count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
     causes = {
@@ -67,7 +67,7 @@ def output_not_written(
 def padding_read(
     seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0
 ) -> Finding:
-    """Padding of a ragged last block that reaches a result; `operation` sums it up, if known."""
+    """Padding of a ragged last block that reaches a result, reduced by `operation` if known."""
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
         message = f"padding of {name}, {shape}, is read and reaches an output"
@@ -116,7 +116,7 @@ _NO_VALUE = ("the operation has no finite value for these operands", "look at it
 def nan_produced(
     seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
 ) -> Finding:
-    """An operation that makes a NaN of operands that held none: of `values`, if they are known."""
+    """An operation that produces a NaN from operands without one: from `values`, if known."""
     of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
     return seen.found(
         Fault.NAN_PRODUCED,
@@ -130,7 +130,7 @@ def nan_produced(
 def infinity_produced(
     seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
 ) -> Finding:
-    """An operation that makes an infinity of finite operands."""
+    """An operation that produces an infinity from finite operands."""
     of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
     return seen.found(
         Fault.INFINITY_PRODUCED,
@@ -159,7 +159,7 @@ def division_by_zero(
 
 
 def check_failed(seen: Sighting, *, said: str) -> Finding:
-    """A check of the kernel's author, with its own message."""
+    """A failed check of the kernel's author, with its own message."""
     advice = "the condition of this check is false here; see its values"
     return seen.found(Fault.CHECK_FAILED, Wording(said, None, advice))
 

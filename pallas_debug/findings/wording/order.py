@@ -1,4 +1,4 @@
-"""Races, revisited blocks, copies and semaphores: what depends on an order or a count."""
+"""Wording of ordering and counting faults: races, revisited blocks, copies, semaphores."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Access:
     """One side of a race.
 
     Attributes:
-      copy: source and destination, if it is a copy that reads or writes and not the core.
+      copy: source and destination, if a copy accesses the memory rather than the core.
     """
 
     writes: bool
@@ -66,8 +66,8 @@ def data_race(
 
     Args:
       what: the slice or block, with its shape.
-      was_filled: whether something was written there before, which the read was to see.
-      axes: the parallel axes that both grid points differ in, where they are known.
+      was_filled: whether earlier data was there that the read was meant to see.
+      axes: parallel axes in which the two grid points differ, if known.
     """
     cause, advice = _RACES[_why(here, there, was_filled)]
     if axes:
@@ -98,7 +98,7 @@ def _why(
 def output_revisited(
     seen: Sighting, *, what: str, first: Point, last: Point, again: Point
 ) -> Finding:
-    """An output block that comes again after another one, as it was from `first` to `last`."""
+    """An output block that is visited again after another one; it was visited `first` to `last`."""
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
     return seen.found(
         Fault.OUTPUT_REVISITED,
@@ -114,7 +114,7 @@ def output_revisited(
 def copy_not_awaited(
     seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None
 ) -> Finding:
-    """A copy that is started and never waited for; `left` is in bytes."""
+    """A copy that is started but never waited for; `left` is in bytes."""
     rest = "" if left is None else f": {left:,} bytes of it are left at the end"
     return seen.found(
         Fault.DMA_NOT_AWAITED,
@@ -131,7 +131,7 @@ def semaphore_left_over(
     seen: Sighting, *, semaphore: str, count: int, is_awaited: bool,
     totals: tuple[int, int] | None = None,
 ) -> Finding:  # fmt: skip
-    """A semaphore with a count at the end; `totals` are of signals and waits."""
+    """A semaphore with a nonzero count at the end; `totals` are of signals and waits."""
     sums = "" if totals is None else f": signals add up to {totals[0]}, waits to {totals[1]}"
     return seen.found(
         Fault.SEMAPHORE_LEFT_OVER,
@@ -150,10 +150,11 @@ def deadlock(
     """A wait that never ends.
 
     Args:
-      count: what the semaphore holds, and `needed` what the wait takes: bytes, if it is for a copy.
+      count: value of the semaphore; bytes, if the wait is for a copy.
+      needed: amount that the wait takes, in the same unit.
       was_raised: whether a copy was started on it, or a signal sent, before.
-      totals: sums of all signals and of all waits, where they are known.
-      others: threads that wait in vain as well.
+      totals: sums of all signals and of all waits, if known.
+      others: number of other threads stuck in a wait.
     """
     unit = " bytes" if of_copy else ""
     on = f" on device {device}" if device else ""

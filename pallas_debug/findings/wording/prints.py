@@ -1,4 +1,4 @@
-"""Prints that a TPU cannot do, each with its reason."""
+"""Wording of prints that a TPU does not support, each with the reason."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def brace_first(fmt: str) -> Wording:
 
 
 def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
-    """A scalar of a dtype that a `{}` does not take in this jax."""
+    """A scalar whose dtype `{}` does not accept in this jax."""
     if dtype.startswith(("int", "uint", "bool")):
         advice = "print `x.astype(jnp.int32)`"
     elif "float32" in allowed:
@@ -134,7 +134,7 @@ def scalar_dtype(dtype: str, allowed: Sequence[str]) -> Wording:
 
 
 def bare_scalar(fmt: str, dtype: str, libtpu: str) -> Wording:
-    """A scalar behind a text without a placeholder for it."""
+    """A scalar after a format string without a placeholder for it."""
     if dtype not in ("int32", "uint32"):
         advice = "print `x.astype(jnp.float32)`"
     elif "{" not in fmt and "}" not in fmt:

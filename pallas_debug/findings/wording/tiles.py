@@ -1,4 +1,4 @@
-"""Blocks that do not fit the tiles of a TPU's memory, and kernels that need too much of it."""
+"""Wording of tiling faults and of memory overflows."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Blocks:
-    """How an array is cut: the operand, the shape of a block, and the array's with its dtype."""
+    """How an operand's array is divided: the block shape, and the array's dtype and shape."""
 
     operand: str
     shape: tuple[int | None, ...]
@@ -86,7 +86,7 @@ def narrow(
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
-    """What one operand takes: its buffers, the shape of each, bytes of all of them."""
+    """One operand's memory: number of buffers, shape of each, bytes of all of them."""
 
     operand: str
     buffers: int
@@ -106,12 +106,12 @@ def vmem_overflow(
 
     Args:
       limits: bytes by target.
-      parts: the largest first.
-      is_full: whether the chips have no more than that.
-      room: bytes that `vmem_limit_bytes` may ask for, if that would help.
-      fitting: smaller blocks, as text; empty where no blocks would help, None where scratch alone
-        is too much.
-      has_grid: whether the arrays are cut into blocks already.
+      parts: largest first.
+      is_full: whether the chips' whole VMEM is too small.
+      room: bytes that `vmem_limit_bytes` may be set to, if that would help.
+      fitting: smaller blocks, as text; empty if no blocks would help, None if scratch alone is too
+        much.
+      has_grid: whether the arrays are already divided into blocks.
     """
     if fitting is None:
         advice = "make the scratch smaller, and go over it in more steps"

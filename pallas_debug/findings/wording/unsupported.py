@@ -1,4 +1,4 @@
-"""Constructs that jax's lowering or the compiler refuses, and names that jax does not have."""
+"""Wording of constructs that jax or the compiler rejects, and of names missing from jax."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SUBLANES = 8
 
 
 def float_index(seen: Sighting, *, dtype: str) -> Finding:
-    """A load, store or copy at a place that is a float."""
+    """A load, store or copy with a float index."""
     return seen.found(
         Fault.INVALID_OPERATION,
         Wording(
@@ -38,7 +38,7 @@ def float_iota(seen: Sighting, *, result: str) -> Finding:
 
 
 def direct_hbm_access(seen: Sighting) -> Finding:
-    """A load or store of a reference that the kernel may only copy from or to."""
+    """A direct load or store of a ref that the kernel may only copy from or to."""
     name, shape = seen.witness.operand or "a ref", seen.witness.shape
     what = f"{name}, {shape}" if shape else f"{name} in HBM"
     return seen.found(
@@ -143,7 +143,7 @@ def unsigned_matmul(seen: Sighting, *, dtype: str) -> Finding:
 
 
 def narrow_matmul(seen: Sighting, *, dtypes: Sequence[str]) -> Finding:
-    """A product of dtypes that the matrix unit of `seen.targets` does not take."""
+    """A product of dtypes that the matrix unit of `seen.targets` does not support."""
     return seen.found(
         Fault.UNSUPPORTED_DTYPE,
         Wording(
@@ -180,7 +180,7 @@ def bool_column(seen: Sighting, *, old: str, new: str) -> Finding:
 
 
 def unproven_alignment(seen: Sighting, *, columns: int | None, multiple: int) -> Finding:
-    """Lanes from an offset that is only known to be a multiple of `multiple`."""
+    """Lanes at an offset that is only known to be a multiple of `multiple`."""
     known = "of it nothing is known" if multiple == 1 else f"only {multiple} is known to divide it"
     return seen.found(
         Fault.UNPROVEN_ALIGNMENT,
@@ -232,11 +232,11 @@ def zero_size_operand(seen: Sighting) -> Finding:
 
 
 def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str | None]) -> Finding:
-    """Names of Pallas on one line that the installed jax does not have.
+    """Pallas names on one line that the installed jax does not have.
 
     Args:
-      said: what jax says of each.
-      instead: what to write for each; None where that is not known.
+      said: jax's message about each.
+      instead: what to write for each; None if unknown.
     """
     advice = []
     for sentence, replacement in zip(said, instead, strict=True):
@@ -257,7 +257,7 @@ def removed_names(seen: Sighting, *, said: Sequence[str], instead: Sequence[str 
 
 
 def interpret_error(seen: Sighting, *, error: str) -> Finding:
-    """What jax's interpreter refuses for a reason of its own."""
+    """A kernel that jax's interpreter rejects for reasons of its own."""
     return seen.found(Fault.INTERPRET_ERROR, Wording(error))
 
 

@@ -1,4 +1,4 @@
-"""The catalogue of explanations, a module per topic."""
+"""The catalogue of explanations, one module per topic."""
 
 from __future__ import annotations
 

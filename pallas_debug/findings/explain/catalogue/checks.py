@@ -1,4 +1,4 @@
-"""Checks, prints and interpret modes that do not take what they are given."""
+"""Errors from checks, prints and interpret modes."""
 
 from __future__ import annotations
 

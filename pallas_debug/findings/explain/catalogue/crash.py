@@ -1,4 +1,4 @@
-"""The compiler's process dies."""
+"""Crashes of the compiler process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Versions, flags, processes and targets: what is wrong around a kernel and not in it."""
+"""Errors outside the kernel: versions, flags, processes and targets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shapes and vector layouts that the Mosaic compiler cannot bring about."""
+"""Shapes and vector layouts that the Mosaic compiler cannot produce."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jax has no TPU lowering for: primitives, gathers, dtypes, operations that do not verify."""
+"""Missing TPU lowerings in jax: primitives, gathers, dtypes, operations that fail to verify."""
 
 from __future__ import annotations
 

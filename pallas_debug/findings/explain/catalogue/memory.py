@@ -1,4 +1,4 @@
-"""Too little VMEM, SMEM or HBM, at compile time and at run time."""
+"""VMEM, SMEM and HBM exhaustion, at compile time and at run time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of Pallas that cannot be right, which jax says while it traces, on every machine."""
+"""Invalid Pallas calls, which jax rejects during tracing on any machine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entries of the catalogue: messages as printed, with `…` for what varies."""
+"""Constructor of catalogue entries, from messages as printed with `…` for what varies."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def entry(
     ambiguous: bool = False,
     general: bool = False,
 ) -> Explanation:
-    """An entry.
+    """Build an entry.
 
     Args:
-      says: the core of each message, without prefix and exception class; `…` is any text within a
-        line.
-      kind: kind of finding that such a failure amounts to; by default the first of `kinds`.
+      says: the core of each message, without prefix and exception class; `…` matches any text
+        within a line.
+      kind: kind of finding to report for such a failure; by default the first of `kinds`.
       name: XLA's name of the code. XLA prints both; a code alone may be another tool's.
     """
     parts = [_pattern(text) for text in says]

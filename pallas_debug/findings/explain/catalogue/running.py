@@ -1,4 +1,4 @@
-"""What goes wrong while a kernel runs: bounds, blocks, copies, semaphores, halts."""
+"""Runtime errors of kernels: bounds, blocks, copies, semaphores, halts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks, slices and copies that do not fit the tiles of the TPU's memory."""
+"""Blocks, slices and copies that do not fit the TPU's memory tiles."""
 
 from __future__ import annotations
 

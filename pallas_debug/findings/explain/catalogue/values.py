@@ -1,4 +1,4 @@
-"""Wrong values, which no compiler speaks of: these are found by checks and interpreters."""
+"""Wrong values, which no compiler reports, only checks and interpreters."""
 
 from __future__ import annotations
 
