@@ -6,31 +6,26 @@ for kernels that the engine processed to the end.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from pallas_debug import defaults, guards
+from pallas_debug import guards
 from pallas_debug.analysis import analyze, names
-from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import Collector
-from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents, unsupported
-from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target, Witness
-from pallas_debug.session import Options, Session
+from pallas_debug.findings.wording import unsupported
+from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
+from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
 NO_KERNEL = "no kernel"
@@ -38,12 +33,6 @@ NO_KERNEL = "no kernel"
 
 MOST_CALLS = 8
 """Maximum calls per kernel, each with different scalar prefetch, that are analysed statically."""
-
-MAX_POINTS = 4096
-"""Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
-
-SMALL = 4_000_000
-"""Maximum elements, over all grid points, of kernels that are interpreted without optimisation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +135,7 @@ def traced(call: Call, session: Session) -> Traced:
         except PallasDebugError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
-            finding = _not_traced(raised.failure(error), call.name)
+            finding = not_traced(raised.failure(error), call.name)
             outcome, findings = replace(outcome, status="found"), (finding,)
             reason = f"the call could not be traced for {target.name}: see the finding"
             untraced |= {left.name: reason for left in session.targets[i:]}
@@ -192,7 +181,7 @@ def static(
         )
     findings = Collector(finding for one in analyses for finding in one.findings).findings
     outcome = replace(
-        _outcome(captured.kernel, "static", "found" if findings else "ok"),
+        outcome_of(captured.kernel, "static", "found" if findings else "ok"),
         notes=tuple(dict.fromkeys(notes)),
         seconds=time.perf_counter() - start,
     )
@@ -247,7 +236,7 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
     if failure is not None and failure.is_of_the_machine:
         return Seen(outcomes=(not_compiled(kernel, target, failure.headline),))
     outcome = replace(
-        _outcome(kernel, "compile", "found" if failure else "ok"),
+        outcome_of(kernel, "compile", "found" if failure else "ok"),
         target=target,
         seconds=compilation.seconds,
     )
@@ -259,7 +248,7 @@ def compiled(kernel: Kernel, compilation: Compilation) -> Seen:
 
 def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
     """Outcome of a compilation that could not be attempted, or was cut off."""
-    return replace(_outcome(kernel, "compile", "unjudged", reason), target=target)
+    return replace(outcome_of(kernel, "compile", "unjudged", reason), target=target)
 
 
 def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
@@ -280,143 +269,7 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
     ]
 
 
-def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float) -> Seen:
-    """Interpret the kernels with checks, in HLO interpret mode if it supports them.
-
-    If a NaN comes from an infinity, the fault is the line that produced the infinity: a second run
-    looks for it. Infinities alone are no fault, as in masks.
-    """
-    options = Options(
-        checks=defaults.DEFAULT_CHECKS,
-        prints=True,
-        interpret="auto",
-        chip=chip,
-        hang_after=hang_after,
-    )
-    seen = _ran(call, kernels, options, "checks")
-    made = [finding for finding in seen.findings if finding.kind is Fault.NAN_PRODUCED]
-    if not made:
-        return seen
-    overflows = _ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
-    found = [f if f not in made else _with_origin(f, overflows) for f in seen.findings]
-    return replace(seen, findings=tuple(found))
-
-
-def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
-    """The infinity that caused a NaN, first seen at the same grid point; else the NaN itself."""
-    here = [f for f in overflows if f.kernel == nan.kernel and f.grid_point == nan.grid_point]
-    if not here or here[0].source == nan.source:
-        return nan
-    first = here[0]
-    witness = replace(first.witness, other=nan.source)
-    return replace(first, witness=witness, consequences=(nan,))
-
-
-def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
-    """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
-    kernels = [captured.kernel for captured in captures]
-    for large in kernels:
-        points = math.prod(size or 1 for size in large.grid)
-        if points > MAX_POINTS:
-            reason = (
-                f"the grid of kernel `{large.name}` has {points:,} points, and TPU interpret mode "
-                f"walks them one by one (at most {MAX_POINTS:,} here); give smaller arguments"
-            )
-            return Seen(outcomes=_each(kernels, "races", "unsupported", reason))
-    options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)
-    return _ran(call, kernels, options, "races")
-
-
-def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
-    args, kwargs = call.values
-    start = time.perf_counter()
-    result, stopped, returned = None, None, False
-    with (
-        platform.compiling_quickly() if _are_small(kernels) else contextlib.nullcontext(),
-        raised.quietly(),
-        Session(replace(options, epoch=object()), runs=True) as session,
-    ):
-        try:
-            result = trace.block_until_ready(call.function(*args, **kwargs))
-            session.settle()
-            returned = True
-        except PallasDebugError as error:
-            stopped = str(error).partition("\n")[0]
-        except Exception as error:  # noqa: BLE001 - what an interpreter raises is of any class
-            stopped = f"{type(error).__name__}: {raised.failure(error).headline}"
-        finally:
-            session.reset()
-    findings = session.observer.findings
-    seconds = time.perf_counter() - start
-    outcomes = tuple(
-        replace(
-            as_it_ran(kernel, engine, session, stopped, is_explained=bool(findings)),
-            seconds=seconds,
-        )
-        for kernel in kernels
-    )
-    return Seen(
-        outcomes=outcomes,
-        findings=findings,
-        result=result,
-        returned=returned,
-        problems=_problems(session, outcomes),
-    )
-
-
-def _are_small(kernels: Iterable[Kernel]) -> bool:
-    """Whether compiling these kernels for an interpreter takes longer than running them."""
-    elements = 0
-    for kernel in kernels:
-        blocks = [operand.block_shape or operand.shape for operand in kernel.operands]
-        largest = max((math.prod(size or 1 for size in block) for block in blocks), default=1)
-        elements += math.prod(size or SMALL for size in kernel.grid) * largest
-    return elements <= SMALL
-
-
-def as_it_ran(
-    kernel: Kernel,
-    engine: Engine,
-    session: Session,
-    stopped: str | None,
-    *,
-    is_explained: bool,
-) -> Outcome:
-    """Outcome of a kernel after its program was interpreted: `ok` only if it ran to its end.
-
-    Args:
-      stopped: what ended the program, if it did not return.
-      is_explained: whether a finding explains this; if not, any kernel may be at fault.
-    """
-    if any(finding.kernel == kernel.name for finding in session.observer.findings):
-        return _outcome(kernel, engine, "found")
-    skips = [skip for skip in session.skips if skip.kernel == kernel.name]
-    for skip in skips:
-        if not skip.partly:
-            status: Status = "unjudged" if skip.is_fault else "unsupported"
-            return _outcome(kernel, engine, status, skip.sentence)
-    if kernel.digest not in session.launched:
-        return _outcome(kernel, engine, "unjudged", _why_not_run(kernel, session, stopped))
-    notes = [skip.sentence for skip in skips]
-    if stopped is not None and not is_explained:
-        return _outcome(kernel, engine, "unjudged", f"the program stopped: {stopped}")
-    if stopped is not None:
-        notes.append(f"whatever it does after the program stopped: {stopped}")
-    return replace(_outcome(kernel, engine, "ok"), notes=tuple(notes))
-
-
-def _why_not_run(kernel: Kernel, session: Session, stopped: str | None) -> str:
-    for missed in session.uncaptured:
-        if missed.name == kernel.name:
-            return str(missed)
-    if stopped is not None:
-        return f"the program stopped before the kernel had run to its end: {stopped}"
-    if kernel.digest in {known.digest for known in session.kernels}:
-        return "it was lowered and did not run to its end: is it in a branch that was not taken?"
-    return "it did not run: does the function call another kernel off a TPU, or for these values?"
-
-
-def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
+def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
     """Our own bugs and machine errors that are not the reason of any outcome."""
     known = {skip.sentence for skip in session.skips}
     known |= {str(problem) for problem in session.lost.values()}
@@ -434,7 +287,7 @@ def _problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:
 def problems(session: Session) -> tuple[tuple[str, ...], list[str]]:
     """Problems of a session besides its kernels' outcomes: ours, and those of plugins."""
     plugins = [str(p) for p in session.problems if isinstance(p, PluginError)]
-    return _problems(session, ()), plugins
+    return own_problems(session, ()), plugins
 
 
 def uncaptured(session: Session, asked: Sequence[Engine], targets: Iterable[str]) -> Seen:
@@ -458,69 +311,25 @@ def guarded(engine: Engine, kernels: Sequence[Kernel], judge: Callable[[], Seen]
         return judge()
     reason = str(raised_here[0])
     return Seen(
-        outcomes=_each(kernels, engine, "unjudged", reason), problems=() if kernels else (reason,)
+        outcomes=each(kernels, engine, "unjudged", reason), problems=() if kernels else (reason,)
     )
 
 
-def ran_once(
-    run: Callable[[], BaseException | None], session: Session, asked: Sequence[Engine]
-) -> Seen:
-    """Run a program once in a session, and collect what the checks find in its kernels."""
-    error = run()
-    kernels = session.kernels
-    try:
-        session.settle()
-    except Exception as late:  # noqa: BLE001 - what an interpreter raises is of any class
-        error = error or late
-    session.reset()
-    findings = list(session.observer.findings)
-    stopped = None if error is None else f"{type(error).__name__}: {raised.failure(error).headline}"
-    outcomes: list[Outcome] = []
-    if "checks" in asked:
-        outcomes += [  # whatever stopped the program is a finding, if only of the program
-            as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
-        ]
-    if "races" in asked:
-        reason = "a program is run once; name a function to have its kernels looked at for races"
-        outcomes += _each(kernels, "races", "unsupported", reason)
-    if error is not None and not findings:
-        findings.append(_not_traced(raised.failure(error), _program_name(error)))
-        outcomes.append(Outcome(kernel="", engine="trace", status="found"))
-    return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
-
-
-def _program_name(error: BaseException) -> str:
-    return "the program" if isinstance(error, SystemExit) else NO_KERNEL
-
-
-def _each(
+def each(
     kernels: Sequence[Kernel], engine: Engine, status: Status, reason: str
 ) -> tuple[Outcome, ...]:
-    return tuple(_outcome(kernel, engine, status, reason) for kernel in kernels)
+    return tuple(outcome_of(kernel, engine, status, reason) for kernel in kernels)
 
 
-def _outcome(kernel: Kernel, engine: Engine, status: Status, reason: str | None = None) -> Outcome:
+def outcome_of(
+    kernel: Kernel, engine: Engine, status: Status, reason: str | None = None
+) -> Outcome:
     return Outcome(
         kernel=kernel.name, digest=kernel.digest, engine=engine, status=status, reason=reason
     )
 
 
-def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any) -> list[Finding]:
-    """Compare the results of two interpreters that found nothing."""
-    where = arrays.first_difference(first, second)
-    if where is None:
-        return []
-    kernel = kernels[0]
-    seen = Sighting(kernel=call.name, engine="checks")
-    if len(kernels) == 1:
-        witness = Witness(source=kernel.source)
-        seen = replace(seen, kernel=kernel.name, witness=witness)
-    place = f"{where.path}{list(where.index)}"
-    finding = contents.engines_disagree(seen, where=place, first=where.first, second=where.second)
-    return [replace(finding, engines=("checks", "tpu interpret"))]
-
-
-def _not_traced(failure: Failure, name: str) -> Finding:
+def not_traced(failure: Failure, name: str) -> Finding:
     return unsupported.failed(Sighting(kernel=name, engine="trace"), failure)
 
 

@@ -19,7 +19,7 @@ from pallas_debug.findings.collector import merged
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import suppressions, table
+from pallas_debug.verdict import interpreted, suppressions, table
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
@@ -187,7 +187,7 @@ def verify_program(
         hang_after=request.hang_after,
     )
     with Session(options, runs=True) as session:
-        seen = [ask.ran_once(run, session, asked)]
+        seen = [interpreted.ran_once(run, session, asked)]
     if "static" in asked and source is not None:
         seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
     captures = session.captures
@@ -333,15 +333,15 @@ def _interpreted(
     kernels = [captured.kernel for captured in captures]
     chip = target.name
     judges: dict[Engine, Callable[[], Seen]] = {
-        "checks": lambda: ask.checked(call, kernels, chip, hang_after),
-        "races": lambda: ask.raced(call, captures, chip, hang_after),
+        "checks": lambda: interpreted.checked(call, kernels, chip, hang_after),
+        "races": lambda: interpreted.raced(call, captures, chip, hang_after),
     }
     seen = [ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked]
     if len(seen) == 2 and not any(s.findings for s in seen) and all(s.returned for s in seen):
         first, second = (s.result for s in seen)
 
         def compare() -> Seen:
-            return Seen(findings=tuple(ask.disagreement(call, kernels, first, second)))
+            return Seen(findings=tuple(interpreted.disagreement(call, kernels, first, second)))
 
         seen.append(ask.guarded("races", kernels, compare))
     return seen

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pallas_debug.findings.collector import merged
 from pallas_debug.model import Finding, Kernel
 from pallas_debug.session import Session
-from pallas_debug.verdict import engines, table
+from pallas_debug.verdict import engines, interpreted, table
 from pallas_debug.verdict.engines import Seen
 from pallas_debug.verdict.result import Outcome
 from pallas_debug_pytest.listener import VERIFIED
@@ -71,7 +71,7 @@ class Verification:
             return Outcome(
                 kernel=kernel.name, digest=kernel.digest, engine="checks", status="found"
             )
-        outcome = engines.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
+        outcome = interpreted.as_it_ran(kernel, "checks", self._session, None, is_explained=True)
         if kernel.digest in self._session.launched or outcome.status != "unjudged":
             return outcome
         # The checks judge only what tests run.

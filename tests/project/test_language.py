@@ -40,18 +40,14 @@ OPEN = {
     "docs/reference": 20,
     "kernels/pallas_debug_kernels": 10,
     "pallas_debug": 16,
-    "pallas_debug/analysis": 7,
     "pallas_debug/bridge": 3,
     "pallas_debug/bridge/instrument": 6,
     "pallas_debug/bridge/interpret": 15,
     "pallas_debug/bridge/lowering": 3,
     "pallas_debug/bridge/walk": 1,
-    "pallas_debug/checks": 2,
     "pallas_debug/cli": 7,
-    "pallas_debug/ir": 5,
     "pallas_debug/session": 2,
     "pallas_debug/store": 3,
-    "pallas_debug/verdict": 4,
     "tests": 61,
 }
 """Maximum number of these phrases in rooms that are not clean yet."""

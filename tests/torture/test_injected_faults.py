@@ -251,7 +251,9 @@ JUDGED = {
     "checks": Fault(
         "pallas_debug.bridge.instrument.instrument", "instrument", "putting checks into it"
     ),
-    "races": Fault("pallas_debug.verdict.engines", "raced", "asking `races` about `vector_add`"),
+    "races": Fault(
+        "pallas_debug.verdict.interpreted", "raced", "asking `races` about `vector_add`"
+    ),
     "compile": Fault(
         "pallas_debug.compiler.job:Jobs", "key", "compiling kernel `vector_add` for v5e"
     ),
@@ -304,7 +306,7 @@ def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None
 def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pallas_debug.verdict import engines
+    from pallas_debug.verdict import interpreted
 
     fault = Fault("pallas_debug.bridge.jaxprs.arrays", "first_difference", "asking `races` about")
     inject = Injected(monkeypatch)
@@ -312,7 +314,7 @@ def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
     verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines="checks,races")
     assert inject.reached == 1
     assert statuses(verdict) == {"checks": "ok", "races": "unjudged"}
-    assert engines.disagreement.__doc__
+    assert interpreted.disagreement.__doc__
 
 
 def test_a_kernel_that_did_not_run_is_not_judged() -> None:
