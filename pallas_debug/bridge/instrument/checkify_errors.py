@@ -50,10 +50,7 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
 
 
 def message(site: Site, values: Sequence[Any]) -> str:
-    """Format the message of a user's check with its values.
-
-    Control characters are escaped, as the message may be shown in a terminal.
-    """
+    """Format the message of a user's check, with control characters escaped for the terminal."""
     error = _error(site, values)
     if not isinstance(error, checkify.FailedCheckError):
         return _UNNAMED

@@ -289,7 +289,7 @@ def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> An
 
 
 def _grid_point(mapping: Any) -> list[Any]:
-    """The program ids, read up front: HLO interpret mode lacks a rule for them in loops, branches."""
+    """The program ids. HLO interpret mode has no rule for them inside a loop or branch."""
     return [pl.program_id(d) for d in range(len(mapping.grid) - len(mapping.vmapped_dims))]
 
 

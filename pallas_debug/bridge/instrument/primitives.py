@@ -51,7 +51,7 @@ ACCESSES = {
 
 
 def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
-    """Upper bound on the number of sites that a visit will find in a jaxpr and those nested in it."""
+    """Upper bound on the number of sites that a visit finds in a jaxpr, nested ones included."""
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive in ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
