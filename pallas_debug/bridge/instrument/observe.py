@@ -74,7 +74,7 @@ class Observer(Protocol):
 
         Args:
           partly: whether the rest of the kernel is checked.
-            is_fault: whether this is an error, rather than a kernel that checks do not support.
+          is_fault: whether this is an error, rather than a kernel that checks do not support.
         """
 
 

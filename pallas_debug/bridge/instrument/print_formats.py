@@ -38,8 +38,8 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
     """Return a finding for each print in a kernel that a TPU does not support.
 
     Args:
-        kernel: name of the kernel.
-        params: parameters of its primitive, as given by jax.
+      kernel: name of the kernel.
+      params: parameters of its primitive, as given by jax.
     """
     if _is_for_sparse_core(params):  # which has rules of its own
         return ()

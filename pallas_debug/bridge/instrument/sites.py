@@ -111,7 +111,7 @@ class RecordLayout:
         """Return the sites that failed, ordered by first failure.
 
         Args:
-            rows: `int32[slices, words]`, as written by the kernel.
+          rows: `int32[slices, words]`, as written by the kernel.
         """
         rows = np.asarray(rows).reshape(-1, self.words)
         counts = rows[:, [self.base(i) for i in range(len(self.sites))]]
