@@ -22,7 +22,7 @@ from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
 
 MAX_EQUATIONS = 10_000
-"""Maximum equations to walk, with each iteration of unrolled loops."""
+"""Maximum number of equations to walk, counting each iteration of unrolled loops."""
 
 _RULES = {**refs.RULES, **loops.RULES}
 
@@ -33,11 +33,11 @@ class Walker:
 
     Attributes:
       ids: program ids, one for each dimension of the grid in the kernel's source.
-      sizes: of those dimensions.
+      sizes: sizes of those dimensions.
       tables: scalar prefetch by the position of its ref.
-      unrolls: whether every loop is unrolled, for the value that comes out of it.
-      deadline: of `time.monotonic`, after which the walk ends.
-      events: so far.
+      unrolls: unroll every loop, to obtain its result.
+      deadline: `time.monotonic` value at which the walk ends.
+      events: events recorded so far.
       stale: positions of refs that were written to.
       plain_stores: `id`s of equations that store and do not use the previous value.
     """
