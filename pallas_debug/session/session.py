@@ -354,7 +354,7 @@ class Session:
         return self._mode.kind != "off"
 
     def _chosen(self, kernel: str, why: str) -> None:
-        """Report a kernel that `auto` runs in TPU interpret mode. Called within jax: never raises."""
+        """Report a kernel that `auto` runs in TPU interpret mode. Runs within jax: never raises."""
         with self._guarded("report", f"telling how kernel `{kernel}` runs"):
             sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
             with self._lock:
