@@ -18,7 +18,7 @@ Printed = Callable[[PrintRecord], None]
 
 
 class Printer(rewrite.Visitor):
-    """Visitor that turns each `debug_print` of a kernel into a `PrintRecord`."""
+    """Visitor that records each `debug_print` of a kernel as a `PrintRecord`."""
 
     def __init__(self, kernel: str, grid_point: Sequence[Any], printed: Printed) -> None:
         self._kernel = kernel

@@ -1,4 +1,4 @@
-"""Evidence that a kernel ran to completion, which lowering does not give.
+"""Evidence that a kernel ran to completion, which its lowering alone is not.
 
 A kernel in an untaken branch is lowered with its program. The hook notes which kernel a thread is
 lowering; the last callbacks that the checks and TPU interpret mode insert into the program report

@@ -1,4 +1,4 @@
-"""Operations of a kernel one by one, with the properties that jax's TPU lowering depends on."""
+"""Operations of a kernel, with the properties that jax's TPU lowering depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
-"""Known divisor of a value of which nothing is known: it may be a multiple of anything."""
+"""Divisor of a value of which nothing is known: it may be a multiple of anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +45,7 @@ class Typed:
 
 @dataclass(frozen=True, kw_only=True)
 class Equation:
-    """An equation.
+    """An operation of a kernel.
 
     Attributes:
       has_rule: whether jax's TPU lowering has a rule for it.

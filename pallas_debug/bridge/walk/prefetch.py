@@ -116,7 +116,7 @@ class _Program:
         def read(atom: Any) -> _Known | None:
             if not isinstance(atom, jax_core.Literal):
                 return known.get(atom)
-            dtype = getattr(atom.aval, "dtype", None)  # a Python scalar has no dtype
+            dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
             return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
 
         for eqn in jaxpr.eqns:

@@ -1,4 +1,4 @@
-"""Values in the walk over a jaxpr, and the position of the walk."""
+"""Values in the walk over a jaxpr, and the state of the walk."""
 
 from __future__ import annotations
 
