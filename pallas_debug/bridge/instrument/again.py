@@ -2,10 +2,10 @@
 
 That code takes XLA longer to compile than the kernel itself and is rarely needed. In HLO interpret
 mode a kernel is a function of its operands, so it first runs with a tripwire
-(`recording.Tripwire`); the code here is compiled only once the tripwire was triggered.
+(`recording.Tripwire`); the code here is compiled only once that is triggered.
 
-The second run is started from the first run's callback, which occupies a thread of jax's runtime.
-It uses a CPU client of its own; otherwise it might wait for that very thread.
+The second run starts from the first run's callback, which occupies a thread of jax's runtime, and
+uses a CPU client of its own; otherwise it might wait for that very thread.
 """
 
 from __future__ import annotations

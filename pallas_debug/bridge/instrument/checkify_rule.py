@@ -115,10 +115,7 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
 
 
 def _keys(layout: RecordLayout, record: Any) -> list[Any]:
-    """Sort keys that order first failures by time: grid point, then program order, loop by loop.
-
-    The traced counterpart of `RecordLayout.read`'s order.
-    """
+    """Sort keys for first failures as in `RecordLayout.read`: grid point, then program order."""
     rank = layout.grid_rank
     keys = [record[:, 1 + d] for d in range(rank)]
     for depth in range(MAX_LOOPS):

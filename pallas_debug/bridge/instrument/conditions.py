@@ -1,7 +1,4 @@
-"""Conditions computed by the checks, and descriptions of refs and indices.
-
-Conditions use only operations that every core supports.
-"""
+"""Conditions of the checks, from operations that every core supports, and index formatting."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def uncovered(params: dict[str, Any]) -> frozenset[str]:
-    """Outputs whose last blocks no grid point writes, because the grid is too small.
+    """Outputs whose last blocks are not written, because the grid is too small.
 
     Known only if an index map returns a program id unchanged.
     """

@@ -1,9 +1,9 @@
 """Ahead-of-time detection of `debug_print`s that a TPU does not support.
 
 On a TPU the log recorder formats prints and supports far less than the interpret modes. The rules
-here were determined with jax 0.10.2 and libtpu 0.0.42, and with jax 0.12.0 and libtpu 0.0.50, with
-and without the recorder: some prints are rejected by jax during lowering, some abort libtpu, some
-silently print the wrong text.
+were determined with jax 0.10.2 and libtpu 0.0.42, and with jax 0.12.0 and libtpu 0.0.50, with and
+without the recorder: jax rejects some prints during lowering, some abort libtpu, some silently
+print the wrong text.
 """
 
 from __future__ import annotations
