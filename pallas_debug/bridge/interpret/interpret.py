@@ -134,8 +134,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
 def settle() -> None:
     """Wait for interpreted kernels that are still running, and raise their exceptions.
 
-    jax returns before a kernel has run. Otherwise its exception would be raised where the result is
-    used, and the interpreter's state would not be reset.
+    jax returns before a kernel has run. Without this, its exception would be raised where the
+    result is used, and the interpreter's state would not be reset.
     """
     try:
         jax.effects_barrier()

@@ -71,7 +71,7 @@ class Mode:
     Attributes:
       kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
         TPU interpret mode for kernels that the former cannot run; `off` leaves it to the code.
-      params: of `pltpu.InterpretParams` or its Mosaic GPU counterpart, with the installed names.
+      params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a

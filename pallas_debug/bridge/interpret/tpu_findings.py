@@ -1,7 +1,6 @@
-"""Conversion of accesses seen in TPU interpret mode to `model.Finding`s.
+"""Conversion of facts from TPU interpret mode to `model.Finding`s.
 
-Knows buffers, ranges and places in a program, but nothing about jax: `tpu_interpret.py` extracts
-the facts from jax's interpreter.
+Knows buffers, ranges and places in a program; `tpu_interpret.py` does everything specific to jax.
 """
 
 from __future__ import annotations

@@ -64,8 +64,8 @@ def reporting(
       report: called once per kind of fault, kernel, line and operand, in the thread in which XLA
         runs the callback.
       hang_after: seconds without progress in any thread after which a wait is a `Deadlock`; None
-        waits forever. Increase it for kernels that compute for longer between two accesses. If all
-        cores wait for each other, this is detected at once.
+        waits forever. Increase it for kernels that compute for longer between two accesses. If
+        all cores wait for each other, that is detected within a second.
     """
     reporter = tpu_run.Reporter(report, hang_after)
     patches.install(patches.TPU_MODE)
@@ -258,7 +258,7 @@ def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _report_refusal(trace: _Trace, error: Exception) -> None:
-    """Report a kernel that the interpreter rejects while tracing it.
+    """Report a kernel that the interpreter rejects during tracing.
 
     Raises:
       KernelFault: the kernel is invalid on any TPU as well.

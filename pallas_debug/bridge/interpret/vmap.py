@@ -22,10 +22,7 @@ from pallas_debug.bridge.jaxprs.params import plain
 
 
 def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Extend a kernel's dimension semantics to the dimensions added by `vmap`.
-
-    These are parallel, as in Mosaic.
-    """
+    """Extend a kernel's dimension semantics to those of `vmap`: parallel, as in Mosaic."""
     grid = params.get("grid_mapping")
     compiler_params: Any = params.get("compiler_params")
     semantics = getattr(compiler_params, "dimension_semantics", None)
@@ -43,7 +40,7 @@ def one_by_one(params: Mapping[str, Any]) -> Callable[..., Any] | None:
     elements cannot race.
 
     Returns:
-      A function of the kernel's operands; None if the kernel does not need this.
+      A function of the kernel's operands; None if the kernel does not need it.
     """
     grid = params.get("grid_mapping")
     if grid is None or 0 not in grid.vmapped_dims or not isinstance(grid.grid[0], int):
