@@ -74,8 +74,8 @@ class View:
     """A ref, or a part of it.
 
     Attributes:
-      levels: dimensions for each of a chain of `at[...]`; empty for the whole ref.
-      is_plain: indices only; false if its shape or dtype was changed.
+      levels: dimensions of each `at[...]` in a chain; empty for the whole ref.
+      is_plain: whether it only has indices, and no change of shape or dtype.
     """
 
     buffer: KernelRef

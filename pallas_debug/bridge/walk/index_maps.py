@@ -1,7 +1,4 @@
-"""Grid and blocks of a captured kernel, and the results of its index maps.
-
-Converts jax's objects to plain data and numpy arrays for the rest of the project.
-"""
+"""Grid, blocks and index map results of a captured kernel, as plain data and numpy arrays."""
 
 from __future__ import annotations
 
@@ -94,8 +91,6 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchBuffer:
-    """A scratch buffer."""
-
     name: str
     shape: tuple[int, ...]
     dtype: str

@@ -108,7 +108,7 @@ class _Program:
         self._calls: list[tuple[str, list[_Known | None]]] = []
 
     def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
-        """Walk a jaxpr; returns its outputs."""
+        """Walk a jaxpr; return its outputs."""
         known: dict[Any, _Known | None] = {}
         known.update(zip(jaxpr.constvars, consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))

@@ -1,4 +1,4 @@
-"""Walk a kernel's jaxpr at all grid points at once, and record its effects.
+"""Walker over a kernel's jaxpr, at all grid points at once, that records its effects.
 
 Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
 prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
@@ -58,7 +58,7 @@ class Walker:
     _literals: dict[int, Value] = field(default_factory=dict)
 
     def run(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
-        """Walk a jaxpr from its start; returns its outputs.
+        """Walk a jaxpr from its start; return its outputs.
 
         Raises:
           Exhausted: it would take too long.
@@ -84,7 +84,7 @@ class Walker:
     def inner(
         self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
     ) -> list[Value]:
-        """Walk an inner jaxpr; returns its outputs."""
+        """Walk an inner jaxpr; return its outputs."""
         if id(jaxpr) not in self._seen:
             self._seen.add(id(jaxpr))
             self.plain_stores |= refs.plain_stores(jaxpr)
@@ -161,7 +161,7 @@ class Walker:
                 )
 
     def tell(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
-        """Record an event; returns its number."""
+        """Record an event; return its number."""
         number = len(self.events)
         self.events.append(
             Event(
