@@ -104,7 +104,7 @@ def refused(
 
 
 def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
-    """Attribute a failure to the switch or print of the kernel that caused it, if any.
+    """Attribute a failure to the switch or print that caused it, if any.
 
     Args:
       prints: known faults of the kernel's prints.

@@ -1,7 +1,4 @@
-"""Compilation of one kernel for one target, from the capture to the files.
-
-Lowers in this process and compiles in a child of the pool.
-"""
+"""Compilation of one kernel for one target: lowering in this process, the rest in a child."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Named options of a compilation, besides its target.
 
-A switch is an option that libtpu takes per compilation, or a setting of jax during lowering.
-Imports no jax. Costs and rejections were determined with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax
-0.12.0).
+A switch is an option that libtpu takes per compilation, or a setting of jax during lowering. Costs
+and rejections were determined with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax 0.12.0). Imports no
+jax.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """Chips to compile for.
 
-Topology names and device kinds were obtained from libtpu 0.0.42 and 0.0.50, through
-`jax.experimental.topologies`.
+Topologies and device kinds are those of libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
 """
 
 from __future__ import annotations
