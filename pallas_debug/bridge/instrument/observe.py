@@ -133,7 +133,7 @@ def lowered(
         return rule(context, *nodes)
     except PallasDebugError:
         raise  # found by an interpreter while inspecting the kernel
-    except Exception as error:  # noqa: BLE001 - our errors must not fail the user's program
+    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
         results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
@@ -157,7 +157,7 @@ def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[
         return _lowering(primitive, params, observer, name)
     except instrument.CannotInstrument as error:
         observer.skipped(name, str(error))
-    except Exception as error:  # noqa: BLE001 - our errors must not fail the user's program
+    except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
         _fault(observer, name, error, "putting checks into it")
     return None
 
@@ -286,7 +286,7 @@ def _telling(
             return ()
         try:
             seen = second.run(args, results)
-        except Exception as error:  # noqa: BLE001 - our errors must not fail the user's program
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             reason = f"{type(error).__name__} in the second run that says which one: {error}"
             _innermost(observer).skipped(
                 name, f"a check failed in it, with {reason}", is_fault=True
@@ -306,7 +306,7 @@ def _telling(
         launched.notify(tokens)
         try:
             read(rows, *arrays)
-        except Exception as error:  # noqa: BLE001 - our errors must not fail the user's program
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
             _fault(_innermost(observer), name, error, "reading what its checks said")
         return ()
 
