@@ -28,6 +28,6 @@ def program_of(captured: Capture) -> str:
         return program.unparsed(captured)
     except CannotUnparse as error:
         return f"{NO_PROGRAM}it has {error}.\n"
-    except Exception as error:  # noqa: BLE001 - new features of jax must not cost a kernel its dump
+    except Exception as error:  # noqa: BLE001 - a novelty of jax must not cost a kernel its dump
         said = " ".join(f"{type(error).__name__}: {error}".split())
         return f"{NO_PROGRAM}pallas-debug failed to write it ({said}).\n"
