@@ -63,5 +63,5 @@ def _is_module(name: str) -> bool:
 def _module(name: str) -> ModuleType | None:
     try:
         return importlib.import_module(name)
-    except Exception:  # noqa: BLE001 - a module for another platform may raise anything on import
+    except Exception:  # noqa: BLE001 - a module for another machine may raise anything on import
         return None
