@@ -76,7 +76,7 @@ def _serve(request: CompileRequest) -> Reply:
             num_devices=request.num_devices,
             options=request.options,
         )
-    except Exception as error:  # noqa: BLE001 - any exception of the compiler is a result
+    except Exception as error:  # noqa: BLE001 - whatever the compiler raises is the result
         return Reply(
             seconds=time.perf_counter() - start,
             error=str(error) or type(error).__name__,
