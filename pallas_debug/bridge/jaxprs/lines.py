@@ -17,7 +17,7 @@ from jax._src import source_info_util
 from pallas_debug.model import SourceLine
 
 OURS = str(Path(__file__).parents[1]) + os.sep
-"""Directory of our own files, which are never the user's."""
+"""Directory of our own files, none of whose lines are the user's."""
 
 _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
