@@ -1,8 +1,8 @@
-"""A chip for code that asks for one while it is traced or lowered, on a machine that has none.
+"""Emulated chip for code that queries it during tracing or lowering on a machine without a TPU.
 
-`pltpu.get_tpu_info()`, integer division and rank-1 blocks ask jax for the device kind. Within
-`answering(...)` a question that would fail is answered with that of the target. A real TPU, and an
-abstract mesh that the user's code set up, go on answering for themselves.
+`pltpu.get_tpu_info()`, integer division and rank-1 blocks query jax's device kind. Within
+`answering(...)`, they return that of the target. An abstract mesh set up by the user's code takes
+precedence, and sessions leave a real TPU to answer for itself.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pallas_debug.model import Target
 _Answer = TypeVar("_Answer", str, int)
 
 _context = jax.make_user_context(None)
-"""The chip is part of the key of jax's caches, `get_tpu_info`'s own (from 0.12 on) among them."""
+"""Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
 
 class _Chip(threading.local):
@@ -37,12 +37,12 @@ class _Chip(threading.local):
 
 _local = _Chip()
 _everywhere: Target | None = None
-"""The answer in threads that have none of their own; set for the length of a session."""
+"""Chip for threads without one of their own; set for the duration of a session."""
 
 
 @contextlib.contextmanager
 def answering(target: Target) -> Iterator[None]:
-    """In this thread, code that asks for its chip gets `target`'s."""
+    """Present `target`'s chip to code in this thread."""
     before, _local.target = _local.target, target
     try:
         with patches.installed(patches.CHIP), _context(target.device_kind):
@@ -53,7 +53,7 @@ def answering(target: Target) -> Iterator[None]:
 
 @contextlib.contextmanager
 def answering_everywhere(target: Target) -> Iterator[None]:
-    """In every thread, code that asks for its chip gets `target`'s."""
+    """Present `target`'s chip to code in all threads."""
     global _everywhere
     before, _everywhere = (_everywhere, _context.get_global()), target
     _context.set_global(target.device_kind)
@@ -66,7 +66,7 @@ def answering_everywhere(target: Target) -> Iterator[None]:
 
 
 def was_asked() -> str | None:
-    """The device kind that was given out in this thread since `forget`; None if no code asked."""
+    """Device kind returned to queries in this thread since `forget`; None without queries."""
     target = _local.target or _everywhere
     return target.device_kind if _local.asked and target else None
 
@@ -74,17 +74,17 @@ def was_asked() -> str | None:
 def forget() -> None:
     """Reset `was_asked` in this thread."""
     _local.asked = False
-    if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # an answer from a cache is not seen
+    if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # a cached answer would bypass us
         tpu_info.get_tpu_info.cache_clear()
 
 
 def asking_kind(original: Callable[[], str]) -> Callable[[], str]:
-    """In place of jax's function that asks for the device kind."""
+    """Replacement for jax's query of the device kind."""
     return _asking(original, lambda target: target.device_kind)
 
 
 def asking_cores(original: Callable[[], int]) -> Callable[[], int]:
-    """In place of jax's function that asks for the number of cores."""
+    """Replacement for jax's query of the number of cores."""
     return _asking(original, lambda target: target.num_cores)
 
 

@@ -1,7 +1,7 @@
-"""What scripts that we write say of jax's internals. Text alone: it imports nothing."""
+"""References to jax's internals in generated scripts. Text only: it imports nothing."""
 
 PREFIX = "jax._src."
-"""Of jax's private modules; a script binds a primitive from there that has no public spelling."""
+"""Prefix of jax's private modules, from which scripts bind primitives without a public name."""
 
 COMPILE_A_MODULE = """def compiled(devices):
     # A module that is no function of Python is compiled by jax's internals alone.
@@ -24,4 +24,4 @@ COMPILE_A_MODULE = """def compiled(devices):
         module = ir.Module.parse(lowered())
     return client.compile(module, xla_client.DeviceList(tuple(devices)), options)
 """
-"""Compiles a module of StableHLO that came from no function of Python; jax 0.10.2 and later."""
+"""Compiles a StableHLO module without a Python function; for jax 0.10.2 and later."""

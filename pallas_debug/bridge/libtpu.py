@@ -1,10 +1,10 @@
-"""Drives libtpu. Used in the worker process alone: loading libtpu can end the process.
+"""Driver for libtpu, used only in the worker process: loading libtpu can crash the process.
 
-Imports jaxlib and not jax: importing jax costs a second of CPU in each worker and is of no use to
-a compiler. What jax adds on its way to libtpu is done here as jax does it: where the library is
-found, the dialects of an MLIR context, the compile options with the environment variables behind
-them. What jax puts into the environment on a host with a TPU (`cloud_tpu_init`) is inherited from
-the parent process, which lowers with jax and so has imported it.
+Imports jaxlib but not jax, which costs a second of CPU per worker and is useless to a compiler.
+What jax does before calling libtpu is replicated here: locating the library, the dialects of an
+MLIR context, and the compile options with their environment variables. Environment variables that
+jax sets on a host with a TPU (`cloud_tpu_init`) are inherited from the parent process, which has
+imported jax to lower the kernel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np  # jaxlib itself imports it
+import numpy as np  # already imported by jaxlib
 from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _sdyMpmd, _stablehlo
@@ -39,7 +39,7 @@ _TRUE = frozenset(("y", "yes", "t", "true", "on", "1"))
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutableReport:
-    """What libtpu says of an executable."""
+    """libtpu's facts about an executable."""
 
     device_kind: str
     build: str
@@ -53,13 +53,13 @@ def compile_module(
 
     Args:
       module: bytecode.
-      topology: its name, `v5e:2x2`; None for the TPU of this host, which takes importing jax.
-      num_devices: that the module is partitioned for; the topology's first ones are taken.
-      options: per-compile options by name, as `jax.stages.Lowered.compile` takes them.
+      topology: name, such as `v5e:2x2`; None for this host's TPU, which requires importing jax.
+      num_devices: number of devices that the module is partitioned for; the topology's first ones.
+      options: per-compile options by name, as for `jax.stages.Lowered.compile`.
 
     Raises:
-      jax.errors.JaxRuntimeError: libtpu refuses the topology or the module.
-      ValueError: the topology has fewer devices.
+      jax.errors.JaxRuntimeError: libtpu rejects the topology or the module.
+      ValueError: the topology has too few devices.
     """
     devices = _devices(topology)
     if len(devices) < num_devices:
@@ -72,7 +72,7 @@ def compile_module(
     with _mlir_context():
         parsed = ir.Module.parse(module)
     device_list = xla_client.DeviceList(devices)
-    # A client of the host's own device compiles and loads; that of a topology can only compile.
+    # The client of the host's own device compiles and loads; that of a topology only compiles.
     compile_ = getattr(client, "compile", None) or client.compile_and_load
     executable = compile_(parsed, device_list, compile_options([d.id for d in devices], options))
     return ExecutableReport(
@@ -85,9 +85,8 @@ def compile_module(
 def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> Any:
     """XLA's options for a module partitioned for these devices.
 
-    Equal to those of `jax._src.compiler.get_compile_options`, as far as a TPU is concerned: the
-    directory of a CUDA installation is left out, and so are the caches of XLA for GPUs. A kernel
-    on one device is not partitioned at all.
+    Equal to those of `jax._src.compiler.get_compile_options` as far as a TPU is concerned: the CUDA
+    directory and XLA's GPU caches are omitted. A kernel on one device is not partitioned.
 
     Args:
       overrides: per-compile options by name.
@@ -107,7 +106,7 @@ def compile_options(device_ids: Sequence[int], overrides: Mapping[str, str]) -> 
         level = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", default)
         setattr(build_options, name, _EFFORT[level])
     for name in ("exec_time_optimization_effort", "memory_fitting_effort"):
-        if hasattr(build_options, name):  # gone since jax 0.11
+        if hasattr(build_options, name):  # removed in jax 0.11
             effort = remaining.pop(name, None) or os.environ.get(f"JAX_{name.upper()}", "0")
             setattr(build_options, name, float(effort))
     options.env_option_overrides = list(remaining.items())
@@ -129,7 +128,7 @@ def describe(topology: str | None) -> tuple[str, int, str]:
 
 
 def build(client: Any) -> str:
-    """When libtpu was built, as it says itself."""
+    """Build date of libtpu, as reported by itself."""
     match = _BUILD.search(client.platform_version)
     return match["date"] if match else str(client.platform_version).strip()
 
@@ -137,7 +136,7 @@ def build(client: Any) -> str:
 @functools.cache
 def _devices(topology: str | None) -> tuple[Any, ...]:
     if topology is None:
-        import jax  # makes a client of the device, with options that only jax knows
+        import jax  # creates the device's client, with options known only to jax
 
         return tuple(jax.devices("tpu"))
     _load_libtpu()
@@ -146,7 +145,7 @@ def _devices(topology: str | None) -> tuple[Any, ...]:
 
 
 def _load_libtpu() -> None:
-    """Load libtpu and initialise it, once per process."""
+    """Load and initialise libtpu, once per process."""
     if not xla_client.pjrt_plugin_loaded("tpu"):
         xla_client.load_pjrt_plugin_dynamically("tpu", _library())
     if not xla_client.pjrt_plugin_initialized("tpu"):
@@ -154,7 +153,7 @@ def _load_libtpu() -> None:
 
 
 def _library() -> str:
-    """The path of libtpu: `TPU_LIBRARY_PATH`, else the installed package's."""
+    """Path of libtpu: `TPU_LIBRARY_PATH`, else that of the installed package."""
     chosen = os.environ.get("TPU_LIBRARY_PATH")
     if chosen is not None and Path(chosen).is_file():
         return chosen
@@ -163,7 +162,7 @@ def _library() -> str:
             f"TPU_LIBRARY_PATH names no file: {chosen}. The installed libtpu is used instead.",
             stacklevel=1,
         )
-    # Importing libtpu reads its distribution's metadata, which takes longer than finding the file.
+    # Importing libtpu reads its package metadata, which takes longer than finding the file.
     package = importlib.util.find_spec("libtpu")
     if package is None or package.origin is None:
         raise ModuleNotFoundError(
@@ -177,14 +176,14 @@ def _library() -> str:
 
 
 class _Context(ir.Context):  # type: ignore[misc]
-    """An MLIR context without the dialects that `ir.Context` loads by itself."""
+    """An MLIR context without the dialects that `ir.Context` loads by default."""
 
     def __init__(self) -> None:
         super(ir.Context, self).__init__()
 
 
 def _mlir_context() -> ir.Context:
-    """A context with the dialects that jax's have, and no others."""
+    """Create a context with exactly the dialects of jax's contexts."""
     registry = ir.DialectRegistry()
     _jax_mlir_ext.register_dialects(registry)
     context = _Context()

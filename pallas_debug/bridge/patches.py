@@ -1,11 +1,10 @@
-"""One row per patch to jax: what is replaced, by what, why, and for which versions.
+"""Table of all patches to jax: one row each, with the target, replacement, reason and versions.
 
-Nothing else in pallas-debug assigns to what belongs to jax. `installed` and `install` put the rows
-of an area in place; the self-test checks that each still finds what it replaces; `pallas-debug
-doctor` lists them.
+Nothing else in pallas-debug modifies jax. `installed` and `install` apply the rows of an area; the
+self-test checks that each row's target exists; `pallas-debug doctor` lists them.
 
-Not patches: contexts of our own that are part of the key of jax's caches (`jax.make_user_context`),
-and the state of the interpret mode, which has a setter for all threads (`config…set_global`).
+Not patches: our own contexts in jax's cache keys (`jax.make_user_context`), and the state of the
+interpret mode, which has a setter for all threads (`config…set_global`).
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ QUIET = "log of callbacks"
 QUICK = "optimisation of programs that run once"
 
 ABSENT: Any = object()
-"""In place of a value: there is none, or there is to be none."""
+"""Marks a missing value, both as an original and as a replacement."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +44,18 @@ class Patch:
     """One replacement in jax.
 
     Attributes:
-      area: what it is for; the patches of an area are installed together.
-      owner: `module` or `module:attribute` of what is changed.
-      name: the attribute, the key, or the name of the setting.
-      how: whether `name` is an attribute, a key that stands for itself, the dotted path of a key,
-        or a setting of `jax.config`.
-      replacement: `module:function`, called with what is there and with `args`; returns what takes
-        its place.
+      area: purpose; the patches of an area are installed together.
+      owner: `module` or `module:attribute` of the object to modify.
+      name: name of the attribute, key or setting.
+      how: whether `name` is an attribute, a literal key, the dotted path of a key, or a setting of
+        `jax.config`.
+      replacement: `module:function`, called with the original and `args`; returns the value to
+        install.
       why: the reason, in a clause.
-      parameters: those of the original that the replacement relies on.
-      is_optional: whether there may be nothing to replace.
+      parameters: parameters of the original that the replacement relies on.
+      is_optional: whether the original may be missing.
       first: first jax that needs it.
-      last: last series of jax that it was verified for; rows of an older one end there.
+      last: last series of jax that it was verified with; a row with an older one ends there.
     """
 
     area: str
@@ -81,7 +80,7 @@ class Patch:
 
     @property
     def is_needed(self) -> bool:
-        """Whether the installed jax needs it."""
+        """Whether the installed jax needs this patch."""
         jax = _numbers(versions.installed().get("jax", versions.OLDEST))
         last = _numbers(self.last)
         return jax >= _numbers(self.first) and (
@@ -89,23 +88,23 @@ class Patch:
         )
 
     def problem(self) -> str | None:
-        """What in the installed jax does not fit, or None."""
+        """Return how the installed jax does not fit this row, or None."""
         now = self._now()
         if now is ABSENT:
             return None if self.is_optional else f"{self} is not where it was"
         return _without(str(self), now, self.parameters)
 
     def _now(self) -> Any:
-        """What is there now, inherited or not."""
+        """Current value, inherited or not."""
         owner = _resolve(self.owner)
         if self.how in ("key", "object key"):
             return owner.get(self._key, ABSENT)
         if self.how == "setting" and not hasattr(owner, self.name):
-            return owner.read(self.name)  # a flag that has no context manager
+            return owner.read(self.name)  # a flag without a context manager
         return getattr(owner, self.name, ABSENT)
 
     def _own(self) -> Any:
-        """The same; ABSENT for an attribute that is inherited."""
+        """Current value; ABSENT for an inherited attribute."""
         if self.how == "attribute":
             return vars(_resolve(self.owner)).get(self.name, ABSENT)
         return self._now()
@@ -142,12 +141,11 @@ _in_place: dict[Patch, _Installed] = {}
 
 @contextlib.contextmanager
 def installed(*areas: str) -> Iterator[None]:
-    """The patches of these areas are in place meanwhile, in every thread.
+    """Install the patches of these areas in this context, in every thread.
 
-    They are installed for the first user of an area and taken out after its last. If somebody else
-    has replaced the same thing in between, theirs stays: to restore jax's own would undo theirs.
-    Ours is then still called by way of theirs, does nothing while it has no user, and is not
-    installed a second time above theirs.
+    They are installed for the first user of an area and removed after its last. If other code has
+    replaced the same attribute in between, its patch stays: restoring jax's own would undo it. Ours
+    is then still called through it, does nothing without users, and is not installed again on top.
     """
     with contextlib.ExitStack() as stack:
         for area in areas:
@@ -157,7 +155,7 @@ def installed(*areas: str) -> Iterator[None]:
 
 
 def install(area: str) -> None:
-    """Put the patches of an area in place, for one more user."""
+    """Install the patches of an area, or count one more user."""
     with _lock:
         if not _users[area]:
             done = []
@@ -173,7 +171,7 @@ def install(area: str) -> None:
 
 
 def uninstall(area: str) -> None:
-    """Take the patches of an area out again after its last user; no-op for an area without one."""
+    """Remove the patches of an area after its last user; a no-op for an area without users."""
     with _lock:
         if not _users[area]:
             return
@@ -186,7 +184,7 @@ def uninstall(area: str) -> None:
 def _install(patch: Patch) -> None:
     before, now = _in_place.get(patch), patch._own()
     if before is not None and now is not before.original:
-        return  # somebody else put theirs on top of ours
+        return  # other code has patched on top of ours
     ours = _resolve(patch.replacement)(patch._now(), *patch.args)
     _in_place[patch] = _Installed(now, ours)
     patch._put(ours)
@@ -201,17 +199,17 @@ def _restore(patch: Patch) -> None:
 
 @functools.cache
 def needed(area: str) -> tuple[Patch, ...]:
-    """The rows of an area that the installed jax needs."""
+    """Rows of an area that the installed jax needs."""
     return tuple(patch for patch in TABLE if patch.area == area and patch.is_needed)
 
 
 def problem(area: str) -> str | None:
-    """The first thing in the installed jax that does not fit a row of this area, or None."""
+    """Return how the installed jax does not fit a row of this area, or None."""
     return next((found for row in needed(area) if (found := row.problem()) is not None), None)
 
 
 def problem_with(owner: str, name: str, parameters: tuple[str, ...] = ()) -> str | None:
-    """What does not fit of an attribute that is used and not replaced, or None."""
+    """Return how an attribute that is used but not replaced does not fit, or None."""
     title = f"{re.split(r'[.:]', owner)[-1]}.{name}"
     found = getattr(_resolve(owner), name, ABSENT)
     return f"{title} is not where it was" if found is ABSENT else _without(title, found, parameters)
@@ -225,12 +223,12 @@ def _without(title: str, function: Any, parameters: tuple[str, ...]) -> str | No
 
 
 def absent(_: Any) -> Any:
-    """Replacement for what is to be left out."""
+    """Replacement that removes the original."""
     return ABSENT
 
 
 def constant(_: Any, value: Any) -> Any:
-    """Replacement that is a value."""
+    """Replacement by a fixed value."""
     return value
 
 

@@ -1,7 +1,7 @@
-"""Which device jax runs programs on, and that it does not go looking for a TPU in vain.
+"""The backend that programs run on, and prevention of futile searches for a TPU.
 
-With libtpu installed and no TPU in the machine, jax's first look at its devices loads libtpu, which
-takes half a second and prints a page of warnings, before jax falls back to the CPU.
+With libtpu installed on a machine without a TPU, jax's first query for devices loads libtpu, which
+takes half a second and prints a page of warnings before jax falls back to the CPU.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from pallas_debug.bridge import patches
 
 
 def leave_out_absent_tpu() -> None:
-    """Keep jax from loading libtpu where there is no TPU and none was asked for.
+    """Keep jax from loading libtpu if there is no TPU and none was requested.
 
-    What was said by `JAX_PLATFORMS` stands, and so does a backend that is there already.
+    Honours `JAX_PLATFORMS`, and leaves backends that are already initialised.
     """
     if jax.config.jax_platforms or xla_bridge.backends_are_initialized():
         return
@@ -28,10 +28,10 @@ def leave_out_absent_tpu() -> None:
 
 
 def default_backend() -> str:
-    """The name of the backend that programs run on, without initialising it.
+    """Return the name of the backend that programs run on, without initialising it.
 
-    To initialise it would settle what the program may still want to set, such as the number of
-    CPU devices.
+    Initialisation would fix what the program may still want to set, such as the number of CPU
+    devices.
     """
     if xla_bridge.backends_are_initialized():
         return str(jax.default_backend())
@@ -41,7 +41,7 @@ def default_backend() -> str:
     if hardware_utils.num_available_tpu_chips_and_device_id()[0]:
         return "tpu"
     if any(Path(device).exists() for device in ("/dev/nvidia0", "/dev/kfd")):
-        return str(jax.default_backend())  # only the plugins know whether they can drive it
+        return str(jax.default_backend())  # only the plugins know whether they support it
     return "cpu"
 
 
@@ -56,7 +56,7 @@ def has_tpu() -> bool:
 
 
 def device_kind() -> str:
-    """What jax calls its first device. This initialises the backend."""
+    """Return jax's name for its first device. This initialises the backend."""
     leave_out_absent_tpu()
     return str(jax.devices()[0].device_kind)
 
@@ -64,6 +64,6 @@ def device_kind() -> str:
 def compiling_quickly() -> contextlib.AbstractContextManager[None]:
     """Compile programs for the CPU without most optimisations.
 
-    For programs that are run once: of a small one, compilation takes longer than the run.
+    For programs that run once: a small one takes longer to compile than to run.
     """
     return patches.installed(patches.QUICK)

@@ -1,7 +1,7 @@
-"""Compares what pallas-debug replaces and uses of jax's internals with the installed jax.
+"""Self-test: comparison of the internals that pallas-debug patches or uses with the installed jax.
 
-Run at the first use of a session and by `pallas-debug doctor`, so that a jax that moved something
-is reported in a sentence, not by an AttributeError.
+Runs when a session is first used and in `pallas-debug doctor`, so that a moved internal is reported
+in a sentence rather than by an AttributeError.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _USED: dict[str, dict[str, dict[str, str]]] = {
         },
     },
 }
-"""What is called or read: by area and owner, the names and the parameters that are relied on."""
+"""Names used, by area and owner, with the parameters that are relied on."""
 
 AREAS = tuple(dict.fromkeys([*(patch.area for patch in patches.TABLE), *_USED]))
 
@@ -81,7 +81,7 @@ def _problems(area: str) -> Iterator[str | None]:
 
 @functools.cache
 def results() -> dict[str, str | None]:
-    """For each area: what does not fit the installed jax, or None."""
+    """Return for each area how the installed jax does not fit, or None."""
     found: dict[str, str | None] = {}
     for area in AREAS:
         try:
@@ -95,7 +95,7 @@ def require() -> None:
     """Check that the installed jax fits.
 
     Raises:
-      IncompatibleJaxError: one sentence with what does not.
+      IncompatibleJaxError: it does not; the message says how.
     """
     bad = {name: why for name, why in results().items() if why is not None}
     if bad:

@@ -1,6 +1,6 @@
 """Versions of the installed packages, and the workarounds that they need.
 
-What is replaced in jax has its versions in `patches.py`. The rest:
+Patches to jax list their versions in `patches.py`. The rest:
 
 | what jax does | from | to | worked around in |
 |---|---|---|---|
@@ -16,17 +16,17 @@ import functools
 from importlib import metadata
 
 OLDEST = "0.10.2"
-"""Oldest jax that is supported."""
+"""Oldest supported jax."""
 
 NEWEST = "0.12"
-"""Newest series of jax that this room was verified with."""
+"""Newest jax series that this room was verified with."""
 
 PACKAGES = ("jax", "jaxlib", "libtpu")
 
 
 @functools.cache
 def installed() -> dict[str, str]:
-    """Versions of jax, jaxlib and libtpu; what is not installed is left out."""
+    """Versions of jax, jaxlib and libtpu, as far as they are installed."""
     found = {}
     for package in PACKAGES:
         try:

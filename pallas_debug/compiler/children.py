@@ -2,7 +2,7 @@
 
 Loading libtpu takes half a second and 200 MB, so children are kept between sessions: a session
 takes a `Lease`, which bounds how many children work for it, and returns a child after each request.
-Idle children end after `IDLE_SECONDS`, with this process, and when it dies (they notice the closed
+Idle children end after `IDLE_SECONDS`, at exit, and when this process dies (they notice the closed
 pipe). A forked process starts with none.
 """
 
@@ -20,10 +20,10 @@ from typing import Any, Generic, Protocol, TypeVar
 from pallas_debug.errors import WorkerError
 
 IDLE_SECONDS = 60.0
-"""Seconds after which an idle child of the shared pool ends: it holds 200 to 400 MB."""
+"""Seconds after which an idle shared child is ended, as it holds 200 to 400 MB."""
 
 WORTH_A_CHILD = 1.0
-"""Seconds of waiting work that justify another child."""
+"""Seconds of queued work that justify another child."""
 
 _LOOK_AGAIN = 0.25
 
@@ -31,10 +31,10 @@ STOPPED = "the pool of compiler processes was stopped"
 
 
 class Child(Protocol):
-    """A process, as this module uses it.
+    """Interface of a child process.
 
     Attributes:
-      key: settings that it read on start; a request with another key needs another child.
+      key: settings read on startup; a request with another key needs another child.
       taken: time of its last request (`time.monotonic`).
       idle_since: time when it was last returned.
       served: number of requests.
@@ -54,10 +54,10 @@ class Child(Protocol):
         """Kill the process without waiting for its end."""
 
     def kill(self) -> None:
-        """Kill the process if it runs, wait for its end, and delete its files."""
+        """Kill the process if it is running, wait for its end, and delete its files."""
 
     def disown(self) -> None:
-        """Let go of a process that belongs to this process's parent."""
+        """Release a process that belongs to this process's parent."""
 
 
 C = TypeVar("C", bound=Child)
@@ -69,7 +69,7 @@ class Lease(Generic[C]):
     Args:
       jobs: maximum number of children that work for it at a time.
       key: returns the settings that a child started now would depend on.
-      start: starts one.
+      start: starts a child.
     """
 
     def __init__(
@@ -92,13 +92,13 @@ class Lease(Generic[C]):
         self._busy_seconds = 0.0
 
     def add_pending(self, count: int) -> None:
-        """Change the number of work items that will need a child."""
+        """Change the number of pending work items that need a child."""
         with self._children.changed:
             self._pending += count
             self._children.changed.notify_all()
 
     def take(self) -> C:
-        """Return an idle child, a new one, or the first that is returned.
+        """Return an idle child, a new one, or the next to be returned.
 
         Raises:
           WorkerError: the lease was stopped, or no child could be started.
@@ -110,13 +110,13 @@ class Lease(Generic[C]):
         self._children.warm(self)
 
     def give_back(self, child: C) -> None:
-        if child.served > 1:  # the first request waits for libtpu to be loaded
+        if child.served > 1:  # the first request includes loading libtpu
             self._finished += 1
             self._busy_seconds += time.monotonic() - child.taken
         self._children.give_back(self, child)
 
     def drop(self, child: C) -> None:
-        """Return a child that is unusable."""
+        """Return an unusable child."""
         self._children.drop(self, child)
 
     def release(self, *, stop: bool) -> None:
@@ -126,8 +126,8 @@ class Lease(Generic[C]):
     def wants_another(self, of_key: list[C]) -> bool:
         """Whether waiting for one of these children takes longer than starting another.
 
-        A child costs half a second of a core before it compiles anything: worth it only if the
-        waiting kernels keep the present children busy for longer.
+        A child costs half a second of a core before it compiles anything, which pays off only if
+        the queued kernels keep the present children busy for longer.
         """
         waiting = self._pending - len(self.held) - self.starting
         each = self._busy_seconds / self._finished if self._finished else 0.0
@@ -144,7 +144,7 @@ class Lease(Generic[C]):
 class Children(Generic[C]):
     """All children of a pool, leased or idle.
 
-    There are never more than the largest number requested by a present lease, except for idle ones
+    There are never more than the largest number requested by a current lease, except for idle ones
     left by an earlier, larger lease.
 
     Args:
@@ -175,7 +175,7 @@ class Children(Generic[C]):
                     self.changed.wait(timeout=_LOOK_AGAIN)
                     continue
                 elif self._is_full():
-                    # They have another environment: otherwise nothing would have to be started.
+                    # They have another environment, or one of them would have been used.
                     if not self._idle:
                         self.changed.wait(timeout=_LOOK_AGAIN)
                         continue
@@ -221,7 +221,7 @@ class Children(Generic[C]):
             self.changed.notify_all()
 
     def release(self, lease: Lease[C], *, stop: bool) -> None:
-        """End a lease. With `stop`, and without other leases, idle children end as well."""
+        """End a lease. With `stop`, if it is the last one, also end idle children."""
         with self.changed:
             lease.stopped = True
             self._leases.discard(lease)
@@ -236,7 +236,7 @@ class Children(Generic[C]):
             self._end(lambda _: True)
 
     def close(self) -> None:
-        """End all leases and children at once, whether working or not."""
+        """End all leases and children at once, even those at work."""
         with self.changed:
             for lease in self._leases:
                 lease.stopped = True
@@ -256,7 +256,7 @@ class Children(Generic[C]):
             return [child.pid for child in self._alive if child.usable()]
 
     def disown(self) -> None:
-        """Forget all children, in a forked process which does not own them.
+        """Forget all children in a forked process, which does not own them.
 
         The threads that held locks are the parent's, so nothing here may wait for one.
         """
@@ -270,7 +270,7 @@ class Children(Generic[C]):
         for lease in self._leases:
             lease.forget()
 
-    # With the lock held.
+    # With the lock held:
 
     def _wanted_key(self, lease: Lease[C]) -> Hashable:
         if lease.stopped:
@@ -279,7 +279,7 @@ class Children(Generic[C]):
         return lease.key()
 
     def _idle_child(self, key: Hashable) -> C | None:
-        """The idle child that was used last, so that surplus ones reach their time limit."""
+        """Take the idle child that was used last, so that surplus ones reach their time limit."""
         for child in reversed(self._idle):
             if child.key == key:
                 self._idle.remove(child)
@@ -298,20 +298,20 @@ class Children(Generic[C]):
         return lease.wants_another(of_key) if of_key else key not in self._starting
 
     def _schedule(self) -> None:
-        """Set a timer for the idle child that expires first."""
+        """Start a timer for the idle child that expires first."""
         if not self._keeps_idle or self._timer is not None or not self._idle:
             return
         due = min(child.idle_since for child in self._idle) + IDLE_SECONDS
         timer = threading.Timer(max(0.0, due - time.monotonic()), self._end_idle)
         timer.daemon = True
-        with contextlib.suppress(RuntimeError):  # no new threads: this process is ending
+        with contextlib.suppress(RuntimeError):  # no new threads while the process exits
             timer.start()
             self._timer = timer
 
-    # Without it.
+    # Without the lock:
 
     def _start(self, lease: Lease[C], key: Hashable) -> C:
-        """A new child that the lease holds, for which `_starting` has an entry."""
+        """Start a child held by the lease; `_starting` already has an entry for it."""
         try:
             child = lease.start()
         except BaseException:
@@ -327,7 +327,7 @@ class Children(Generic[C]):
             lease.held.add(child)
             stopped = lease.stopped
             self.changed.notify_all()
-        if stopped:  # meanwhile, by a thread that did not see this child yet
+        if stopped:  # meanwhile, by a thread that did not know about this child
             self.drop(lease, child)
             raise WorkerError(STOPPED)
         return child
@@ -340,7 +340,7 @@ class Children(Generic[C]):
             self._schedule()
 
     def _end(self, is_due: Callable[[C], bool]) -> None:
-        """End idle children; they count as alive until they are gone."""
+        """End idle children; they count as alive until they have exited."""
         with self.changed:
             due = [child for child in self._idle if is_due(child)]
             self._idle = [child for child in self._idle if child not in due]

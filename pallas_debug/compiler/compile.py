@@ -1,4 +1,4 @@
-"""One kernel for one target: from a lowered module to a `Compilation` and its files."""
+"""Conversion of a compiler's outcome to a `Compilation` and its files."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pallas_debug.model import Compilation, Failure, Finding, Kernel, Pass, Sour
 from pallas_debug.store import layout, raw
 
 _FATAL = re.compile(r"F\d{4} ")
-"""Last line of libtpu's log: level and date."""
+"""Prefix of libtpu's fatal log line: level and date."""
 
 _OF_A_PRINT = re.compile(r"Signedness cannot be inferred|\bbitwidth\b")
-"""Messages with which libtpu refuses a print, or dies of it."""
+"""Messages with which libtpu rejects a print, or crashes on it."""
 
 Files = dict[str, bytes | Path]
 
@@ -39,12 +39,12 @@ def finished(
     notes: tuple[str, ...] = (),
     prints: Sequence[Finding] = (),
 ) -> tuple[Compilation, Files]:
-    """Make a compilation of the worker's outcome, with the files to keep.
+    """Convert the worker's outcome to a compilation, with the files to keep.
 
     Args:
-      switches: options by name with which it was compiled.
+      switches: names of the options that it was compiled with.
       notes: sentences to keep with an executable.
-      prints: what is known to be wrong with the kernel's prints.
+      prints: known faults of the kernel's prints.
     """
     compiles = raw.compiles(outcome.dumps)
     raw_passes = compiles[-1].passes if compiles else ()
@@ -104,7 +104,7 @@ def refused(
 
 
 def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[str, str]) -> Failure:
-    """The failure; if a switch or a print of the kernel caused it, that is named first.
+    """Attribute a failure to the switch or print that caused it, if any.
 
     Args:
       prints: known faults of the kernel's prints.
@@ -127,7 +127,7 @@ def attributed(failure: Failure, prints: Sequence[Finding], versions: Mapping[st
 
 
 def _is_cause(finding: Finding, failure: Failure) -> bool:
-    """A failure that names another line, or that no print leads to, is about something else."""
+    """Whether a faulty print may be the cause: the message must fit, and the line if known."""
     if failure.stage != "lowering" and not _OF_A_PRINT.search(failure.message):
         return False
     if failure.source is None or finding.source is None:
@@ -156,7 +156,7 @@ def _failure(
                 f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
             )
-            if outcome.ended == "SIGKILL":  # sent by us only for a timeout
+            if outcome.ended == "SIGKILL":  # we send it only for a timeout
                 message += "\nMost likely the system stopped it as memory ran out: try --jobs 1."
         return Failure(
             stage=stage,
@@ -178,14 +178,14 @@ def _failure(
 
 
 def _last_words(log: str) -> str:
-    """The line of a failed internal check, or the last non-empty line."""
+    """Return the line of a failed internal check, or else the last non-empty line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]
     return (checks or lines or [""])[-1]
 
 
 def _failed_operation(passes: list[Pass], files: Files) -> SourceLine | None:
-    """For a message without a line: that of the failed pass, if it holds only one."""
+    """For a message without a line, return that of the failed pass if it has only one."""
     failed = next((p for p in passes if p.failed and p.file), None)
     path = files.get(failed.file) if failed and failed.file else None
     if not isinstance(path, Path):

@@ -1,7 +1,4 @@
-"""One kernel for one target, from the capture to its compilation and files.
-
-Lowers in this process, and has a child of the pool compile.
-"""
+"""Compilation of one kernel for one target: lowering in this process, the rest in a child."""
 
 from __future__ import annotations
 
@@ -27,8 +24,8 @@ class Jobs:
     """Compiles kernels with the options of one session.
 
     Args:
-      pool: the compiler's processes.
-      wanted: names of switches, as `switches.parse` returns them.
+      pool: the compiler processes.
+      wanted: names of switches, as returned by `switches.parse`.
     """
 
     def __init__(self, pool: Pool, wanted: tuple[str, ...] = ()) -> None:
@@ -57,7 +54,7 @@ class Jobs:
     def compile(
         self, captured: Capture, target: Target, key: str
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
-        """Compile, and yield the compilation and its files, which exist until the block is left.
+        """Compile, and yield the compilation with its files, which exist until the context exits.
 
         Raises:
           CannotRunError: nothing can be compiled here.
@@ -88,7 +85,7 @@ class Jobs:
     def unavailable(
         self, captured: Capture, target: Target, key: str, error: CannotRunError
     ) -> Compilation:
-        """Compilation of a kernel for which no compiler was available."""
+        """Return the compilation of a kernel for which no compiler was available."""
         failure = Failure(stage="setup", type=type(error).__name__, message=str(error))
         return self.refused(captured, target, key, failure)
 
@@ -121,7 +118,7 @@ class Jobs:
             yield compilation, files
 
     def _notes(self, captured: Capture) -> tuple[str, ...]:
-        """Notes on the kernel's prints, though it compiled."""
+        """Notes on the prints of a kernel that compiled."""
         if not print_formats.count(captured.params):
             return ()
         wrong = [
@@ -133,7 +130,7 @@ class Jobs:
 
 
 def unprintable(captured: Capture) -> tuple[Finding, ...]:
-    """Findings on prints of a kernel that a TPU does not support."""
+    """Findings about prints of a kernel that a TPU does not support."""
     return print_formats.findings(captured.kernel.name, captured.params)
 
 

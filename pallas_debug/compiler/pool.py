@@ -1,8 +1,8 @@
 """A pool of compiler processes.
 
-A few threads take requests in turn, each with a child that has libtpu loaded and compiles many
-kernels. A child that aborts, hangs or is killed costs one kernel its result, and is replaced for
-the next. Sessions of one process share its children (`children.py`).
+A few threads take requests in turn, each with a child process that has libtpu loaded and compiles
+many kernels. A child that aborts, hangs or is killed costs one kernel its result and is replaced.
+Sessions of one process share its children (`children.py`).
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from pallas_debug.store import layout
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
-"""Flags that every child gets besides the dump directory: locations on every operation."""
+"""Flags for every child besides the dump directory: locations on every operation."""
 
 _DUMP_TO = "xla_mosaic_dump_to"
 
 _LINGER = 10.0
-"""Maximum seconds for a child to die: an abort first prints its location."""
+"""Maximum seconds to wait for a child to exit: an abort first prints its location."""
 
 _QUIET = {
     "JAX_PLATFORMS": "cpu",
-    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu waits for a metadata server
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compile-only processes may run side by side
+    "TPU_SKIP_MDS_QUERY": "1",  # otherwise libtpu waits for a metadata server
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # compile-only processes may run concurrently
     "TPU_LOG_DIR": "disabled",
     "JAX_ENABLE_COMPILATION_CACHE": "false",
 }
@@ -49,13 +49,13 @@ _QUIET = {
 
 @dataclass(frozen=True, kw_only=True)
 class RequestOutcome:
-    """Result of one request, not interpreted yet.
+    """Raw result of one request.
 
     Attributes:
-      reply: the worker's; None if it died or was stopped.
+      reply: the worker's reply; None if it died or was stopped.
       ended: `timeout`, or how the process ended (`SIGABRT`, `exit code 1`); None with a reply.
       log: the compiler's output.
-      dumps: files it wrote; deleted when the request is done.
+      dumps: files that it wrote; deleted when the request is done.
     """
 
     reply: Reply | None
@@ -69,9 +69,9 @@ class PoolSettings:
     """Settings of children.
 
     Attributes:
-      jobs: maximum number; each takes some 400 MB once it has compiled.
-      timeout: seconds for one compilation.
-      flags: for libtpu, besides ours; read once per process.
+      jobs: maximum number of children; each takes some 400 MB once it has compiled.
+      timeout: seconds per compilation.
+      flags: flags for libtpu besides ours; read once per process.
     """
 
     jobs: int = 2
@@ -106,11 +106,11 @@ def check_machine() -> None:
 class Pool:
     """Compiler processes, started on demand.
 
-    Use as a context manager: leaving it finishes the compilations in progress; leaving by an
-    exception (including ctrl+c) stops them.
+    Use as a context manager: leaving it finishes the compilations in progress; leaving it by an
+    exception, including ctrl+c, stops them.
 
     Args:
-      shared: use the children of this process, which stay for the next pool; otherwise its own,
+      shared: use the children of this process, which remain for the next pool, rather than its own,
         which end with it.
     """
 
@@ -156,9 +156,9 @@ class Pool:
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
     ) -> Iterator[RequestOutcome]:
-        """Have a child compile a module, and wait for it.
+        """Compile a module in a child, and wait for it.
 
-        The outcome's dump files exist until the block is left.
+        The outcome's dump files exist until the context exits.
 
         Raises:
           WorkerError: no child could be started, or its reply was invalid.
@@ -171,7 +171,7 @@ class Pool:
             yield self._compile(module, topology, num_devices, dict(options or {}), scratch.path)
 
     def warm(self) -> None:
-        """Preload a child that will be needed soon, if there is none."""
+        """Start a child ahead of need, unless there is one."""
         check_machine()
         self._lease.warm()
 
@@ -183,7 +183,7 @@ class Pool:
         options: Mapping[str, str],
         folder: Path,
     ) -> RequestOutcome:
-        """Have a child compile, and move its files to `folder`."""
+        """Compile in a child, and move its files to `folder`."""
         child = self._lease.take()
         log = child.folder / layout.LOG
         request = CompileRequest(
@@ -212,14 +212,14 @@ class Pool:
                 self._lease.drop(child)
 
     def _start(self) -> _Child:
-        """Start a child; the first time, also delete what killed runs left."""
+        """Start a child; the first time, also delete the leftovers of killed runs."""
         is_swept, self._is_swept = self._is_swept, True
         if not is_swept:
             sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
         return _Child(self.settings)
 
     def close(self, *, stop: bool = False) -> None:
-        """Finish compilations in progress, or stop them at once. Nothing compiles from then on."""
+        """Finish compilations in progress, or stop them at once. Nothing compiles afterwards."""
         if stop:
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._lease.release(stop=True)
@@ -235,8 +235,8 @@ class Pool:
 
 def _executor(jobs: int) -> concurrent.futures.ThreadPoolExecutor:
     return concurrent.futures.ThreadPoolExecutor(
-        # One more than children: one kernel is lowered, and another's files are read, while every
-        # child compiles.
+        # One more thread than children: one kernel is lowered, and another's files are read, while
+        # every child compiles.
         max_workers=jobs + 1,
         thread_name_prefix="pallas-debug-compile",
     )
@@ -244,12 +244,12 @@ def _executor(jobs: int) -> concurrent.futures.ThreadPoolExecutor:
 
 @functools.cache
 def _shared() -> Children[_Child]:
-    """The children of this process."""
+    """Children shared by all pools of this process."""
     return Children(keeps_idle=True)
 
 
 class _Child:
-    """One process with libtpu in it, and a folder for what it writes."""
+    """One process with libtpu loaded, and a folder for the files that it writes."""
 
     taken = 0.0
     idle_since = 0.0
@@ -262,7 +262,7 @@ class _Child:
         self.dumps = self.folder / DUMPS
         self._startup = self.folder / "startup.log"
         environment = _environment(settings)
-        environment["TMPDIR"] = str(self.folder)  # libtpu leaves logs there, even if disabled
+        environment["TMPDIR"] = str(self.folder)  # libtpu writes logs there, even if disabled
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
@@ -272,7 +272,7 @@ class _Child:
                     stderr=log,
                     env=environment,
                     start_new_session=True,  # ctrl+c is handled by the parent
-                    # The child holds the folder's lock as well: it may outlive us for a moment.
+                    # The child also holds the folder's lock: it may briefly outlive us.
                     pass_fds=() if self._scratch.lock is None else (self._scratch.lock,),
                 )
         except OSError as error:
@@ -294,7 +294,7 @@ class _Child:
             with contextlib.suppress(BrokenPipeError):
                 write_request(cast(BinaryIO, self.process.stdin), request)
             reply = read_reply(cast(BinaryIO, self.process.stdout))
-        except ValueError:  # the pool was closed meanwhile, and the pipes with it
+        except ValueError:  # the pool was closed meanwhile, including the pipes
             reply = None
         finally:
             timer.cancel()
@@ -334,9 +334,9 @@ class _Child:
         return self.alive() and self.dumps.is_dir()
 
     def disown(self) -> None:
-        """Let go of the child in a forked process: its pipe must close when its parent ends."""
+        """Release the child in a forked process: its pipe must close when its parent ends."""
         for pipe in (self.process.stdin, self.process.stdout):
-            # Not the buffer: a thread of the parent may hold its lock, with half a request in it.
+            # Not the buffer: a parent thread may hold its lock, with a partial request in it.
             cast(Any, pipe).raw.close()
         self._scratch.disown()
         self.process.returncode = 0  # nothing to wait for in this process
@@ -348,7 +348,7 @@ class _Child:
                 os.killpg(self.process.pid, signal.SIGKILL)
 
     def _wait(self) -> int:
-        """Exit code of a process that closed its pipes, killed if it lingers."""
+        """Return the exit code of a process that closed its pipes, killing it if it lingers."""
         try:
             return self.process.wait(timeout=_LINGER)
         except subprocess.TimeoutExpired:
@@ -357,9 +357,9 @@ class _Child:
 
 
 def _environment(settings: PoolSettings) -> dict[str, str]:
-    """Environment variables common to all children."""
+    """Environment variables of all children."""
     environment = dict(os.environ) | _QUIET
-    environment.pop("XLA_FLAGS", None)  # the program's, not for the compiler
+    environment.pop("XLA_FLAGS", None)  # meant for the program, not for the compiler
     environment["LIBTPU_INIT_ARGS"] = " ".join(
         [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
     )
@@ -371,13 +371,13 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
 
 
 def _key(settings: PoolSettings) -> Hashable:
-    """Everything that a child reads on start."""
+    """Return everything that a child reads on startup."""
     environment = _environment(settings)
-    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # these do not matter to a child
+    for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # irrelevant to a child
         environment.pop(name, None)
     directory = None
-    if user_flags() or settings.flags:  # which may name files relative to this
-        with contextlib.suppress(FileNotFoundError):  # it was deleted
+    if user_flags() or settings.flags:  # these may name files relative to it
+        with contextlib.suppress(FileNotFoundError):  # the directory was deleted
             directory = Path.cwd()
     return sys.executable, directory, frozenset(environment.items())
 
@@ -397,10 +397,10 @@ def _scratch(*folders: str) -> Scratch:
 
 
 def user_flags() -> list[str]:
-    """Flags for libtpu in the user's environment, without a dump directory, which is ours to set.
+    """Flags for libtpu in the user's environment, without a dump directory, which we set.
 
-    libtpu takes `--flag=value`, `--flag value` and one dash, splits at white space and does not
-    support quotes.
+    libtpu accepts `--flag=value`, `--flag value` and a single dash, splits at white space and does
+    not support quotes.
     """
     flags: list[str] = []
     words = iter(os.environ.get("LIBTPU_INIT_ARGS", "").split())

@@ -1,7 +1,7 @@
 """Messages between parent and worker.
 
-A message is one line of JSON, which counts the raw bytes that follow it. Nothing is executed or
-unpickled: both sides read data.
+A message is one line of JSON, with the number of raw bytes that follow it. It is pure data: neither
+side executes or unpickles anything.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pallas_debug.errors import WorkerError
 from pallas_debug.model import Memory
 
 DUMPS = "mosaic"
-"""Subfolder of the worker's folder to which libtpu writes its passes."""
+"""Subfolder of the worker's folder to which libtpu dumps its passes."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompileRequest:
-    """Compile a module.
+    """Request to compile a module.
 
     Attributes:
       log: file for the compiler's output.
@@ -35,7 +35,7 @@ class CompileRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """Result of a request; `error` is None if there is an executable."""
+    """Result of a request; without an `error` there is an executable."""
 
     seconds: float
     device_kind: str | None = None
@@ -53,7 +53,7 @@ def write_request(pipe: BinaryIO, request: CompileRequest) -> None:
 
 
 def read_request(pipe: BinaryIO) -> CompileRequest | None:
-    """The next request, or None at the end of the stream."""
+    """Read the next request; None at the end of the stream."""
     line = pipe.readline()
     if not line.endswith(b"\n"):
         return None
@@ -69,7 +69,7 @@ def write_reply(pipe: BinaryIO, reply: Reply) -> None:
 
 
 def read_reply(pipe: BinaryIO) -> Reply | None:
-    """The next reply, or None at the end of the stream: the worker has ended.
+    """Read the next reply; None at the end of the stream, when the worker has ended.
 
     Raises:
       WorkerError: the reply is invalid.
@@ -77,7 +77,7 @@ def read_reply(pipe: BinaryIO) -> Reply | None:
     line = pipe.readline()
     if not line.endswith(b"\n"):
         return None
-    import msgspec  # lazy, as the worker only writes replies: it takes 25 ms to import
+    import msgspec  # lazily, as it takes 25 ms and the worker only writes replies
 
     try:
         return msgspec.convert(json.loads(line), Reply)

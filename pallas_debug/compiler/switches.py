@@ -1,8 +1,8 @@
 """Named options of a compilation, besides its target.
 
-A switch is an option that libtpu takes with each compilation, or a setting of jax during lowering.
-Imports no jax. Costs and refusals were established with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax
-0.12.0).
+A switch is an option that libtpu takes per compilation, or a setting of jax during lowering. Costs
+and rejections were determined with libtpu 0.0.42 (jax 0.10.2) and 0.0.50 (jax 0.12.0). Imports no
+jax.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ class Switch:
 
     Attributes:
       option: compile option of libtpu, or setting of jax.
-      value: of the option.
-      where: applied by libtpu when it compiles, or by jax when it lowers.
+      value: value of the option.
+      where: applied by libtpu when compiling, or by jax when lowering.
       summary: effect on a TPU.
       cost: effect on the code.
-      since: first versions with which it was tried.
+      since: first versions with which it was tested.
     """
 
     name: str
@@ -113,7 +113,7 @@ SWITCHES: Mapping[str, Switch] = {
 
 
 def parse(text: str | Iterable[str]) -> tuple[str, ...]:
-    """Parse `"log_recorder,assertions"`, or names, in the order of `SWITCHES`.
+    """Parse `"log_recorder,assertions"`, or names, into the order of `SWITCHES`.
 
     Raises:
       UsageError: an unknown switch.
@@ -127,22 +127,22 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
 
 
 def compile_options(names: Iterable[str]) -> dict[str, str]:
-    """For libtpu, as `jax.stages.Lowered.compile` takes them."""
+    """Options for libtpu, in the format of `jax.stages.Lowered.compile`."""
     chosen = (SWITCHES[name] for name in names)
     return {s.option: s.value for s in chosen if s.where == "compile"}
 
 
 def lowering_settings(names: Iterable[str]) -> tuple[str, ...]:
-    """Names of jax's settings that are true while a kernel is lowered."""
+    """Names of the jax settings to enable during lowering."""
     chosen = (SWITCHES[name] for name in names)
     return tuple(s.option for s in chosen if s.where == "lowering")
 
 
 def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
-    """Whether a TPU would show what kernels print, by a switch or by a flag of libtpu.
+    """Whether a TPU would show what kernels print, by a switch or by a libtpu flag.
 
     Args:
-      flags: of libtpu, for all compilations.
+      flags: libtpu flags for all compilations.
     """
     option = SWITCHES[LOG_RECORDER].option
     given = (flag.lstrip("-").partition("=") for flag in flags)
@@ -151,7 +151,7 @@ def is_recorded(names: Iterable[str], flags: Iterable[str]) -> bool:
 
 
 def refusal(message: str, versions: Mapping[str, str]) -> str | None:
-    """Sentence for a message by which libtpu or jax refuses one of our options; else None."""
+    """Explain a message by which libtpu or jax rejects one of our options; None for others."""
     found = next(filter(None, (pattern.search(message) for pattern in _REFUSED)), None)
     switch = next((s for s in SWITCHES.values() if found and s.option == found["option"]), None)
     if switch is None:
@@ -164,7 +164,7 @@ def refusal(message: str, versions: Mapping[str, str]) -> str | None:
 
 
 def explained(failure: Failure, versions: Mapping[str, str]) -> Failure:
-    """The failure, which begins with our sentence where a switch was refused."""
+    """Return the failure, prefixed with an explanation if a switch was rejected."""
     sentence = refusal(failure.message, versions)
     if sentence is None:
         return failure

@@ -1,7 +1,6 @@
 """Chips to compile for.
 
-Topology names and device kinds were read from libtpu 0.0.42 and 0.0.50, through
-`jax.experimental.topologies`.
+Topologies and device kinds are those of libtpu 0.0.42 and 0.0.50 (`jax.experimental.topologies`).
 """
 
 from __future__ import annotations
@@ -51,22 +50,22 @@ BUILTIN: tuple[Target, ...] = (
 DEVICE = Target(
     name="tpu", topology=None, device_kind=None, summary="the TPU of this host, if it has one"
 )
-"""Only the device knows its kind: `of_device` makes a target of it."""
+"""Target without a device kind, which only the device knows; `of_device` fills it in."""
 
-_SIDE = r"[1-9][0-9]{0,2}"  # libtpu dies of a zero
+_SIDE = r"[1-9][0-9]{0,2}"  # libtpu crashes on a zero
 _TOPOLOGY = re.compile(rf"(?P<chip>[a-z0-9]+):{_SIDE}(?:x{_SIDE}){{1,2}}")
 
 
 def known(extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """All named targets: ours, and those of plugins."""
+    """All named targets: built-in ones and those of plugins."""
     return (*BUILTIN, *extra, DEVICE)
 
 
 def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
-    """The target of that name, or of that full topology name.
+    """Return the target with that name or full topology name.
 
     Raises:
-      UnknownTargetError: it is unknown; the message lists the known ones.
+      UnknownTargetError: unknown; the message lists the known ones.
     """
     named = {target.name: target for target in known(extra)}
     wanted = name.strip()
@@ -80,7 +79,7 @@ def resolve(name: str, extra: Iterable[Target] = ()) -> Target:
 
 
 def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tuple[Target, ...]:
-    """The targets of a list such as `v5e,v6e`; `all` is every generation.
+    """Return the targets in a list such as `v5e,v6e`; `all` is every generation.
 
     Raises:
       UnknownTargetError: one of them is unknown, or the list is empty.
@@ -100,7 +99,7 @@ def resolve_all(names: str | Iterable[str], extra: Iterable[Target] = ()) -> tup
 
 
 def of_device(device_kind: str) -> Target | None:
-    """The target `tpu` on a host whose jax devices are of that kind; None if unknown.
+    """Return the target `tpu` for a host with jax devices of that kind; None if unknown.
 
     Compiling for it does not touch the device.
     """
@@ -111,15 +110,15 @@ def of_device(device_kind: str) -> Target | None:
 
 
 def for_devices(target: Target, num_devices: int) -> str | None:
-    """The topology for a kernel on so many devices: the target's own, or one large enough.
+    """Return a topology large enough for that many devices, the target's own if possible.
 
-    A target that names its whole topology keeps it.
+    A target named by its full topology keeps it.
     """
     if target.topology is None or target.name == target.topology:
         return target.topology
     chip, _, shape = target.topology.partition(":")
     sides = [int(side) for side in shape.split("x")]
-    while math.prod(sides) < num_devices:  # a chip of some generations is two devices
+    while math.prod(sides) < num_devices:  # in some generations a chip is two devices
         sides[sides.index(min(sides))] *= 2
     if len(sides) == 2:
         sides.sort()
@@ -127,6 +126,6 @@ def for_devices(target: Target, num_devices: int) -> str | None:
 
 
 def split(names: str | Iterable[str]) -> tuple[str, ...]:
-    """`"v5e,v6e"` or a list, as names."""
+    """Split `"v5e,v6e"` or a list into names."""
     given = names.split(",") if isinstance(names, str) else names
     return tuple(name.strip() for name in given if name.strip())

@@ -1,9 +1,9 @@
 """Compiler process: `python -m pallas_debug.compiler.worker` reads requests on standard input.
 
 The pipes to the parent are moved first, so that whatever libtpu prints on standard output or error
-goes into the log of the current request. It ends with its parent: a thread reads the requests, and
-exits at the end of the stream even while a compilation hangs. It then deletes the folder named on
-its command line, which holds its files.
+goes to the log of the current request. The process ends with its parent: a thread reads requests
+and exits at the end of the stream, even if a compilation hangs. It then deletes the folder named on
+the command line, which holds its files.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # By number and not by name: libtpu splits its flags at white space and does not support quotes.
+    # By descriptor, not path: libtpu splits its flags at white space and does not support quotes.
     dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
     os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
     requests: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
@@ -45,7 +45,7 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[CompileRequest]) -> None:
     try:
         while (request := read_request(pipe)) is not None:
             requests.put(request)
-    finally:  # the parent has ended, or needs no more
+    finally:  # the parent has ended, or has no more requests
         try:
             from pallas_debug.store import scratch
 
@@ -55,9 +55,9 @@ def _read(pipe: BinaryIO, requests: queue.SimpleQueue[CompileRequest]) -> None:
 
 
 def _load() -> None:
-    """Preload libtpu while the parent lowers the first kernel; its output goes to the startup log.
+    """Preload libtpu while the parent lowers the first kernel.
 
-    Errors are reported by the first request.
+    Its output goes to the startup log; errors are reported by the first request.
     """
     with contextlib.suppress(Exception):
         from pallas_debug.bridge import libtpu

@@ -1,7 +1,7 @@
-"""One session: captures kernels, compiles them in the background, notifies subscribers.
+"""A session: captures kernels, compiles them in the background, notifies subscribers.
 
-options    what a session is to do
-queue      from a captured kernel to its compilations, and the subscriber that stores them
+options    options of a session
+queue      background compilation of captured kernels, and the subscriber that stores the results
 session    the session itself
 """
 

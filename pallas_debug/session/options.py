@@ -1,4 +1,4 @@
-"""Options of a session, and the targets and the interpret mode that they name."""
+"""Options of a session, and resolution of the targets and interpret mode that they name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pallas_debug.hooks import extra_targets
 from pallas_debug.model import Target
 
 Interpret = Mode | str | None
-"""Interpret mode, as text or `Mode`. None is `auto` without an accelerator, else `off`."""
+"""Interpret mode, as text or `Mode`. None means `auto` without an accelerator, else `off`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,17 +25,17 @@ class Options:
     """What a session does.
 
     Attributes:
-      dumps: directory to dump into; None to capture only.
-      targets: names to compile for; empty to compile for none.
-      chip: target whose chip is given to code that queries it; by default the first target, or v5e
-        without targets.
+      dumps: directory to dump into; None to only capture.
+      targets: names to compile for; empty for none.
+      chip: target whose chip is presented to code that queries it; defaults to the first target, or
+        to v5e without targets.
       interpret: mode in which kernels run, such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
-        is `auto` without an accelerator, else `off`.
-      timeout: seconds for one compilation.
+        means `auto` without an accelerator, else `off`.
+      timeout: seconds per compilation.
       jobs: maximum number of compiler processes.
-      epoch: sessions of an equal epoch share jax's caches; by default each has its own.
+      epoch: sessions with an equal epoch share jax's caches; by default each has its own.
       checks: names of checks for running kernels (`checks/names.py`); empty for none.
-      prints: whether prints of interpreted kernels are kept, and passed to the plugins.
+      prints: record prints of interpreted kernels, and pass them to the plugins.
       switches: options of compilations by name (`compiler/switches.py`), such as `log_recorder`.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
     """
@@ -54,10 +54,10 @@ class Options:
 
 
 def mode_of(asked: Interpret) -> Mode:
-    """The requested interpret mode, by default `auto` without an accelerator.
+    """Return the requested interpret mode, which defaults to `auto` without an accelerator.
 
     Raises:
-      UsageError: no such mode.
+      UsageError: unknown mode.
     """
     if asked is None:
         platform.leave_out_absent_tpu()
@@ -66,7 +66,7 @@ def mode_of(asked: Interpret) -> Mode:
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:
-    """The targets of these names; `tpu` becomes that of this host's device.
+    """Return the targets with these names; `tpu` becomes that of this host's device.
 
     Raises:
       UnknownTargetError: an unknown name.

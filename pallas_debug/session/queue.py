@@ -1,8 +1,7 @@
-"""From a captured kernel to its compilations, in the background.
+"""Background compilation of captured kernels.
 
 Each kernel is compiled once per target, unless the dump directory already holds the result.
-Subscribers (`hooks.py`) are notified of every compilation; the store, through `StorePlugin`, is
-one of them.
+Subscribers (`hooks.py`) are notified of every compilation; one of them, `StorePlugin`, stores it.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Report = Callable[[PallasDebugError], None]
 
 
 class StorePlugin:
-    """Keeps what a session sees in a dump directory."""
+    """Stores the results of a session in a dump directory."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -67,14 +66,14 @@ class StorePlugin:
 def open_store(
     options: Options, *, stop: threading.Event, say: Callable[[str], None] | None
 ) -> Store | None:
-    """The dump directory of a session, if it has one.
+    """Open the dump directory of a session, if it has one.
 
     Args:
       stop: set to give up waiting for locks.
-      say: given sentences on what concerns the whole run, as it happens; standard error otherwise.
+      say: called with messages about the whole run; by default they go to standard error.
 
     Raises:
-      DumpDirectoryError: it cannot be written to.
+      DumpDirectoryError: it is not writable.
     """
     if options.dumps is None:
         return None
@@ -89,8 +88,8 @@ def _warn(sentence: str) -> None:
 class Queue:
     """Compiles kernels in the background.
 
-    `made` holds the finished compilations by digest and target, `lost` what kept the others from
-    being made.
+    `made` holds the finished compilations by digest and target, `lost` the errors that prevented
+    the others.
     """
 
     def __init__(self, options: Options, plugins: pluggy.PluginManager, report: Report) -> None:
@@ -110,11 +109,11 @@ class Queue:
         self._pool.submit(self._pool.warm)
 
     def close(self, *, stop: bool) -> None:
-        """Release the compiler processes; with `stop`, end what they are compiling."""
+        """Release the compiler processes; with `stop`, abort their compilations."""
         self._pool.close(stop=stop)
 
     def request(self, captures: Iterable[Capture], wanted: Iterable[Target]) -> None:
-        """Have kernels compiled, each once for each target."""
+        """Compile kernels, each once per target."""
         for captured, target in itertools.product(list(captures), list(wanted)):
             with self._lock:
                 asked = (captured.kernel.digest, target.name)
@@ -131,18 +130,18 @@ class Queue:
         return sum(not f.done() for f in self._futures)
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:
-        """Wait for every requested compilation; `tick` is called meanwhile."""
+        """Wait for every requested compilation, calling `tick` meanwhile."""
         while unfinished := [f for f in self._futures if not f.done()]:
             concurrent.futures.wait(unfinished, timeout=0.1 if tick else None)
             if tick:
                 tick()
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the compilers that are compiling at the moment."""
+        """Process ids of the compilers that are working at the moment."""
         return self._pool.pids(at_work=True)
 
     def not_compiled(self, kernel: Kernel, target: str) -> str:
-        """Why a kernel has no compilation for a target."""
+        """Explain why a kernel has no compilation for a target."""
         known = self.lost.get((kernel.digest, target))
         if known is not None:
             return str(known)
@@ -151,7 +150,7 @@ class Queue:
         return f"it was never handed to the compiler for {target}"
 
     def uncompiled(self) -> list[tuple[str, str, str]]:
-        """Requested compilations that say nothing about their kernel.
+        """Requested compilations that failed for reasons other than the kernel.
 
         Returns:
           The kernel's name, the target's, and the reason: no compiler, no lock, a full disk, a bug.
@@ -178,7 +177,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _compiling(self, kernel: Kernel, target: Target) -> Iterator[None]:
-        """Report what stops a compilation, and keep it as the reason."""
+        """Report an error that prevents a compilation, and record it as the reason."""
 
         def report(problem: PallasDebugError) -> None:
             self._report(problem)
@@ -189,7 +188,7 @@ class Queue:
 
     @contextlib.contextmanager
     def _claimed(self, captured: Capture, target: Target, key: str) -> Iterator[None]:
-        """Hold the claim on this compilation; without it, record that it was not attempted."""
+        """Hold the claim on this compilation; if denied, record it as unavailable."""
         claim = first(
             self._plugins,
             "pallas_debug_claim_compilation",
@@ -206,7 +205,7 @@ class Queue:
             yield
 
     def _found(self, kernel: Kernel, target: Target, key: str) -> Compilation | None:
-        """A compilation made earlier; None as well if the lookup fails."""
+        """Return an earlier compilation; None if there is none or the lookup fails."""
         doing = f"looking for kernel `{kernel.name}` in the dump directory"
         with guarded("store", doing, self._report):
             hook = "pallas_debug_find_compilation"

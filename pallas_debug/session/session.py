@@ -1,6 +1,6 @@
 """The session: sets modes, captures kernels, queues them for compilation, notifies subscribers.
 
-`Session` ties the engines together and knows no face.
+`Session` ties the engines together and knows nothing about user interfaces.
 """
 
 from __future__ import annotations
@@ -50,15 +50,15 @@ class Uncaptured:
 class Session:
     """Captures kernels between entering and leaving, and compiles them in the background.
 
-    Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while it waits, stops them.
+    Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while waiting, stops them.
     `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
     that could not be captured, `skips` those that were not checked, and `launched` the digests of
-    kernels that ran to their end in an interpreter or with checks. `queue` compiles them.
+    kernels that ran to completion in an interpreter or with checks. `queue` compiles them.
 
     Args:
       options: what to do.
       *plugins: notified of events.
-      runs: whether they are also notified of every run of a kernel.
+      runs: also notify them of every run of a kernel.
       say: called with a sentence for each kernel that `auto` runs in TPU interpret mode.
 
     Raises:
@@ -139,13 +139,13 @@ class Session:
             stop = True
             raise
         finally:
-            if stop:  # also threads of the pool that wait for a lock
+            if stop:  # also stops threads of the pool that wait for a lock
                 self._stopping.set()
             with self._guarded("summary", "stopping the compiler processes"):
                 self.queue.close(stop=stop)
 
     def _leave(self, kind: type[BaseException] | None, *rest: Any) -> None:
-        """Undo the effects of entering; exceptions other than a kernel's become problems."""
+        """Undo the effects of entering; exceptions become problems, except those of kernels."""
         try:
             self._stack.__exit__(kind, *rest)
         except PallasDebugError:
@@ -186,8 +186,8 @@ class Session:
 
     @property
     def kept(self) -> list[Dump]:
-        """Those of `dumps` that are completely in the dump directory, with those of their
-        compilations that are; all of them if nothing is dumped."""
+        """The `dumps` that are completely in the dump directory, with their compilations there; all
+        `dumps` if nothing is dumped."""
         return self.dumps if self.store is None else self.store.kept(self.dumps)
 
     @property
@@ -197,24 +197,24 @@ class Session:
 
     @property
     def lost(self) -> Mapping[tuple[str, str], PallasDebugError]:
-        """What kept kernels from being compiled, by digest and target."""
+        """Errors that prevented compilations, by digest and target."""
         return self.queue.lost
 
     def request(self, captures: Iterable[capture.Capture], wanted: Iterable[Target]) -> None:
-        """Have kernels compiled in the background, each once for each target."""
+        """Compile kernels in the background, each once per target."""
         self.queue.request(captures, wanted)
 
     def start_compiler(self) -> None:
-        """Start a compiler process ahead of the first kernel, in the background.
+        """Start a compiler process in the background, ahead of the first kernel.
 
-        If the dump directory has kernels, all may come from there, and the start is left to the
-        first one that does not.
+        If the dump directory has kernels, all results may come from there, so a process is started
+        only for the first kernel that needs one.
         """
         if self.store is None or not any(self.store.root.glob("[!.]*")):
             self.queue.start()
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:
-        """Wait for every requested compilation; `tick` is called meanwhile."""
+        """Wait for every requested compilation, calling `tick` meanwhile."""
         self.queue.wait(tick)
 
     def record_run(
@@ -228,7 +228,7 @@ class Session:
         """Record the kernels, prints and findings of a test or script.
 
         Args:
-          kernels: by default all captured ones.
+          kernels: defaults to all captured ones.
 
         Returns:
           The file; None if nothing is dumped.
@@ -249,7 +249,7 @@ class Session:
 
     @contextlib.contextmanager
     def collecting(self) -> Iterator[list[capture.Capture]]:
-        """Capture kernels that this thread lowers, and do not compile them yet."""
+        """Capture kernels that this thread lowers without compiling them yet."""
         before = getattr(self._local, "collected", None)
         collected: list[capture.Capture] = []
         self._local.collected = collected
@@ -260,10 +260,10 @@ class Session:
 
     @contextlib.contextmanager
     def interpreting(self, mode: Mode | str) -> Iterator[None]:
-        """Run kernels in another mode: for one test or one call within the session.
+        """Run kernels in another mode, for one test or call within the session.
 
         Raises:
-          UsageError: no such mode.
+          UsageError: unknown mode.
         """
         mode = Mode.parse(mode)
         with contextlib.ExitStack() as stack:
@@ -276,10 +276,10 @@ class Session:
 
     @contextlib.contextmanager
     def checking(self, checks: Iterable[str]) -> Iterator[None]:
-        """Change the checks of kernels, including those that were jitted before.
+        """Change the checks of kernels, including those jitted earlier.
 
         Args:
-          checks: names, from `checks/names.py`; empty for none.
+          checks: names from `checks/names.py`; empty for none.
         """
         before, self.observer.checks = self.observer.checks, tuple(checks)
         try:
@@ -306,7 +306,7 @@ class Session:
 
     @contextlib.contextmanager
     def answering(self, target: Target) -> Iterator[None]:
-        """Change the chip for code that queries it; a no-op on a TPU."""
+        """Change the chip presented to code that queries it; a no-op on a TPU."""
         if platform.has_tpu():
             yield
             return
@@ -315,7 +315,7 @@ class Session:
 
     @contextlib.contextmanager
     def separately(self) -> Iterator[None]:
-        """Separate findings and prints from earlier ones, as for a test.
+        """Separate findings and prints from earlier ones, for example for a test.
 
         Clears `observer`, so that known faults are reported again.
         """
@@ -346,7 +346,7 @@ class Session:
             interpret.settle()
 
     def reset(self) -> None:
-        """Reset the interpreters after an exception in a kernel, whose state they would keep."""
+        """Reset the interpreters, which otherwise keep their state after a kernel's exception."""
         interpret.reset()
 
     @property
@@ -354,8 +354,7 @@ class Session:
         return self._mode.kind != "off"
 
     def _chosen(self, kernel: str, why: str) -> None:
-        """Report that `auto` runs a kernel in TPU interpret mode. Called within jax: nothing may
-        escape."""
+        """Report a kernel that `auto` runs in TPU interpret mode. Runs within jax: never raises."""
         with self._guarded("report", f"telling how kernel `{kernel}` runs"):
             sentence = f"kernel `{kernel}` runs in TPU interpret mode: {why}"
             with self._lock:
@@ -364,7 +363,7 @@ class Session:
             if self._say is not None and not known:
                 self._say(sentence)
 
-    # Called by the hook, within jax: nothing may escape.
+    # Called by the hook, within jax: these must not raise.
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
         name = "?"
@@ -399,7 +398,7 @@ class Session:
         return kernel.digest
 
     def _keep(self, captured: capture.Capture) -> None:
-        """Notify the plugins of a new kernel. Parts that fail do not affect the others."""
+        """Notify the plugins of a new kernel; parts that fail do not affect the others."""
         kernel = captured.kernel
         for problem in captured.problems:
             self.report(problem)
@@ -445,7 +444,7 @@ class Session:
         return (self.options.epoch, self.interpret_mode)
 
     def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
-        """Record exceptions as problems: a bug of ours must not fail the program."""
+        """Record exceptions as problems: our bugs must not fail the program."""
         return guarded(boundary, doing, self.report)
 
     def _skipped(self, skip: Skip) -> None:

@@ -1,6 +1,6 @@
-"""Describe a kernel seen by the hook: `model.Kernel`, its jaxpr and source as text.
+"""Description of a kernel seen by the hook: `model.Kernel`, its jaxpr and source as text.
 
-All of jax's parameters of a Pallas primitive are read here.
+Jax's parameters of the Pallas primitive are read here.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _EMPTY_COMMENT = re.compile(r" +# *$", re.MULTILINE)
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Capture:
-    """A kernel as the hook saw it: its description, and all it takes to lower it again.
+    """A kernel as seen by the hook: its description, and everything needed to lower it again.
 
     Attributes:
-      jaxpr: with the source line of every equation.
-      source: text of the kernel function's file; None if there is none.
-      params: of the primitive, unchanged.
-      avals: of the operands, one device's share of them.
+      jaxpr: text with the source line of every equation.
+      source: text of the kernel function's file; None if unavailable.
+      params: parameters of the primitive, unchanged.
+      avals: types of the operands, one device's share of each.
       mesh: jax's mesh if the kernel was lowered within `shard_map`.
       enable_x64: jax's setting in the thread that lowered the kernel.
       calls: files and lines of the user's frames that lead to the kernel's call.
@@ -64,9 +64,9 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
     """Describe the kernel of one equation.
 
     Args:
-      primitive: its name, one of `hook.PRIMITIVES`.
+      primitive: name, one of `hook.PRIMITIVES`.
       context: jax's lowering context.
-      params: of the equation.
+      params: parameters of the equation.
     """
     problems: list[PallasDebugError] = []
 
@@ -116,7 +116,7 @@ def _text(jaxprs: Sequence[Any]) -> str:
 
 
 def _unprinted(jaxprs: Sequence[Any]) -> str:
-    """Stand-in for jaxprs that cannot be printed, unique to each kernel."""
+    """Placeholder for jaxprs that cannot be printed, unique to each kernel."""
     return f"# this jaxpr could not be printed ({', '.join(str(id(j)) for j in jaxprs)})\n"
 
 
@@ -144,8 +144,8 @@ def _source(debug_info: Any) -> SourceLine | None:
     if match is None:
         return None
     file, line = match["file"], int(match["line"])
-    # jax puts the kernel's `name=` in place of the function's name; the source still has it, at the
-    # line itself or below its decorators.
+    # jax replaces the function's name with the kernel's `name=`; the source still has it, on that
+    # line or below the decorators.
     below = "".join(linecache.getline(file, line + i) for i in range(_DECORATORS))
     defined = _DEFINITION.search(below)
     return SourceLine(
@@ -262,7 +262,7 @@ def _aliases(params: Mapping[str, Any]) -> tuple[tuple[int, int], ...]:
 
 
 def _compiler_params(compiler_params: Any) -> dict[str, str]:
-    """Every parameter that is not at its default, as text."""
+    """Every parameter with a non-default value, as text."""
     if compiler_params is None:
         return {}
     default = type(compiler_params)()

@@ -1,11 +1,11 @@
-"""Runs a kernel a second time, with code in it that writes down what failed and where.
+"""Second run of a kernel, with code that records what failed and where.
 
-That code takes XLA longer to compile than the kernel itself, and is rarely needed. In HLO
-interpret mode a kernel is a function of its operands: it first runs with a tripwire
-(`recording.Tripwire`), and what is here is compiled when that was touched.
+That code takes XLA longer to compile than the kernel itself and is rarely needed. In HLO interpret
+mode a kernel is a function of its operands, so it first runs with a tripwire
+(`recording.Tripwire`); the code here is compiled only once that is triggered.
 
-The second run is called from within the first, by its callback, which holds a thread of jax's
-runtime. It has a client of the CPU to itself, or it might wait for that very thread.
+The second run starts from the first run's callback, which occupies a thread of jax's runtime, and
+uses a CPU client of its own; otherwise it might wait for that very thread.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import interpret
 
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
-"""What a kernel does to its own refs, and the checks that are taken out of it."""
+"""Effects of a kernel on its own refs, and of the checks that we strip from it."""
 
 
 _OF_NAN = ("nan", "uninitialized")
@@ -38,20 +38,20 @@ _OF_NAN = ("nan", "uninitialized")
 
 @dataclass(frozen=True, kw_only=True)
 class SecondRun:
-    """What the second run found.
+    """Result of the second run.
 
     Attributes:
-      failures: in the order in which they first happened.
-      is_same: whether it computed the same outputs as the first, bit by bit.
+      failures: ordered by first occurrence.
+      is_same: whether the outputs were bitwise equal to those of the first run.
     """
 
     failures: Sequence[SiteFailure]
     is_same: bool
 
     def misses(self, tripped: int) -> bool:
-        """Whether it did not see what the first run's tripwire says.
+        """Whether the second run failed to reproduce what tripped the first.
 
-        The two programs are compiled apart, and may round differently.
+        The two programs are compiled separately and may round differently.
         """
         if tripped & CERTAIN and not any(f.site.check not in _OF_NAN for f in self.failures):
             return True
@@ -59,12 +59,12 @@ class SecondRun:
 
 
 class Again:
-    """A kernel with all its checks, to be run on operands of a run that was.
+    """A fully checked kernel, to be rerun on the operands of an earlier run.
 
     Args:
-      params: of the `pallas_call`, as it is without checks.
-      checks: names, as `defaults.CHECKS` lists them.
-      ours: entered while this is lowered, so that it is not taken for the user's.
+      params: parameters of the `pallas_call` without checks.
+      checks: names, as listed in `defaults.CHECKS`.
+      ours: context entered during lowering, so that the kernel is not taken for the user's.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Again:
         self._compiled: tuple[RecordLayout, Any] | None = None
 
     def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> SecondRun:
-        """Run it on `args`, which gave `results` the first time."""
+        """Run the kernel on `args`, which gave `results` in the first run."""
         with _lock:
             if self._compiled is None:
                 self._compiled = self._compile(args)
@@ -112,21 +112,21 @@ class Again:
 
 
 def can_be_run_again(params: dict[str, Any]) -> bool:
-    """Whether a kernel is a function of its operands: one in HLO interpret mode without prints."""
+    """Whether a kernel is a function of its operands: in HLO interpret mode, without prints."""
     if params.get("interpret") is not True or "grid_mapping" not in params:
         return False
     return all(isinstance(effect, _OWN_EFFECTS) for effect in params["jaxpr"].effects)
 
 
 def is_on_one_cpu(context: Any) -> bool:
-    """Whether what is being lowered runs on a single CPU, where its operands are at hand."""
+    """Whether the program being lowered runs on a single CPU, where its operands are at hand."""
     module = context.module_context
     devices = getattr(module.axis_context, "num_devices", None)  # None under `shard_map`
     return tuple(module.platforms) == ("cpu",) and devices == 1
 
 
 _lock = threading.Lock()
-"""One compiles at a time: callbacks of several programs may ask at once."""
+"""Serialises compilation: callbacks of several programs may request it concurrently."""
 
 
 @functools.cache

@@ -1,4 +1,4 @@
-"""What failed in a kernel, as jax's `checkify` puts it: its errors, made of our sites."""
+"""Conversion of our sites to the errors of jax's `checkify`."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ CATEGORIES: dict[str, type[checkify.JaxException]] = {
     "div": checkify.DivisionByZeroError,
     "float_div": checkify.DivisionByZeroError,
 }
-"""The class of jax's error for each check; what it has none for, it is not asked to report."""
+"""Error class of jax for each check. Other checks are not available through `checkify`."""
 
 
 def checks_for(errors: Any) -> tuple[str, ...]:
-    """Our checks for a set of jax's error categories."""
+    """Return our checks for a set of jax's error categories."""
     return tuple(check for check, category in CATEGORIES.items() if category in errors)
 
 
 def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
-    """What jax would raise, with values that may be traced."""
+    """Build the error that jax would raise; `values` may be traced."""
     traceback = checkify.get_traceback()
     if site.check == "user":
         error = _error(site, values)
@@ -50,8 +50,7 @@ def error_of(site: Site, values: Sequence[Any]) -> checkify.JaxException:
 
 
 def message(site: Site, values: Sequence[Any]) -> str:
-    """The message of a user's check, with its values; on one that holds control codes, those
-    are spelled out, as it ends on a terminal."""
+    """Format the message of a user's check, with control characters escaped for the terminal."""
     error = _error(site, values)
     if not isinstance(error, checkify.FailedCheckError):
         return _UNNAMED
@@ -65,18 +64,18 @@ _UNNAMED = "a check failed"
 _NAME = re.compile(r"\w*", re.ASCII)
 
 _WIDE = re.compile(r"\d{4}")
-"""A format specification that asks for thousands of characters, or more memory than there is."""
+"""Format specs that request thousands of characters, or more memory than is available."""
 
 
 @dataclass(frozen=True)
 class _Absent:
-    """An argument of a message that is not kept: an array, or a scalar beyond the first few."""
+    """A message argument that was not recorded: an array, or a scalar beyond the first few."""
 
     text: str
 
 
 def _error(site: Site, values: Sequence[Any]) -> Any:
-    """The error of a user's check with these values; None where it is not known which it is."""
+    """Build the error of a user's check with these values; None if its kind is unknown."""
     if site.error is None:
         return None
     given = iter(values)
@@ -88,10 +87,10 @@ def _error(site: Site, values: Sequence[Any]) -> Any:
 
 
 def _wording(error: Any) -> tuple[str, list[Any], dict[str, Any]]:
-    """A format string that takes nothing but scalars by their names, and those.
+    """Return a format string that only refers to scalars by name, and those scalars.
 
-    What is not kept stands in it as text. So does a field that asks for an attribute or an item,
-    and a string that is no format string at all: a message must never fail where a check did.
+    Anything that was not recorded is inlined as text, as is a field that accesses an attribute or
+    item, and a malformed format string: a message must never fail when a check did.
     """
     try:
         fields = list(string.Formatter().parse(error.fmt_string))
@@ -149,7 +148,7 @@ def _or_zero(value: Any) -> Any:
 
 
 def _sample(value: Any) -> Any:
-    """A scalar of the same kind, to try a format with."""
+    """Return a dummy scalar of the same type, to try out a format."""
     return np.zeros((), jnp.result_type(value)).item()
 
 
@@ -158,7 +157,7 @@ def _plain(value: Any) -> Any:
 
 
 def _oob(site: Site, values: Sequence[Any]) -> Any:
-    """Jax's own words for an index: which one, along which axis, and the size there."""
+    """Index payload of jax's `OOBError`: the index, its axis, and the size of that axis."""
     start = values[0] if values else np.int32(0)
     axis, size = np.int32(site.details["dim"]), np.int32(site.details["bound"])
     return jnp.stack([jnp.asarray(x, "int32") for x in (start, axis, size)])

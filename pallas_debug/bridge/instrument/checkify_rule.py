@@ -1,8 +1,8 @@
-"""Lets jax's `checkify` see into kernels again.
+"""Support for kernels in jax's `checkify`.
 
-Up to jax 0.10.0 `checkify` had a rule for `pallas_call`; since 0.10.1 it takes a kernel for
-something that cannot fail. The rule here calls the instrumented kernel (`instrument.py`), and
-makes of its first failure what jax would have raised. An error from before the kernel is kept.
+Up to jax 0.10.0 `checkify` had a rule for `pallas_call`; since 0.10.1 it assumes that a kernel
+cannot fail. The rule here calls the instrumented kernel (`instrument.py`) and converts its first
+failure to the error that jax would have raised. An error from before the kernel takes precedence.
 """
 
 from __future__ import annotations
@@ -25,32 +25,32 @@ from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failur
 from pallas_debug.bridge.jaxprs.params import name_of
 
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
-"""From jax 0.12 on the codes of errors are counted by a context that every rule is given."""
+"""Since jax 0.12 error codes are counted by a context that is passed to every rule."""
 
 
 _installed = threading.Event()
 
 
 class UncheckedKernel(UserWarning):
-    """A kernel that `checkify` was asked to look into, and could not."""
+    """Warning that `checkify` was asked to check a kernel and could not."""
 
 
 def install() -> None:
-    """From now on `checkify.checkify` looks into kernels."""
+    """Make `checkify.checkify` check the inside of kernels."""
     if not _installed.is_set():
         _installed.set()
         patches.install(patches.CHECKIFY)
 
 
 def uninstall() -> None:
-    """As jax has it: no error in a kernel is seen."""
+    """Restore jax's behaviour, which misses all errors in kernels."""
     if _installed.is_set():
         _installed.clear()
         patches.uninstall(patches.CHECKIFY)
 
 
 def rule(_: Any, primitive: str) -> Callable[..., tuple[Any, Sequence[Any]]]:
-    """The rule for a Pallas primitive in jax's table for `checkify`."""
+    """Return our rule for a Pallas primitive in jax's `checkify` table."""
     check = {"pallas_call": _checked, "mpmd_map": _mesh}[primitive]
     if _TAKES_CONTEXT:
         return lambda context, error, enabled, *args, **params: check(
@@ -93,7 +93,7 @@ def _unchecked(params: Mapping[str, Any], reason: str) -> None:
 
 
 def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> Any:
-    """`error`, or the first failure of a kernel in grid order."""
+    """Return `error` with the kernel's first failure, in grid order, asserted on top."""
     if not layout.sites:
         return error
     rows = jax.lax.reshape(rows, (layout.slices, layout.words))
@@ -115,10 +115,7 @@ def _with_first(context: Any, error: Any, layout: RecordLayout, rows: Any) -> An
 
 
 def _keys(layout: RecordLayout, record: Any) -> list[Any]:
-    """What sorts first failures by time: the grid point, then where in the program, loop by loop.
-
-    The traced counterpart of `RecordLayout.read`'s order.
-    """
+    """Sort keys for first failures as in `RecordLayout.read`: grid point, then program order."""
     rank = layout.grid_rank
     keys = [record[:, 1 + d] for d in range(rank)]
     for depth in range(MAX_LOOPS):

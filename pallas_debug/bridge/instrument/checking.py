@@ -1,7 +1,7 @@
-"""The checks: for each equation of a kernel, whether it can go wrong, and how to tell.
+"""Checks: for each equation of a kernel, whether it can fail, and how to detect that.
 
-`Checker` visits a kernel that is replayed (`rewrite.py`). Where an equation can fail it computes
-whether it did, and leaves it to the recorder (`recording.py`) to write that down.
+`Checker` visits a kernel as it is replayed (`rewrite.py`). For an equation that can fail, it emits
+the condition and leaves recording to the recorder (`recording.py`).
 """
 
 from __future__ import annotations
@@ -42,19 +42,19 @@ from pallas_debug.bridge.jaxprs import lines, rewrite
 
 @dataclass(frozen=True, kw_only=True)
 class RefOperand:
-    """What is known of a ref: its name, and what it is to the kernel."""
+    """Name of a ref, and its role in the kernel."""
 
     name: str
     kind: str
 
 
 class Checker(rewrite.Visitor):
-    """Visits a kernel's equations, and writes what fails into the words of a ref.
+    """Visitor that checks a kernel's equations and records failures.
 
     Args:
-      checks: names, as `defaults.CHECKS` lists them.
-      names: what the kernel's refs are called, by the `id` of their tracers.
-      recorder: writes down what failed.
+      checks: names, as listed in `defaults.CHECKS`.
+      operands: the kernel's refs, by the `id` of their tracers.
+      recorder: records failures.
     """
 
     def __init__(
@@ -67,15 +67,15 @@ class Checker(rewrite.Visitor):
         self._operands = operands
         self._recorder = recorder
         self._kept_alive: list[Any] = []
-        self._regions: list[CheckedRegion] = []  # those that are being visited, the innermost last
-        self._clean: dict[int, Any] = {}  # arrays that are known to hold no NaN
-        self._reads: dict[int, int] = {}  # what was read of an input, and the number of its site
+        self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
+        self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
+        self._reads: dict[int, int] = {}  # values read from an input, to their site's number
         self._place = rewrite.ProgramPoint()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
         self.left_out = 0
 
-    # What `rewrite.replay` calls.
+    # Called by `rewrite.replay`.
 
     def before(
         self, eqn: Any, inputs: Sequence[Any], place: rewrite.ProgramPoint
@@ -134,7 +134,7 @@ class Checker(rewrite.Visitor):
 
     @property
     def _trips(self) -> bool:
-        """Whether it is enough to know that there is a NaN."""
+        """Whether it suffices to know that there is a NaN."""
         return isinstance(self._recorder, Tripwire)
 
     def unknown(self, eqn: Any) -> None:
@@ -143,14 +143,14 @@ class Checker(rewrite.Visitor):
     # The checks.
 
     def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
-        """That the block of each operand begins within its array, at the grid point at hand.
+        """Check that each operand's block at the current grid point begins within its array.
 
-        The last block of an array may reach past its end: what is read there is padding.
+        The last block of an array may reach past its end; what is read there is padding.
         """
         if "index" not in self._checks:
             return
         self.entering(self._place)
-        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # whose blocks are jax's own
+        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
         operands = list(self._operands.values())[mapping.num_index_operands :]
         for operand, block in zip(operands, mapping.block_mappings, strict=False):
             inner, consts = rewrite.opened(block.index_map_jaxpr)
@@ -189,7 +189,7 @@ class Checker(rewrite.Visitor):
         self.leaving(self._place)
 
     def _stays(self, index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
-        """Whether a block index is known to stay within the array without running anything."""
+        """Whether a block index is statically known to stay within the array."""
         if not isinstance(index, jax_core.Tracer):
             return 0 <= int(index) <= last
         out = inner.outvars[dim]
@@ -202,7 +202,7 @@ class Checker(rewrite.Visitor):
         if not self._checks:
             return None
         if "user" not in self._checks:
-            self.left_out += 1  # as `checkify` does with what it is not asked for
+            self.left_out += 1  # as `checkify` does for categories that were not requested
             return []
         error = jax.tree.unflatten(eqn.params["err_tree"], inputs)
         is_one = len(error._metadata) == 1  # `check_error` may hold several
@@ -296,9 +296,9 @@ class Checker(rewrite.Visitor):
             self._slice(eqn, operand, dim, start, size)
 
     def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        """Index arrays of an array. Who clips them has thought of their bounds."""
+        """Check the index arrays of a gather. A clipped gather is taken to be within bounds."""
         operand, indices = inputs
-        # A core gathers by few patterns, which more operations on the indices would break.
+        # A core supports few gather patterns, which further operations on the indices would break.
         is_interpreted = self._recorder is not None and self._recorder.vectors
         if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
             return
@@ -307,7 +307,7 @@ class Checker(rewrite.Visitor):
             self._slice(eqn, operand, dim, indices[..., column], sizes[dim])
 
     def _slice(self, eqn: Any, operand: Any, dim: int, start: Any, size: int) -> None:
-        """A slice of an array rather than a ref."""
+        """Check a slice of an array rather than a ref."""
         if "index" not in self._checks or not isinstance(start, jax_core.Tracer):
             return
         last = operand.shape[dim] - size
@@ -334,7 +334,7 @@ class Checker(rewrite.Visitor):
     def _hint(self, eqn: Any, value: Any) -> None:
         if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
             return
-        # Several numbers are claimed of the one value, as its least common multiple.
+        # Several divisors may be claimed for one value; check their least common multiple.
         divisor = math.lcm(*map(int, np.atleast_1d(eqn.params["values"])))
         failed = lax.rem(value, lax.full_like(value, divisor)) != 0
         self._add(
@@ -355,7 +355,7 @@ class Checker(rewrite.Visitor):
         if ("float_div" if is_float else "div") not in self._checks:
             return
         if not isinstance(right, jax_core.Tracer):
-            return  # a constant; jax itself folds one that is zero
+            return  # a constant; jax itself folds a division by a constant zero
         kept = jnp.shape(left) == ()
         self._add(
             Site(
@@ -377,7 +377,7 @@ class Checker(rewrite.Visitor):
         inputs: Sequence[Any],
         output: Any,
     ) -> None:
-        """A NaN or an infinity that came of operands that held neither."""
+        """Check for a NaN or an infinity produced from operands that hold neither."""
         if not conditions.is_float(output) or conditions.has_bad_constant(is_bad, inputs):
             return
         arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and conditions.is_float(x)]
@@ -417,7 +417,7 @@ class Checker(rewrite.Visitor):
         )
 
     def _first_read(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """NaN is what interpreters put where nothing was written: who reads it, who keeps it."""
+        """Check for reads and writes of NaN, which interpreters put into unwritten memory."""
         known = self._operands.get(id(inputs[0]))
         if "uninitialized" not in self._checks or known is None or known.kind == "scalar_prefetch":
             return
@@ -448,7 +448,7 @@ class Checker(rewrite.Visitor):
         )
 
     def _selected(self, cases: Sequence[Any]) -> None:
-        """What was read is chosen from, as who masks padding does."""
+        """Mark a read value as masked if it is an operand of a select, as when masking padding."""
         for case in cases:
             number = self._reads.get(id(case))
             if number is not None:
@@ -469,7 +469,7 @@ class Checker(rewrite.Visitor):
         loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
         self.sites.append(replace(site, step=self._place.step, loops=loops))
         if id(nan_in) in self._clean:
-            return  # it stays a site: that of a store, by which an output is known as written
+            return  # keep the site: a store site shows that the output is written
         self._regions[-1].pending.append(
             Pending(
                 site=number,

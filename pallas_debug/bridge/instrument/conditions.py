@@ -1,7 +1,4 @@
-"""What the checks compute of values, and what they say of refs and indices.
-
-Conditions are computed by operations that every core has.
-"""
+"""Conditions of the checks, from operations that every core supports, and index formatting."""
 
 from __future__ import annotations
 
@@ -19,13 +16,13 @@ from pallas_debug.bridge.instrument.sites import slice_text
 
 
 def is_nan(value: Any) -> Any:
-    """Where an array of floats holds a NaN."""
+    """Mask of the NaNs in an array of floats."""
     value = wide(value)
     return value != value
 
 
 def wide(value: Any) -> Any:
-    """Narrow numbers as those of 32 bits: not every core compares them."""
+    """Widen narrow numbers to 32 bits, as not every core can compare them."""
     dtype = jnp.result_type(value)
     if dtype.itemsize < 4:
         return value.astype("float32" if jnp.issubdtype(dtype, jnp.floating) else "int32")
@@ -33,29 +30,29 @@ def wide(value: Any) -> Any:
 
 
 def is_transformed(value: Any) -> bool:
-    """Whether it is a view of a ref."""
+    """Whether a value is a transformed view of a ref."""
     return hasattr(value, "ref") and hasattr(value, "transforms")
 
 
 def is_float(value: Any) -> bool:
-    """Whether it holds floats, of any width."""
+    """Whether a value holds floats of any width."""
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
 
 
 def has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
-    """Whether what is looked for stands in the program's text."""
+    """Whether a constant in the program text already satisfies `is_bad`."""
     constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and is_float(x))
     with jax.ensure_compile_time_eval():
         return any(bool(jnp.any(is_bad(jnp.asarray(x)))) for x in constants)
 
 
 def is_infinite(value: Any) -> Any:
-    """Where an array of floats holds an infinity of either sign."""
+    """Mask of the infinities of either sign in an array of floats."""
     return lax.abs(wide(value)) == np.float32(np.inf)
 
 
 def one_where(failed: Any, value: Any) -> Any:
-    """The largest value that failed."""
+    """Return the largest value that failed."""
     if jnp.ndim(value) == 0:
         return value
     lowest = jnp.float32(-jnp.inf)
@@ -63,9 +60,9 @@ def one_where(failed: Any, value: Any) -> Any:
 
 
 def is_outside(start: Any, last: int) -> Any:
-    """Whether an index is below 0 or beyond the last; in its own dtype, however narrow."""
+    """Whether an index is negative or greater than `last`; computed in its own dtype."""
     dtype = jnp.result_type(start)
-    if jnp.issubdtype(dtype, jnp.floating):  # which only an interpreter takes
+    if jnp.issubdtype(dtype, jnp.floating):  # accepted only by an interpreter
         return (start < 0) | (start > last)
     limits = jnp.iinfo(dtype)
     above = start > np.array(last, dtype) if last < limits.max else lax.full_like(start, 0, bool)
@@ -73,7 +70,7 @@ def is_outside(start: Any, last: int) -> Any:
 
 
 def first_outside(start: Any, last: int) -> list[Any]:
-    """The index itself; of an array the largest if that is too large, else the smallest."""
+    """Return a scalar index itself; for an array, its maximum if too large, else its minimum."""
     if jnp.ndim(start) == 0:
         return [start]
     numbers = start.astype("float32")
@@ -82,7 +79,7 @@ def first_outside(start: Any, last: int) -> list[Any]:
 
 
 def kept_dtype(value: Any) -> str:
-    """As what a scalar is read back from its word."""
+    """Dtype in which a recorded scalar is read back from its word."""
     dtype = jnp.result_type(value)
     if dtype == jnp.bool_:
         return "bool"
@@ -92,14 +89,14 @@ def kept_dtype(value: Any) -> str:
 
 
 def block_size(entry: Any) -> int | None:
-    """Of one dimension; None where it is squeezed away."""
+    """Block size along one dimension; None if the dimension is squeezed."""
     if entry is None or type(entry).__name__ == "Squeezed":
         return None
     return int(getattr(entry, "block_size", entry))
 
 
 def dims(transform: Any) -> tuple[str, ...]:
-    """Each index of an access as text; what is known only at run time as dots."""
+    """Format each index of an access; `…` for one known only at run time."""
     texts = []
     for index in transform.indices:
         is_slice = isinstance(index, indexing.Slice)
@@ -116,4 +113,4 @@ def dims(transform: Any) -> tuple[str, ...]:
 def space(aval: Any) -> str:
     space = getattr(aval, "memory_space", None)
     name = str(getattr(space, "value", space or "default")).lower()
-    return "vmem" if name == "default" else name  # where Pallas puts a block by default
+    return "vmem" if name == "default" else name  # Pallas puts blocks in VMEM by default

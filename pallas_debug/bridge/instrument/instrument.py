@@ -1,7 +1,7 @@
-"""A kernel with checks in it: the same `pallas_call` with one more output, that says what failed.
+"""Insertion of checks into a kernel: the same `pallas_call` with one more output, for failures.
 
-The output is plain data in scalar memory, so the checks run wherever kernels run: in HLO and TPU
-interpret mode, and compiled for a TPU, without a callback.
+The output is plain data in scalar memory, so the checks need no callback and work in every mode:
+HLO and TPU interpret mode, and compiled for a TPU.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from pallas_debug.bridge.instrument.sites import RecordLayout
 from pallas_debug.bridge.jaxprs import rewrite
 
 MAX_BYTES = 256 << 20
-"""Of the output that says what failed."""
+"""Maximum size in bytes of the checks output."""
 
 BYTES_PER_SITE = 64
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instrumented:
-    """A kernel with checks or prints in it.
+    """A kernel with checks or prints added.
 
     Attributes:
-      params: of the primitive; where there are checks its last output is
-        `int32[layout.slices, 1, layout.words]`, or `int32[layout.slices, 1, 1]` where it trips.
-      layout: None where there are no checks in it.
-      trips: whether it says no more than that something may have failed (`recording.Tripwire`).
-      not_entered: primitives that hold code which was not checked.
+      params: parameters of the primitive; with checks, its last output is
+        `int32[layout.slices, 1, layout.words]`, or `int32[layout.slices, 1, 1]` with `trips`.
+      layout: None without checks.
+      trips: whether it only records that something may have failed (`recording.Tripwire`).
+      not_entered: primitives whose inner code was not checked.
     """
 
     params: dict[str, Any]
@@ -48,18 +48,18 @@ class Instrumented:
     not_entered: tuple[str, ...]
 
     def bind(self, primitive: jax_core.Primitive, args: Sequence[Any]) -> list[Any]:
-        """Call the kernel; the last output is that of the checks, where there are any."""
+        """Call the kernel; with checks, the last output is theirs."""
         outputs = list(primitive.bind(*args, **self.params))
         bounds = args[: self.params["grid_mapping"].num_dynamic_grid_bounds]
         if self.layout is None or not bounds:
             return outputs
-        # A grid without points writes nothing, and leaves what was there.
+        # An empty grid writes nothing and leaves the output uninitialised.
         is_run = functools.reduce(lambda a, b: a & b, [bound > 0 for bound in bounds])
         return [*outputs[:-1], jnp.where(is_run, outputs[-1], np.int32(0))]
 
 
 class CannotInstrument(Exception):
-    """A kernel that no checks can be put into; the message is the reason."""
+    """The kernel cannot be instrumented; the message gives the reason."""
 
 
 def instrument(
@@ -69,18 +69,18 @@ def instrument(
     *,
     trips: bool = False,
 ) -> Instrumented | None:
-    """Put checks into a kernel, and have its prints say where they come from.
+    """Add checks to a kernel, and source locations to its prints.
 
-    None where there is nothing of either in it.
+    Returns None if it contains neither.
 
     Args:
-      params: of a `pallas_call` equation.
-      checks: names, as `defaults.CHECKS` lists them.
-      printed: is given what the kernel prints; its prints are left alone where there is none.
-      trips: whether it is enough to know that something may have failed; in HLO interpret mode.
+      params: parameters of a `pallas_call` equation.
+      checks: names, as listed in `defaults.CHECKS`.
+      printed: receives the kernel's prints; None leaves them unchanged.
+      trips: record only that something may have failed; for HLO interpret mode.
 
     Raises:
-      CannotInstrument: the kernel is of a kind that this cannot rewrite.
+      CannotInstrument: this kind of kernel cannot be rewritten.
     """
     if "grid_mapping" not in params:
         raise CannotInstrument(
@@ -88,7 +88,7 @@ def instrument(
         )
     mapping = params["grid_mapping"]
     if 0 in [size for size in mapping.grid if isinstance(size, int)]:
-        return None  # it runs nowhere
+        return None  # an empty grid: it never runs
     capacity = primitives.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
     made = _Rewriting(params, tuple(checks), printed, trips=trips)
@@ -122,7 +122,7 @@ def instrument(
 
 
 def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
-    """What the kernel calls its inputs, and its outputs without that of the checks."""
+    """Names of the kernel's inputs, and of its outputs without the checks output."""
     mapping = params["grid_mapping"]
     names = _names(params["jaxpr"])[mapping.num_index_operands :]
     outputs = names[mapping.num_inputs : mapping.num_inputs + mapping.num_outputs]
@@ -130,9 +130,9 @@ def array_names(params: dict[str, Any]) -> tuple[list[str], list[str]]:
 
 
 def uncovered(params: dict[str, Any]) -> frozenset[str]:
-    """Outputs of which no grid point writes the last blocks: the grid is too small for them.
+    """Outputs whose last blocks are not written, because the grid is too small.
 
-    Known only where an index map passes a program id on as it is.
+    Known only if an index map returns a program id unchanged.
     """
     mapping = params["grid_mapping"]
     found = []
@@ -151,7 +151,7 @@ def uncovered(params: dict[str, Any]) -> frozenset[str]:
 
 
 class _Rewriting:
-    """One kernel that is traced again with something added; says afterwards what that was."""
+    """Retraces one kernel with additions; its public attributes then describe them."""
 
     def __init__(
         self,
@@ -177,7 +177,7 @@ class _Rewriting:
         return self._traced(avals, self._jaxpr.debug_info, lambda refs, point: (refs, None))
 
     def with_checks(self, layout: RecordLayout, block: Any, prefix: int) -> Any:
-        """The kernel's jaxpr with one more ref behind its outputs, and the checks in it."""
+        """Return the kernel's jaxpr with the checks, and with a ref for them after its outputs."""
         position = self._mapping.num_index_operands + len(self._mapping.block_mappings)
         avals, names = [v.aval for v in self._jaxpr.invars], _names(self._jaxpr)
         avals.insert(position, block.ref_aval)
@@ -236,16 +236,16 @@ def _layout(mapping: Any, prefix: int, capacity: int) -> RecordLayout:
 
 
 def _prefix(params: dict[str, Any], num_sites: int) -> int:
-    """How many leading grid dimensions have rows of their own.
+    """Number of leading grid dimensions whose indices each get a row.
 
-    All up to the last parallel one: cores may share those, and must not share a row; and all that
-    `vmap` added, whose index a kernel cannot read.
+    All dimensions up to the last parallel one, since cores may divide those among them and must not
+    share a row; and all that `vmap` added, since a kernel cannot read their indices.
     """
     mapping = params["grid_mapping"]
     semantics = _semantics(params)
     batch = len(mapping.vmapped_dims)
     is_parallel = [s == "parallel" for s in semantics]
-    # The semantics are those of the kernel's author: the batch's dimensions stand in front.
+    # The semantics cover only the author's dimensions, which follow those of the batch.
     missing = len(mapping.grid) - len(is_parallel)
     is_parallel = [False] * missing + is_parallel if semantics else [False] * len(mapping.grid)
     wanted = max([batch, *(i + 1 for i, parallel in enumerate(is_parallel) if parallel)])
@@ -269,7 +269,7 @@ def _semantics(params: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> Any:
-    """One row of words for each slice of the grid, of all rows' shape."""
+    """Map each slice of the grid to a row of the checks output; `shape` is that of the output."""
 
     def index_map(*args: Any) -> tuple[Any, ...]:
         row: Any = np.int32(0)
@@ -289,12 +289,12 @@ def _block_mapping(mapping: Any, shape: tuple[int, int, int], prefix: int) -> An
 
 
 def _grid_point(mapping: Any) -> list[Any]:
-    """The program ids. Within a loop or branch HLO interpret mode has no rule for them."""
+    """The program ids. HLO interpret mode has no rule for them inside a loop or branch."""
     return [pl.program_id(d) for d in range(len(mapping.grid) - len(mapping.vmapped_dims))]
 
 
 def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
-    """Do something at the first step of each slice of the grid."""
+    """Run `action` at the first step of each slice of the grid."""
     if not sequential:
         action()
         return
@@ -310,7 +310,7 @@ def _at_first(action: Callable[[], None], sequential: Sequence[Any]) -> None:
 
 
 def _names(jaxpr: Any) -> list[str]:
-    """What the kernel function calls its refs, or jax's `args[0]` where it does not say."""
+    """Parameter names of the kernel function, or `args[0]` as in jax where they are unknown."""
     names = list(jaxpr.debug_info.arg_names or ())[: len(jaxpr.invars)]
     return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
 

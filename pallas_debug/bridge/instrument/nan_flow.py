@@ -1,9 +1,9 @@
-"""In which arrays of a region a NaN of another one shows.
+"""NaN propagation within a region: which arrays expose a NaN produced upstream.
 
-A NaN in an operand of an addition is one in the sum. Where all that matters is whether there is any
-NaN, it is enough to look at the arrays that nothing else is computed from: few and late ones,
-instead of every step on the way there. A region is code without branches: what is computed of an
-array in one is computed whenever that array is.
+A NaN operand of an addition makes the sum NaN. To know only whether there is any NaN, it is enough
+to check the arrays that nothing else is computed from: a few late ones instead of every step on the
+way. A region is straight-line code, so anything computed from an array is computed whenever the
+array itself is.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ KEEPS_NAN = {
     *("exp", "exp2", "log", "sqrt", "rsqrt", "abs", "reduce_sum", "convert_element_type"),
     *("broadcast_in_dim", "reshape", "transpose", "squeeze", "expand_dims", "concatenate", "copy"),
 }
-"""Primitives of which any NaN in an operand is one somewhere in the result, in XLA for the CPU.
+"""Primitives whose result contains a NaN whenever an operand does, in XLA for the CPU.
 
-Not maxima: XLA can be told to lose a NaN there (`xla_cpu_enable_fast_min_max`).
+Maxima are not included: XLA may drop a NaN there (`xla_cpu_enable_fast_min_max`).
 """
 
 _WIDE_ENOUGH = ("float16", "bfloat16", "float32", "float64")
-"""Dtypes in which a NaN stays one; some of the narrower have none."""
+"""Dtypes that preserve a NaN; some narrower ones cannot represent it."""
 
 
 class NanFlow:
-    """The equations of one region, as far as a NaN passes through them."""
+    """NaN-propagating equations of one region."""
 
     def __init__(self) -> None:
         self._steps: list[tuple[list[Any], Any]] = []
 
     def follow(self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any]) -> None:
-        """An equation was evaluated."""
+        """Record an evaluated equation."""
         if not _keeps_nan(eqn, inputs, outputs):
             return
         traced = [x for x in inputs if isinstance(x, jax_core.Tracer) and x is not outputs[0]]
         self._steps.append((traced, outputs[0]))
 
     def ends(self, arrays: Iterable[Any]) -> list[Any]:
-        """Those of the arrays of which no NaN shows in another one of them."""
+        """Return the arrays whose NaNs are not exposed by another one of them."""
         asked = {id(array): array for array in arrays}
         shown: set[int] = set()
         for inputs, output in reversed(self._steps):
@@ -52,7 +52,7 @@ class NanFlow:
 
 
 def is_clean_constant(eqn: Any) -> bool:
-    """Whether an equation does no more than fill an array with a number."""
+    """Whether an equation only fills an array with a constant that is not NaN."""
     return eqn.primitive.name == "broadcast_in_dim" and all(
         isinstance(atom, jax_core.Literal) and bool(atom.val == atom.val) for atom in eqn.invars
     )

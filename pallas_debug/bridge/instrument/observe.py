@@ -1,10 +1,9 @@
-"""Lowers kernels with checks and prints put into them, and hands over what they say.
+"""Lowering of kernels with checks and prints inserted, and delivery of their results.
 
-Where an observer is at work, a kernel is not lowered as it is: its instrumented form is
-(`instrument.py`), and the program calls back behind the kernel, not within it, with the words that
-its checks left. Where those only say that something may have failed, the callback runs the kernel
-a second time to learn what (`again.py`). Prints call back where they stand, as they do without us,
-but say from where.
+While an observer is active, the instrumented form of a kernel (`instrument.py`) is lowered in place
+of the kernel. After the kernel, not within it, the program calls back with the recorded failures.
+If those only indicate that something may have failed, the callback runs the kernel a second time to
+find out what (`again.py`). Prints call back in place, as without us, but include their location.
 """
 
 from __future__ import annotations
@@ -36,15 +35,15 @@ from pallas_debug.model import PrintRecord, SourceLine
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRun:
-    """What the checks of one launch of a kernel said.
+    """Check results of one launch of a kernel.
 
     Attributes:
-      call: where the kernel is called, at its `grid=` if that has a line.
-      failures: in the order in which they first happened.
-      sites: all that were checked.
+      call: line of the kernel call, or of its `grid=` if known.
+      failures: ordered by first occurrence.
+      sites: all sites that were checked.
       inputs: names of the inputs that held a NaN at the start.
-      outputs: for each output that holds a NaN at the end, the smallest slice with all of them.
-      uncovered: names of the outputs of which the grid does not reach every block.
+      outputs: for each output with NaNs at the end, the smallest slice that contains all of them.
+      uncovered: names of the outputs with blocks that the grid does not reach.
     """
 
     kernel: str
@@ -57,25 +56,25 @@ class CheckedRun:
 
 
 class Observer(Protocol):
-    """Who asks for checks and prints. Called in threads of the runtime: it must not raise."""
+    """Receiver of checks and prints. Called in runtime threads, so it must not raise."""
 
     checks: tuple[str, ...]
     prints: bool
 
     def checked(self, run: CheckedRun) -> None:
-        """A kernel with checks was run."""
+        """Handle the results of a kernel run with checks."""
 
     def printed(self, record: PrintRecord) -> None:
-        """A kernel printed."""
+        """Handle a print of a kernel."""
 
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
     ) -> None:
-        """A kernel could not be given its checks, or what they said was lost.
+        """Handle a kernel whose checks could not be inserted, or whose results were lost.
 
         Args:
           partly: whether the rest of the kernel is checked.
-          is_fault: whether something went wrong, rather than that checks do not know such kernels.
+          is_fault: whether this is an error, rather than a kernel that checks do not support.
         """
 
 
@@ -86,7 +85,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Kernels that are lowered meanwhile, in any thread, are checked for `observer`."""
+    """Check kernels for `observer` that are lowered in this context, in any thread."""
     global _observers
     with _lock:
         _observers = (*_observers, observer)
@@ -98,13 +97,13 @@ def observing(observer: Observer) -> Iterator[None]:
 
 
 def _innermost(observer: Observer) -> Observer:
-    """Who is to be told now: a program outlives, in jax's caches, whom it was lowered for."""
+    """Current recipient: jax caches programs beyond the lifetime of the observer at lowering."""
     observers = _observers
     return observers[-1] if observers else observer
 
 
 def is_active() -> bool:
-    """Whether anybody asks for checks or prints."""
+    """Whether any observer is active."""
     return bool(_observers)
 
 
@@ -120,10 +119,10 @@ def lowered(
     nodes: Sequence[Any],
     plain: Callable[[], Callable[..., Any]],
 ) -> Any:
-    """Lower a kernel with its checks; without them where there are none, or where that fails.
+    """Lower a kernel with its checks, or without if it has none or if that fails.
 
     Args:
-      plain: gives the lowering rule of the kernel as it is.
+      plain: returns the lowering rule for the unmodified kernel.
     """
     rule = lowering(primitive, params)
     if rule is None:
@@ -133,20 +132,20 @@ def lowered(
     try:
         return rule(context, *nodes)
     except PallasDebugError:
-        raise  # what an interpreter found as it looked at the kernel
+        raise  # found by an interpreter while inspecting the kernel
     except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
         for operation in reversed(list(block.operations)[before:]):
             operation.erase()
-        results = plain()(context, *nodes)  # raises the same where it is the kernel's own fault
+        results = plain()(context, *nodes)  # raises the same error if the kernel itself is at fault
         _fault(_observers[-1], name_of(params), error, "lowering it with its checks")
         return results
 
 
 def lowering(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any] | None:
-    """A lowering rule for the kernel with what the innermost observer asks for.
+    """Return a lowering rule that adds the innermost observer's checks and prints.
 
-    None where no observer asks, where there is nothing to check in the kernel, and where its checks
-    cannot be put in, of which the observer is told.
+    Returns None without an observer, without anything to check in the kernel, or if checks cannot
+    be inserted, which is reported to the observer.
     """
     observers = _observers
     if not observers or is_lowering():
@@ -178,7 +177,7 @@ def _lowering(
     trips = again.can_be_run_again(params)
     made = instrument.instrument(params, observer.checks, prints, trips=trips)
     if made is None or made.layout is None:
-        # Nothing in it can fail a check, so that it need not run to have been checked.
+        # Nothing in it can fail a check, so it counts as checked without running.
         launched.notify(launched.current())
     if made is None:
         return None
@@ -201,7 +200,7 @@ def _rule(
 ) -> Callable[..., Any]:
     def rule(context: Any, *nodes: Any, **_: Any) -> Any:
         if context.module_context.get_backend(optional=True) is None:
-            # For a platform that is not here: it is looked at, or compiled for elsewhere.
+            # The platform is not available here: the kernel is only inspected or cross-compiled.
             return _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if made.layout is None:
             return _lower(context, lambda *args: made.bind(primitive, args), nodes)
@@ -210,7 +209,7 @@ def _rule(
             second = again.Again(primitive, params, observer.checks, _lowering_ours)
         elif made.trips:
             whole = instrument.instrument(params, observer.checks)
-            assert whole is not None  # as it could be given its tripwire
+            assert whole is not None  # since the tripwire could be inserted
             chosen = whole
         words = chosen.params["out_avals"][-1]
         wider = context.replace(avals_out=(*context.avals_out, words))
@@ -226,18 +225,18 @@ def _rule(
 
 
 def _call(params: Mapping[str, Any]) -> SourceLine | None:
-    """Where the kernel is called; where jax does not know, its first line."""
+    """Line of the kernel call; if unknown to jax, the kernel's first line."""
     return lines.of_call("grid") or lines.of_function(params["jaxpr"].debug_info)
 
 
 def _looked_at(
     made: instrument.Instrumented, nodes: Sequence[Any], results: Sequence[Any], context: Any
 ) -> tuple[list[Any], list[Any]]:
-    """The arrays that expose a NaN read from unwritten memory: inputs, then outputs.
+    """Arrays that expose a NaN read from unwritten memory: inputs, then outputs.
 
-    They are looked at by the host, and only after something failed. Not those of a device: to
-    fetch them would cost more than all checks, and there unwritten memory holds anything. To run
-    a kernel again, all of its operands are needed.
+    The host inspects them, and only after a failure. Arrays on a device are left out: fetching them
+    would cost more than all checks, and unwritten memory there can hold anything. To run a kernel
+    again, all of its operands are needed.
     """
     assert made.layout is not None
     if made.trips:
@@ -256,7 +255,7 @@ def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[
 
 @contextlib.contextmanager
 def _lowering_ours() -> Iterator[None]:
-    """In this thread, kernels that are lowered have their checks already."""
+    """Mark kernels lowered in this thread as already having their checks."""
     before, _local.lowering = getattr(_local, "lowering", False), True
     try:
         yield
@@ -320,10 +319,10 @@ def _telling(
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
-            # Nothing comes of a NaN that was read and shows nowhere.
+            # A NaN that was read but shows in no output is harmless.
             matters = tripped != READ or any(boxes.values())
             failures = run_again(second, tripped, args, results) if matters else ()
-        # Inputs matter only where a NaN was read or kept.
+        # Inputs matter only if a NaN was read or stored.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
         with_nan = zip(reversed(inputs), reversed(args), strict=False) if asks else ()
         _innermost(observer).checked(
@@ -343,12 +342,12 @@ def _telling(
 
 def _is_nan(array: np.ndarray) -> Any:
     array = np.asarray(array)
-    # ml_dtypes' floats are of no numpy kind; only floats differ from themselves.
+    # ml_dtypes floats have numpy kind "V"; only floats compare unequal to themselves.
     return array != array if array.dtype.kind in "fV" else np.zeros((), bool)
 
 
 def _box_of_nan(name: str, array: np.ndarray) -> str:
-    """`out_ref[16:20, 0:128]`: the smallest slice that holds all NaNs; empty for none."""
+    """Smallest slice with all NaNs, as `out_ref[16:20, 0:128]`; empty if there are none."""
     where = _is_nan(array)
     if not where.any():
         return ""
@@ -362,7 +361,7 @@ def _box_of_nan(name: str, array: np.ndarray) -> str:
 def _call_back(
     context: Any, function: Callable[..., Any], nodes: Sequence[Any], avals: Sequence[Any]
 ) -> None:
-    """Have the program call `function` with these values; once per device under `shard_map`."""
+    """Emit a call back to `function` with these values; once per device under `shard_map`."""
     callback_lib.emit_python_callback(
         context.replace(avals_in=tuple(avals), avals_out=()),
         function,

@@ -1,4 +1,4 @@
-"""Primitives that are checked, and how many sites a kernel needs for them."""
+"""Checked primitives, and the number of sites that a kernel needs for them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ MAKES_NAN = {
     *("acosh", "atanh", "lgamma", "digamma", "erf_inv", "integer_pow", "add_any", "reciprocal"),
     *("square", "bitcast_convert_type", "logistic", "conv_general_dilated", "bitcast", "atan2"),
 }
-"""Primitives that can make a NaN of operands that are none."""
+"""Primitives that can produce a NaN from operands without one."""
 
 MAKES_INFINITY = {
     *("add", "sub", "mul", "div", "exp", "exp2", "expm1", "log", "log1p", "pow", "integer_pow"),
     *("dot_general", "reduce_sum", "cumsum", "rsqrt", "reciprocal", "square", "add_any", "cosh"),
     *("sinh", "tan", "convert_element_type"),
 }
-"""Primitives that can make an infinity of operands that are finite."""
+"""Primitives that can produce an infinity from finite operands."""
 
 ARITHMETIC = MAKES_NAN | MAKES_INFINITY
 
@@ -47,11 +47,11 @@ ACCESSES = {
     pallas_primitives.load_p: ("read", None),
     pallas_primitives.swap_p: ("write", None),
 }
-"""What an access does, and with which input its index begins."""
+"""Kind of each access, and the position of its first index among the inputs."""
 
 
 def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
-    """At least as many sites as a visit will find in a jaxpr, inner ones included."""
+    """Upper bound on the number of sites that a visit finds in a jaxpr, nested ones included."""
     total = 0
     for eqn in jaxpr.eqns:
         if eqn.primitive in ACCESSES or eqn.primitive is tpu_primitives.dma_start_p:
@@ -59,7 +59,7 @@ def capacity(jaxpr: Any, checks: Sequence[str]) -> int:
         elif eqn.primitive.name in ARITHMETIC or eqn.primitive in CHECKED:
             total += max(4, len(eqn.invars) - 1, getattr(eqn.invars[0].aval, "ndim", 0))
         elif eqn.primitive is lax.while_p:
-            # Once in the loop, and once behind it.
+            # The condition is evaluated once in the loop and once after it.
             total += capacity(rewrite.opened(eqn.params["cond_jaxpr"])[0], checks)
         for value in eqn.params.values():
             for inner in value if isinstance(value, (tuple, list)) else (value,):

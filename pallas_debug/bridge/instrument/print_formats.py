@@ -1,9 +1,9 @@
-"""Which `debug_print`s of a kernel a TPU cannot do, before there is a TPU.
+"""Ahead-of-time detection of `debug_print`s that a TPU does not support.
 
-On a TPU a print is formatted by the log recorder, and far less is possible than in the interpret
-modes. What is refused here was tried with jax 0.10.2 and libtpu 0.0.42, and with jax 0.12.0 and
-libtpu 0.0.50, with and without the recorder: some prints are refused by jax as it lowers the
-kernel, some abort libtpu, some come out wrong in silence.
+On a TPU the log recorder formats prints and supports far less than the interpret modes. The rules
+were determined with jax 0.10.2 and libtpu 0.0.42, and with jax 0.12.0 and libtpu 0.0.50, with and
+without the recorder: jax rejects some prints during lowering, some abort libtpu, some silently
+print the wrong text.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from pallas_debug.findings.wording import prints
 from pallas_debug.model import Finding, SourceLine, Witness
 
 _NEEDS_FLOATS = (0, 0, 42)
-"""The last libtpu that was seen to abort at a scalar without a placeholder that is no float32."""
+"""Last libtpu seen to abort on a scalar other than float32 printed without a placeholder."""
 
 
 def count(params: Mapping[str, Any]) -> int:
-    """How many prints stand in a kernel, given by the parameters of its primitive."""
+    """Count the prints in a kernel, given the parameters of its primitive."""
     return sum(1 for _ in _prints(params))
 
 
 def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
-    """One for each print of a kernel that a TPU cannot do.
+    """Return a finding for each print in a kernel that a TPU does not support.
 
     Args:
-      kernel: its name.
-      params: of its primitive, as jax gave them.
+      kernel: name of the kernel.
+      params: parameters of its primitive, as given by jax.
     """
-    if _is_for_sparse_core(params):  # whose rules are others
+    if _is_for_sparse_core(params):  # which has rules of its own
         return ()
     found = []
     for eqn, source in _prints(params):
@@ -58,7 +58,7 @@ def findings(kernel: str, params: Mapping[str, Any]) -> tuple[Finding, ...]:
 
 
 def check(eqn: Any) -> Wording | None:
-    """What is wrong with a `debug_print`; None where a TPU can do it."""
+    """Explain what is wrong with a `debug_print`; None if a TPU supports it."""
     params = eqn.params
     fmt: str = params["fmt"]
     avals = [v.aval for v in eqn.invars]
@@ -123,7 +123,7 @@ def _scalar_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
     wanted = sum(name is not None for _, name, _, _ in fields)
     if wanted != len(avals):
         return prints.wrong_number(fmt, wanted, len(avals))
-    # jax counts a brace as a placeholder: those behind it get another one's argument.
+    # jax counts a brace as a placeholder, so those behind it get the wrong argument.
     if any(name is None for _, name, _, _ in fields[:wanted]):
         return prints.brace_first(fmt)
     return wrong_type
@@ -136,7 +136,7 @@ def _type_problem(avals: Sequence[Any]) -> Wording | None:
 
 
 def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
-    """Values behind a text without placeholders: any type, but for an abort of older compilers."""
+    """Check values printed without placeholders: any dtype works, except that old libtpus abort."""
     version = _libtpu()
     if version is None or version > _NEEDS_FLOATS:
         return None
@@ -146,7 +146,7 @@ def _unformatted_problem(fmt: str, avals: Sequence[Any]) -> Wording | None:
 
 
 def _formats_floats() -> bool:
-    """Whether the installed jax tells the recorder of which type a value is; from 0.12 on."""
+    """Whether the installed jax passes value types to the recorder, as it does from 0.12 on."""
     return hasattr(lowering, "_aval_to_log_format_spec")
 
 
@@ -164,7 +164,7 @@ def _is_for_sparse_core(params: Mapping[str, Any]) -> bool:
 
 
 def _prints(params: Mapping[str, Any]) -> Iterator[tuple[Any, SourceLine | None]]:
-    """Every print of a kernel, with its line or that of the call around it."""
+    """Yield every print of a kernel with its line, or else the line of the enclosing call."""
     jaxprs = [params["jaxpr"]] if "jaxpr" in params else list(params["jaxprs"])
     for jaxpr in jaxprs:
         yield from _prints_in(jaxpr, None)

@@ -1,4 +1,4 @@
-"""Prints of a kernel that say where they come from, in the interpret modes."""
+"""Kernel prints with their source location, for the interpret modes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Printed = Callable[[PrintRecord], None]
 
 
 class Printer(rewrite.Visitor):
-    """Visits a kernel, and has each `debug_print` yield a record."""
+    """Visitor that records each `debug_print` of a kernel as a `PrintRecord`."""
 
     def __init__(self, kernel: str, grid_point: Sequence[Any], printed: Printed) -> None:
         self._kernel = kernel
@@ -61,7 +61,7 @@ class Printer(rewrite.Visitor):
             return np.int32(0)
 
         loops = [loop.iteration for loop in place.loops]
-        # Each print waits for the one before it: XLA runs what does not depend as it likes.
+        # Chain the callbacks through a token: XLA may reorder independent ones.
         self._done = io_callback(
             record, _DONE, self._done, *self._grid_point, *loops, *inputs, ordered=False
         )
@@ -71,11 +71,11 @@ class Printer(rewrite.Visitor):
 _DONE = jax.ShapeDtypeStruct((), "int32")
 
 _MANY = 64
-"""Elements of an array beyond which a record keeps its edges alone."""
+"""Array size (elements) above which a record keeps only the edges."""
 
 
 def _text(params: Any, given: Sequence[np.ndarray]) -> str:
-    """As jax would have printed it."""
+    """Format a print as jax would."""
     args, kwargs = debugging.merge_callback_args(params["in_tree"], given, params["static_args"])
     options = {k: v for k, v in dict(params["np_printoptions"]).items() if k != "legacy"}
     with np.printoptions(**options):

@@ -1,11 +1,11 @@
-"""Writes down what failed: at the end of each loop body, branch or scope, in one branch.
+"""Recording of failures, in a single branch at the end of each loop body, branch or scope.
 
-What can fail is computed where it stands, as a scalar or as a mask over an array. Masks of one
-shape are joined before they are reduced, so that what never fails costs one reduction per shape,
-and everything else happens only where something failed.
+Each check computes its condition in place, as a scalar or as a mask over an array. Masks of the
+same shape are combined before they are reduced, so that checks that pass cost one reduction per
+shape; everything else runs only after a failure.
 
-Code that writes down everything takes XLA long to compile. Where a kernel can be run a second time
-a `Tripwire` says no more than that something may have failed.
+XLA takes long to compile the full recording code. If a kernel can be run a second time, a
+`Tripwire` records only that something may have failed.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ def _nothing() -> Sequence[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class Pending:
-    """A site whose check was computed and not yet written down.
+    """A site whose check has been computed but not recorded yet.
 
     Attributes:
-      failed: a bool, or a mask of any shape; it may be set too often. None for a tripwire, which
-        looks into `nan_in` itself.
-      confirmed: looks again, as a scalar bool; None where `failed` is to be believed.
-      values: scalars to keep.
-      nan_in: the array that holds a NaN where this failed; None for what is not about NaN.
-      is_read: whether the NaN was only read so far.
+      failed: a bool, or a mask of any shape, which may contain false positives. None for a
+        tripwire, which checks `nan_in` itself.
+      confirmed: computes a precise second check as a scalar bool; None if `failed` is precise.
+      values: computes the scalars to record.
+      nan_in: the array that holds a NaN if this failed; None for checks other than NaN.
+      is_read: whether the NaN has only been read so far.
     """
 
     site: int
@@ -52,20 +52,20 @@ class Pending:
 
 @dataclass(frozen=True, kw_only=True)
 class CheckedRegion:
-    """The kernel, a loop body, a branch or a scope, without those inside it."""
+    """The kernel, a loop body, a branch or a scope, without the regions nested in it."""
 
     pending: list[Pending] = field(default_factory=list)
     flow: NanFlow = field(default_factory=NanFlow)
 
 
 class Recorder:
-    """Keeps failures in the words of a ref.
+    """Records failures in a ref.
 
     Args:
       words: the ref, `int32[1, 1, layout.words]`.
       grid_point: the program ids.
-      vectors: whether the ref takes vectors, as in the interpret modes; scalar memory of a real
-        core takes scalars alone.
+      vectors: whether the ref supports vector access, as in the interpret modes; scalar memory of
+        a real core supports only scalars.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Recorder:
         self.vectors = vectors
 
     def clear(self) -> None:
-        """Nothing failed so far."""
+        """Reset all failure records."""
         if self.vectors:
             self._words[...] = lax.full(self._words.shape, 0, "int32")
             return
@@ -88,7 +88,7 @@ class Recorder:
         lax.fori_loop(np.int32(0), np.int32(self._layout.capacity), clear_one, None)
 
     def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
-        """Write down what failed in a region."""
+        """Record the failures of a region."""
         pending = region.pending
         flags, any_failed = (_packed if self.vectors else _joined)(pending)
 
@@ -111,7 +111,7 @@ class Recorder:
     def _write_rows(
         self, pending: Sequence[Pending], failed: Sequence[Any], place: Sequence[Any]
     ) -> None:
-        """Sites that are numbered without a gap, all at once, a row each."""
+        """Update the records of consecutively numbered sites at once, one row per site."""
         width, count = self._layout.record, len(pending)
         start = self._layout.base(pending[0].site)
         at = slice(start, start + count * width)
@@ -135,7 +135,7 @@ class Recorder:
         self._words[0, 0, at] = lax.reshape(rows, (count * width,))
 
     def _values(self, pending: Sequence[Pending]) -> Any:
-        """What is kept of each, a row each; runs of nothing are constants, not many scalars."""
+        """Stack the recorded values, one row per site; padding is a single constant per row."""
         rows = []
         for p in pending:
             kept = [word(v) for v in p.values()]
@@ -163,12 +163,12 @@ class Recorder:
 
 
 CERTAIN, PERHAPS, READ = 1, 2, 4
-"""What a tripwire says: something failed; perhaps it did, as there is a NaN; there is one in what
-was read, and it shows in nothing that was computed of it or written."""
+"""Tripwire flags: something failed; something may have failed, as there is a NaN; a NaN was read,
+but shows in nothing that was computed from it or written."""
 
 
 class Tripwire:
-    """Keeps in one word, `int32[1, 1, 1]`, whether anything may have failed."""
+    """Records in a single word, `int32[1, 1, 1]`, whether anything may have failed."""
 
     vectors = True
 
@@ -176,11 +176,11 @@ class Tripwire:
         self._word = word
 
     def clear(self) -> None:
-        """Nothing failed so far."""
+        """Reset the flags."""
         self._word[...] = lax.full(self._word.shape, 0, "int32")
 
     def write(self, region: CheckedRegion, loops: Sequence[Any]) -> None:
-        """Add what may have failed in a region."""
+        """Set the flags for what may have failed in a region."""
         kinds: dict[int, int] = {}
         for p in region.pending:
             kinds[id(p.nan_in)] = kinds.get(id(p.nan_in), 0) | (READ if p.is_read else PERHAPS)
@@ -202,9 +202,9 @@ class Tripwire:
 
 
 def any_of(condition: Any) -> Any:
-    """Whether any entry is set."""
+    """Whether any element is set."""
     if np.ndim(condition) == 1:
-        # One per row, as a reduction leaves them, v4 reduces as a column of floats alone.
+        # v4 can reduce a vector of one entry per row only as a column of floats.
         column = lax.broadcast_in_dim(condition.astype("float32"), (*condition.shape, 1), (0,))
         return jnp.max(column) > 0
     axes = tuple(range(np.ndim(condition)))
@@ -212,14 +212,14 @@ def any_of(condition: Any) -> Any:
 
 
 def word(value: Any) -> Any:
-    """A scalar as int32: floats bit by bit."""
+    """Convert a scalar to int32; floats are bitcast."""
     if jnp.issubdtype(jnp.result_type(value), jnp.floating):
         return lax.bitcast_convert_type(jnp.asarray(value, "float32"), "int32")
     return value.astype("int32") if hasattr(value, "astype") else np.int32(value)
 
 
 def _joined(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
-    """A flag for each, computed when it is asked for, and whether any is set."""
+    """Return a lazily computed flag for each site, and whether any of them is set."""
     by_shape: dict[tuple[int, ...], Any] = {}
     for p in pending:
         shape = np.shape(p.failed)
@@ -229,7 +229,7 @@ def _joined(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
 
 
 def _packed(pending: Sequence[Pending]) -> tuple[list[Callable[[], Any]], Any]:
-    """The same with the masks of one shape as bits of one array, so that it is reduced once."""
+    """Like `_joined`, but pack masks of one shape as bits into one array and reduce it once."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, p in enumerate(pending):
         shape = np.shape(p.failed)
@@ -259,7 +259,7 @@ def _full(shape: tuple[int, ...], word: int) -> tuple[Any, Any]:
 
 
 def _any_bits(bits: Any) -> Any:
-    # At once: each further step is one more loop for XLA to compile.
+    # Reduce all axes at once: each further step is one more loop for XLA to compile.
     axes = tuple(range(np.ndim(bits)))
     return lax.reduce(bits, np.int32(0), lax.bitwise_or, axes) if axes else bits
 
@@ -269,7 +269,7 @@ def _bit(bits: Any, bit: int) -> Any:
 
 
 def _runs(pending: Sequence[Pending]) -> list[slice]:
-    """Where sites follow each other: what stands in an inner region has numbers in between."""
+    """Split into runs of consecutive site numbers; an inner region's sites leave gaps."""
     starts = [i for i, p in enumerate(pending) if i == 0 or p.site != pending[i - 1].site + 1]
     return [slice(a, b) for a, b in itertools.pairwise([*starts, len(pending)])]
 

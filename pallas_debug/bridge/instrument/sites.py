@@ -1,13 +1,13 @@
-"""What can be checked at an equation of a kernel, and the words in which a failure is kept.
+"""Check sites of a kernel, and the memory layout in which failures are recorded.
 
-A `Site` is one place in a kernel where something may go wrong. The rewritten kernel counts its
-failures in an int32 output in scalar memory; the words of a site are
+A `Site` is one place in a kernel that can fail a check. The rewritten kernel records failures in an
+int32 output in scalar memory. The words of one site are
 
-    how often it failed, and of the first time: the grid point, the iterations of the loops around
-    it, and its values
+    the number of failures, and for the first one: the grid point, the iterations of the enclosing
+    loops, and the site's values
 
-There is one such row for each parallel slice of the grid. `RecordLayout` gives the place of each
-word and reads the rows back; it is plain data.
+There is one row of such records per parallel slice of the grid. `RecordLayout` computes the offset
+of each word and reads the rows back; it is plain data.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Site:
     """A place in a kernel that is checked.
 
     Attributes:
-      check: which check looks at it: `user`, `nan`, `index`, `div`, `hint`, `uninitialized`.
-      operation: the primitive, `div`; for a block, `block`.
-      source: the line; None where jax kept none.
-      operand: the ref that is accessed, by its Python name.
-      values: name and dtype of each value that is kept.
-      details: what is known of the site without running: shape, dimension, bound.
-      error: for a user's check, what jax is to raise: an error tree.
-      step: where among the equations it stands.
-      loops: where among the equations each loop around it begins, outermost first.
+      check: name of the check: `user`, `nan`, `index`, `div`, `hint`, `uninitialized`.
+      operation: the primitive, such as `div`; `block` for a block.
+      source: source line; None if jax recorded none.
+      operand: Python name of the accessed ref.
+      values: name and dtype of each recorded value.
+      details: static facts about the site: shape, dimension, bound.
+      error: for a user's check, the error for jax to raise, as an error tree.
+      step: position among the equations.
+      loops: position of the start of each enclosing loop, outermost first.
     """
 
     check: str
@@ -56,12 +56,12 @@ class Site:
 
 @dataclass(frozen=True, kw_only=True)
 class SiteFailure:
-    """What the words say of one site: how often it failed, and where first.
+    """Failures recorded for one site: their number and the location of the first.
 
     Attributes:
-      order: sorts first failures by the time at which they happened: grid point by grid point,
-        and there as the program runs.
-      loops: iterations of the enclosing loops, outermost first; -1 where a loop has no counter.
+      order: sort key that puts first failures in chronological order: by grid point, then by
+        program order.
+      loops: iterations of the enclosing loops, outermost first; -1 for a loop without a counter.
     """
 
     site: Site
@@ -74,13 +74,13 @@ class SiteFailure:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordLayout:
-    """Where the words of a kernel's sites lie.
+    """Layout of a kernel's failure records.
 
     Attributes:
-      grid_rank: dimensions of the grid that the kernel's author sees.
-      batch: sizes of the dimensions that `vmap` added in front of them.
-      slices: how many rows there are.
-      capacity: sites that there is room for.
+      grid_rank: number of grid dimensions that the kernel's author sees.
+      batch: sizes of the leading dimensions added by `vmap`.
+      slices: number of rows.
+      capacity: maximum number of sites.
     """
 
     sites: tuple[Site, ...] = ()
@@ -91,27 +91,27 @@ class RecordLayout:
 
     @property
     def record(self) -> int:
-        """Words of one site."""
+        """Number of words per site."""
         return 1 + self.grid_rank + MAX_LOOPS + MAX_VALUES
 
     @property
     def words(self) -> int:
-        """Of one row, rounded up to whole lanes."""
+        """Number of words per row, rounded up to whole lanes."""
         return math.ceil(self.capacity * self.record / LANES) * LANES
 
     def base(self, site: Any) -> Any:
-        """Where the words of a site begin: with how often it failed."""
+        """Offset of a site's first word, its failure count."""
         return site * self.record
 
     def checks(self, check: str) -> bool:
-        """Whether any site is of this check."""
+        """Whether any site belongs to this check."""
         return any(site.check == check for site in self.sites)
 
     def read(self, rows: np.ndarray) -> list[SiteFailure]:
-        """The sites that failed, in the order of their first failures.
+        """Return the sites that failed, ordered by first failure.
 
         Args:
-          rows: `int32[slices, words]`, as the kernel left it.
+          rows: `int32[slices, words]`, as written by the kernel.
         """
         rows = np.asarray(rows).reshape(-1, self.words)
         counts = rows[:, [self.base(i) for i in range(len(self.sites))]]
@@ -125,7 +125,7 @@ class RecordLayout:
         words = row[self.base(site) + 1 : self.base(site) + self.record]
         point, words = words[: self.grid_rank], words[self.grid_rank :]
         loops, kept = words[: len(self.sites[site].loops)], words[MAX_LOOPS:]
-        # The batch's dimensions come first among those that the slices count.
+        # The batch dimensions are the leading ones of the dimensions that form slices.
         per_example = self.slices // math.prod(self.batch)
         batch = np.unravel_index(number // per_example, self.batch) if self.batch else ()
         grid_point = (*map(int, batch), *map(int, point))
@@ -149,7 +149,7 @@ class RecordLayout:
 
 
 def failure_values(site: Site, layout: RecordLayout, words: Any) -> list[Any]:
-    """The values that a traced record keeps: of its words, those of the site's own dtypes."""
+    """Decode the values of a traced record to the site's dtypes."""
     start = 1 + layout.grid_rank + MAX_LOOPS
     return [
         jax.lax.bitcast_convert_type(words[start + i], dtype)
@@ -170,7 +170,7 @@ def _value(word: np.int32, dtype: str) -> Any:
 
 
 def slice_text(start: int, size: int, stride: Any = 1) -> str:
-    """`8:16`, or `0:15:2` where it takes every second."""
+    """Format a slice as `8:16`, or as `0:15:2` with a stride of two."""
     if not isinstance(stride, int) or not isinstance(size, int):
         return "…"
     step = f":{stride}" if stride != 1 else ""
@@ -178,5 +178,5 @@ def slice_text(start: int, size: int, stride: Any = 1) -> str:
 
 
 def shape_text(dtype: str, shape: Sequence[int]) -> str:
-    """`float32[8, 128]`."""
+    """Format an array type as `float32[8, 128]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"

@@ -1,9 +1,9 @@
-"""Who runs a kernel: the device, or one of jax's interpreters.
+"""Choice of how kernels run: on the device, or in one of jax's interpreters.
 
-jax reads its interpret mode when `pallas_call` is made, and keeps it with the call. Here the mode
-is settled when a kernel is bound: those too are interpreted whose call was made before, and `auto`
-can look at the kernel before it chooses. It cannot wait for the lowering, as TPU interpret mode has
-effects, which jax must know of when it traces.
+jax reads its interpret mode when `pallas_call` is called, and stores it with the call. Here the
+mode is chosen when the kernel is bound, so that it also applies to calls made before, and `auto`
+can inspect the kernel first. Lowering would be too late: TPU interpret mode has effects, which jax
+must know about during tracing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 
 Chosen = Callable[[str, str], None]
-"""Told of a kernel that `auto` has run in TPU interpret mode: its name, and why."""
+"""Callback for kernels that `auto` runs in TPU interpret mode, with their name and the reason."""
 
 Report = Callable[[PallasDebugError], object]
 
@@ -44,11 +44,11 @@ class _Asked:
     report: Report
 
 
-# Every kernel is bound through a function of this file, and is not of this file.
+# Kernels are bound through this file; keep it out of their source locations.
 source_info_util.register_exclusion(__file__)
 
 _context = jax.make_user_context(None)
-"""The mode is part of the key of jax's caches: `auto` and `off` are nothing that jax knows of."""
+"""Makes the mode part of jax's cache keys: jax does not know about `auto` and `off`."""
 
 _lock = threading.RLock()
 _asked: tuple[_Asked, ...] = ()
@@ -62,19 +62,19 @@ def interpreting(
     chosen: Chosen | None = None,
     report: Report = lambda problem: None,
 ) -> Iterator[None]:
-    """Every kernel that is traced meanwhile, in any thread, runs in this mode.
+    """Run every kernel traced in this context, in any thread, in this mode.
 
-    The innermost of several holds. What TPU interpret mode keeps of a program is forgotten after an
-    exception, with which it would keep it for ever; after a normal end another thread's program may
-    still be running.
+    The innermost of nested contexts wins. After an exception the state of TPU interpret mode is
+    reset, as it would otherwise persist; after a normal exit it is kept, as programs in other
+    threads may still be running.
 
     Args:
-      mode: as a `Mode`, or as it is written.
-      chosen: told of each kernel that `auto` has run in TPU interpret mode, as it is traced.
-      report: given what goes wrong with the choice; HLO interpret mode is then taken.
+      mode: a `Mode`, or its text form.
+      chosen: called at tracing for each kernel that `auto` runs in TPU interpret mode.
+      report: called with errors in choosing the mode; HLO interpret mode is then used.
 
     Raises:
-      UsageError: no such mode.
+      UsageError: unknown mode.
     """
     parsed = Mode.parse(mode)
     asked = _Asked(parsed, parsed.value(), chosen, report)
@@ -98,7 +98,7 @@ def interpreting(
 
 @contextlib.contextmanager
 def suspended() -> Iterator[None]:
-    """In this thread, kernels are bound as they are: we lower them for a TPU ourselves."""
+    """Bind kernels in this thread unchanged, while we lower them for a TPU ourselves."""
     before, _local.suspended = getattr(_local, "suspended", False), True
     try:
         yield
@@ -107,14 +107,14 @@ def suspended() -> Iterator[None]:
 
 
 def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
-    """The lowering rule for a kernel: jax's own, with what its interpreter can take.
+    """Return jax's lowering rule for a kernel, adapted to the limits of its interpreter.
 
-    A kernel that was traced before anybody asked for a mode runs in HLO interpret mode, as far as
-    this mode will do: for any other it is too late.
+    A kernel that was traced before a mode was requested runs in HLO interpret mode if the mode
+    permits; for other modes it is too late.
 
     Args:
-      rule: jax's own for this primitive.
-      params: of the kernel.
+      rule: jax's rule for this primitive.
+      params: parameters of the kernel.
 
     Returns:
       A function of the lowering context and the operands.
@@ -132,10 +132,10 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
 
 
 def settle() -> None:
-    """Wait for interpreted kernels that are still running, and raise what went wrong with them.
+    """Wait for interpreted kernels that are still running, and raise their exceptions.
 
-    jax returns before a kernel has run. Its exception would be raised where the result is
-    used, and the interpreter's state would not be reset.
+    jax returns before a kernel has run. Without this, its exception would be raised where the
+    result is used, and the interpreter's state would not be reset.
     """
     try:
         jax.effects_barrier()
@@ -145,17 +145,17 @@ def settle() -> None:
 
 
 def is_of_a_kernel(error: BaseException) -> bool:
-    """Whether an exception came up while `settle` waited for kernels: it is not ours."""
+    """Whether an exception was raised by a kernel while `settle` waited, rather than by us."""
     frames = traceback.walk_tb(error.__traceback__)
     return any(frame.f_code is settle.__code__ for frame, _ in frames)
 
 
 def reset(*, wait: bool = True) -> None:
-    """Forget what the interpreters keep of a program; needed after an exception in a kernel.
+    """Reset the state that interpreters keep for a program; required after a kernel's exception.
 
     Args:
-      wait: until what is still running has ended, which would find its memory gone. Not after
-        ctrl+c: it may be a kernel that waits for ever.
+      wait: wait for running kernels first, as they would lose their memory. Not after ctrl+c: the
+        kernel may be waiting forever.
     """
     if wait:
         with contextlib.suppress(Exception):
@@ -181,12 +181,12 @@ def _remove(asked: _Asked) -> None:
 
 
 def _current() -> _Asked | None:
-    asked = _asked  # another thread may take the last one away
+    asked = _asked  # another thread may remove the last one
     return asked[-1] if asked and not getattr(_local, "suspended", False) else None
 
 
 def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of a Pallas primitive's `bind`."""
+    """Replacement for the `bind` of a Pallas primitive."""
 
     @functools.wraps(bind)
     def bind_in_mode(*args: Any, **params: Any) -> Any:
@@ -199,7 +199,7 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
-    """What the kernel is interpreted by; the code's own word holds where it is more than True."""
+    """Interpret value for a kernel; a value other than True in the user's code takes precedence."""
     given = params.get("interpret")
     if asked.mode.kind != "auto":
         return given or asked.value or False

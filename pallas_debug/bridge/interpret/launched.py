@@ -1,8 +1,8 @@
-"""Evidence that a kernel ran to its end: lowering one says nothing about whether it ever runs.
+"""Evidence that a kernel ran to completion, which its lowering alone is not.
 
-A kernel in a branch that is not taken is lowered with its program. The hook notes which kernel a
-thread lowers; the last callbacks that the checks and TPU interpret mode leave in the program then
-report that kernel when they are called.
+A kernel in an untaken branch is lowered with its program. The hook notes which kernel a thread is
+lowering; the last callbacks that the checks and TPU interpret mode insert into the program report
+that kernel when they run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator
 
 Tokens = tuple[str, ...]
-"""Digests of kernels, outermost first: an interpreter may lower one kernel as several others."""
+"""Kernel digests, outermost first: an interpreter may lower one kernel as several others."""
 
 _lock = threading.Lock()
 _local = threading.local()
@@ -21,7 +21,7 @@ _listeners: tuple[Callable[[str], None], ...] = ()
 
 @contextlib.contextmanager
 def lowering(token: object | None) -> Iterator[None]:
-    """In this thread, the kernel of this token is being lowered; None changes nothing."""
+    """Mark this token's kernel as being lowered in this thread; None is a no-op."""
     before = current()
     _local.tokens = before if token is None else (*before, str(token))
     try:
@@ -31,13 +31,13 @@ def lowering(token: object | None) -> Iterator[None]:
 
 
 def current() -> Tokens:
-    """The kernels that this thread is lowering."""
+    """Return the kernels that this thread is lowering."""
     tokens: Tokens = getattr(_local, "tokens", ())
     return tokens
 
 
 def notify(tokens: Tokens) -> None:
-    """These kernels ran to their end."""
+    """Notify listeners that these kernels ran to completion."""
     for listener in _listeners:
         for token in tokens:
             listener(token)
@@ -45,9 +45,9 @@ def notify(tokens: Tokens) -> None:
 
 @contextlib.contextmanager
 def listening(listener: Callable[[str], None]) -> Iterator[None]:
-    """Call `listener` with the digest of every kernel that runs to its end, in any thread.
+    """Call `listener` with the digest of every kernel that runs to completion, in any thread.
 
-    The listener must not raise: it is called within the user's program.
+    It is called within the user's program and must not raise.
     """
     global _listeners
     with _lock:

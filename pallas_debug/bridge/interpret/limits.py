@@ -1,7 +1,7 @@
-"""What jax's interpreters cannot run or do not simulate, and which kernels are concerned.
+"""Features that jax's interpreters lack or do not simulate, and detection of kernels that use them.
 
-`why_not_hlo` reads a kernel's jaxpr; `LIMITS` is for people. What the table says of the installed
-jax is put to the test in `tests/bridge/test_interpret.py`, kernel by kernel.
+`why_not_hlo` inspects a kernel's jaxpr; `LIMITS` is documentation. What it says about the installed
+jax is tested in `tests/bridge/test_interpret.py`, kernel by kernel.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _BY_NAME = {
     "delay": "delays",
     "trace_value": "trace values",
 }
-"""Primitives that HLO interpret mode has no rule for, and what it thereby lacks."""
+"""Primitives without a rule in HLO interpret mode, and the feature each belongs to."""
 
 _OF_THE_GRID = ("program_id", "num_programs")
-"""Known to HLO interpret mode at the top of a kernel, and nowhere within its loops and branches."""
+"""Primitives that HLO interpret mode supports only at the top level of a kernel."""
 
 
 def why_not_hlo(params: Mapping[str, Any]) -> str | None:
-    """What a kernel uses that HLO interpret mode lacks; None where it can run the kernel.
+    """Name the feature that a kernel uses and HLO interpret mode lacks; None if it can run.
 
     Args:
-      params: of `pallas_call`, `core_map` or `mpmd_map`.
+      params: parameters of `pallas_call`, `core_map` or `mpmd_map`.
     """
     axes = _own_axes(params)
     for jaxpr in jaxprs_of(params):
@@ -45,7 +45,7 @@ def why_not_hlo(params: Mapping[str, Any]) -> str | None:
 
 
 def _own_axes(params: Mapping[str, Any]) -> frozenset[object]:
-    """Names of the kernel's grid, or of the mesh of cores that it runs on."""
+    """Axis names of the kernel's grid, or of the mesh of cores that it runs on."""
     names = set(getattr(params.get("grid_mapping"), "grid_names", None) or ())
     for mesh in (params.get("mesh"), *params.get("meshes", ())):
         names |= set(getattr(mesh, "shape", None) or ())
@@ -84,9 +84,9 @@ def _names(axis_name: object) -> set[object]:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """Something that a TPU has, and what becomes of it in each mode.
+    """A feature of TPUs, and its support in each mode.
 
-    `yes` where it is simulated, `no` where jax refuses the kernel; anything else says what happens.
+    `yes` if simulated, `no` if jax rejects the kernel; any other text describes what happens.
     """
 
     name: str
@@ -120,7 +120,7 @@ LIMITS: tuple[Limit, ...] = (
 
 
 def race_report() -> str:
-    """What the installed race detector does with a race."""
+    """Describe how the installed race detector handles a race."""
     defaults = {f.name: str(f.default) for f in dataclasses.fields(pltpu.InterpretParams)}
     if "on_race" not in defaults:
         return "prints a race and goes on"

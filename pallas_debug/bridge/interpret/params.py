@@ -1,8 +1,8 @@
-"""Interpret modes as a person writes them: `tpu,detect_races,dma_execution_mode=eager`.
+"""Text form of interpret modes, such as `tpu,detect_races,dma_execution_mode=eager`.
 
-What a mode's parameters are, and of which types, is read off the dataclass of the installed jax.
-Names that other versions of jax give the same thing are translated; whatever else is unknown, of a
-wrong type or contradictory is refused with a sentence.
+A mode's parameters and their types are read from the dataclass of the installed jax. Names from
+other jax versions are translated; anything else that is unknown, of a wrong type or contradictory
+is rejected with an explanation.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ NAMES = {
 }
 
 CLOCKS = 1024
-"""Entries of the race detector's vector clocks.
+"""Size of the race detector's vector clocks.
 
-jax gives each DMA a clock at random, of those from the number of cores up to the size. By default
-the size is twice the number of cores: on one core every DMA then has the same clock, on two every
-other pair has, and a race between two copies that share a clock is not seen.
+jax assigns each DMA a random clock index between the number of cores and this size. By default the
+size is twice the number of cores: on one core all DMAs then share a clock, on two every other pair
+does, and a race between two copies that share a clock is missed.
 """
 
 _SYNONYMS: tuple[frozenset[str], ...] = (
@@ -53,10 +53,10 @@ _SYNONYMS: tuple[frozenset[str], ...] = (
         }
     ),
 )
-"""Names of one parameter in the versions of jax."""
+"""Names of the same parameter in different jax versions."""
 
 _ALWAYS_WAS: Mapping[str, object] = {"on_race": "warn"}
-"""What a jax without the parameter does: it can be asked for, and only that."""
+"""Fixed behaviour of jax versions without the parameter; only this value may be requested."""
 
 _BOOLS = {
     **dict.fromkeys(("true", "yes", "on", "1"), True),
@@ -66,12 +66,12 @@ _BOOLS = {
 
 @dataclass(frozen=True)
 class Mode:
-    """Who runs kernels, with the parameters that were asked for.
+    """How kernels are run, with the requested parameters.
 
     Attributes:
-      kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, and
-        TPU interpret mode for each kernel that the former cannot run; `off` leaves it to the code.
-      params: of `pltpu.InterpretParams`, or of Mosaic GPU's, by the names of the installed jax.
+      kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
+        TPU interpret mode for kernels that the former cannot run; `off` leaves it to the code.
+      params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a
@@ -88,26 +88,26 @@ class Mode:
         checked = _checked(self.kind, self.params, known)
         object.__setattr__(self, "params", types.MappingProxyType(checked))
         if checked:
-            self.value()  # jax has conditions of its own, such as at least one core
+            self.value()  # jax has constraints of its own, such as at least one core
 
     def __hash__(self) -> int:
         return hash((self.kind, tuple(sorted(self.params))))
 
     def __str__(self) -> str:
-        """As it is written: `Mode.parse` reads it."""
+        """Return the text form that `Mode.parse` reads."""
         return ",".join([self.kind, *(f"{k}={_shown(v)}" for k, v in self.params.items())])
 
     @property
     def title(self) -> str:
-        """For people: `TPU interpret mode (detect_races=true)`."""
+        """Return the display name: `TPU interpret mode (detect_races=true)`."""
         params = ", ".join(f"{k}={_shown(v)}" for k, v in self.params.items())
         return NAMES[self.kind] + (f" ({params})" if params else "")
 
     @classmethod
     def parse(cls, text: str | Mode) -> Mode:
-        """Read a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
+        """Parse a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
 
-        A bare name means True; other values are read as the parameter's type has it.
+        A bare name means True; other values are parsed according to the parameter's type.
 
         Raises:
           UsageError: see the class.
@@ -120,7 +120,7 @@ class Mode:
         return cls(kind, _read(kind, rest))
 
     def value(self) -> Any:
-        """What jax takes: True is HLO interpret mode; None where jax is not told at all."""
+        """Value for jax: True is HLO interpret mode; None leaves jax's setting unchanged."""
         if self.kind in ("auto", "off"):
             return None
         if self.kind == "hlo":
@@ -140,7 +140,7 @@ class Mode:
 
 @functools.cache
 def fields(kind: Kind) -> Mapping[str, Any]:
-    """The parameters that the installed jax has for a kind, each with its type.
+    """Return the parameters of a kind in the installed jax, with their types.
 
     Raises:
       UsageError: the installed jax has no such interpreter.
@@ -158,8 +158,7 @@ def _class(kind: Kind) -> Any:
 
 def _gpu_class() -> Any:
     try:
-        # jax's own lowering meets the same ImportError, passes over it and runs the kernel in HLO
-        # interpret mode.
+        # jax's own lowering ignores this ImportError and runs the kernel in HLO interpret mode.
         importlib.import_module("jax.experimental.pallas.mosaic_gpu")
         importlib.import_module("jax._src.pallas.mosaic_gpu.interpret.interpret_pallas_call")
         from jax._src.pallas.mosaic_gpu.interpret.params import InterpretGPUParams
@@ -189,7 +188,7 @@ def _read(kind: Kind, parts: Sequence[str]) -> dict[str, object]:
         if installed in found or name in found:
             raise UsageError(f"{name} is given twice")
         if not known or installed not in known:
-            found[name] = text if equals else True  # refused, or done without, when it is checked
+            found[name] = text if equals else True  # rejected or dropped during validation
         else:
             found[installed] = _from_text(name, text if equals else None, known[installed])
     return found
@@ -227,7 +226,7 @@ def _installed_name(name: str, known: Mapping[str, Any]) -> str:
 
 
 def _options(kind: Any) -> tuple[Any, ...]:
-    """The types that a parameter's type admits: those of a union, or itself."""
+    """Return the member types of a union, or the type itself."""
     is_union = typing.get_origin(kind) in (typing.Union, types.UnionType)
     return typing.get_args(kind) if is_union else (kind,)
 

@@ -1,8 +1,8 @@
-"""One compilation for all threads of a kernel in TPU interpret mode.
+"""Shared compilation for the threads of a kernel in TPU interpret mode.
 
 With several cores, jax's `thread_map` lowers and compiles the kernel's body once per thread and
-launch, all threads at the same time: half of what a search for races takes. Here the threads of a
-launch share an executable, and so do later launches.
+launch, all at the same time, which takes half the time of a race search. Here all threads of a
+launch, and later launches, share one executable.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ def _evaluate(jaxpr: Any, consts: Any, args: Any) -> None:
 
 
 def sharing(by_jax: Callable[..., None]) -> Callable[..., None]:
-    """In place of `thread_map._run_jaxpr`."""
+    """Replacement for `thread_map._run_jaxpr`."""
     return functools.wraps(by_jax)(lambda *args: run_jaxpr(*args))
 
 
 def run_jaxpr(jaxpr: Any, consts: Any, *args: Any) -> None:
-    """Run a thread with the executable of its launch."""
+    """Run a thread with the shared executable."""
     key = tuple((x.shape, x.dtype) for x in jax.tree.leaves((consts, args)))
     with _lock:
         executable = _compiled.setdefault(jaxpr, {}).setdefault(key, _Executable())

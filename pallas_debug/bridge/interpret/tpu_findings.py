@@ -1,7 +1,6 @@
-"""Findings of TPU interpret mode: facts about an access go in, `model.Finding`s come out.
+"""Conversion of facts from TPU interpret mode to `model.Finding`s.
 
-Knows buffers, ranges and places in a program, and nothing of jax: `tpu_interpret.py` takes the
-facts from jax's interpreter and hands them over.
+Knows buffers, ranges and places in a program; `tpu_interpret.py` does everything specific to jax.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ Point = tuple[int, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Buffer:
-    """What is accessed: an operand of the kernel, or what `run_scoped` allocated."""
+    """An accessed buffer: an operand of the kernel, or an allocation of `run_scoped`."""
 
     name: str
     shape: tuple[int, ...]
@@ -34,11 +33,11 @@ class Buffer:
         return f"{self.dtype}{list(self.shape)} in {self.space.upper()}"
 
     def slice(self, range_: Range) -> str:
-        """The slice as one would write it: `x_ref[12:20, 0:128]`."""
+        """Format a slice of the buffer as in Python: `x_ref[12:20, 0:128]`."""
         return f"{self.name}[{', '.join(map(_index, self.whole(range_))) or '...'}]"
 
     def whole(self, range_: Range) -> Range:
-        """The range with an entry for every axis."""
+        """Extend the range to an entry for every axis."""
         return (*range_, *(slice(0, size, 1) for size in self.shape[len(range_) :]))
 
     def holds(self, range_: Range) -> bool:
@@ -48,7 +47,7 @@ class Buffer:
         return math.prod(max(0, stop - start) for start, stop, _ in self._extents(range_))
 
     def left(self, range_: Range) -> tuple[int, int, int, int] | None:
-        """The first axis that the range leaves, with start, stop and the size there is."""
+        """First axis on which the range is out of bounds, with start, stop and the axis size."""
         for axis, (start, stop, size) in enumerate(self._extents(range_)):
             if start < 0 or stop > size:
                 return axis, start, stop, size
@@ -61,11 +60,11 @@ class Buffer:
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """Where in a program something happened.
+    """Location of an event in a program.
 
     Attributes:
       thread: device and core.
-      copy: source and destination, where it is a copy that reads or writes and not the core.
+      copy: source and destination if a copy makes the access rather than the core.
     """
 
     kernel: str
@@ -76,7 +75,7 @@ class Place:
     copy: tuple[str, str] | None = None
 
     def sighting(self, **facts: Any) -> Sighting:
-        """A fault at this place, with facts of its witness."""
+        """Create a sighting at this place, with `facts` for its witness."""
         device, core = self.thread
         values = {"device": str(device), "core": str(core), **facts.pop("values", {})}
         given = {"source": self.source, "grid_point": self.grid_point, "loop": self.loop}
@@ -109,7 +108,7 @@ class Touch:
 
 
 def out_of_bounds(touch: Touch) -> Finding:
-    """A load, a store or a copy past the ends of what it indexes."""
+    """A load, store or copy out of bounds."""
     buffer = touch.buffer
     axis, start, stop, bound = buffer.left(touch.range) or (0, 0, 0, 0)
     entry = buffer.whole(touch.range)[axis]
@@ -130,7 +129,7 @@ def out_of_bounds(touch: Touch) -> Finding:
 def block_out_of_bounds(
     touch: Touch, block: Point, block_shape: tuple[int | None, ...], *, from_table: bool
 ) -> Finding:
-    """An index map that names a block which the array does not have."""
+    """An index map that returns a block outside of the array."""
     shape = touch.buffer.shape
     counts = [-(-size // (of or 1)) for size, of in zip(shape, block_shape, strict=False)]
     is_offset = all(
@@ -154,7 +153,7 @@ def block_out_of_bounds(
 
 
 def output_revisited(touch: Touch, first: Point, last: Point) -> Finding:
-    """An output block that comes again after another one."""
+    """An output block that is revisited after another one."""
     seen = touch.sighting()
     again = touch.place.grid_point or ()
     what = touch.buffer.slice(touch.range)
@@ -162,13 +161,13 @@ def output_revisited(touch: Touch, first: Point, last: Point) -> Finding:
 
 
 def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
-    """Two accesses that nothing orders.
+    """Two unordered accesses.
 
     Args:
-      touch: the one that was seen last.
-      earlier: the one that was seen before.
-      was_filled: whether a write came before the read, in order: then it is that which the read
-        was to see, and the copy came too early.
+      touch: the access seen last.
+      earlier: the access seen first.
+      was_filled: whether a write is ordered before the read. Then the read was meant to see that
+        write, and the racing copy started too early.
     """
     touch, other = _sides(touch, earlier, was_filled)
     device, core = other.place.thread
@@ -185,7 +184,7 @@ def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
 
 
 def _sides(touch: Touch, earlier: Touch, was_filled: bool) -> tuple[Touch, Touch]:
-    """First the side where the fault most likely is."""
+    """Order the two sides of a race, the likely culprit first."""
     if (touch.place.copy is None) == (earlier.place.copy is None):
         return touch, earlier
     copy, core = (touch, earlier) if touch.place.copy else (earlier, touch)
@@ -195,12 +194,12 @@ def _sides(touch: Touch, earlier: Touch, was_filled: bool) -> tuple[Touch, Touch
 def semaphore_not_zero(
     place: Place, semaphore: str, value: int, *, signal: Place | None, wait: Place | None
 ) -> Finding:
-    """A semaphore that is left with a count.
+    """A semaphore with a nonzero count at the end of the kernel.
 
     Args:
-      place: the kernel's end.
-      signal: of the last signal.
-      wait: of the last wait; where there was one it is that which took too little.
+      place: end of the kernel.
+      signal: place of the last signal.
+      wait: place of the last wait; if there was one, it took too little.
     """
     at = wait or signal or place
     other = signal.source if wait is not None and signal is not None else None
@@ -211,7 +210,7 @@ def semaphore_not_zero(
 
 
 def copy_not_awaited(place: Place, semaphore: str) -> Finding:
-    """A copy that is started and never waited for."""
+    """A copy that is started but never awaited."""
     source, destination = place.copy or ("?", "?")
     values = {"semaphore": semaphore, "source": source, "destination": destination}
     return order.copy_not_awaited(
@@ -224,14 +223,14 @@ def copy_not_awaited(place: Place, semaphore: str) -> Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Wait:
-    """A thread that waits, and what is known of its semaphore.
+    """A waiting thread, and the state of its semaphore.
 
     Attributes:
-      count: what the semaphore holds.
-      value: what the wait needs.
-      signal: place of the last signal, if there was one.
-      copies: copies that were ever started on it.
-      of_copy: whether the wait is that of a copy.
+      count: current count of the semaphore.
+      value: count that the wait needs.
+      signal: place of the last signal, if any.
+      copies: number of copies ever started on the semaphore.
+      of_copy: whether the wait is for a copy.
     """
 
     place: Place
@@ -244,7 +243,7 @@ class Wait:
 
 
 def deadlock(wait: Wait, others: int) -> Finding:
-    """A wait that will never end; `others` is the number of threads that wait like this one."""
+    """A wait that never ends; `others` is the number of other threads that are stuck."""
     seen = wait.place.sighting(
         operand=wait.semaphore,
         other=None if wait.signal is None else wait.signal.source,
@@ -263,7 +262,7 @@ def deadlock(wait: Wait, others: int) -> Finding:
 
 
 def direct_access(place: Place, operand: Operand | None) -> Finding:
-    """A load or store of a reference that the kernel may only copy from or to."""
+    """A load or store of a reference that only supports copies."""
     shape = f"{operand.dtype}{list(operand.shape)} in HBM" if operand else None
     seen = place.sighting(operand=operand.name if operand else None, shape=shape)
     return unsupported.direct_hbm_access(seen)
@@ -275,7 +274,7 @@ def check_refused(place: Place) -> Finding:
 
 
 def not_interpreted(place: Place, message: str) -> Finding:
-    """What jax's interpreter refuses for a reason of its own."""
+    """An error raised by jax's interpreter for a reason of its own."""
     return unsupported.interpret_error(place.sighting(), error=message)
 
 
@@ -293,7 +292,7 @@ def _index(index: slice | int) -> str:
 
 
 def key(range_: Range) -> tuple[tuple[int | None, ...], ...]:
-    """The range as what can be a key: before Python 3.12 a slice cannot."""
+    """Hashable form of a range: slices are unhashable before Python 3.12."""
     return tuple(
         (index.start, index.stop, index.step) if isinstance(index, slice) else (index,)
         for index in range_
@@ -301,7 +300,7 @@ def key(range_: Range) -> tuple[tuple[int | None, ...], ...]:
 
 
 def overlap(one: Range, other: Range, shape: tuple[int, ...]) -> bool:
-    """Whether two ranges of a buffer have an element in common; steps are taken for 1."""
+    """Whether two ranges of a buffer overlap; steps other than 1 are ignored."""
     whole = [slice(0, size) for size in shape]
     pairs = itertools.zip_longest(one, other)
     for axis, (a, b) in enumerate(pairs):

@@ -1,8 +1,8 @@
-"""What happens at each callback of jax's TPU interpret mode, around jax's own function.
+"""Handlers around jax's functions at each callback of TPU interpret mode.
 
-One handler for each of the interpreter's functions, in the order in which a kernel calls them, and
-what stands in place of jax's look for races. They keep the state of `tpu_run.py`, and what they
-find is told in the words of `tpu_findings.py`.
+There is one handler per interpreter function, in the order in which a kernel calls them, plus a
+replacement for jax's race detection. They update the state in `tpu_run.py` and report findings made
+by `tpu_findings.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ Handler = Callable[[KernelRun, CallbackSite, Place, Call, Arguments], Any]
 
 
 def initialize(site: CallbackSite, call: Call, arguments: Arguments) -> Any:
-    """The first device of a run makes the memory, and with it our side of it."""
+    """Create our state along with the memory, which the first device of a run allocates."""
     device = int(arguments["device_id"])
     stale = current_run()
     if stale is not None and device in stale.devices:
@@ -88,7 +88,7 @@ def allocate_semaphores(
 
 
 def _cores(run: KernelRun, arguments: Arguments) -> range:
-    """Without a core, every core of the device allocates the same."""
+    """Cores that allocate: without a core argument, every core of the device."""
     core = arguments.get("local_core_id")
     if core is None:
         return range(run.memory.num_cores_per_device)
@@ -96,7 +96,7 @@ def _cores(run: KernelRun, arguments: Arguments) -> range:
 
 
 def meet(run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments) -> Any:
-    """All devices start together; when one has failed already, the others fail for its reason."""
+    """Start all devices together; if one has failed, the others fail with its error."""
     try:
         return call()
     except threading.BrokenBarrierError:
@@ -193,7 +193,7 @@ def start_copy(
 
 
 def _size(buffer: Buffer | None, transforms: Any) -> int:
-    """Bytes that the copy moves; 0 where it is not known, and the copy is not followed."""
+    """Size of the copy in bytes; 0 if unknown, and then the copy is not tracked."""
     range_ = range_of(transforms)
     if buffer is None or range_ is None:
         return 0
@@ -201,7 +201,7 @@ def _size(buffer: Buffer | None, transforms: Any) -> int:
 
 
 def adopt(dma: Any) -> Any:
-    """The DMA object that jax makes within `start_copy` carries our side of it."""
+    """Attach our state to the DMA object that jax creates within `start_copy`."""
     if here.copy is not None:
         here.copy.dma = dma
         setattr(dma, MARK, here.copy.place)
@@ -209,7 +209,7 @@ def adopt(dma: Any) -> Any:
 
 
 def execute(dma: Any, call: Call, *, writes: bool) -> None:
-    """A half of a DMA: it runs in whatever thread waits, but for the line that started it."""
+    """Run half of a DMA, in whichever thread waits, but attributed to the line that started it."""
     place: Place | None = getattr(dma, MARK, None)
     run = current_run()
     if place is None or run is None:
@@ -304,14 +304,14 @@ def _revisited(
 def validate(
     run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
 ) -> Any:
-    """In place of jax's own: it prints the first semaphore, and knows nothing of copies."""
+    """Replacement for jax's check, which prints only the first semaphore and ignores copies."""
     memory = run.memory
     with memory.lock:
         semaphores = [*memory.sem.items(), *memory.fixed_id_sem.items()]
     for identity, semaphore in semaphores:
         for core in memory.get_global_core_ids(place.thread[0]):
             _validate(run, place, int(identity), int(core), int(semaphore.count_by_core[core]))
-    launched.notify(site.kernel.tokens)  # the last callback of a kernel: it ran to its end
+    launched.notify(site.kernel.tokens)  # last callback of a kernel: it ran to completion
     return arguments["token"]
 
 
@@ -350,7 +350,7 @@ HANDLERS: dict[str, Handler] = {
 
 
 def check_race(state: Any, arguments: Arguments, *, writes: bool) -> None:
-    """In place of jax's own, which knows neither operands nor grid points and may only print."""
+    """Replacement for jax's check, which has no operands or grid points and may only print."""
     run, place = current_run(), current_place()
     assert run is not None
     assert place is not None
@@ -364,13 +364,13 @@ def check_race(state: Any, arguments: Arguments, *, writes: bool) -> None:
     with run.lock:
         history = run.touches.setdefault(where, {})
         before = list(history.values())
-        # Of the same accesses by the same line the last is enough; so a loop does not fill memory.
+        # Keep only the last of equal accesses by the same line, so that loops do not fill memory.
         who = "copy" if place.copy else place.thread
         line = place.source and (place.source.file, place.source.line)
         history[who, writes, words.key(touch.range), line] = (touch, clock)
     for earlier, then in before:
         if (writes or earlier.writes) and _races(touch, clock, earlier, then):
-            # Where jax goes on after a race, the next iteration has it again, the other way round.
+            # If jax continues after a race, the next iteration repeats it with the sides swapped.
             pair = buffer.name, frozenset({touch.place.source, earlier.place.source})
             if pair in run.races:
                 return
@@ -388,14 +388,14 @@ def _races(touch: Touch, clock: Any, earlier: Touch, then: Any) -> bool:
 
 
 def _ordered(clock: Any, other: Any) -> bool:
-    # jax 0.12 made a class of what was an array.
+    # jax 0.12 replaced the array with a class.
     if hasattr(clock, "ordered"):
         return bool(clock.ordered(other))
     return bool(vector_clock.ordered(clock, other))
 
 
 def _was_filled(touch: Touch, clock: Any, earlier: Touch, then: Any, before: list[Any]) -> bool:
-    """Whether a write came before the read of a race, in order."""
+    """Whether a write is ordered before the read of a race."""
     reader, at = (earlier, then) if touch.writes else (touch, clock)
     return not reader.writes and any(
         other.writes
@@ -410,6 +410,6 @@ def _race(state: Any, touch: Touch, earlier: Touch, *, was_filled: bool) -> None
     with state.lock:
         state.races_found = True
     fault = stop(words.data_race(touch, earlier, was_filled=was_filled))
-    # Before 0.12 jax went on after a race.
+    # Before 0.12 jax continued after a race.
     if getattr(state, "on_race", "warn") == "raise":
         raise fault

@@ -1,11 +1,11 @@
-"""What jax's TPU interpret mode finds, as findings in the user's terms.
+"""Reporting of what jax's TPU interpret mode detects, as findings in the user's terms.
 
-jax's interpreter turns a kernel into a program of host callbacks. While `reporting` is open, that
-is watched in two places. Where a kernel is traced, each callback is given what jax knows then and
-forgets: the kernel, the line, the operand, the grid point, the loops. Where it runs, the handlers
-of `tpu_handlers.py` stand between jax's program and jax's functions.
+jax's interpreter turns a kernel into a program of host callbacks. While `reporting` is open, we
+hook in at two points. At tracing, each callback is annotated with what jax later forgets: the
+kernel, the line, the operand, the grid point, the loops. At run time, the handlers of
+`tpu_handlers.py` wrap jax's functions.
 
-The interpreter does the work all the same; without `reporting` nothing here is in its way.
+The interpreter still does all the work; without `reporting` it is unaffected.
 """
 
 from __future__ import annotations
@@ -54,18 +54,18 @@ _lock = threading.RLock()
 def reporting(
     report: Callable[[Finding], None], *, hang_after: float | None = defaults.HANG_AFTER
 ) -> Iterator[None]:
-    """What TPU interpret mode finds meanwhile, in any thread, is reported.
+    """Report what TPU interpret mode detects in this context, in any thread.
 
-    A fault that jax raises for ends the program with a `KernelFault`, whose text is that of the
+    A fault for which jax raises ends the program with a `KernelFault`, whose text is that of the
     finding and is part of jax's error. What jax prints (races before 0.12, semaphores) is reported
-    and not printed. Programs that were jitted before are traced again.
+    instead. Programs jitted earlier are traced again.
 
     Args:
-      report: called once for each kind of fault, kernel, line and operand, in the thread in which
-        XLA runs the callback.
-      hang_after: seconds without progress of any thread after which a wait is a `Deadlock`; None
-        to wait for ever. A kernel whose threads compute for longer between two accesses than this
-        needs a larger number. Where all cores wait for each other it is seen at once.
+      report: called once per kind of fault, kernel, line and operand, in the thread in which XLA
+        runs the callback.
+      hang_after: seconds without progress in any thread after which a wait is a `Deadlock`; None
+        waits forever. Increase it for kernels that compute for longer between two accesses. If
+        all cores wait for each other, that is detected within a second.
     """
     reporter = tpu_run.Reporter(report, hang_after)
     patches.install(patches.TPU_MODE)
@@ -90,13 +90,13 @@ def reporting(
 
 @dataclass(eq=False)
 class _Trace:
-    """A kernel that is being traced by the interpreter.
+    """A kernel that the interpreter is tracing.
 
     Attributes:
-      known: values that stand for buffers and semaphores, by identity; held so that no other
-        value gets the same one.
-      grid_point, loop: traced values, at the point that the trace has reached.
-      body_point: of the kernel's body that was traced last.
+      known: values that stand for buffers and semaphores, by identity; the references keep the
+        identities unique.
+      grid_point, loop: traced values at the current point of the trace.
+      body_point: grid point of the kernel body traced last.
     """
 
     kernel: TracedKernel
@@ -120,17 +120,17 @@ _traced_jaxpr_by_jax = interpreter._interpret_jaxpr
 
 
 def tracing_kernels(by_jax: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `interpret_pallas_call`."""
+    """Replacement for `interpret_pallas_call`."""
     return functools.wraps(by_jax)(lambda *args, **params: _traced_kernel(*args, **params))
 
 
 def tracing_jaxprs(by_jax: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of `_interpret_jaxpr`, which jax calls for the kernel and all that is within."""
+    """Replacement for `_interpret_jaxpr`, which jax calls for the kernel and all nested jaxprs."""
     return functools.wraps(by_jax)(lambda *args, **kwargs: _traced_jaxpr(*args, **kwargs))
 
 
 def observed_callbacks(module: Any) -> Any:
-    """In place of the module from which the interpreter takes `io_callback`."""
+    """Replacement for the module from which the interpreter takes `io_callback`."""
     return _Callbacks(module)
 
 
@@ -183,7 +183,7 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
 def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
     source = lines.of_function(jaxpr.debug_info)
     if source is not None and not source_info_util.is_user_filename(source.file):
-        source = None  # the map that jax makes where there is no block specification
+        source = None  # jax's default map for an operand without a block specification
     array = Buffer(
         name=operand.name,
         shape=operand.shape,
@@ -200,7 +200,7 @@ def _index_map(operand: Operand, jaxpr: Any) -> IndexMap:
 
 
 def _line(traceback: Any) -> SourceLine | None:
-    """The innermost line outside of jax."""
+    """The innermost line outside jax."""
     frame = source_info_util.user_frame(traceback)
     if frame is None:
         return None
@@ -245,7 +245,7 @@ def _name(trace: _Trace, value: Any, name: str, kind: str, *, renames: bool) -> 
 
 
 def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
-    """The counter of a loop's body, None for other jaxprs: what comes out first is it plus one."""
+    """Counter of a loop body: the input whose increment is the first output; None if no loop."""
     if not jaxpr.outvars or not jaxpr.invars:
         return None
     for eqn in jaxpr.eqns:
@@ -258,10 +258,10 @@ def _loop_counter(jaxpr: Any, args: tuple[Any, ...]) -> Any:
 
 
 def _report_refusal(trace: _Trace, error: Exception) -> None:
-    """The interpreter does not know how to run the kernel, and says so while it traces it.
+    """Report a kernel that the interpreter rejects during tracing.
 
     Raises:
-      KernelFault: for what is wrong on any TPU as well.
+      KernelFault: the kernel is invalid on any TPU as well.
     """
     source, operand = trace.kernel.source, None
     traceback = error.__traceback__
@@ -280,7 +280,7 @@ def _report_refusal(trace: _Trace, error: Exception) -> None:
 
 
 def _operand(trace: _Trace, jaxpr: Any, eqn: Any) -> Operand | None:
-    """What the equation is about first, if it is an operand of the kernel."""
+    """Return the equation's first input if it is an operand of the kernel."""
     if jaxpr is not trace.jaxpr or eqn is None or not eqn.invars:
         return None
     known = (o for v, o in zip(jaxpr.invars, trace.operands, strict=False) if v is eqn.invars[0])
@@ -288,7 +288,7 @@ def _operand(trace: _Trace, jaxpr: Any, eqn: Any) -> Operand | None:
 
 
 def _report_checks(trace: _Trace, jaxpr: Any) -> None:
-    """jax refuses these where it lowers the interpreted program, and names no line."""
+    """Report checks, which jax rejects when lowering the interpreted program, without a line."""
     for eqn in jaxpr.eqns:
         if eqn.primitive.name == "check" and not eqn.params.get("debug"):
             place = Place(kernel=trace.kernel.name, source=_line(eqn.source_info.traceback))
@@ -311,7 +311,7 @@ class _Callbacks:
         site = _site(trace, name, jax_function, keywords, args)
         where = trace.grid_point, trace.loop
         if name == "_check_for_revisiting":
-            # It follows the body that was just traced, within the same loop over the grid.
+            # It follows the body that was just traced, in the same loop over the grid.
             where = trace.body_point, ()
         callback = _observed(name, site, jax_function, keywords)
         out = self._module.io_callback(callback, result, *args, where, **options)
@@ -362,10 +362,10 @@ def _allocation(name: str, arguments: Mapping[str, Any]) -> TracedAllocation | N
 def _observed(
     name: str, site: CallbackSite, function: Any, keywords: Mapping[str, Any]
 ) -> Callable[..., Any]:
-    """The callback that jax is given: the handler around jax's function.
+    """Wrap jax's function in our handler.
 
-    It goes inside of what jax wraps its functions in, so that the fault which jax remembers and
-    shows to other devices is ours.
+    The handler goes inside jax's own wrappers, so that the fault which jax records and shows to
+    other devices is ours.
     """
     inner = inspect.unwrap(function)
 

@@ -1,4 +1,4 @@
-"""Replacements for methods of the interpreter's objects, which the handlers cannot reach."""
+"""Replacements for methods of the interpreter's objects that handlers cannot intercept."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def checking(method: Method, writes: bool) -> Method:
 
     @functools.wraps(method)
     def check(*args: Any, **keywords: Any) -> Any:
-        # jax's GPU interpreter looks for races with the same class.
+        # jax's GPU interpreter detects races with the same class.
         if tpu_run.current_run() is None or tpu_run.current_place() is None:
             return method(*args, **keywords)
         arguments = signature.bind(*args, **keywords).arguments
@@ -59,7 +59,7 @@ def waiting(method: Method) -> Method:
 def failing(method: Method) -> Method:
     @functools.wraps(method)
     def check_failed(memory: Any) -> None:
-        """Called before every callback, and every now and then by what waits."""
+        """Called before every callback, and periodically by waiting threads."""
         failure = getattr(memory, "_failure", None)
         if isinstance(failure, KernelFault):
             raise KernelFault(str(failure), failure.finding)
@@ -70,7 +70,7 @@ def failing(method: Method) -> Method:
 
 
 def filtering(method: Method) -> Method:
-    """jax logs each exception of a callback with its own stack; ours is a finding already."""
+    """Drop log records for our faults: jax logs every callback exception with its stack."""
 
     @functools.wraps(method)
     def is_news(record: logging.LogRecord) -> Any:
@@ -90,7 +90,7 @@ _settled = _Settled()
 def settling(method: Method) -> Method:
     @functools.wraps(method)
     def get_token_input(*args: Any, **keywords: Any) -> Any:
-        """Called before a program starts: it would fail for the one before it that was ended."""
+        """Called before a program starts, which would otherwise fail for an earlier stopped one."""
         if _settled.stops != tpu_run.stops:
             before, _settled.stops = _settled.stops, tpu_run.stops
             settle(before)
@@ -100,11 +100,11 @@ def settling(method: Method) -> Method:
 
 
 def settle(stops: int) -> None:
-    """Wait for what this thread dispatched: jax goes on before a program is over.
+    """Wait for the programs that this thread dispatched: jax returns before they finish.
 
     Args:
-      stops: programs that were ended up to a moment ago. If there are more by now, what comes up
-        was reported as a finding, and is raised where the program's results are used.
+      stops: number of stopped programs a moment ago. If it has grown since, an exception here was
+        already reported as a finding, and is raised where the program's results are used.
     """
     try:
         interpret.settle()

@@ -1,7 +1,7 @@
-"""A kernel while jax's TPU interpret mode runs it: who is where, who waits, who is to be told.
+"""State of a kernel run in jax's TPU interpret mode: positions, waiting threads, reporters.
 
-The state of a run, which the handlers of `tpu_handlers.py` write, and the look-out for waits that
-never end. Used from jax's host callbacks, in whatever thread XLA runs them.
+The handlers of `tpu_handlers.py` update the state of a run. Deadlock detection is here too. Used
+from jax's host callbacks, in whichever thread XLA runs them.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from pallas_debug.model import Finding, SourceLine
 from pallas_debug.report import finding_text
 
 MARK = "_pallas_debug"
-"""Attribute of jax's shared memory and DMA objects under which our side of them hangs: it goes
-when they go."""
+"""Attribute of jax's shared memory and DMA objects that holds our state, so that both are freed
+together."""
 
 SURE_AFTER = 0.5
 """Delay in seconds before checking for a deadlock across all cores."""
 
 
 class Reporter:
-    """One open `reporting`: whom to tell, what was told, how long a wait may take."""
+    """One open `reporting`: its callback, the findings reported so far, and the hang timeout."""
 
     def __init__(self, report: Callable[[Finding], None], hang_after: float | None) -> None:
         self.hang_after = hang_after
@@ -43,17 +43,17 @@ class Reporter:
         self._collector = Collector()
 
     def tell(self, finding: Finding) -> None:
-        """Report each fault once, however often and on however many devices it is seen."""
+        """Report each fault once, however often and on however many devices it occurs."""
         for new in self._collector.add(finding):
             self._report(new)
 
 
 reporters: tuple[Reporter, ...] = ()
-"""Those that are open; `tpu_interpret.reporting` sets it."""
+"""Open reporters, set by `tpu_interpret.reporting`."""
 
 
 stops = 0
-"""How many times a program was ended."""
+"""Number of programs stopped so far."""
 
 
 def tell(finding: Finding) -> None:
@@ -62,7 +62,7 @@ def tell(finding: Finding) -> None:
 
 
 def stop(finding: Finding) -> KernelFault:
-    """Tell, and give what to raise so that the program ends here."""
+    """Report a finding, and return the exception to raise to end the program."""
     global stops
     stops += 1
     tell(finding)
@@ -71,7 +71,7 @@ def stop(finding: Finding) -> KernelFault:
 
 @dataclass(eq=False)
 class TracedAllocation:
-    """A buffer or an array of semaphores of a traced kernel; named once the kernel takes it."""
+    """A buffer or semaphore array of a traced kernel; named once the kernel takes it."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -89,10 +89,10 @@ class TracedAllocation:
 
 @dataclass(frozen=True, kw_only=True)
 class IndexMap:
-    """The block specification of an operand.
+    """Block specification of an operand.
 
     Attributes:
-      array: the whole array, before it is padded to blocks.
+      array: the whole array, before padding to blocks.
       from_table: whether the map reads a scalar prefetch operand.
     """
 
@@ -104,7 +104,7 @@ class IndexMap:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TracedKernel:
-    """What is known of a kernel when it is traced."""
+    """Facts about a kernel known at tracing."""
 
     name: str
     source: SourceLine | None
@@ -118,9 +118,9 @@ class CallbackSite:
     """One callback of a traced kernel.
 
     Attributes:
-      parameters: names of the callback's positional arguments.
-      keywords: those arguments that were known when it was traced.
-      allocation: what the callback allocates, if it does.
+      parameters: names of the positional arguments.
+      keywords: arguments already known at tracing.
+      allocation: the allocation made by the callback, if any.
     """
 
     kernel: TracedKernel
@@ -143,7 +143,7 @@ class CallbackSite:
 
 @dataclass(eq=False)
 class Copy:
-    """A DMA under way, as one of its semaphores counts it."""
+    """A DMA in flight, as counted by one of its semaphores."""
 
     place: Place
     bytes_left: int
@@ -167,9 +167,9 @@ class Waiter:
 
 @dataclass(eq=False)
 class KernelRun:
-    """One run of a kernel, on all of its devices and cores.
+    """One run of a kernel on all its devices and cores.
 
-    Semaphores are known by their id and the number of the core, buffers by device, core and id.
+    Semaphores are keyed by id and global core, buffers by device, core and id.
     """
 
     memory: Any
@@ -212,7 +212,7 @@ class KernelRun:
             self.num_copies[semaphore, core] = self.num_copies.get((semaphore, core), 0) + 1
 
     def awaited(self, semaphore: int, core: int, size: int) -> None:
-        """The oldest copies are those that a wait is for: jax runs them in another order."""
+        """Attribute a wait to the oldest copies, although jax may run them in another order."""
         with self.lock:
             copies = self.copies.get((semaphore, core), deque())
             while copies and size > 0:
@@ -224,7 +224,7 @@ class KernelRun:
 
 
 class _Here(threading.local):
-    """What this thread is at, within a callback."""
+    """Current activity of this thread within a callback."""
 
     place: Place | None = None
     waiter: Waiter | None = None
@@ -244,7 +244,7 @@ def current_place() -> Place | None:
 
 @contextlib.contextmanager
 def running(place: Place) -> Iterator[None]:
-    """In this thread, what jax does is done for `place`."""
+    """Attribute what jax does in this thread to `place`."""
     before, here.place = here.place, place
     try:
         yield
@@ -257,7 +257,7 @@ def point(values: Any) -> Point | None:
 
 
 def range_of(transforms: Any) -> Range | None:
-    """The slice that jax's indexers select; None for what is no slice."""
+    """Slice selected by jax's indexers; None if they do not select a slice."""
     try:
         range_: Range = utils.to_range(jax.tree.map(int, transforms))
     except (TypeError, ValueError, AttributeError, AssertionError, NotImplementedError):
@@ -270,7 +270,7 @@ def range_of(transforms: Any) -> Range | None:
 
 @contextlib.contextmanager
 def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
-    """This thread is in `Semaphore.wait`, and will ask `check_hang` every now and then."""
+    """Register this thread as being in `Semaphore.wait`, where it polls `check_hang`."""
     run, place = current_run(), current_place()
     if run is None or place is None:
         yield
@@ -290,11 +290,11 @@ def waiting(semaphore: Any, value: int, core: int) -> Iterator[None]:
 
 
 def check_hang() -> None:
-    """End a wait that will never end.
+    """End a wait that would never end.
 
     Raises:
-      KernelFault: no thread of the interpreter did anything for as long as the reporters allow,
-        or every core waits for what none of them can bring.
+      KernelFault: no thread of the interpreter made progress for as long as the reporters allow,
+        or every core waits for something that none of them can provide.
     """
     waiter, run = here.waiter, current_run()
     limits = [r.hang_after for r in reporters if r.hang_after is not None]

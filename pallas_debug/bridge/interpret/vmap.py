@@ -1,8 +1,8 @@
-"""Lets TPU interpret mode run a kernel under `vmap`.
+"""Support for kernels under `vmap` in TPU interpret mode.
 
-`vmap` puts a dimension in front of a kernel's grid and into the blocks of the operands that it
-maps. Mosaic can take such a kernel. TPU interpret mode cannot, in two ways that are mended here: it
-wants dimension semantics for the whole grid, and an operand in HBM by the whole.
+`vmap` adds a leading dimension to a kernel's grid and to the blocks of the mapped operands. Mosaic
+supports such kernels. TPU interpret mode has two limitations that are worked around here: it
+requires dimension semantics for the whole grid, and unblocked operands in HBM.
 """
 
 from __future__ import annotations
@@ -22,10 +22,7 @@ from pallas_debug.bridge.jaxprs.params import plain
 
 
 def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
-    """A kernel's parameters with dimension semantics for the dimensions of `vmap` too.
-
-    Mosaic takes these for parallel.
-    """
+    """Extend a kernel's dimension semantics to those of `vmap`: parallel, as in Mosaic."""
     grid = params.get("grid_mapping")
     compiler_params: Any = params.get("compiler_params")
     semantics = getattr(compiler_params, "dimension_semantics", None)
@@ -37,12 +34,13 @@ def with_semantics(params: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def one_by_one(params: Mapping[str, Any]) -> Callable[..., Any] | None:
-    """Runs a kernel with mapped operands in HBM once for each element of the outermost `vmap`.
+    """Return a function that runs the kernel once for each element of the outermost `vmap`.
 
-    Unlike on a TPU, scratch memory is fresh for each element, and there is no race between two.
+    Needed for mapped operands in HBM. Unlike on a TPU, each element has fresh scratch memory, and
+    elements cannot race.
 
     Returns:
-      A function of the kernel's operands; None for a kernel that need not be run so.
+      A function of the kernel's operands; None if the kernel does not need it.
     """
     grid = params.get("grid_mapping")
     if grid is None or 0 not in grid.vmapped_dims or not isinstance(grid.grid[0], int):
@@ -58,7 +56,7 @@ def _memory_space(block: Any) -> Any:
 
 
 def _mapped_dim(block: Any) -> int | None:
-    """The dimension of an operand that the outermost `vmap` maps: it has the new index itself."""
+    """Dimension of an operand mapped by the outermost `vmap`, which has the new index as it is."""
     index_map = plain(block.index_map_jaxpr)
     indices = jax.tree.unflatten(block.index_map_out_tree, index_map.outvars)
     return next((i for i, index in enumerate(indices) if index is index_map.invars[0]), None)
@@ -79,7 +77,7 @@ def _run_one_by_one(params: Mapping[str, Any], *args: Any) -> Any:
         return tuple(_interpreted(inner, *ours))
 
     outs = jax.lax.map(run, jnp.arange(grid.grid[0]))
-    # An output that is not mapped would be written again and again; vmap maps all of them.
+    # An unmapped output would be overwritten by each element, but vmap maps all outputs.
     return [jnp.moveaxis(out, 0, dim or 0) for out, dim in zip(outs, out_dims, strict=True)]
 
 
@@ -95,7 +93,7 @@ def _interpreted(params: Mapping[str, Any], *args: Any) -> Any:
 
 
 def _of_one(params: Mapping[str, Any], out_dims: list[int | None]) -> dict[str, Any]:
-    """The kernel's parameters without the outermost `vmap`."""
+    """Return the kernel's parameters without the outermost `vmap`."""
     grid = params["grid_mapping"]
     names = grid.grid_names
     first, *rest = jax.tree.unflatten(grid.index_map_tree, grid.index_map_avals)[0]
@@ -105,7 +103,7 @@ def _of_one(params: Mapping[str, Any], out_dims: list[int | None]) -> dict[str, 
         **params,
         "grid_mapping": grid.replace(
             grid=grid.grid[1:],
-            # jax 0.10 does not grow the names.
+            # jax 0.10 does not extend the names.
             grid_names=names[1:] if names and len(names) == len(grid.grid) else names,
             vmapped_dims=tuple(dim - 1 for dim in grid.vmapped_dims if dim),
             block_mappings=tuple(_block_of_one(block) for block in grid.block_mappings),

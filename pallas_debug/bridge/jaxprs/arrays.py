@@ -1,4 +1,4 @@
-"""Arguments and results as arrays: generated from shapes, and compared."""
+"""Arrays as arguments and results: generation from shapes, and comparison."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Difference:
     """First difference of two results, in the order of their arrays.
 
     Attributes:
-      path: of the array in the result, in jax's notation; empty for a single array.
+      path: location of the array in the result, in jax's notation; empty for a single array.
     """
 
     path: str
@@ -36,10 +36,10 @@ def concrete(
     """Replace abstract arguments with values.
 
     Floating-point arrays are standard normal. Integers and bools are zero: they are often indices,
-    counts or offsets, and other numbers might be invalid.
+    counts or offsets, for which other numbers might be invalid.
 
     Returns:
-      The arguments, and whether any integers were generated.
+      The arguments, and whether any integers or bools were generated.
     """
     rng = np.random.default_rng(seed)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
@@ -57,7 +57,7 @@ def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def first_difference(a: Any, b: Any, *, relative: float = 0.02) -> Difference | None:
-    """The first element in which two results of the same function differ.
+    """Return the first element in which two results of the same function differ.
 
     Interpreters round in a different order, so numbers count as equal if they differ by at most
     `relative` times the largest number in their array. NaN equals NaN.

@@ -1,4 +1,4 @@
-"""The user's source line of an equation of a jaxpr, and of a function."""
+"""Source lines in the user's code, of jaxpr equations and of functions."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _FUNCTION = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
 
 
 def source_of(eqn: Any) -> SourceLine | None:
-    """The innermost line of `eqn` that is not jax's own, with its text."""
+    """Innermost line of `eqn` outside jax, with its text."""
     return of_traceback(eqn.source_info.traceback)
 
 
 def of_traceback(traceback: Any) -> SourceLine | None:
-    """The innermost line of a traceback that is not jax's own."""
+    """Innermost line of a traceback outside jax."""
     frame = source_info_util.user_frame(traceback)
     if frame is None:
         return None
@@ -36,7 +36,7 @@ def of_traceback(traceback: Any) -> SourceLine | None:
 
 
 class Frame(NamedTuple):
-    """An active call in the user's code: its lines in a file."""
+    """An active call in the user's code: its line range in a file."""
 
     file: str
     start: int
@@ -47,7 +47,7 @@ class Frame(NamedTuple):
 def calling() -> list[Frame]:
     """The user's frames that lead to the kernel being lowered, innermost first.
 
-    jax keeps no traceback of an eager call, which is lowered while it is made.
+    jax keeps no traceback for an eager call, which is lowered as it is made.
     """
     traceback = source_info_util.current().traceback
     kept = [
@@ -62,7 +62,7 @@ def _running(frame: types.FrameType | None) -> Iterator[Frame]:
         code = frame.f_code
         is_ours = code.co_filename.startswith(OURS)
         if not is_ours and source_info_util.is_user_filename(code.co_filename):
-            # One instruction takes two bytes.
+            # An instruction takes two bytes.
             here = itertools.islice(code.co_positions(), frame.f_lasti // 2, None)
             start, end, *_ = next(here, (None, None))
             start = start or frame.f_lineno
@@ -71,7 +71,7 @@ def _running(frame: types.FrameType | None) -> Iterator[Frame]:
 
 
 def of_call(keyword: str) -> SourceLine | None:
-    """The line of the call being lowered, or of one of its keywords if it has it."""
+    """Line of the call being lowered, or of one of its keywords if found there."""
     frame = next(iter(calling()), None)
     if frame is None:
         return None
@@ -82,7 +82,7 @@ def of_call(keyword: str) -> SourceLine | None:
 
 
 def source_at(eqn: Any, place: Any) -> SourceLine | None:
-    """The line of `eqn`, or of the innermost call around it that has one (`rewrite.Place`)."""
+    """Line of `eqn`, or of the innermost enclosing call that has one (`rewrite.ProgramPoint`)."""
     found = (source_of(e) for e in (eqn, *reversed(place.calls)))
     return next((line for line in found if line is not None), None)
 
@@ -93,7 +93,7 @@ def of_function(debug_info: Any) -> SourceLine | None:
 
 
 def line_of(file: str, line: int, function: str | None = None) -> SourceLine:
-    """A line with its text, if the file can be read."""
+    """A line, with its text if the file is readable."""
     text = linecache.getline(file, line).strip() or None
     name = function.rpartition(".")[2] if function else None
     return SourceLine(file=file, line=line, function=name, text=text)

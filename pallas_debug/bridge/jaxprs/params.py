@@ -1,4 +1,4 @@
-"""Parameters of a kernel's equation that jax spells in more than one way."""
+"""Access to parameters of a kernel's equation that differ between primitives or jax versions."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The bodies of a kernel: one of `pallas_call`, several of `mpmd_map`."""
+    """Bodies of a kernel: one for `pallas_call`, several for `mpmd_map`."""
     return (params["jaxpr"],) if "jaxpr" in params else tuple(params["jaxprs"])
 
 
 def name_of(params: Mapping[str, Any]) -> str:
-    """What jax calls the kernel."""
+    """jax's name for the kernel."""
     return str(params.get("name") or jaxprs_of(params)[0].debug_info.func_name)
 
 
 def plain(jaxpr: Any) -> Any:
-    """The jaxpr itself; up to jax 0.11 a closed one is a pair of it and its constants."""
+    """Unwrap a closed jaxpr, which up to jax 0.11 is a pair of a jaxpr and its constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)

@@ -1,10 +1,9 @@
-"""Replay a kernel's jaxpr, equation by equation, with a visitor that can add to it.
+"""Replay of a kernel's jaxpr, equation by equation, with a visitor that can add operations.
 
-A kernel is a jaxpr over refs with nested loops, branches and scoped buffers. `replay` traces the
-same equations again, each under its own source line, and enters every inner jaxpr. It calls the
-visitor before and after each equation; the visitor may emit operations of its own, including writes
-to a ref: refs and scalars of the outer jaxpr can be closed over. Everything else comes out
-unchanged.
+A kernel is a jaxpr over refs with nested loops, branches and scoped buffers. `replay` retraces the
+equations, each under its own source line, and enters every inner jaxpr. It calls the visitor before
+and after each equation; the visitor may emit its own operations, including writes to a ref: refs
+and scalars of the outer jaxpr can be closed over. Everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Loop:
 
     Attributes:
       iteration: a traced int32 scalar; -1 if the loop has no counter.
-      begins: the `step` at which it was entered, which identifies the loop.
+      begins: the `step` at which it was entered; identifies the loop.
     """
 
     iteration: Any
@@ -42,9 +41,9 @@ class ProgramPoint:
     Attributes:
       step: number of equations visited before it, including inner jaxprs; together with the loops
         it orders events at one grid point by time.
-      loops: those around it, outermost first.
-      calls: enclosing call equations, outermost first; within jax's own functions
-        (`jnp.floor_divide`) only they have a line of the user's.
+      loops: enclosing loops, outermost first.
+      calls: enclosing call equations, outermost first; inside jax's own functions, such as
+        `jnp.floor_divide`, only these have a line in the user's code.
     """
 
     step: int = 0
@@ -56,7 +55,7 @@ class Visitor:
     """Base visitor, which adds nothing."""
 
     def before(self, eqn: Any, inputs: Sequence[Any], place: ProgramPoint) -> Sequence[Any] | None:
-        """Called before an equation; returns its outputs to have it omitted."""
+        """Called before an equation; returning outputs replaces it."""
         return None
 
     def after(
@@ -76,7 +75,7 @@ class Visitor:
     def wants(self, jaxpr: Any) -> bool:
         """Whether it adds anything to the condition of a `while_loop`.
 
-        Nothing can be written in a condition, so it is evaluated a second time where it can.
+        A condition cannot write, so it is then evaluated a second time where writes are possible.
         """
         return False
 
@@ -123,10 +122,10 @@ class Several(Visitor):
 def trace(
     function: Callable[..., Any], avals: Sequence[Any], debug_info: Any
 ) -> tuple[Any, list[Any]]:
-    """Trace a flat function to an open jaxpr; also returns the values that it closes over."""
+    """Trace a flat function to an open jaxpr; also return the values that it closes over."""
     wrapped = linear_util.wrap_init(function, debug_info=debug_info)
     jaxpr, _, consts, *_ = partial_eval.trace_to_jaxpr_dynamic(wrapped, list(avals))
-    if consts and hasattr(jaxpr, "with_consts"):  # from jax 0.12 on a jaxpr carries its constants
+    if consts and hasattr(jaxpr, "with_consts"):  # since jax 0.12 a jaxpr carries its constants
         jaxpr = jaxpr.with_consts(consts)
     return jaxpr, list(consts)
 
@@ -134,7 +133,7 @@ def trace(
 def replay(
     jaxpr: Any, args: Sequence[Any], visitor: Visitor, place: ProgramPoint | None = None
 ) -> Any:
-    """Evaluate a jaxpr without constants under the trace at hand; returns its outputs."""
+    """Evaluate a jaxpr without constants under the current trace; return its outputs."""
     return _Replay(visitor).run(jaxpr, (), args, place or ProgramPoint())
 
 
@@ -195,7 +194,7 @@ class _Replay:
         return outputs
 
     def region(self, inner: Any, place: ProgramPoint) -> Callable[..., list[Any]]:
-        """An inner jaxpr as a function of its arguments."""
+        """Return an inner jaxpr as a function of its arguments."""
         jaxpr, consts = opened(inner)
 
         def body(*args: Any) -> list[Any]:
@@ -222,7 +221,7 @@ def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Se
     branches = [branch(inner) for inner in eqn.params["branches"]]
     given = [operands[i] for i in arrays]
     if len(branches) == 2:
-        # The predicate of `pl.when` is a bool: a switch would first clamp its index.
+        # The predicate of `pl.when` is a bool; a switch would first clamp its index.
         outputs: Sequence[Any] = lax.cond(index != 0, branches[1], branches[0], *given)
     else:
         outputs = lax.switch(index, branches, *given)
@@ -285,7 +284,7 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
 
     outputs: Sequence[Any] = lax.while_loop(condition, body, list(carry))
     if is_wanted:
-        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the last one is false
+        walk.run(jaxpr, consts, [*cond_consts, *outputs], place)  # the final, false evaluation
     return outputs
 
 
@@ -318,12 +317,12 @@ _COMBINING = ("scatter", "reduce", "select_and_scatter")
 
 
 def has_rule(eqn: Any) -> bool:
-    """Whether an equation holds jaxprs that `replay` enters: a loop, a branch, a scope."""
+    """Whether `replay` enters the jaxprs of an equation: a loop, a branch or a scope."""
     return eqn.primitive in _RULES
 
 
 def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
-    """The jaxpr of an equation that only calls it."""
+    """Return the jaxpr of an equation that only calls it, with its constants; else None."""
     if eqn.primitive is pjit.jit_p or eqn.primitive is ad_checkpoint.remat_p:
         return opened(eqn.params["jaxpr"])
     if eqn.primitive in (
@@ -335,7 +334,7 @@ def inlined(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
 
 
 def opened(inner: Any) -> tuple[Any, Sequence[Any]]:
-    """A jaxpr and its constants, from a closed one (up to jax 0.11) or one that carries them."""
+    """Split a jaxpr and its constants, whether closed (up to jax 0.11) or carrying them."""
     if isinstance(inner, jax_core.Jaxpr):
         return inner, getattr(inner, "consts", ())
     return inner.jaxpr, inner.consts
@@ -349,7 +348,7 @@ def scan_sizes(params: dict[str, Any]) -> tuple[int, int]:
 
 
 def _loop_counter(inner: Any, num_consts: int, carry: Sequence[Any]) -> int | None:
-    """The carried value that counts iterations: the first one of a `fori_loop`."""
+    """Index of the carried value that counts iterations: the first one of a `fori_loop`."""
     jaxpr, _ = opened(inner)
     if not carry or not _is_int_scalar(carry[0]):
         return None

@@ -1,7 +1,7 @@
-"""Programs with kernels, lowered and compiled with settings of jax's and options of the compiler's.
+"""Lowering of programs with kernels for `pallas_debug.compile`, with custom jax settings.
 
-For `pallas_debug.compile`. The arrays among the arguments are traced; anything else is part of the
-program, as in `trace.lower_for_kernels`.
+Array arguments are traced; any others are constants of the program, as in
+`trace.lower_for_kernels`.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from pallas_debug.model import Target
 
 @dataclass(frozen=True, kw_only=True)
 class CallArguments:
-    """The arguments of one call, told apart.
+    """Arguments of one call, split into traced and constant ones.
 
     Attributes:
-      tree: how they were nested.
-      leaves: all of them, in order.
-      traced: positions of those that are arrays.
+      tree: their nesting.
+      leaves: all leaves, in order.
+      traced: positions of the arrays.
     """
 
     tree: Any
@@ -34,14 +34,14 @@ class CallArguments:
 
     @property
     def arrays(self) -> list[Any]:
-        """What the executable is called with."""
+        """Arguments of the executable."""
         return [self.leaves[i] for i in self.traced]
 
     def key(self) -> Hashable:
-        """Equal for calls that the same executable can serve.
+        """Return a key that is equal for calls which can share an executable.
 
         Raises:
-          UsageError: an argument that is no array cannot be compared.
+          UsageError: a non-array argument is not hashable.
         """
         arrays = tuple(_key(leaf) for leaf in self.arrays)
         fixed = tuple(leaf for i, leaf in enumerate(self.leaves) if i not in self.traced)
@@ -56,14 +56,14 @@ class CallArguments:
         return key
 
     def device_kind(self) -> str | None:
-        """Of the TPU, or stand-in for one, that an argument says it is on; None for no TPU."""
+        """Device kind of the TPU, or its stand-in, that an argument is on; None for no TPU."""
         shardings = (getattr(leaf, "sharding", None) for leaf in self.arrays)
         devices = (device for s in shardings if s is not None for device in s.device_set)
         return next((str(d.device_kind) for d in devices if d.platform == "tpu"), None)
 
 
 def call_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> CallArguments:
-    """The call with these arguments."""
+    """Flatten the arguments of a call."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = tuple(i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype"))
     return CallArguments(tree=tree, leaves=tuple(leaves), traced=traced)
@@ -76,11 +76,11 @@ def lowered(
     settings: Iterable[str],
     chip_of: Target | None = None,
 ) -> jax.stages.Lowered:
-    """The program as jax hands it to the compiler.
+    """Lower the program, ready for the compiler.
 
     Args:
-      settings: names of jax's settings that are to be true meanwhile.
-      chip_of: where there is no TPU, the target whose chip the code gets that asks for one.
+      settings: names of jax settings to enable while lowering.
+      chip_of: without a TPU, the target whose chip is presented to code that queries it.
     """
 
     def program(*arrays: Any) -> Any:

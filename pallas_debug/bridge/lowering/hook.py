@@ -1,11 +1,11 @@
-"""Sees every kernel that jax lowers, in its final form, and every run of a program that holds one.
+"""Hook on the lowering of kernels in their final form, and on runs of programs that contain them.
 
-The lowering rules of the Pallas primitives are replaced, for as long as somebody watches, by rules
-that first report the equation and then call jax's own. A lowering rule sees the kernel after vmap
-and grad, whatever name it was imported by, and changes nothing.
+While there are watchers, the lowering rules of the Pallas primitives are replaced with rules that
+report the equation and then call jax's own. A lowering rule sees the kernel after vmap and grad,
+whatever name it was imported by, and changes nothing.
 
-A function that was jitted before the watch began would never be lowered again. The watch therefore
-sets a context that is part of the key of jax's caches (`jax.make_user_context`).
+A function that was jitted before would never be lowered again. Watching therefore sets a context
+that is part of jax's cache keys (`jax.make_user_context`).
 """
 
 from __future__ import annotations
@@ -36,27 +36,26 @@ PRIMITIVES: dict[str, jax_core.Primitive] = {
     "pallas_call": pallas_call.pallas_call_p,
     "mpmd_map": mpmd.mpmd_map_p,
 }
-"""What lowers to a kernel. `core_map` is discharged to one of these before it is lowered."""
+"""Primitives that lower to a kernel. `core_map` is discharged to one of these before lowering."""
 
 
 class LoweringWatcher(Protocol):
     """Subscriber to lowerings and runs, called within jax in the thread that lowers or runs.
 
-    It should not raise. What it raises all the same is handed to its `report`, and the program goes
-    on.
+    It should not raise; exceptions are passed to its `report`, and the program continues.
     """
 
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
-        """A kernel is being lowered; returns whatever `ran` is to be given when it runs."""
+        """Handle the lowering of a kernel; return a token that `ran` receives when it runs."""
 
     def ran(self, tokens: tuple[object, ...]) -> None:
-        """A program was run that holds the kernels of these tokens."""
+        """Handle a run of a program that contains the kernels of these tokens."""
 
     def failed(self, error: Exception) -> None:
-        """A program with kernels in it raised this, and its caller is about to hear of it."""
+        """Handle an exception from a program with kernels, before its caller sees it."""
 
     def report(self, problem: PallasDebugError) -> None:
-        """Something of ours went wrong in the hook."""
+        """Handle an internal error in the hook."""
 
 
 _epoch = jax.make_user_context(None)
@@ -73,14 +72,12 @@ def watching(
     epoch: object | None = None,
     runs: bool = False,
 ) -> Iterator[None]:
-    """Tell `watcher` of every kernel that any thread lowers meanwhile.
+    """Notify `watcher` of every kernel lowered in this context, in any thread.
 
     Args:
-      watcher: who is told.
-      epoch: programs that were jitted under an equal epoch are not traced again; a new one
-        unless given.
-      runs: whether the watcher is also told of every run of a program with kernels in it. Such
-        programs then go through jax's Python dispatch, some 50 microseconds a call.
+      epoch: programs jitted under an equal epoch are not traced again; defaults to a new one.
+      runs: whether to notify it of every run of a program with kernels too. Such programs then go
+        through jax's Python dispatch, which costs some 50 microseconds per call.
     """
     global _watchers
     areas = (patches.LOWERING, patches.LINES, *([patches.RUNS] if runs else []))
@@ -103,7 +100,7 @@ def _new_epoch() -> object:
 
 @contextlib.contextmanager
 def epoch(value: object) -> Iterator[None]:
-    """In every thread, use of jax's caches only what was jitted under an equal epoch."""
+    """In all threads, reuse only jax cache entries that were jitted under an equal epoch."""
     before = _epoch.get_global()
     _epoch.set_global(value)
     try:
@@ -113,7 +110,7 @@ def epoch(value: object) -> Iterator[None]:
 
 
 def without_caches() -> contextlib.AbstractContextManager[object]:
-    """In this thread, ignore jax's caches of what was jitted before."""
+    """Bypass jax's caches of earlier jitted functions in this thread."""
     return cast(contextlib.AbstractContextManager[object], _epoch(_new_epoch()))
 
 
@@ -130,10 +127,10 @@ def unwatched() -> Iterator[None]:
 
 @contextlib.contextmanager
 def stubbed() -> Iterator[None]:
-    """In this thread, report kernels without lowering them: their outputs are zeros.
+    """Report kernels in this thread without lowering them; their outputs are zeros.
 
-    For programs that are traced to see their kernels and never run: what jax cannot lower in one
-    kernel would hide those that come after it.
+    For programs that are traced only to find their kernels: a kernel that jax cannot lower would
+    hide those after it.
     """
     before, _local.stubbed = getattr(_local, "stubbed", False), True
     try:
@@ -168,13 +165,13 @@ def _report(problem: PallasDebugError) -> None:
 
 
 def reporting(entry: Any, name: str) -> Any:
-    """The entry of a Pallas primitive in jax's table of lowering rules."""
+    """Wrap the entry of a Pallas primitive in jax's table of lowering rules."""
     rule: Callable[..., Any] = entry.rule
 
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
         token = None
-        if not observe.is_lowering():  # else it was announced before its checks were put in
+        if not observe.is_lowering():  # else it was announced before its checks were inserted
             token = _announce(name, context, params)
         if getattr(_local, "stubbed", False):
             return mlir.lower_fun(_zeros(context.avals_out), multiple_results=True)(context, *nodes)
@@ -189,7 +186,7 @@ def reporting(entry: Any, name: str) -> Any:
 
 
 def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., Any]:
-    """The lowering rule with what its interpreter can take; jax's own if that goes wrong."""
+    """Lowering rule adapted to the interpret mode; falls back to jax's own if that fails."""
     with guarded("hook", "adapting a kernel to its interpret mode", _report):
         return interpret.lowering(rule, params)
     return functools.partial(rule, **params)
@@ -215,7 +212,7 @@ def _without_outer_line() -> Iterator[None]:
 
 
 def with_own_lines(trace: Callable[..., Any]) -> Callable[..., Any]:
-    """Let a kernel's equations carry the lines of the kernel.
+    """Keep the kernel's own source lines on its equations.
 
     When a function with a custom derivative is traced for its gradient, jax replays it under the
     traceback of the outer call and gives that one line to every equation inside.
@@ -235,15 +232,15 @@ _kernels_of: weakref.WeakKeyDictionary[Any, tuple[object, ...]] = weakref.WeakKe
 
 
 def following(call: Callable[..., Any]) -> Callable[..., Any]:
-    """Follow the runs of compiled programs: which were lowered with kernels in them.
+    """Track runs of compiled programs, and which kernels they were lowered with.
 
-    jax's dispatch in C++ forgets Python once it knows a program. A program with kernels is never
-    made known to it (`refusing`), so each of its calls passes through here.
+    jax's C++ dispatch bypasses Python once it knows a program. `refusing` keeps programs with
+    kernels out of it, so each of their calls passes through here.
     """
 
     @functools.wraps(call)
     def call_and_tell(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True  # by pytest: it is not the user's
+        __tracebackhide__ = True  # hidden by pytest, as it is not the user's code
         before = getattr(_local, "collected", None)
         collected: list[object] = []
         _local.collected = collected
@@ -253,7 +250,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             with guarded("hook", "noting which program ran", _report):
                 executable = result[1]
             if observe.is_active() and (collected or _has_kernels(executable)):
-                # So that what its checks say comes before it returns.
+                # Wait, so that the checks report before the call returns.
                 jax.block_until_ready(result[0])
         except Exception as error:
             for watcher in _watchers:
@@ -262,7 +259,7 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             raise
         finally:
             _local.collected = before
-            if collected:  # even of a program that failed: its kernels were lowered for it
+            if collected:  # even for a program that failed, as its kernels were lowered
                 _tell_ran(tuple(collected))
         with guarded("hook", "noting which kernels a program holds", _report):
             if executable is not None and collected:
@@ -279,7 +276,7 @@ def _has_kernels(executable: Any) -> bool:
 
 
 def refusing(fastpath: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a program with kernels from jax's dispatch in C++."""
+    """Keep programs with kernels out of jax's C++ dispatch."""
 
     @functools.wraps(fastpath)
     def fastpath_unless_kernels(executable: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Lowers a captured kernel for a TPU target, in this process and without libtpu."""
+"""Lowering of a captured kernel for a TPU target, in this process and without libtpu."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, SourceLine, Target
 
 _CALL_AT = re.compile(r"\bat (?P<file>\S+\.py):(?P<line>\d+)\b")
-"""How jax names the kernel in an error about no equation: `in pallas_call k at FILE:LINE`."""
+"""Kernel location in jax errors without an equation: `in pallas_call k at FILE:LINE`."""
 
 _LONGEST_NAME = 100
-"""libtpu names its dumps for the kernel, spells every byte that is not ASCII with three, and dies
-of a file name that is too long."""
+"""Maximum length of a kernel name. libtpu names its dumps after the kernel, encodes each non-ASCII
+byte as three characters, and crashes if the file name is too long."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A kernel as a module for a TPU.
+    """A kernel lowered to a TPU module.
 
     Attributes:
-      module: StableHLO bytecode, what the compiler is given.
+      module: StableHLO bytecode, as passed to the compiler.
       stablehlo: the same as text, with locations.
       mosaic: the kernel's own module as text, with locations, before any pass.
-      num_devices: that the module is partitioned for.
+      num_devices: number of devices that the module is partitioned for.
     """
 
     module: bytes
@@ -51,7 +51,7 @@ class Lowered:
 
 
 class LoweringFailed(Exception):
-    """jax refused to lower the kernel."""
+    """jax could not lower the kernel."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(failure.headline)
@@ -62,10 +62,10 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
     """Lower a kernel for a target.
 
     Args:
-      settings: names of jax's settings that are to be true meanwhile.
+      settings: names of jax settings to enable while lowering.
 
     Raises:
-      LoweringFailed: jax refuses; its failure has the message and the Python line.
+      LoweringFailed: jax failed; its failure has the message and the Python line.
     """
     start = time.perf_counter()
     sink: list[str] = []
@@ -94,7 +94,7 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
 
 @contextlib.contextmanager
 def with_settings(names: Iterable[str]) -> Iterator[None]:
-    """In this thread, these settings of jax's are true.
+    """Enable these jax settings in this thread.
 
     Raises:
       CannotRunError: the installed jax has no such setting.
@@ -109,7 +109,7 @@ def with_settings(names: Iterable[str]) -> Iterator[None]:
 
 
 def _traced(captured: Capture, target: Target) -> Any:
-    """The kernel alone as a traced program, under its mesh where it has one."""
+    """Trace the kernel on its own, under its mesh if it has one."""
     primitive = hook.PRIMITIVES[captured.kernel.primitive]
     params = {**captured.params, "interpret": False}
     params.pop("kernel_arg_transforms", None)  # present only under the GPU's interpreter
@@ -124,8 +124,8 @@ def _traced(captured: Capture, target: Target) -> Any:
         return jax.jit(kernel).trace(
             *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in captured.avals)
         )
-    # A kernel that talks to its neighbours has no meaning outside its mesh. Its operands are one
-    # device's share; every array here is as many of them, side by side along the first dimension.
+    # A kernel that communicates with its neighbours needs its mesh. Its operands are one device's
+    # shards; here each array stacks one shard per device along the first dimension.
     old = captured.mesh
     mesh = AbstractMesh(
         tuple(old.shape.values()),
@@ -171,10 +171,10 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def collecting_mosaic(sink: list[str]) -> Iterator[None]:
-    """Put the text of every Mosaic module that this thread lowers into `sink`.
+    """Append the text of every Mosaic module that this thread lowers to `sink`.
 
-    The module that goes into the custom call is serialised, and from jax 0.12 on its locations
-    are kept apart from it; here it is still whole.
+    The module in the custom call is serialised, and since jax 0.12 its locations are stored
+    separately; here it is still complete.
     """
     before, _local.sink = getattr(_local, "sink", None), sink
     try:
@@ -185,7 +185,7 @@ def collecting_mosaic(sink: list[str]) -> Iterator[None]:
 
 
 def collecting(lower_module: Callable[..., Any]) -> Callable[..., Any]:
-    """In place of jax's `lower_module_to_custom_call`."""
+    """Replacement for jax's `lower_module_to_custom_call`."""
 
     @functools.wraps(lower_module)
     def lower_and_collect(*args: Any, **kwargs: Any) -> Any:
@@ -198,7 +198,7 @@ def collecting(lower_module: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def failure_of(error: BaseException) -> Failure:
-    """What jax raised as it lowered, with the line of the equation that it was at."""
+    """Convert an error raised during lowering, with the line of the equation being lowered."""
     return Failure(
         stage="lowering",
         type=type(error).__name__,
@@ -208,10 +208,10 @@ def failure_of(error: BaseException) -> Failure:
 
 
 def _line(error: BaseException) -> SourceLine | None:
-    """The Python line of the equation that jax could not lower.
+    """Python line of the equation that jax could not lower.
 
-    jax does not always put it into the message, but the equation stands in the frames that the
-    exception came through: the innermost one is the culprit.
+    jax does not always include it in the message, but the equation is a local variable in the
+    frames of the traceback; the innermost one is the culprit.
     """
     frame = None
     traceback = error.__traceback__

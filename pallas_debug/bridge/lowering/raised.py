@@ -1,4 +1,4 @@
-"""An exception that jax or the user's code raised, as a `Failure` with the user's line."""
+"""Conversion of exceptions from jax or user code to a `Failure` with the user's line."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from pallas_debug.model import Failure, SourceLine
 _OF_THE_FUNCTION = re.compile(
     r"at (?P<file>\S+):(?P<line>\d+) (?P<what>captures constants|should return None)"
 )
-"""How jax names the kernel's function where something in it is wrong."""
+"""Location of the kernel function in jax errors about the function itself."""
 
 
 def failure(error: BaseException) -> Failure:
-    """What was raised while a function was traced, lowered or run.
+    """Convert an exception raised while a function was traced, lowered or run.
 
-    The line is that of the equation which jax was at where it was at one, else the innermost line
-    that is neither jax's nor ours. More is known of what was raised within `with_all_frames`.
+    The line is that of jax's current equation if there was one, else the innermost line outside jax
+    and this library. Exceptions raised within `with_all_frames` carry more information.
     """
     found = lower.failure_of(error)
     line = _misused(error, found.message) or found.source or _innermost(error)
@@ -41,20 +41,20 @@ def failure(error: BaseException) -> Failure:
 
 
 def with_all_frames() -> contextlib.AbstractContextManager[None]:
-    """Keep jax's own frames in what it raises, in the whole process."""
+    """Keep jax's own frames in its tracebacks, in the whole process."""
     return patches.installed(patches.FRAMES)
 
 
 def quietly() -> contextlib.AbstractContextManager[None]:
-    """Keep jax from logging each exception of a callback with its stack."""
+    """Keep jax from logging every callback exception with its stack."""
     return patches.installed(patches.QUIET)
 
 
 def _misused(error: BaseException, message: str) -> SourceLine | None:
-    """The line that is at fault where jax names the whole call, or the whole function.
+    """Line at fault where jax only names the whole call or function.
 
-    For a block or index map that does not fit, that of the `BlockSpec` that jax was at; for a
-    captured constant its first use; for a kernel that returns something, the return.
+    For an invalid block or index map, the line of the `BlockSpec` that jax was processing; for a
+    captured constant, its first use; for a kernel that returns a value, the return.
     """
     named = _OF_THE_FUNCTION.search(message)
     spec, function = None, None
@@ -93,7 +93,7 @@ def _use_of_a_constant(function: types.FunctionType) -> int | None:
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
-    except ValueError:  # empty: the function was defined before its value
+    except ValueError:  # empty: the function was defined before the variable was assigned
         return None
 
 

@@ -1,4 +1,4 @@
-"""Traces a function with abstract arguments, for the kernels in it; nothing is run."""
+"""Tracing of a function with abstract arguments to find its kernels, without running it."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _R = TypeVar("_R")
 
 
 def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
-    """An abstract array.
+    """Return an abstract array.
 
     Raises:
-      UsageError: jax knows no such dtype.
+      UsageError: unknown dtype.
     """
     try:
         return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype))
@@ -38,12 +38,11 @@ def lower_for_kernels(
 ) -> bool:
     """Trace and lower `function` for a TPU, so that the hook sees its kernels.
 
-    Arrays and `ShapeDtypeStruct`s among the arguments are traced, whatever else is passed as it
-    is: `dump(f, x, block=128)` needs no static arguments.
+    Arrays and `ShapeDtypeStruct`s among the arguments are traced, other arguments are passed
+    unchanged: `dump(f, x, block=128)` needs no static arguments.
 
     Returns:
-      Whether the code asked for its chip meanwhile, so that for another chip it may trace to
-      other kernels.
+      Whether the code queried its chip, so that it may trace to other kernels for another chip.
     """
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
@@ -63,12 +62,12 @@ def lower_for_kernels(
 
 
 def is_traced(args: Any) -> bool:
-    """Whether any argument is a tracer: the call stands within jit, vmap, grad or the like."""
+    """Whether any argument is a tracer, that is, the call is within jit, vmap, grad or the like."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))
 
 
 def block_until_ready(result: _R) -> _R:
-    """`result`, once all its arrays are computed."""
+    """Return `result` once all its arrays have been computed."""
     return cast(_R, jax.block_until_ready(result))
 
 

@@ -1,7 +1,7 @@
-"""Unparse kernels: from a jaxpr back to a Python program.
+"""Unparser for kernels: from a jaxpr back to a Python program.
 
-`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API; a
-primitive without one is bound by name.
+`program_of` writes a captured kernel as a module that needs only jax. It uses jax's public API and
+binds primitives that have none by name.
 
     vocabulary every name that a program may use
     values     numbers, dtypes, memory spaces and parameters
@@ -19,11 +19,11 @@ from pallas_debug.bridge.unparse import program
 from pallas_debug.bridge.unparse.values import CannotUnparse
 
 NO_PROGRAM = "# There is no program of this kernel: "
-"""First words of the file for a kernel that cannot be unparsed; the reason follows."""
+"""Start of the file for a kernel that cannot be unparsed; the reason follows."""
 
 
 def program_of(captured: Capture) -> str:
-    """Unparse a kernel as a module, or as a comment with the reason why it is impossible."""
+    """Unparse a kernel to a module, or to a comment with the reason why that is impossible."""
     try:
         return program.unparsed(captured)
     except CannotUnparse as error:

@@ -1,4 +1,4 @@
-"""Equations as lines: operators, functions of `lax`, and primitives bound by name."""
+"""Unparser for equations: operators, functions of `lax`, and primitives bound by name."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def write(
       consts, args: names of its variables.
 
     Returns:
-      A block that knows its variables, and its outputs.
+      A block that knows the names of its variables, and its outputs.
     """
     names = [*zip(jaxpr.constvars, consts, strict=True), *zip(jaxpr.invars, args, strict=True)]
     inner = block.beside(names, _live(jaxpr))
@@ -45,17 +45,17 @@ def write(
 
 
 def _live(jaxpr: Any) -> set[Any]:
-    """Variables that are read by an equation, or returned."""
+    """Variables that an equation reads, or that are returned."""
     read = [atom for eqn in jaxpr.eqns for atom in eqn.invars] + list(jaxpr.outvars)
     return {atom for atom in read if not isinstance(atom, jax_core.Literal)}
 
 
 def _checked(jaxpr: Any) -> dict[Any, Any]:
-    """Intermediate values of checks, which `checkify.check` computes again.
+    """Intermediate values of checks, which `checkify.check` recomputes.
 
     Returns:
-      Variables that only a check reads: for the bool that says whether it failed, the original
-      condition, not negated; None for values to omit.
+      Variables read only by a check, mapped to the original, non-negated condition for the bool
+      that indicates failure, and to None for values to omit.
     """
     makers = {var: eqn for eqn in jaxpr.eqns for var in eqn.outvars}
     of_checks = [eqn for eqn in jaxpr.eqns if eqn.primitive.name == "check"]
@@ -80,8 +80,8 @@ _OF_A_CHECK = ("not", "or", "select_n")
 def _choices(jaxpr: Any) -> dict[Any, Any]:
     """Numbers that only select a branch, and what each is computed from.
 
-    They are bools converted to numbers, and numbers clamped to the range of branches; `lax.cond`
-    and `lax.switch` compute them again.
+    They are bools converted to numbers, and numbers clamped to the number of branches; `lax.cond`
+    and `lax.switch` recompute them.
     """
     made = {}
     branches = {}
@@ -103,7 +103,7 @@ def _choices(jaxpr: Any) -> dict[Any, Any]:
 
 
 def _variable(atom: Any) -> Any:
-    """The variable; None for a literal, which is not hashable."""
+    """Return the variable; None for a literal, which is not hashable."""
     return None if isinstance(atom, jax_core.Literal) else atom
 
 
@@ -132,13 +132,13 @@ def _equation(block: Writer, eqn: Any) -> None:
 
 
 def _changes_nothing(eqn: Any) -> bool:
-    """Whether a conversion is to the dtype of its operand: it only removed a weak type."""
+    """Whether a conversion keeps the dtype of its operand, and only removed a weak type."""
     is_conversion = eqn.primitive is lax.convert_element_type_p
     return is_conversion and eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
 
 
 def _is_another(eqn: Any) -> bool:
-    """Whether a primitive of `lax` has the name of one of Pallas, which is meant here."""
+    """Whether this is a primitive of `lax` with the same name as the one of Pallas in the table."""
     return eqn.primitive is getattr(lax, f"{eqn.primitive.name}_p", None)
 
 
@@ -221,7 +221,7 @@ _OPERATORS = {
 
 
 def _is_plain(eqn: Any) -> bool:
-    """Whether Python's operator on jax's arrays results in exactly this equation."""
+    """Whether Python's operator on jax arrays produces exactly this equation."""
     kinds = {atom.aval.dtype for atom in eqn.invars}
     if len(kinds) != 1 or _given(eqn.params):
         return False

@@ -1,4 +1,4 @@
-"""Lines of a program, and the names in them."""
+"""Lines of a generated program, and the names in them."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _VALUE = re.compile(r"v\d+")
 
 
 class Page:
-    """A program that is being written.
+    """A program being written.
 
     Attributes:
-      lines: so far.
-      imports: modules that it needs in addition to the usual ones.
+      lines: lines so far.
+      imports: modules needed in addition to the usual ones.
       grid_axes: the grid dimension of each axis of `program_id`.
     """
 
@@ -48,7 +48,7 @@ class Page:
 
 
 class Writer:
-    """A jaxpr that is being written, at some depth of the page, with the names of its variables.
+    """Writer for a jaxpr at some depth of the page, with the names of its variables.
 
     Args:
       known: names, or whole expressions, by variable.
@@ -73,11 +73,11 @@ class Writer:
         self.page.lines.append(f"{indent}{text}  # {comment}" if comment else f"{indent}{text}")
 
     def deeper(self) -> Writer:
-        """An empty block for the body of a nested function."""
+        """Return an empty block for the body of a nested function."""
         return Writer(self.page, self.depth + 1)
 
     def beside(self, known: Iterable[tuple[Any, str]], live: Collection[Any]) -> Writer:
-        """A block for another jaxpr at the same depth."""
+        """Return a block for another jaxpr at the same depth."""
         return Writer(self.page, self.depth, known, live)
 
     def is_dropped(self, var: Any) -> bool:
@@ -91,17 +91,17 @@ class Writer:
         self._choices[var] = name
 
     def read(self, atom: Any, *, plain: bool = False) -> str:
-        """A variable's name, or a literal with its dtype, unless `plain`."""
+        """Return a variable's name, or a literal with its dtype unless `plain`."""
         if isinstance(atom, jax_core.Literal):
             return values.number(atom.val) if plain else values.constant(typed(atom))
         return self._known[atom]
 
     def index(self, atom: Any) -> str:
-        """An integer operand, as written in an index."""
+        """Write an integer operand as in an index."""
         return self.read(atom, plain=not self.page.enable_x64)
 
     def choice(self, atom: Any, *, of_two: bool) -> str:
-        """A branch number; a bool if there are `of_two`."""
+        """Write a branch number, or a bool if there are only two (`of_two`)."""
         if isinstance(atom, jax_core.Literal):
             return repr(bool(atom.val) if of_two else int(atom.val))
         if atom in self._choices:
@@ -109,7 +109,7 @@ class Writer:
         return f"{self.read(atom)} != 0" if of_two else self.read(atom)
 
     def assign(self, outvars: Sequence[Any], text: str) -> None:
-        """Write a line that assigns an expression to its results."""
+        """Write an assignment of an expression to its results."""
         if all(map(self.is_dropped, outvars)):
             self.line(text)
             return
@@ -117,7 +117,7 @@ class Writer:
         self.line(f"{', '.join(names)} = {text}", types(outvars))
 
     def assign_first(self, outvars: Sequence[Any], text: str) -> None:
-        """Like `assign`, for an expression that is a list of one."""
+        """Like `assign`, for an expression that is a list of one element."""
         if self.is_dropped(outvars[0]):
             self.line(text)
         else:
@@ -133,10 +133,10 @@ class Writer:
 
 
 def typed(literal: Any) -> Any:
-    """A literal's value with its own dtype; it may be a Python scalar."""
+    """Return a literal's value with its own dtype; the value may be a Python scalar."""
     return np.asarray(literal.val, literal.aval.dtype)
 
 
 def types(variables: Sequence[Any]) -> str:
-    """`f32[8,128], i32[]`"""
+    """Format types as `f32[8,128], i32[]`."""
     return ", ".join(v.aval.str_short(short_dtypes=True) for v in variables)

@@ -1,4 +1,4 @@
-"""A captured kernel as a program: its function, its blocks, its call."""
+"""Unparser for whole kernels: the function, its blocks, its call."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from jax.experimental.pallas import tpu as pltpu
 
 
 def unparsed(captured: Capture) -> str:
-    """Unparse the kernel as a module that needs only jax.
+    """Unparse the kernel to a module that needs only jax.
 
-    It defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the sizes of the mesh
+    The module defines `ARGUMENTS` (their types, one device's share of each), `AXES` (the mesh sizes
     by name, empty for one device), `ENABLE_X64` and `call`, which calls the kernel.
 
     Raises:
-      CannotUnparse: part of it has no text; the message names it.
+      CannotUnparse: part of it cannot be written as text; the message names it.
     """
     params = captured.params
     if captured.kernel.primitive != "pallas_call" or params.get("mesh") is not None:
@@ -92,7 +92,7 @@ def _argument_names(grid_mapping: Any, operands: Sequence[str]) -> Iterator[str]
 
 
 def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str]) -> str:
-    """Write a block; an index map that does not fit on a line becomes a function on the page."""
+    """Write a block; an index map that does not fit on one line becomes a function on the page."""
     if getattr(block, "transforms", ()):
         raise CannotUnparse(f"the block of {operand}, which is seen through a transform")
     space = getattr(block.transformed_block_aval, "memory_space", None)
@@ -108,7 +108,7 @@ def _block_spec(page: Page, block: Any, operand: str, prefetched: Sequence[str])
 
 
 def _is_whole(page: Page, block: Any) -> bool:
-    """Whether the block is the whole array at every grid point, the default."""
+    """Whether the block is the whole array at every grid point, which is the default."""
     sizes = [getattr(d, "block_size", None) for d in block.block_shape]
     jaxpr, _ = opened(block.index_map_jaxpr)
     return (

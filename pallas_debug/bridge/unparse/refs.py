@@ -1,4 +1,4 @@
-"""Refs: reads, writes and indices; DMAs and semaphores."""
+"""Unparser for refs: reads, writes and indices; DMAs and semaphores."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pallas_debug.bridge.unparse.page import Writer
 _AS_ARGUMENT = "({},)"
 
 _OF_THE_SENDER = ("insert_dummy_device", "is_wait_send")
-"""Parameters of a wait for the send, up to jax 0.11 and from then on."""
+"""Parameters that mark a wait for the send, up to jax 0.11 and since then."""
 
 
 def get(block: Writer, eqn: Any) -> None:
@@ -162,7 +162,7 @@ def _transform(block: Writer, transform: Any) -> str:
 
 
 def _indices(block: Writer, indexer: Any, *, colon: bool = True) -> str:
-    """Write indices, with a colon for slices if they are in brackets."""
+    """Write indices; slices may be written with a colon only in brackets."""
     sizes = zip(indexer.indices, indexer.shape, strict=True)
     return ", ".join(_one_index(block, index, size, colon) for index, size in sizes)
 

@@ -1,4 +1,4 @@
-"""Loops, branches and scopes: functions within the kernel, which close over its variables."""
+"""Unparser for loops, branches and scopes: nested functions that close over variables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pallas_debug.bridge.unparse import values
 from pallas_debug.bridge.unparse.page import Writer, types
 
 Write = Callable[[Writer, Any, Sequence[str], Sequence[str]], tuple[Writer, list[str]]]
-"""`equations.write`, which writes the inner jaxprs."""
+"""Type of `equations.write`, which writes the inner jaxprs."""
 
 
 def _cond(block: Writer, eqn: Any, write: Write) -> None:
@@ -37,7 +37,7 @@ def _cond(block: Writer, eqn: Any, write: Write) -> None:
 def _function(
     block: Writer, wanted: str, parameters: str, inner: Any, args: Sequence[str], write: Write
 ) -> str:
-    """Write a function that returns the outputs of a jaxpr; returns its name."""
+    """Write a function that returns the outputs of a jaxpr; return its name."""
     name = block.page.name(wanted)
     block.line(f"def {name}({parameters}):")
     body = block.deeper()
@@ -84,7 +84,7 @@ def _scan(block: Writer, eqn: Any, write: Write) -> None:
 
 
 def _is_counted(block: Writer, eqn: Any, num_consts: int, num_carry: int) -> bool:
-    """Whether it is a `fori_loop` with known bounds."""
+    """Whether a loop is a `fori_loop` with known bounds."""
     jaxpr, _ = rewrite.opened(eqn.params["jaxpr"])
     plain = len(eqn.outvars) == num_carry == len(eqn.invars) - num_consts
     if not plain or not num_carry or eqn.params["reverse"]:

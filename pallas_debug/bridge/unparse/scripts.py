@@ -1,6 +1,6 @@
-"""Lower a script that defines a kernel, in this process and without libtpu.
+"""Lowering of a script that defines a kernel, in this process and without libtpu.
 
-This executes the script: those with a dump's program are lowered only in a confined process, by
+This executes the script. Scripts with a dump's program are lowered only in a confined process, by
 `reproduce/worker.py`.
 """
 
@@ -17,13 +17,13 @@ from pallas_debug.bridge.lowering import hook, lower
 
 
 def lowered(script: str) -> bytes:
-    """Return the StableHLO bytecode of the function `lowered` of a script.
+    """Return the StableHLO bytecode of a script's function `lowered`.
 
     Args:
-      script: text of a module that has been vetted: it is executed.
+      script: text of a vetted module, which is executed.
 
     Raises:
-      LoweringFailed: the script raised anything.
+      LoweringFailed: the script raised any exception.
     """
     bytecode: bytes = mlir.module_to_bytecode(_run(script).compiler_ir("stablehlo"))
     return bytecode
@@ -39,7 +39,7 @@ def mosaic(script: str) -> str:
 
 def _run(script: str) -> Any:
     namespace: dict[str, Any] = {"__name__": "reproduced"}
-    # jax logs an error for a copy that is described and never started, as shrunk kernels may do.
+    # jax logs an error for a copy that is described but never started, as in some reduced kernels.
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

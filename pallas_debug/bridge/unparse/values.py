@@ -1,6 +1,6 @@
-"""Numbers, dtypes, memory spaces and parameters, as program text.
+"""Unparser for numbers, dtypes, memory spaces and parameters.
 
-Raises `CannotUnparse` for values without any.
+Raises `CannotUnparse` for values that have no text form.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge.unparse import vocabulary
 
 _PUBLIC: dict[str, types.ModuleType] = {"pl": pl, "pltpu": pltpu, "lax": lax, "jnp": jnp}
-"""Modules that a program imports, by their names in it."""
+"""Modules imported by a program, by their names in it."""
 
 _MAX_ELEMENTS = 64
-"""Maximum elements of an array that is written out."""
+"""Maximum elements of an array that is written inline."""
 
 
 class CannotUnparse(Exception):
-    """Part of a kernel has no program text; the message names it."""
+    """Part of a kernel cannot be written as program text; the message names it."""
 
 
 def number(value: Any) -> str:
-    """Write a scalar as a Python literal: its dtype follows from the other operand."""
+    """Write a scalar as a Python literal, whose dtype follows from the other operand."""
     plain = np.asarray(value).item()
     if isinstance(plain, float) and not math.isfinite(plain):
         return "jnp.nan" if math.isnan(plain) else ("jnp.inf" if plain > 0 else "-jnp.inf")
@@ -128,12 +128,12 @@ def parameter(value: Any) -> str:
 
 
 def record(value: Any, fields: Mapping[str, Any]) -> str:
-    """Write an object of one of jax's public classes, by its fields."""
+    """Write an object of one of jax's public classes with its fields."""
     return f"{_class_name(type(value))}({keywords(fields.items())})"
 
 
 def keywords(pairs: Iterable[tuple[str, Any]]) -> str:
-    """`axis=1, reverse=False`"""
+    """Write keyword arguments: `axis=1, reverse=False`."""
     return ", ".join(f"{name}={parameter(value)}" for name, value in pairs)
 
 
@@ -141,7 +141,7 @@ def _set_fields(value: Any) -> dict[str, Any]:
     fields = dataclasses.fields(value)
     try:
         plain = type(value)()
-    except TypeError:  # some have no default
+    except TypeError:  # some classes have no default
         plain = None
     found = {}
     for field in fields:

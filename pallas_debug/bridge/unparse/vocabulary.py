@@ -1,8 +1,8 @@
 """Every name of jax and numpy that a program may use. Text only: it imports nothing.
 
-Programs are written and read (`reproduce/grammar.py`) with this table; other names are neither
-written nor accepted. No entry takes a path, opens a file, calls back into Python with values, or
-holds a module.
+Both the unparser and the reader of programs (`reproduce/grammar.py`) use this table; other names
+are neither written nor accepted. No entry takes a path, opens a file, calls back into Python with
+values, or holds a module.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ IMPORTS: Mapping[str, tuple[str | None, str, str | None]] = {
     "pl": ("jax.experimental", "pallas", "pl"),
     "pltpu": ("jax.experimental.pallas", "tpu", "pltpu"),
 }
-"""By the bound name: `from` which module, which name, and `as` which name."""
+"""Imports by bound name: the module after `from`, the name, and the alias after `as`."""
 
 CHECKIFY = "jax.experimental.checkify"
 
@@ -120,7 +120,7 @@ RECORDS = frozenset(
         "pltpu.CompilerParams",
     )
 )
-"""Plain data classes, which take any field by name."""
+"""Plain data classes, which accept any field by name."""
 
 FLAGS_OF = {"pltpu.CompilerParams": "flags"}
 """Record fields that hold flags of libtpu, and are checked as such."""
@@ -155,7 +155,7 @@ CONSTANTS = frozenset(
         *(f"{module}.{space}" for module in ("pl", "pltpu") for space in _MEMORY_SPACES),
     )
 )
-"""Values that a program may name without calling them, as it may members of `ENUMS`."""
+"""Values that a program may name without calling them, besides members of `ENUMS`."""
 
 REF_METHODS = frozenset(("bitcast", "reshape", "transpose"))
 """Methods of a ref that change its view, besides indexing its `at`."""
@@ -166,7 +166,7 @@ COPY_METHODS: Mapping[str, frozenset[str]] = {
     "wait_send": frozenset(),
     "wait_recv": frozenset(),
 }
-"""Methods of a copy that was just described, and their keyword arguments."""
+"""Methods of a copy description, and their keyword arguments."""
 
 COPIES = frozenset(("pltpu.make_async_copy", "pltpu.make_async_remote_copy"))
 
@@ -219,7 +219,7 @@ _PRIVATE: Mapping[str, tuple[str, ...]] = {
     "jax._src.state.primitives": _words("broadcast_to with_memory_space_constraint"),
     "jax._src.random.threefry2x32": ("threefry2x32",),
 }
-"""Private modules of jax that define primitives without a public name, and these primitives."""
+"""Private modules of jax with primitives that lack a public name, and these primitives."""
 
 PRIMITIVES = frozenset(
     (
@@ -227,7 +227,7 @@ PRIMITIVES = frozenset(
         *(f"{module}.{name}_p" for module, names in _PRIVATE.items() for name in names),
     )
 )
-"""Primitives that are bound by name. They compute, and hold no function."""
+"""Primitives that may be bound by name. They compute, and hold no function."""
 
 MODULES = frozenset((*_PRIVATE, CHECKIFY))
 """Modules that a program may import besides `IMPORTS`, by full name."""

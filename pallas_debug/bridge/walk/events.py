@@ -1,7 +1,7 @@
 """Effects of a kernel, as `walker` records them: plain data, without jax's objects.
 
 Arrays of an event broadcast against each other. Their last dimensions are those of the grid;
-leading ones are iterations of loops that were walked as a whole, the innermost first.
+leading ones are iterations of loops that were walked as a whole, innermost first.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class KernelRef:
       kind: `scalar_prefetch`, `input`, `output`, `scratch`, or `scoped` of a `run_scoped`.
       position: among the kernel's refs; None for a scoped one.
       space: its memory space, `default` if Pallas chooses.
-      number: tells apart what carries one name: a scope that is entered again makes a new buffer.
+      number: unique, unlike the name: a scope that is entered again creates a new buffer.
     """
 
     name: str
@@ -74,8 +74,8 @@ class View:
     """A ref, or a part of it.
 
     Attributes:
-      levels: dimensions for each of a chain of `at[...]`; empty for the whole ref.
-      is_plain: indices only; false if its shape or dtype was changed.
+      levels: dimensions of each `at[...]` in a chain; empty for the whole ref.
+      is_plain: whether it only has indices, and no change of shape or dtype.
     """
 
     buffer: KernelRef
@@ -117,7 +117,7 @@ class Origin:
       event: number of the read.
       axes: for each dimension of the value, the dimension of the buffer, or None.
       added: whether something was added to it since.
-      dtype: of that addition.
+      dtype: dtype of that addition.
     """
 
     event: int
@@ -133,18 +133,18 @@ class Event:
     Attributes:
       what: `read`, `write`, `dma_start`, `dma_wait`, `signal`, `wait`, `hint`, `check`, `reduce` or
         `escape` (a ref is passed to something unknown).
-      number: in program order.
+      number: position in program order.
       where: the grid points at which it happens.
-      certain: it happens there for sure; else it is under an unknown condition.
-      ordered: one event per execution; else one for a whole loop.
+      certain: whether it surely happens there, rather than under an unknown condition.
+      ordered: one event per execution, rather than one for a whole loop.
       view: what is read, written, copied to, signalled or waited for.
       other: source of a copy.
-      semaphore: of a copy.
+      semaphore: semaphore of a copy.
       amount: bytes of a copy, or the change of a semaphore; None if unknown.
-      value: of a hint; of a check, whether it fails.
-      divisor: of a hint.
-      remote: another device takes part.
-      origins: of the written value, or of one that is reduced over `axes`.
+      value: value of a hint; for a check, whether it fails.
+      divisor: divisor of a hint.
+      remote: whether another device takes part.
+      origins: origins of the written value, or of one that is reduced over `axes`.
       loops: iterations of unrolled loops, outermost first.
     """
 
@@ -172,7 +172,7 @@ class Walked:
     """All events of a kernel.
 
     Attributes:
-      incomplete: sentence with the reason why there may be more; None if there are none.
+      incomplete: reason why events may be missing, as a sentence; None if all are there.
     """
 
     events: tuple[Event, ...]

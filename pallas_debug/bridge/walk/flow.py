@@ -1,7 +1,7 @@
 """Dataflow from reads to vectors, and the mapping of their dimensions.
 
-Only operations that surely preserve the values of a read are followed. `select_n` ends the flow, as
-it may be a mask. So does any operation not listed here.
+Only operations that surely preserve the values of a read are followed. The flow ends at `select_n`,
+which may be a mask, and at any operation not listed here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def outputs(eqn: Any, inputs: Sequence[Origins]) -> Origins:
 
 
 def reduced(eqn: Any, inputs: Sequence[Origins]) -> list[tuple[Origins, tuple[int, ...]]]:
-    """Operands of a reduction: their origins, and the dimensions that are reduced."""
+    """Operands of a reduction: their origins and the reduced dimensions."""
     name = eqn.primitive.name
     if name in REDUCTIONS:
         return [(inputs[0], tuple(eqn.params["axes"]))]
@@ -72,7 +72,7 @@ def _elementwise(eqn: Any, inputs: Sequence[Origins]) -> Origins:
 
 
 def _mapped(origins: Origins, sources: Sequence[int | None]) -> Origins:
-    """Map origins to new dimensions, each of which was an old one, or None."""
+    """Map origins to new dimensions, given the old dimension of each, or None."""
     return frozenset(
         replace(o, axes=tuple(None if i is None else o.axes[i] for i in sources)) for o in origins
     )

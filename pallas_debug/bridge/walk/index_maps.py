@@ -1,7 +1,4 @@
-"""Grid and blocks of a captured kernel, and the results of its index maps.
-
-The rest of the project gets plain data and numpy arrays from here, not jax's objects.
-"""
+"""Grid, blocks and index map results of a captured kernel, as plain data and numpy arrays."""
 
 from __future__ import annotations
 
@@ -26,10 +23,10 @@ class BlockDim:
     """One dimension of a block.
 
     Attributes:
-      kind: `blocked`, `squeezed`, `element`, or another of jax's, in lower case.
-      size: elements of a block; 1 if squeezed.
+      kind: `blocked`, `squeezed`, `element`, or another of jax's kinds, in lower case.
+      size: block size in elements; 1 if squeezed.
       bound: size of the array.
-      padding: elements by which an `element` index may lie outside, before and after.
+      padding: number of elements by which an `element` index may lie outside, before and after.
     """
 
     kind: str
@@ -53,14 +50,14 @@ class Block:
     """An operand with blocks.
 
     Attributes:
-      name: of the kernel function's parameter.
-      position: among the operands with blocks.
+      name: name of the kernel function's parameter.
+      position: position among the operands with blocks.
       source: line of the index map; None for jax's own.
-      buffers: number requested by the kernel; None if left to Pallas.
+      buffers: number of buffers requested by the kernel; None if left to Pallas.
       revisits: whether the kernel declares that an output block may be revisited.
-      index_dtypes: of the results of the index map.
-      is_whole: the block is the whole array.
-      bits: of one element in memory.
+      index_dtypes: dtypes of the results of the index map.
+      is_whole: whether the block is the whole array.
+      bits: size of one element in memory.
     """
 
     name: str
@@ -94,8 +91,6 @@ class Table:
 
 @dataclass(frozen=True, kw_only=True)
 class ScratchBuffer:
-    """A scratch buffer."""
-
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -108,10 +103,10 @@ class Grid:
     """Grid of a captured kernel, with its operands.
 
     Attributes:
-      sizes: of all dimensions, including those added by `vmap`.
-      batch: positions of those added by `vmap`.
+      sizes: sizes of all dimensions, including those added by `vmap`.
+      batch: positions of the dimensions added by `vmap`.
       parallel: for each dimension, whether its grid points are unordered.
-      aliased: positions among the outputs of those that start with an input's values.
+      aliased: positions of outputs that start with an input's values.
     """
 
     sizes: tuple[int, ...]
@@ -138,7 +133,7 @@ _GPU = ("mosaic_gpu", "triton")
 
 
 class NotReadable(Exception):
-    """A kernel whose grid cannot be analysed statically; the message is the reason."""
+    """The grid cannot be analysed statically; the message is the reason."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,7 +144,7 @@ class Indices:
       dims: for each dimension of the block, an array that broadcasts against the grid; None if
         unknown.
       reason: why it is unknown, as the end of a sentence.
-      reads: of scalar prefetch, by the index map.
+      reads: reads of scalar prefetch by the index map.
     """
 
     dims: tuple[np.ndarray, ...] | None
@@ -161,8 +156,8 @@ def grid(captured: Capture) -> Grid:
     """Describe the grid of a captured kernel.
 
     Raises:
-      NotReadable: it is a kernel over a mesh or for a GPU, or the size of its grid is known only at
-        run time.
+      NotReadable: it is a kernel over a mesh or for a GPU, or its grid size is known only at run
+        time.
     """
     params = captured.params
     if "grid_mapping" not in params:
@@ -206,8 +201,7 @@ def grid(captured: Capture) -> Grid:
 
 
 def program_ids(sizes: Sequence[int]) -> list[np.ndarray]:
-    """Program ids: for each grid dimension, an array that is larger than 1 along that dimension
-    only."""
+    """Program ids: one array per grid dimension, with size 1 along all other dimensions."""
     return [
         np.arange(size, dtype=np.int32).reshape([-1 if i == d else 1 for i in range(len(sizes))])
         for d, size in enumerate(sizes)
@@ -220,9 +214,9 @@ def indices(
     """Evaluate the index map of an operand over the whole grid.
 
     Args:
-      position: of the operand among those with blocks.
+      position: position of the operand among those with blocks.
       tables: known scalar prefetch values, by position.
-      deadline: of `time.monotonic`.
+      deadline: `time.monotonic` value at which to stop.
     """
     mapping = captured.params["grid_mapping"]
     block = mapping.block_mappings[position]
@@ -319,7 +313,7 @@ def _block(name: str, position: int, block: Any, num_inputs: int) -> Block:
         dtype=str(block.array_aval.dtype),
         space=_space(block.transformed_block_aval),
         dims=tuple(map(_dim, block.block_shape, block.array_aval.shape)),
-        # Without a user's index map jax uses its own.
+        # Without a user's index map jax generates one.
         source=None if source is None or source.function == "default_index_map" else source,
         buffers=getattr(mode, "buffer_count", None),
         revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
@@ -343,7 +337,7 @@ def _dim(entry: Any, bound: Any) -> BlockDim:
 
 
 def _parallel(params: Mapping[str, Any]) -> tuple[bool, ...]:
-    """For each grid dimension; `vmap` adds its own in front of the kernel's."""
+    """Parallelism of each grid dimension; those added by `vmap` come first."""
     given = getattr(params.get("compiler_params"), "dimension_semantics", None) or ()
     said = [str(getattr(s, "value", s)).lower().rpartition(".")[2] for s in given]
     missing = len(params["grid_mapping"].grid) - len(said)
@@ -361,7 +355,7 @@ def _space(aval: Any) -> str:
 
 
 def _bits(dtype: Any) -> int:
-    """Bits of one element in memory: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
+    """Size of one element in memory: 32 for a bool, 0 for a semaphore, which takes no VMEM."""
     if str(dtype) == "bool":
         return 32
     try:

@@ -134,7 +134,7 @@ def _counted_while(
     number = 64
     while number <= MAX_ITERATIONS:
         steps = _leading(np.arange(number, dtype=np.int64), place)
-        # Its reads are uncertain: it may see iterations that do not exist.
+        # Its reads are uncertain: this may include iterations that do not exist.
         maybe = replace(place, certain=False)
         more = goes_on(_counters(inner, n_consts, carry, steps), maybe)
         if not isinstance(more, np.ndarray) or more.ndim < steps.ndim:

@@ -19,16 +19,16 @@ def is_pallas(module: str) -> bool:
 
 
 def missing(module: str, name: str) -> str | None:
-    """jax's message on a name that a module of Pallas does not have.
+    """Return jax's message about a name that a Pallas module lacks.
 
-    None if it has the name, or if the module does not exist in this jax.
+    None if the name exists, or if the module does not exist in this jax.
     """
     found = _module(module)
     if found is None or _is_module(f"{module}.{name}"):
         return None
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a deprecated name exists
+            warnings.simplefilter("ignore")  # a deprecated name still exists
             getattr(found, name)
     except AttributeError as error:
         return str(error)
@@ -36,9 +36,9 @@ def missing(module: str, name: str) -> str | None:
 
 
 def replacement(module: str, name: str) -> str | None:
-    """Current name of a removed name of Pallas, as written in code; None if unknown.
+    """Return the current name of a removed Pallas name, as written in code; None if unknown.
 
-    Verified to exist: in the same module without the `TPU` prefix, or in another one.
+    Verified to exist: in the same module without the `TPU` prefix, or in another module.
     """
     short = name.removeprefix("TPU")
     places = [(module, short), *((other, name) for other in _ALIASES if other != module)]
@@ -53,10 +53,10 @@ def _has(module: str, name: str) -> bool:
 
 
 def _is_module(name: str) -> bool:
-    """Whether there is such a module; it need not have been imported, nor be importable here."""
+    """Whether a module exists, whether or not it is imported or importable here."""
     try:
         return importlib.util.find_spec(name) is not None
-    except ModuleNotFoundError:  # the part before the last dot is no package
+    except ModuleNotFoundError:  # the part before the last dot is not a package
         return False
 
 

@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 MAX_ELEMENTS = 1 << 25
-"""Maximum elements of one value: those that depend on more grid points are not computed."""
+"""Maximum elements of one value; larger values are not computed."""
 
 
 def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
     """Compute the only output of a scalar equation; None without a rule, or if it is too large.
 
-    Overflows like XLA: call it within `np.errstate(all="ignore")`.
+    Overflows as in XLA: call it within `np.errstate(all="ignore")`.
     """
     rule = _RULES.get(eqn.primitive.name)
     if rule is None or len(eqn.outvars) != 1:
@@ -32,7 +32,7 @@ def compute(eqn: Any, inputs: Sequence[np.ndarray]) -> np.ndarray | None:
 
 
 def is_number(aval: Any) -> bool:
-    """Whether numpy has this dtype: not jax's own (keys, semaphores), nor small floats."""
+    """Whether numpy has this dtype, unlike jax's own (keys, semaphores) and small floats."""
     dtype = getattr(aval, "dtype", None)
     return isinstance(dtype, np.dtype) and dtype.kind in "biuf"
 

@@ -1,4 +1,4 @@
-"""Operations of a kernel one by one, with the properties that jax's TPU lowering depends on."""
+"""Operations of a kernel, with the properties that jax's TPU lowering depends on."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from pallas_debug.bridge.walk import flow
 from pallas_debug.model import SourceLine
 
 ANYTHING = 0
-"""Multiple of anything: for a value of which nothing is known."""
+"""Divisor of a value of which nothing is known: it may be a multiple of anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +45,18 @@ class Typed:
 
 @dataclass(frozen=True, kw_only=True)
 class Equation:
-    """An equation.
+    """An operation of a kernel.
 
     Attributes:
       has_rule: whether jax's TPU lowering has a rule for it.
-      stacked: outputs that a loop stacks, one per iteration.
-      is_debug: of a check: it is a `debug_check`.
-      lane_start: of an access to a ref of at least two dimensions with a sliced last one: a number
-        that the start is provably a multiple of; None for other operations.
-      lane_size: of that slice.
+      stacked: number of outputs that a loop stacks, one per iteration.
+      is_debug: whether a check is a `debug_check`.
+      lane_start: known divisor of the start of the last dimension's slice, for accesses to refs of
+        at least two dimensions; None for other operations.
+      lane_size: size of that slice.
       ref: name of the accessed ref.
       float_index: dtype of a float used as an index; empty if there is none.
-      turns_lanes: a vector of bools along the lanes becomes a column.
+      turns_lanes: whether a vector of bools along the lanes becomes a column.
     """
 
     name: str
@@ -74,7 +74,7 @@ class Equation:
 
 
 def operations(captured: Capture) -> Iterator[Equation]:
-    """Every operation of a kernel, in program order, including loops and branches."""
+    """Yield every operation of a kernel in program order, including loops and branches."""
     jaxpr = captured.params["jaxpr"]
     names = list(jaxpr.debug_info.arg_names or ())
     names += [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
@@ -109,7 +109,7 @@ def _inside(
 
 
 def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
-    """Inner jaxprs, with the equation's operand for each of their inputs; None for new values."""
+    """Inner jaxprs, each with the outer operand of each input; None for new values."""
     params = eqn.params
     if eqn.primitive is conditionals.cond_p:
         for branch in params["branches"]:
@@ -133,7 +133,7 @@ def _jaxprs(eqn: Any) -> Iterator[tuple[Any, list[tuple[Any, Any]]]]:
 
 
 def _partly(inner: Any, atoms: Sequence[Any], n_consts: int) -> list[tuple[Any, Any]]:
-    """Inputs of a loop's body; of the carried values, only refs are those from outside."""
+    """Pair the inputs of a loop body with outer operands; None for carried values except refs."""
     return [
         (variable, atom if i < n_consts or _is_ref(atom) else None)
         for i, (variable, atom) in enumerate(zip(inner.invars, atoms, strict=False))
@@ -193,10 +193,10 @@ _COPIES = (tpu_primitives.dma_start_p, tpu_primitives.dma_wait_p)
 
 
 def _float_index(eqn: Any) -> str:
-    """The dtype of an index that is a float.
+    """Dtype of a float used as an index; empty if there is none.
 
     Operands of an access after the ref and the stored value are indices; operands of a copy are
-    refs, indices and a device's number.
+    refs, indices and a device number.
     """
     first = 0 if eqn.primitive in _COPIES else _FIRST_INDEX.get(eqn.primitive)
     for atom in () if first is None else eqn.invars[first:]:
@@ -211,10 +211,10 @@ _BOOLEAN = {"and", "or", "xor", "not", "eq", "ne", "lt", "le", "gt", "ge"}
 
 
 def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether the result surely is one row of lanes, as it was loaded.
+    """Whether the result surely is one row of lanes, as loaded.
 
     The result of a reduction or index along another dimension may lie along the sublanes, where it
-    is a column already.
+    already is a column.
     """
     if len(eqn.outvars) != 1:
         return False
@@ -236,8 +236,8 @@ def _lies_along_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 
 def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
-    """Whether a row of bools becomes a column: of two known releases of libtpu one rejects it, and
-    the other crashes. Numbers are unproblematic."""
+    """Whether a row of bools becomes a column. One of two known releases of libtpu rejects it, and
+    the other crashes. Numbers are fine."""
     if eqn.primitive.name not in ("broadcast_in_dim", "reshape"):
         return False
     given, made = eqn.invars[0], eqn.outvars[0].aval
@@ -252,7 +252,7 @@ def _turns_lanes(eqn: Any, lanes: set[Any]) -> bool:
 
 
 def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int]:
-    """A number that divides the start of the last dimension's slice, and the slice's size."""
+    """Known divisor of the start of the last dimension's slice, and the slice's size."""
     first = _FIRST_INDEX.get(eqn.primitive)
     if first is None:
         return None, 0
@@ -269,7 +269,7 @@ def _lane_slice(eqn: Any, multiples: Mapping[Any, int]) -> tuple[int | None, int
 
 
 def _multiple(atom: Any, multiples: Mapping[Any, int]) -> int:
-    """A number that a scalar is a multiple of."""
+    """Known divisor of a scalar."""
     if isinstance(atom, jax_core.Literal):
         return abs(int(atom.val)) if _is_integer(atom.aval) else ANYTHING
     return multiples.get(atom, ANYTHING)
@@ -280,9 +280,9 @@ def _is_integer(aval: Any) -> bool:
 
 
 def _proven(eqn: Any, multiples: Mapping[Any, int]) -> int:
-    """A number that a scalar is provably a multiple of, by products, sums and hints.
+    """Divisor of a scalar that follows from products, sums and hints.
 
-    For other operations, the compiler may know more than this does.
+    For other operations, the compiler may know more than this.
     """
     if not eqn.outvars or not _is_integer(eqn.outvars[0].aval):
         return ANYTHING

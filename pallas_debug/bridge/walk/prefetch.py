@@ -1,9 +1,9 @@
 """Scalar prefetch values that a program passes to its kernels, if its arguments determine them.
 
-The program is traced, and those of its equations are computed, on the CPU, that lead from arguments
-and constants to a kernel's tables. Nothing is guessed: a table is unknown if it depends on an
-argument without values, on a kernel, or on a sum of floats, which another chip may round
-differently. So is that of a call that may not happen: in a branch, or in a loop of unknown length.
+The program is traced, and the equations that lead from arguments and constants to a kernel's tables
+are evaluated on the CPU. Nothing is guessed: a table is unknown if it depends on an argument
+without values, on a kernel, or on a sum of floats, which another chip may round differently; also
+if its call may not happen, in a branch or in a loop of unknown length.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pallas_debug.bridge.lowering import hook
 from pallas_debug.model import Target
 
 Tables = tuple[np.ndarray | None, ...]
-"""Scalar prefetch of one call of a kernel, per operand; None if unknown."""
+"""Scalar prefetch of one kernel call, per operand; None if unknown."""
 
 MAX_EQUATIONS = 2_000
-"""Maximum equations to compute for one program."""
+"""Maximum number of equations to evaluate for one program."""
 
 MAX_ELEMENTS = 1 << 22
 """Maximum elements of an equation's operands and results: tables are small."""
 
 MAX_ITERATIONS = 1 << 12
-"""Maximum iterations of a loop that is computed."""
+"""Maximum iterations of a loop to evaluate."""
 
 _EXACT = frozenset(
     {
@@ -46,7 +46,7 @@ _EXACT = frozenset(
         *("rev", "pad", "split", "copy", "convert_element_type", "stop_gradient"),
     }
 )
-"""Primitives with the same result for floats on every chip; for integers and bools all have."""
+"""Primitives that are exact for floats on every chip; for integers and bools all are."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,7 +72,7 @@ _Values = Sequence[_Known | None]
 def tables(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
 ) -> dict[str, list[Tables]]:
-    """The tables of each call of each kernel with scalar prefetch, by the kernel's digest."""
+    """Tables of each call of each kernel with scalar prefetch, by the kernel's digest."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = [
         i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
@@ -95,7 +95,7 @@ def tables(
 
 
 def _dtype(leaf: Any) -> Any:
-    """The dtype that jax uses: without x64 it makes int32 of int64, and from 0.12 on it warns."""
+    """Dtype as used by jax: without x64, int64 becomes int32, and since 0.12 with a warning."""
     is_plain = isinstance(leaf.dtype, np.dtype)
     return jax.dtypes.canonicalize_dtype(leaf.dtype) if is_plain else leaf.dtype
 
@@ -104,11 +104,11 @@ class _Program:
     """Walks a program's jaxpr for its kernels and the equations that lead to their tables."""
 
     def __init__(self) -> None:
-        self._steps: list[_Step] = []  # in an order in which they can be computed
+        self._steps: list[_Step] = []  # in evaluation order
         self._calls: list[tuple[str, list[_Known | None]]] = []
 
     def walk(self, jaxpr: Any, consts: _Values, args: _Values) -> list[_Known | None]:
-        """Walk a jaxpr; returns its outputs."""
+        """Walk a jaxpr; return its outputs."""
         known: dict[Any, _Known | None] = {}
         known.update(zip(jaxpr.constvars, consts, strict=True))
         known.update(zip(jaxpr.invars, args, strict=True))
@@ -116,7 +116,7 @@ class _Program:
         def read(atom: Any) -> _Known | None:
             if not isinstance(atom, jax_core.Literal):
                 return known.get(atom)
-            dtype = getattr(atom.aval, "dtype", None)  # a Python scalar would get another
+            dtype = getattr(atom.aval, "dtype", None)  # atom.val may be a Python scalar
             return _Known(np.asarray(atom.val, dtype)) if isinstance(dtype, np.dtype) else None
 
         for eqn in jaxpr.eqns:

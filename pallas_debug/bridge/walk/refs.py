@@ -28,7 +28,7 @@ _ACCESSES = {
     pallas_primitives.load_p: ("read", None),
     pallas_primitives.swap_p: ("write", None),
 }
-"""Kind of each access, and the input with which its index begins."""
+"""Kind of each access, and the position of its first index among the inputs."""
 
 
 def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> Sequence[Value]:
@@ -66,7 +66,7 @@ def _access(walker: Walker, eqn: Any, inputs: list[Value], place: WalkState) -> 
 
 
 def _entry(walker: Walker, buffer: KernelRef, view: View) -> np.ndarray | None:
-    """An element of a known table; the nearest one for an index outside."""
+    """Return an element of a known table; an index out of range is clipped."""
     table = walker.tables.get(-1 if buffer.position is None else buffer.position)
     if table is None or buffer.position in walker.stale or len(view.levels) > 1:
         return None
@@ -173,7 +173,7 @@ def _copied(
         amount=_bytes(view),
         remote=device is not None or other is not None,
     )
-    if other is not None:  # the sender's semaphore; its counts are not tracked
+    if other is not None:  # the sender's semaphore, whose counts are not tracked
         walker.tell(what, eqn, place, semaphore=_view(walker, other), remote=True)
 
 
@@ -197,7 +197,7 @@ def _counted(
     device: Any, core: Any,
 ) -> None:  # fmt: skip
     if not isinstance(ref, KernelRef):
-        return  # a barrier's, which other devices signal
+        return  # a barrier semaphore, which other devices signal
     walker.tell(
         what,
         eqn,

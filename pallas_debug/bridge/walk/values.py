@@ -1,4 +1,4 @@
-"""Values in the walk over a jaxpr, and the position of the walk."""
+"""Values in the walk over a jaxpr, and the state of the walk."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pallas_debug.bridge.walk.events import KernelRef, Origin
 
 
 class Exhausted(Exception):
-    """The walk would take too long; the message names what was too much."""
+    """The walk would take too long; the message names the limit that was exceeded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Data:
-    """An unknown value, and the reads that it comes from."""
+    """An unknown value, and the reads that it was computed from."""
 
     origins: frozenset[Origin] = frozenset()
 
@@ -24,7 +24,7 @@ class Data:
 UNKNOWN = Data()
 
 Value = np.ndarray | Data | KernelRef
-"""A known scalar, over the grid; an unknown one, or a vector; a ref."""
+"""A known scalar over the grid, an unknown scalar or vector, or a ref."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +33,8 @@ class WalkState:
 
     Attributes:
       where: grid points, with leading dimensions for loops walked as a whole.
-      certain: no condition around it is unknown.
-      ordered: it is walked once per iteration of the loops around it.
+      certain: whether all enclosing conditions are known.
+      ordered: whether it is walked once per iteration of the enclosing loops.
       loops: iterations of unrolled loops, outermost first.
       calls: enclosing call equations, outermost first.
     """

@@ -1,4 +1,4 @@
-"""Walk a kernel's jaxpr at all grid points at once, and record its effects.
+"""Walker over a kernel's jaxpr, at all grid points at once, that records its effects.
 
 Nothing runs. Values that depend only on program ids, loop counters, literals and known scalar
 prefetch are computed in numpy (`numbers.py`); all others are unknown, and events that depend on
@@ -22,7 +22,7 @@ from pallas_debug.bridge.walk.events import Event, KernelRef, View
 from pallas_debug.bridge.walk.values import UNKNOWN, Data, Exhausted, Value, WalkState
 
 MAX_EQUATIONS = 10_000
-"""Maximum equations to walk, with each iteration of unrolled loops."""
+"""Maximum number of equations to walk, counting each iteration of unrolled loops."""
 
 _RULES = {**refs.RULES, **loops.RULES}
 
@@ -33,11 +33,11 @@ class Walker:
 
     Attributes:
       ids: program ids, one for each dimension of the grid in the kernel's source.
-      sizes: of those dimensions.
+      sizes: sizes of those dimensions.
       tables: scalar prefetch by the position of its ref.
-      unrolls: whether every loop is unrolled, for the value that comes out of it.
-      deadline: of `time.monotonic`, after which the walk ends.
-      events: so far.
+      unrolls: unroll every loop, to obtain its result.
+      deadline: `time.monotonic` value at which the walk ends.
+      events: events recorded so far.
       stale: positions of refs that were written to.
       plain_stores: `id`s of equations that store and do not use the previous value.
     """
@@ -58,7 +58,7 @@ class Walker:
     _literals: dict[int, Value] = field(default_factory=dict)
 
     def run(self, jaxpr: Any, args: Sequence[Value]) -> list[Value]:
-        """Walk a jaxpr from its start; returns its outputs.
+        """Walk a jaxpr from its start; return its outputs.
 
         Raises:
           Exhausted: it would take too long.
@@ -84,7 +84,7 @@ class Walker:
     def inner(
         self, jaxpr: Any, consts: Sequence[Value], args: Sequence[Value], place: WalkState
     ) -> list[Value]:
-        """Walk an inner jaxpr; returns its outputs."""
+        """Walk an inner jaxpr; return its outputs."""
         if id(jaxpr) not in self._seen:
             self._seen.add(id(jaxpr))
             self.plain_stores |= refs.plain_stores(jaxpr)
@@ -161,7 +161,7 @@ class Walker:
                 )
 
     def tell(self, what: str, eqn: Any, place: WalkState, **details: Any) -> int:
-        """Record an event; returns its number."""
+        """Record an event; return its number."""
         number = len(self.events)
         self.events.append(
             Event(
