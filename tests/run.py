@@ -1,7 +1,7 @@
 """The suite: static checks, then the tests on the Python at hand and on a second one.
 
-`make test` runs every test that is not marked `slow`, and one quarter of those that are: a quarter
-that changes with every commit, and another one on the second Python. The second Python is the
+`make test` runs every test that is not marked `slow`, one quarter of those that are, and of those
+marked `large` one sixteenth: others after each commit, and others on the second Python. The second Python is the
 newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
 the project supports; it is installed while the first one is used, and of the folders that depend
 little on Python and jax it runs a quarter.
@@ -31,7 +31,7 @@ SECOND_VENV = ROOT / ".venv-newest"
 PACKAGES = ("pallas_debug", "kernels", "pytest_plugin")
 OLDEST = (3, 11)
 NEWEST_JAX_NEEDS = (3, 12)
-QUARTERS = 4
+QUARTERS, PARTS = 4, 16
 
 SAMPLED = (
     "cli",
@@ -96,9 +96,8 @@ def main(arguments: list[str]) -> int:
         second = second_python()
         # Beside the first environment, the static checks and the first run, as far as it takes.
         installed = executor.submit(install, second) if second else None
-        if subprocess.run(
-            ["make", "--silent", VENV / ".installed"], cwd=ROOT, check=False
-        ).returncode:
+        mark = VENV.relative_to(ROOT) / ".installed"  # as the Makefile names it
+        if subprocess.run(["make", "--silent", mark], cwd=ROOT, check=False).returncode:
             return 1
         ready = time.monotonic() - start
         check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
@@ -118,8 +117,12 @@ def main(arguments: list[str]) -> int:
     if missing:
         print(missing)
     if not is_all:
-        ran = f"quarters {first[-1]} and {other[1]}" if len(runs) > 1 else f"quarter {first[-1]}"
-        print(f"slow tests: {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them.")
+        turns = [int(first[-1]), int(other[1])][: len(runs)]
+        ran = " and ".join(str(turn % QUARTERS) for turn in turns)
+        print(
+            f"slow tests: quarter {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them."
+        )
+        print(f"largest shapes: part {' and '.join(map(str, turns))} of 0 to {PARTS - 1}.")
         if len(runs) > 1:
             print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
     print(f"in all: {time.monotonic() - start:.0f} s")
@@ -146,7 +149,7 @@ def is_path(argument: str) -> bool:
 
 
 def quarter(offset: int) -> list[str]:
-    """Arguments that choose a quarter of the slow tests: another one after every commit."""
+    """Arguments that choose a quarter of the slow tests: a different one after each commit."""
     counted = subprocess.run(
         ["git", "rev-list", "--count", "HEAD"],
         cwd=ROOT,
@@ -155,7 +158,7 @@ def quarter(offset: int) -> list[str]:
         check=False,
     ).stdout
     commits = int(counted) if counted.strip().isdigit() else 0  # 0: no git checkout, as in an sdist
-    return ["--quarter", str((commits + offset) % QUARTERS)]
+    return ["--quarter", str((commits + offset) % PARTS)]
 
 
 def suite(python: Path, arguments: list[str]) -> Run:

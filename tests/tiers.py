@@ -1,7 +1,7 @@
 """Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
-`--quarter N` runs every unmarked test and each fourth slow one, starting at number N; without it
-everything runs. CPU time includes that of child processes, alive or not: wall time depends on what
+`--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
+at number N; without it everything runs. CPU time includes that of child processes, alive or not: wall time depends on what
 else the machine does.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-QUARTERS = 4
+QUARTERS, PARTS = 4, 16
 MAX_UNMARKED = 5.0
 """CPU seconds above which a test should be marked `slow`; the end of a run names those that are not."""
 
@@ -24,26 +24,26 @@ MAX_TEST = 20.0
 """CPU seconds that no test should exceed, marked or not."""
 
 BUDGET = {
-    "compiler": 48,
-    "analysis": 40,
-    "bridge": 140,
-    "checks": 280,
-    "cli": 110,
-    "docs": 75,
-    "explain": 40,
-    "findings": 10,
-    "hooks": 10,
-    "ir": 10,
-    "kernels": 400,
-    "plugin": 45,
-    "project": 30,
-    "report": 5,
+    "kernels": 330,
+    "checks": 200,
+    "plugin": 145,
+    "tui": 135,
+    "docs": 110,
+    "bridge": 100,
+    "cli": 95,
+    "torture": 82,
+    "verdict": 70,
+    "session": 66,
+    "compiler": 50,
+    "analysis": 46,
+    "explain": 34,
     "reproduce": 32,
-    "session": 64,
-    "store": 15,
-    "torture": 75,
-    "tui": 110,
-    "verdict": 58,
+    "project": 30,
+    "store": 17,
+    "ir": 12,
+    "hooks": 6,
+    "findings": 5,
+    "report": 5,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 
@@ -72,8 +72,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quarter",
         type=int,
-        choices=range(QUARTERS),
-        help="run one quarter of the tests marked slow (default: all of them)",
+        choices=range(PARTS),
+        help="run one quarter of the tests marked slow, and a sixteenth of those marked large "
+        "(default: all of them)",
     )
     parser.addoption(
         "--sampled",
@@ -87,12 +88,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "slow: expensive; `make test` runs a quarter of these, `make test-all` all"
     )
+    config.addinivalue_line("markers", "large: 5 s of CPU or more; `make test` runs a sixteenth")
     config.pluginmanager.register(Costs(config), "costs")
 
 
 @pytest.hookimpl(trylast=True)  # after -k and -m
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect three quarters of the slow tests.
+    """Deselect three quarters of the slow tests, and fifteen sixteenths of the large ones.
 
     They are dealt like cards, in order, so that each quarter gets its share of every table.
     """
@@ -101,12 +103,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     names = filter(None, config.getoption("sampled").split(","))
     sampled = {config.rootpath / "tests" / name for name in names}
+    large = [item for item in items if item.get_closest_marker("large")]
     slow = [
         item
         for item in items
         if item.get_closest_marker("slow") or not sampled.isdisjoint(item.path.parents)
+        if not item.get_closest_marker("large")
     ]
-    left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter}
+    left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter % QUARTERS}
+    left_out |= {item for n, item in enumerate(large) if n % PARTS != quarter}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
@@ -133,7 +138,8 @@ class Costs:
         now = cpu_seconds()
         # xdist sends a report's attributes on to the controlling process.
         report.__dict__["cpu"] = max(0.0, now - self.last)
-        report.__dict__["slow"] = item.get_closest_marker("slow") is not None
+        marks = (item.get_closest_marker("slow"), item.get_closest_marker("large"))
+        report.__dict__["slow"] = any(marks)
         self.last = now
         return report
 

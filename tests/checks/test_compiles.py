@@ -92,6 +92,7 @@ def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     assert_compiled(dumps, set(spec.not_on))
 
 
+@pytest.mark.large
 @pytest.mark.parametrize("op, spec", cases(differentiable=True))
 def test_backward(session: Session, op: BundledOperation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:

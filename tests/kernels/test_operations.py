@@ -57,7 +57,7 @@ def quick_to_compile(request: pytest.FixtureRequest) -> Iterator[None]:
 def in_modes(cases: list[Any], key: Callable[[str, str], Hashable]) -> list[Any]:
     """Those cases in HLO interpret mode, and the small ones in TPU interpret mode.
 
-    Slow but the first with each `key`, of operation and mode.
+    Slow but the first with each `key`, of operation and mode; the largest shapes are `large`.
     """
     both = [
         pytest.param(*case.values, mode, id=f"{case.id}-{mode}")
@@ -66,7 +66,12 @@ def in_modes(cases: list[Any], key: Callable[[str, str], Hashable]) -> list[Any]
         if mode == "hlo" or "small" in case.values[1].tags
         if mode == "tpu" or case.values[0].name not in COLLECTIVES
     ]
-    return slow_but_first(both, lambda op, spec, mode: key(op.name, mode))
+    small = [case for case in both if "bench" not in case.values[1].tags]
+    large = [case for case in both if "bench" in case.values[1].tags]
+    return [
+        *slow_but_first(small, lambda op, spec, mode: key(op.name, mode)),
+        *(pytest.param(*c.values, marks=[*c.marks, pytest.mark.large], id=c.id) for c in large),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +103,7 @@ def test_gradient_equals_the_references(op: BundledOperation, spec: Spec, mode: 
     assert_close(actual, op, spec, is_gradient=True)
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize(
     "op, spec, is_gradient",
     [

@@ -39,6 +39,13 @@ def test_the_quarters_are_all_of_the_slow_tests_and_each_has_the_unmarked_ones(
     assert ran(pytester, "--quarter", "0", "-k", "unmarked") == {"test_unmarked"}
 
 
+def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile(test_it=SLOW.replace("mark.slow", "mark.large").replace("(10)", "(32)"))
+    parts = [ran(pytester, "--quarter", str(n)) - {"test_unmarked"} for n in range(tiers.PARTS)]
+    assert {len(part) for part in parts} == {2}
+    assert len(set.union(*parts)) == 32
+
+
 def test_all_tests_of_a_sampled_folder_count_as_slow(pytester: pytest.Pytester) -> None:
     for folder in ("cli", "kernels"):
         (pytester.mkdir("tests") if folder == "cli" else pytester.path / "tests").joinpath(
