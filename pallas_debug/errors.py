@@ -1,6 +1,6 @@
-"""Every exception that pallas-debug raises on purpose.
+"""Exceptions that pallas-debug raises deliberately.
 
-Floor 0. Messages name the problem, its place, the values, the likely cause if known, and what to
+Floor 0. Messages name the problem, its location, the values, the likely cause if known, and what to
 do. The command line maps them to exit codes (`cli/exits.py`).
 """
 
@@ -25,7 +25,7 @@ class PatternError(UsageError):
     """Text that is not a regular expression, or not one that can be matched in linear time.
 
     Attributes:
-      reason: why, without the text itself.
+      reason: the reason, without the text itself.
     """
 
     def __init__(self, text: str, reason: str) -> None:
@@ -34,19 +34,19 @@ class PatternError(UsageError):
 
 
 class CannotRunError(PallasDebugError):
-    """A valid request that cannot be met on this machine or in this process."""
+    """Valid request that cannot be fulfilled on this machine or in this process."""
 
 
 class DumpDirectoryError(CannotRunError):
-    """A dump directory cannot be used: missing, a file, not writable, full."""
+    """Unusable dump directory: missing, a file, not writable, full."""
 
 
 class LockTimeoutError(CannotRunError):
-    """Another process holds a lock for longer than the limit: a kernel is not attempted."""
+    """Lock held by another process for longer than the limit; the kernel is not attempted."""
 
 
 class DumpFormatError(PallasDebugError):
-    """A file of a dump directory is invalid: truncated, foreign, too new."""
+    """Invalid file in a dump directory: truncated, foreign, too new."""
 
 
 class UnknownTargetError(UsageError):
@@ -62,19 +62,19 @@ class UnknownTargetError(UsageError):
 
 
 class LibtpuError(CannotRunError):
-    """The TPU compiler is not available here."""
+    """TPU compiler not available here."""
 
 
 class WorkerError(PallasDebugError):
-    """The compiler's process could not be started, or sent an invalid reply."""
+    """Compiler process that could not be started, or sent an invalid reply."""
 
 
 class IncompatibleJaxError(CannotRunError):
-    """The installed jax does not have what `bridge/` hooks into."""
+    """Installed jax lacks what `bridge/` hooks into."""
 
 
 class KernelFault(PallasDebugError):
-    """A kernel was stopped because of a fault; the text is the finding's."""
+    """Kernel stopped because of a fault; the text is the finding's."""
 
     def __init__(self, text: str, finding: Finding | None = None) -> None:
         self.finding = finding
@@ -82,12 +82,12 @@ class KernelFault(PallasDebugError):
 
 
 class InternalError(PallasDebugError):
-    """A bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
+    """Bug in pallas-debug, caught at one of its boundaries; the user's program is not at fault.
 
     Attributes:
       boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`, `report` or
-        `engine`.
-      place: file and line of the innermost frame of pallas-debug, None if there is none.
+          `engine`.
+      place: file and line of the innermost frame of pallas-debug, or None.
     """
 
     def __init__(self, text: str, *, boundary: str = "", place: str | None = None) -> None:
@@ -97,15 +97,15 @@ class InternalError(PallasDebugError):
 
 
 class PluginError(PallasDebugError):
-    """A plugin of another distribution raised; pallas-debug continued without it."""
+    """A third-party plugin raised; pallas-debug continued without it."""
 
 
 class PluginWarning(UserWarning):
-    """A plugin of another distribution is broken; its explanations are missing."""
+    """A third-party plugin is broken; its explanations are missing."""
 
 
 class ChecksFailed(PallasDebugError):
-    """Checks failed in kernels; the text is that of all findings."""
+    """Checks failed in kernels; the text lists all findings."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)
@@ -113,7 +113,7 @@ class ChecksFailed(PallasDebugError):
 
 
 class VerificationFailed(PallasDebugError):
-    """A kernel has a fault, or could not be judged; the text is that of the whole verdict."""
+    """A kernel has a fault or could not be judged; the text is the whole verdict."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)
