@@ -2,7 +2,7 @@
 
 A path is opened one component at a time, relative to the folder opened before it, without following
 links. A link that stays within the directory is resolved first and its target is opened in the same
-way, so that nobody can swap a folder for a link in between. The directory that the user named may
+way, so that no folder can be swapped for a link in between. The directory that the user named may
 itself be a link, or lie below one.
 
 Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
