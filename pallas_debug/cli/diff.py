@@ -151,7 +151,7 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
-    """Return the text before a pass: the previous pass, or the `mosaic` module for the first one."""
+    """Return the text before a pass: that of the previous pass, or `mosaic` for the first."""
     if text.target is None or text.stage in (*STAGES, texts.LOG):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)

@@ -209,7 +209,7 @@ def _parsed(line: str) -> tuple[str | None, int]:
 
 
 def _is(file: str, wanted: str | None, own: str | None) -> bool:
-    """Match a file against a full path or path suffix, or by default against the kernel's own file."""
+    """Match a file by its path or path suffix, or by default the kernel's own file."""
     if wanted is None:
         return own is None or file == own
     return (
