@@ -1,8 +1,7 @@
-"""Data that travels between the rooms: small frozen dataclasses, and nothing else.
+"""Data exchanged between rooms, as small frozen dataclasses.
 
-Floor 0. Imports the standard library and the enumeration of faults. Every class here can be
-written as JSON and read back (`store/schema.py` does both); what cannot (a live jaxpr, a
-process) does not belong here.
+Floor 0. Imports the standard library and the enumeration of faults. Every class here round-trips
+through JSON (`store/schema.py`); objects that cannot (a live jaxpr, a process) do not belong here.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ STAGES: tuple[Stage, ...] = ("source", "jaxpr", "stablehlo", "mosaic")
 
 @dataclass(frozen=True, kw_only=True)
 class SourceLine:
-    """A line of Python source, with its text when the kernel was traced."""
+    """Line of Python source, with its text at the time the kernel was traced."""
 
     file: str
     line: int
@@ -37,16 +36,16 @@ class SourceLine:
 
 @dataclass(frozen=True, kw_only=True)
 class Operand:
-    """One operand of a kernel, in the order in which the kernel function receives it.
+    """Operand of a kernel, in the order in which the kernel function receives them.
 
     Attributes:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
       shape: of the whole array; for scratch, of the buffer.
       block_shape: of the block of one grid point, with None for a squeezed dimension; None without
-        a block (scratch, scalar prefetch).
-      index_map: jaxpr of the index map as text; None where there is no block.
-      memory_space: as the kernel asked for it, `default` where it left the choice to Pallas.
-      pipeline: what the kernel said of its buffering, as text; None for jax's default.
+          a block (scratch, scalar prefetch).
+      index_map: jaxpr of the index map as text; None without a block.
+      memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
+      pipeline: buffering requested by the kernel, as text; None for jax's default.
     """
 
     name: str
@@ -70,18 +69,18 @@ class CostEstimate:
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A kernel as jax lowered it: its final form, after vmap, grad and the like.
+    """Kernel as jax lowered it: its final form, after vmap, grad and the like.
 
     Attributes:
       name: jax's name of the kernel (`name=` of the call, else the Python function's name).
-      digest: 64 hex digits over the kernel itself, without its line numbers: two runs that trace
-        the same kernel at the same shapes agree on it.
+      digest: 64 hex digits over the kernel itself, without its line numbers; equal in two runs that
+          trace the same kernel at the same shapes.
       source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
       mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
-      chip: device kind that the Python code queried during tracing; None if it did not. Such a
-        kernel is, strictly, one for that chip.
+      chip: device kind that the Python code queried during tracing, or None. Strictly speaking,
+          such a kernel is specific to that chip.
     """
 
     name: str
@@ -107,11 +106,11 @@ class Kernel:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A chip to compile for.
+    """Chip to compile for.
 
     Attributes:
       name: as users write it, and the folder's name: `v5e`, `v5e:2x4`, `tpu`.
-      topology: libtpu's name of it; None for the device of this host.
+      topology: libtpu's name for it; None for the device of this host.
       device_kind: jax's name of the chip, `TPU v5 lite`; None if only the device knows it.
       num_cores: TensorCores of one jax device (2 for megacore).
     """
@@ -125,7 +124,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Pass:
-    """A pass of the Mosaic compiler, with its result.
+    """Pass of the Mosaic compiler, with its result.
 
     Attributes:
       number: the compiler's own, counted from 0.
@@ -149,30 +148,30 @@ class Pass:
 
 @dataclass(frozen=True, kw_only=True)
 class Explanation:
-    """What a failure means: an entry of the catalogue, or that entry applied to one failure.
+    """Explanation of a failure: an entry of the catalogue, or that entry applied to one failure.
 
-    The fields from `pattern` on recognise failures; an explanation that belongs to a failure leaves
-    them empty.
+    The fields from `pattern` on are used to recognise failures, and are empty in an explanation
+    that belongs to a failure.
 
     Attributes:
       id: short and stable across releases: `scoped-vmem-overflow`.
       cause, advice: a sentence each, without a full stop.
       title: what happened, in one line.
       code: XLA's error code, such as `E1001`, if it has one.
-      details: facts about this very failure, by lines: an allocation table, layouts, blocks that
-        would fit.
-      versions: a sentence on the releases of jax or libtpu concerned; empty for all.
-      targets: the chips concerned; empty for all.
-      kind: kind of the finding that such a failure amounts to.
+      details: facts about this failure, one per line: an allocation table, layouts, blocks that
+          would fit.
+      versions: a sentence on the affected releases of jax or libtpu; empty for all.
+      targets: the affected chips; empty for all.
+      kind: kind of the finding that corresponds to such a failure.
       kinds: kinds of findings that this explains.
       links: documentation and discussions.
-      pattern: regular expression searched for in the message; empty for entries that only
-        findings refer to.
+      pattern: regular expression searched for in the message; empty for entries that only findings
+          refer to.
       marks: texts of which every matching line contains at least one. A log is searched for these
-        first; an entry without marks is tried on every line.
-      ambiguous: whether other programs print the same message; such an entry needs a word of
-        Pallas, Mosaic or a TPU nearby.
-      general: whether the entry applies only where no other does.
+          first; an entry without marks is tried on every line.
+      ambiguous: whether other programs print the same message; such an entry also requires a
+          mention of Pallas, Mosaic or a TPU nearby.
+      general: whether the entry applies only if no other does.
     """
 
     id: str
@@ -197,11 +196,12 @@ class Explanation:
         return f"{self.id} ({self.code})" if self.code else self.id
 
     def brief(self) -> list[str]:
-        """Two or three lines to print below a failure: the cause, the last detail, the advice."""
+        """Return two or three lines to print below a failure: the cause, the last detail, the
+        advice."""
         return [f"{self.name}: {self.cause}", *self.details[-1:], f"try: {self.advice}"]
 
     def text(self) -> str:
-        """The whole explanation, as several lines."""
+        """Return the whole explanation, as several lines."""
         lines = [
             f"{self.name}: {self.title}" if self.title else self.name,
             f"cause: {self.cause}",
@@ -215,13 +215,13 @@ class Explanation:
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """Why a kernel has no executable.
+    """Reason why a kernel has no executable.
 
     Attributes:
-      stage: `lowering` (jax refused), `compile` (libtpu refused), `crash` (the compiler's process
-        died), `timeout` (it was stopped), `setup` (no compiler could be had).
+      stage: `lowering` (rejected by jax), `compile` (rejected by libtpu), `crash` (the compiler
+          process died), `timeout` (it was stopped), `setup` (no compiler available).
       type: the exception's class, or what ended the process (`SIGABRT`).
-      message: the compiler's own words, whole.
+      message: the compiler's complete message.
       last_pass: name of the last pass that left a file.
       source: the Python line that the failure names.
       explanation: cause and advice; None if neither the catalogue nor a plugin knows the failure.
@@ -236,7 +236,7 @@ class Failure:
 
     @property
     def is_of_the_machine(self) -> bool:
-        """Whether it says nothing about the kernel: no compiler, or one killed from outside."""
+        """Whether it is unrelated to the kernel: no compiler, or one killed from outside."""
         killed = self.stage == "crash" and self.type in ("SIGKILL", "SIGTERM")
         return killed or self.stage == "setup"
 
@@ -247,7 +247,7 @@ class Failure:
 
     @property
     def headline(self) -> str:
-        """The first line that says something."""
+        """First non-empty line of the message, or else the type."""
         lines = (line.strip() for line in self.message.splitlines())
         return next((line for line in lines if line), self.type)
 
@@ -272,18 +272,18 @@ class FileRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Compilation:
-    """A kernel compiled for one target.
+    """Compilation of a kernel for one target.
 
     Attributes:
       key: 64 hex digits over kernel, source lines, target, versions and flags: with the same key,
-        compiling again would give the same result.
+          compiling again would give the same result.
       flags: libtpu flags, in its own syntax.
-      switches: options by name that it was compiled with, such as `log_recorder`.
+      switches: names of the switches it was compiled with, such as `log_recorder`.
       notes: sentences for users of the executable.
-      seconds: wall time of the compilation in the compiler's process.
+      seconds: wall time of the compilation in the compiler process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
       files: every file of the target's folder except the manifest itself, by its path below the
-        folder. Empty in dumps older than this field.
+          folder. Empty in dumps older than this field.
     """
 
     kernel: str
@@ -315,11 +315,11 @@ class Compilation:
 
 @dataclass(frozen=True, kw_only=True)
 class Witness:
-    """Facts about the place where a fault shows.
+    """Facts about the place where a fault appears.
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
-      index: the slice as one would write it: `x_ref[12:20, 0:128]`.
+      index: the slice as Python code: `x_ref[12:20, 0:128]`.
       shape: of the operand, with its memory space: `float32[16, 128] in VMEM`.
       values: values at that place, by name.
       other: the second side of a fault that has two.
@@ -342,17 +342,17 @@ class Witness:
 
 @dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A fault of a kernel; built by `findings/`, from what an engine witnessed.
+    """Fault of a kernel; built by `findings/` from an engine's observations.
 
     Attributes:
       kind: the fault: `OutOfBoundsRead`, `DataRace`.
       kernel: its name.
       message: what happened, with the operand, the index and the values.
-      witness: facts about the first time it was seen.
-      engines: who found it: `tpu interpret`, `checks`; the surest first.
-      targets: for which chips, if it is not a fault on all of them.
-      count: how often it was seen.
-      consequences: findings that follow from this one, such as the death of a compiler.
+      witness: facts about its first occurrence.
+      engines: that found it: `tpu interpret`, `checks`; the surest first.
+      targets: affected chips, if not all.
+      count: number of occurrences.
+      consequences: findings that follow from this one, such as a compiler crash.
     """
 
     kind: Fault
@@ -401,11 +401,11 @@ class Finding:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A judgement that was not made.
+    """Judgement that could not be made.
 
     Attributes:
       kernel: its name; empty for a whole run.
-      engine: what was to judge it: a target, `checks`, `static`.
+      engine: the engine that lacks a result: a target, `checks`, `static`.
       is_limit: whether the engine does not support such kernels, rather than having failed.
     """
 
@@ -417,7 +417,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class PrintRecord:
-    """One line that a kernel printed.
+    """Line printed by a kernel.
 
     Attributes:
       loop: iterations of the loops around the line, outermost first.
@@ -434,7 +434,7 @@ class PrintRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """Kernels, prints and findings of one test or script: written to `runs/<run id>/`.
+    """Kernels, prints and findings of one test or script, stored in `runs/<run id>/`.
 
     Attributes:
       name: the test's node id or the script's command.
@@ -450,7 +450,7 @@ class RunRecord:
 
 @dataclass(frozen=True, kw_only=True)
 class Dump:
-    """A kernel with its compilations, and the folder that holds both."""
+    """Kernel with its compilations, and the folder that contains both."""
 
     kernel: Kernel
     folder: Path
@@ -466,7 +466,7 @@ class Dump:
         return all(compilation.ok for compilation in self.compilations)
 
     def compilation(self, target: str) -> Compilation:
-        """The compilation for `target`.
+        """Return the compilation for `target`.
 
         Raises:
           KeyError: there is none; the message lists the existing ones.

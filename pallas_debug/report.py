@@ -1,4 +1,4 @@
-"""Summaries, findings and prints as text; no engine, no terminal."""
+"""Summaries, findings and prints as text; independent of engines and terminals."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def plural(count: int, noun: str) -> str:
 
 
 def visible(text: str, keep: str = "\n\t") -> str:
-    """Text with every character escaped that a terminal may obey or hide, except those in `keep`.
+    """Escape every character that a terminal may interpret or hide, except those in `keep`.
 
     Escapes what Python does not call printable: 7-bit and 8-bit controls, direction marks,
     zero-width characters, lone surrogates, spaces other than U+0020.
@@ -29,12 +29,12 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 
 def one_line(name: str | os.PathLike[str]) -> str:
-    """A name or path to quote in a message, with newlines and tabs escaped too."""
+    """Return a name or path to quote in a message, with newlines and tabs escaped too."""
     return visible(os.fspath(name), keep="")
 
 
 class _Table(dict[int, str | int]):
-    """Translation table, filled as characters occur."""
+    """Translation table, filled lazily as characters occur."""
 
     def __init__(self, keep: str) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ def _escaped(code: int) -> str:
 
 
 def relative(path: Path) -> str:
-    """A path relative to the working directory, if it is below it."""
+    """Return a path relative to the working directory, if it is below it."""
     try:
         return str(path.relative_to(Path.cwd()))
     except ValueError:
@@ -66,7 +66,7 @@ def relative(path: Path) -> str:
 
 
 def headline(failure: Failure, limit: int = 160) -> str:
-    """A failure in one line: the Python line if known, then the first line of the message."""
+    """Return a failure in one line: the Python line if known, then the message's first line."""
     line = failure.headline
     if len(line) > limit:
         line = line[: limit - 1] + "…"
@@ -74,7 +74,7 @@ def headline(failure: Failure, limit: int = 160) -> str:
 
 
 def status(compilation: Compilation) -> str:
-    """`ok, 14 of 22 passes changed something`, or why it failed."""
+    """Return `ok, 14 of 22 passes changed something`, or the failure."""
     if compilation.failure is not None:
         return f"failed ({compilation.failure.stage}): {headline(compilation.failure)}"
     changed = len(compilation.changed_passes)
@@ -83,7 +83,7 @@ def status(compilation: Compilation) -> str:
 
 
 def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
-    """Failures with their explanations, counts, and the next command to run."""
+    """Return failures with their explanations, counts, and the next command to run."""
     compilations = [(dump, c) for dump in dumps for c in dump.compilations]
     failed = [(dump, c) for dump, c in compilations if not c.ok]
     lines = _failed_lines(failed)
@@ -107,7 +107,7 @@ def summary(dumps: Sequence[Dump], root: Path | None) -> list[str]:
 
 
 def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
-    """A line per failure; failures in a row with the same explanation share it."""
+    """Return a line per failure; consecutive failures with the same explanation share it."""
     lines: list[str] = []
     before: list[str] = []
     for dump, compilation in failed:
@@ -121,14 +121,14 @@ def _failed_lines(failed: Sequence[tuple[Dump, Compilation]]) -> list[str]:
 
 
 def explanation(failure: Failure | None) -> list[str]:
-    """The explanation of a failure in brief, indented; empty if its message says what to do."""
+    """Return the brief explanation of a failure, indented; empty if its message has the advice."""
     if failure is None or failure.explanation is None or failure.says_what_to_do:
         return []
     return [f"  {line}" for line in failure.explanation.brief()]
 
 
 def next_command(dumps: Sequence[Dump], root: Path) -> str:
-    """The next command to run: `show` for the first failure, else `ls`."""
+    """Return the next command to run: `show` for the first failure, else `ls`."""
     for dump in dumps:
         for compilation in dump.compilations:
             if not compilation.ok:
@@ -138,7 +138,7 @@ def next_command(dumps: Sequence[Dump], root: Path) -> str:
 
 
 def finding_text(finding: Finding) -> str:
-    """A finding as text: what and where, source line, witness, cause, advice."""
+    """Format a finding: what and where, source line, witness, cause, advice."""
     lines = [_finding_header(finding)]
     if finding.source is not None:
         lines.append(_quoted(finding.source))
