@@ -153,7 +153,7 @@ class Expressions:
     def keywords(
         self, node: ast.Call, known: frozenset[str] | None
     ) -> Iterator[tuple[str, ast.expr]]:
-        """Yield the keyword arguments; those of a record, which is plain data, may have any name."""
+        """Yield keyword arguments; those of a record, which is plain data, may have any name."""
         for keyword in node.keywords:
             name = keyword.arg
             if name is None:
@@ -302,7 +302,7 @@ def check_name(name: str, node: ast.AST) -> None:
 
 
 def _check_no_text(*nodes: ast.expr) -> None:
-    """Reject strings and lists as operands: multiplied by a number, they can be arbitrarily large."""
+    """Reject strings and lists as operands: multiplied by a number, they can be huge."""
     for node in nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if is_text or isinstance(node, (ast.List, ast.Tuple, ast.Dict)):
