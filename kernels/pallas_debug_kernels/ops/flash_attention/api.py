@@ -114,8 +114,8 @@ def flash_attention(
 
     The softmax and all sums are float32; float32 inputs are multiplied at full float32 precision.
     Differentiable once, in reverse mode, with respect to q, k, v and ab. For a query that sees no
-    key, the output and the gradients are zero. Sequences need not be multiples of their blocks, but
-    otherwise their arrays are copied.
+    key, the output and the gradients are zero. A sequence need not be a multiple of its
+    block; if it is not, its arrays are copied.
 
     Args:
       q: float32 or bfloat16 `[batch, heads, q_seq, head_dim]`.
