@@ -141,7 +141,7 @@ def _existing(kernel: StoredKernel, target: str | None, stage: str, file: DumpFi
 
 @dataclass(frozen=True, kw_only=True)
 class TextFilter:
-    """Filter for texts: everything, unless narrowed. Names match by substring.
+    """Filter for texts: everything, unless narrowed. Kernels and stages match by substring.
 
     Attributes:
       stage: a stage, or a pass by number or a part of its name. The source, the program and the
