@@ -17,7 +17,7 @@ def right_permute(
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`; its rows are sharded over the devices.
       mesh: the devices; None is a ring of all devices. An `AbstractMesh` is mapped to the first
-          devices of this host; if there are too few, the kernel can be compiled but not run.
+        devices of this host; if there are too few, the kernel can be compiled but not run.
       axis_name: the axis of `mesh` that forms the ring.
 
     Returns:
@@ -25,7 +25,7 @@ def right_permute(
 
     Raises:
       ValueError: for any other shape, dtype or axis, or rows that cannot be divided evenly among
-          the devices.
+        the devices.
     """
     mesh = _checked_mesh("right_permute", x, mesh, axis_name)
     out: jax.Array = launch_right_permute(x, mesh=mesh, axis_name=axis_name)
@@ -40,7 +40,7 @@ def all_gather(
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`; its rows are sharded over the devices.
       mesh: the devices; None is a ring of all devices. An `AbstractMesh` is mapped to the first
-          devices of this host; if there are too few, the kernel can be compiled but not run.
+        devices of this host; if there are too few, the kernel can be compiled but not run.
       axis_name: the axis of `mesh` that forms the ring.
 
     Returns:
@@ -48,7 +48,7 @@ def all_gather(
 
     Raises:
       ValueError: for any other shape, dtype or axis, or rows that cannot be divided evenly among
-          the devices.
+        the devices.
     """
     mesh = _checked_mesh("all_gather", x, mesh, axis_name)
     out: jax.Array = launch_all_gather(x, mesh=mesh, axis_name=axis_name)

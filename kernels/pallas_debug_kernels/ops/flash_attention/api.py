@@ -126,7 +126,7 @@ def flash_attention(
       causal: query i sees the keys up to i + kv_seq - q_seq, so that the last query sees all keys.
       sm_scale: factor of the scores; None is `1 / sqrt(head_dim)`.
       block_q: queries per grid step: a multiple of 8 (bfloat16: 16), or at least `q_seq`. None is
-          512.
+        512.
       block_k: keys per grid step: a multiple of 128, or at least `kv_seq`. None is 512.
       block_sizes: all block sizes of all kernels, instead of `block_q` and `block_k`.
       save_residuals: also return the softmax statistics, which are constants under differentiation.

@@ -32,7 +32,7 @@ def layer_norm(
       bias: float32 or bfloat16 `[features]`.
       eps: added to the variance.
       block_rows: rows per grid step: a multiple of 8 (bfloat16: 16), or at least `rows`. `rows`
-          need not be a multiple of it.
+        need not be a multiple of it.
 
     Returns:
       `[rows, features]`, with the dtype of `x`.

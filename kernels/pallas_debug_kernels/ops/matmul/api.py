@@ -36,7 +36,7 @@ def matmul(
       x: float32, bfloat16 or int8 `[m, k]`.
       y: `[k, n]`, with the dtype of `x`.
       activation: applied to the accumulator: None, "relu", "silu" or "gelu" (the tanh
-          approximation). int8 supports only None and "relu".
+        approximation). int8 supports only None and "relu".
       block_m: rows of `x` per grid step: a multiple of 8 (bfloat16: 16, int8: 32), or at least `m`.
       block_n: columns of `y` per grid step: a multiple of 128, or at least `n`.
       block_k: terms summed per grid step: a multiple of 128, or at least `k`.

@@ -22,7 +22,7 @@ def dma_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`.
       block_rows: rows per DMA: a multiple of 8 (bfloat16: 16) that divides `rows`, or at least
-          `rows`.
+        `rows`.
 
     Returns:
       `[rows, cols]`, with the dtype of `x`.
@@ -41,7 +41,7 @@ def pipelined_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`.
       block_rows: rows per DMA: a multiple of 8 (bfloat16: 16) that divides `rows`, or at least
-          `rows`.
+        `rows`.
 
     Returns:
       `[rows, cols]`, with the dtype of `x`.
@@ -70,7 +70,7 @@ def dma_matmul(
       x: float32 or bfloat16 `[m, k]`.
       y: `[k, n]`, with the dtype of `x`.
       block_m: rows of `x` per DMA: a multiple of 8 (bfloat16: 16) that divides `m`, or at least
-          `m`.
+        `m`.
       block_n: columns of `y` per DMA: a multiple of 128 that divides `n`, or at least `n`.
       block_k: terms summed per DMA: a multiple of 128 that divides `k`, or at least `k`.
 

@@ -18,7 +18,7 @@ def softmax(x: jax.Array, *, block_rows: int = 128) -> jax.Array:
     Args:
       x: float32 or bfloat16 `[..., features]`.
       block_rows: rows of `features` per grid step: a multiple of 8 (bfloat16: 16), or at least the
-          number of rows, which need not be a multiple of it.
+        number of rows, which need not be a multiple of it.
 
     Returns:
       An array with the shape and dtype of `x`.

@@ -52,18 +52,18 @@ def splash_attention(
     Args:
       q: float32 or bfloat16 `[num_q_heads, q_seq, head_dim]`.
       k: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`. `num_q_heads` is a multiple of
-          `num_kv_heads`; consecutive query heads share a head of keys (GQA, and MQA for one head).
+        `num_kv_heads`; consecutive query heads share a head of keys (GQA, and MQA for one head).
       v: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`.
       mask: a `Mask` for all heads, a `MultiHeadMask`, or a bool array `[q_seq, kv_seq]` or
-          `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed immediately; a `jax.Array` when
-          the program runs, and it must not be batched by `jax.vmap`.
+        `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed immediately; a `jax.Array` when
+        the program runs, and it must not be batched by `jax.vmap`.
       segment_ids: a query sees only the keys with its own id. Blocks that are empty only because of
-          segments are not skipped.
+        segments are not skipped.
       sm_scale: factor of the scores.
       attn_logits_soft_cap: scores become `cap * tanh(scores / cap)`; None is no cap.
       block_sizes: None is `SplashBlockSizes.default(q_seq, kv_seq)`.
       save_residuals: also return the logsumexp of each query's scores. It is differentiable too;
-          where a query sees no key, it is MASK_VALUE, the most negative score.
+        where a query sees no key, it is MASK_VALUE, the most negative score.
 
     Returns:
       `[num_q_heads, q_seq, head_dim]`, with the dtype of `q`; with `save_residuals` a pair of this

@@ -22,11 +22,11 @@ class MaskInfo(NamedTuple):
     """A processed mask. `heads` is 1 if all heads have the same mask.
 
     data_next: `[heads, rows, width]`, the block to have in VMEM at each step. An empty step names
-    the block of the next non-empty one, which is thereby prefetched, once.
+      the block of the next non-empty one, which is thereby prefetched, once.
     block_mask: `[heads, rows, width]`, 0 to skip the step, 1 for a full block, 2 for a partial one.
     mask_next: like `data_next`, for the blocks of `partial_mask_blocks`.
     partial_mask_blocks: int8 `[blocks, block_q, block_kv]` (dkv: transposed), the distinct partial
-    blocks; None if the kernel computes the mask, or no block is partial.
+      blocks; None if the kernel computes the mask, or no block is partial.
     q_sequence: `[q_seq]`, the positions of the queries if the kernel computes the mask.
     """
 

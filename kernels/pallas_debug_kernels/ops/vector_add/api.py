@@ -15,7 +15,7 @@ def vector_add(x: jax.Array, y: jax.Array, *, block_size: int = 64 * 1024) -> ja
       x: float32, bfloat16 or int32 `[n]`.
       y: `[n]`, with the dtype of `x`.
       block_size: elements per grid step: a multiple of 1024 (bfloat16: 2048), or at least `n`. `n`
-          need not be a multiple of it. If `n` is not a multiple of 128, `x` and `y` are copied.
+        need not be a multiple of it. If `n` is not a multiple of 128, `x` and `y` are copied.
 
     Returns:
       `[n]`, with the dtype of `x`.
