@@ -86,7 +86,7 @@ class InternalError(PallasDebugError):
 
     Attributes:
       boundary: where it was caught: `hook`, `capture`, `lower`, `store`, `summary`, `report` or
-          `engine`.
+        `engine`.
       place: file and line of the innermost frame of pallas-debug, or None.
     """
 

@@ -93,7 +93,7 @@ class Specs:
 
         Args:
           files: by their path below the target's folder, bytes or a `Path` that exists until the
-              hook returns; empty if `compilation.cached`.
+            hook returns; empty if `compilation.cached`.
         """
 
     @hookspec
@@ -142,7 +142,7 @@ def first(
 
     Raises:
       Exception: whatever one of our own plugins raises: without its answer, the operation cannot
-          continue.
+        continue.
     """
     for implementation in _implementations(manager, hook):
         try:

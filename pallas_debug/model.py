@@ -42,7 +42,7 @@ class Operand:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
       shape: of the whole array; for scratch, of the buffer.
       block_shape: of the block of one grid point, with None for a squeezed dimension; None without
-          a block (scratch, scalar prefetch).
+        a block (scratch, scalar prefetch).
       index_map: jaxpr of the index map as text; None without a block.
       memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
       pipeline: buffering requested by the kernel, as text; None for jax's default.
@@ -74,13 +74,13 @@ class Kernel:
     Attributes:
       name: jax's name of the kernel (`name=` of the call, else the Python function's name).
       digest: 64 hex digits over the kernel itself, without its line numbers; equal in two runs that
-          trace the same kernel at the same shapes.
+        trace the same kernel at the same shapes.
       source: first line of the kernel function.
       grid: None for a dimension whose size is known only at run time.
       aliases: pairs of input and output position that share a buffer.
       mesh: axis sizes of the mesh it runs under (`shard_map`), empty for a single device.
       chip: device kind that the Python code queried during tracing, or None. Strictly speaking,
-          such a kernel is specific to that chip.
+        such a kernel is specific to that chip.
     """
 
     name: str
@@ -159,18 +159,18 @@ class Explanation:
       title: what happened, in one line.
       code: XLA's error code, such as `E1001`, if it has one.
       details: facts about this failure, one per line: an allocation table, layouts, blocks that
-          would fit.
+        would fit.
       versions: a sentence on the affected releases of jax or libtpu; empty for all.
       targets: the affected chips; empty for all.
       kind: kind of the finding that corresponds to such a failure.
       kinds: kinds of findings that this explains.
       links: documentation and discussions.
       pattern: regular expression searched for in the message; empty for entries that only findings
-          refer to.
+        refer to.
       marks: texts of which every matching line contains at least one. A log is searched for these
-          first; an entry without marks is tried on every line.
+        first; an entry without marks is tried on every line.
       ambiguous: whether other programs print the same message; such an entry also requires a
-          mention of Pallas, Mosaic or a TPU nearby.
+        mention of Pallas, Mosaic or a TPU nearby.
       general: whether the entry applies only if no other does.
     """
 
@@ -219,7 +219,7 @@ class Failure:
 
     Attributes:
       stage: `lowering` (rejected by jax), `compile` (rejected by libtpu), `crash` (the compiler
-          process died), `timeout` (it was stopped), `setup` (no compiler available).
+        process died), `timeout` (it was stopped), `setup` (no compiler available).
       type: the exception's class, or what ended the process (`SIGABRT`).
       message: the compiler's complete message.
       last_pass: name of the last pass that left a file.
@@ -276,14 +276,14 @@ class Compilation:
 
     Attributes:
       key: 64 hex digits over kernel, source lines, target, versions and flags: with the same key,
-          compiling again would give the same result.
+        compiling again would give the same result.
       flags: libtpu flags, in its own syntax.
       switches: names of the switches it was compiled with, such as `log_recorder`.
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
       files: every file of the target's folder except the manifest itself, by its path below the
-          folder. Empty in dumps older than this field.
+        folder. Empty in dumps older than this field.
     """
 
     kernel: str

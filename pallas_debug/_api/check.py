@@ -30,7 +30,7 @@ class Report:
       findings: every check that failed, each line once, in order of first failure.
       prints: output of the kernels' prints.
       not_checked: sentences about kernels that could not be checked, or only in part: the absence
-          of findings in these means nothing.
+        of findings in these means nothing.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -75,11 +75,11 @@ def check(
 
     Args:
       function: that calls kernels; it is run, so the wrapper cannot be used within jit. There, use
-          `checkify` (`pallas_debug.checkify`).
+        `checkify` (`pallas_debug.checkify`).
       errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
-          `hint`, `uninitialized`; `all` for all of them.
+        `hint`, `uninitialized`; `all` for all of them.
       interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
-          `off`.
+        `off`.
       chip: target whose chip is reported to code that queries one; v5e by default.
 
     Returns:

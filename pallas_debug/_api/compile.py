@@ -116,7 +116,7 @@ class Compiled(Generic[P, R]):
 
         Raises:
           CannotRunError: there is no TPU and no argument is on one, or the compiler rejects a
-              switch.
+            switch.
         """
         call = executable.call_of(args, kwargs)
         if not platform.has_tpu() and call.device_kind() is None:

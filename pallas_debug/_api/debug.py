@@ -86,11 +86,11 @@ def debug(
       to: the dump directory.
       targets: names, as a list or joined by commas; `""` captures without compiling.
       interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
-          without an accelerator.
+        without an accelerator.
       timeout: seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
-          commas.
+        commas.
       quiet: print no summary on standard error.
 
     Raises:

@@ -45,7 +45,7 @@ def dump(
       timeout: seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
-          commas.
+        commas.
       tick: called about ten times a second while compilations run.
       **kwargs: for the function, like `args`.
 

@@ -40,8 +40,8 @@ def interpret(
 
     Args:
       mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, with TPU interpret mode for each
-          kernel that HLO mode cannot run; `off` for the mode that the code selects. Parameters may
-          follow: `"tpu,detect_races,num_cores_or_threads=2"`.
+        kernel that HLO mode cannot run; `off` for the mode that the code selects. Parameters may
+        follow: `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries one during tracing.
       quiet: do not report on standard error which kernels `auto` runs in TPU interpret mode.
       **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.

@@ -64,7 +64,7 @@ def chosen(flags: Iterable[str]) -> ChosenFlags:
 
     Args:
       flags: strings as libtpu takes them: `--flag=value`, `--flag value`, `--flag`, or with one
-          dash.
+        dash.
     """
     kept, left_out = [], []
     words = [word for flag in flags for word in flag.split()]

@@ -57,10 +57,10 @@ class DumpFile:
 
     Attributes:
       root: the directory that the user named, which the file must lie in. None for a file that the
-          user named directly: links are then followed.
+        user named directly: links are then followed.
       record: size and digest according to the manifest; None if it has none.
       refreshed: rereads the record from the manifest, since another process may have replaced the
-          folder.
+        folder.
     """
 
     path: Path

@@ -59,7 +59,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
 
     Raises:
       DumpFormatError: not JSON, truncated, written by another tool, of a newer schema, or with a
-          field missing or of the wrong type.
+        field missing or of the wrong type.
     """
     where = one_line(path)
     if not data.strip():

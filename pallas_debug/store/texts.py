@@ -145,7 +145,7 @@ class TextFilter:
 
     Attributes:
       stage: a stage, or a pass by number or a part of its name. The source, the program and the
-          compiler's log match only if named.
+        compiler's log match only if named.
     """
 
     kernel: str | None = None

@@ -53,7 +53,7 @@ class Store:
 
     Raises:
       DumpDirectoryError: on creation, when `root` cannot be such a directory; on writing, when the
-          disk is full or the directory has gone.
+        disk is full or the directory has gone.
     """
 
     def __init__(
@@ -199,7 +199,7 @@ class Store:
 
         Args:
           manifest: of a target's folder, which replaces an existing one; it is written last and
-              records the other files. Without one, an existing folder is kept.
+            records the other files. Without one, an existing folder is kept.
 
         Returns:
           False if `folder` already existed and was kept.
