@@ -46,7 +46,7 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
 
     Returns:
       In an xdist worker, tests with invalid markers, to be reported as collection errors: a
-          `UsageError` would end the worker without giving its controller a reason.
+        `UsageError` would end the worker without giving its controller a reason.
 
     Raises:
       pytest.UsageError: an invalid marker; the message includes its location.
