@@ -180,8 +180,7 @@ def launch_dkv(
     kv_seq = k.shape[2]
 
     def fetched(j: jax.Array, i: jax.Array) -> jax.Array:
-        """Return the block to fetch; a skipped step fetches the first queries that see a key of
-        block j."""
+        """For a skipped step, fetch the first block of queries that sees a key of block j."""
         if mask.diagonal is None:
             return i
         first_query = jnp.maximum(j * block_k_major - mask.diagonal, 0)
@@ -268,14 +267,12 @@ def launch_dq(
     block_k_major: int,
     block_k: int,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Run the dQ kernel over the grid (batch, heads, q blocks, kv blocks); return dq, and dab or
-    None."""
+    """Run the dQ kernel over the grid (batch, heads, q blocks, kv blocks); dab may be None."""
     batch, heads, q_seq, head_dim = q.shape
     kv_seq = k.shape[2]
 
     def fetched(i: jax.Array, j: jax.Array) -> jax.Array:
-        """Return the block to fetch; a skipped step fetches the one that starts the next row of
-        blocks."""
+        """For a skipped step, fetch the block that the next row of blocks starts with."""
         is_visible = mask.is_visible(i * block_q + block_q - 1, j * block_k_major)
         return j if is_visible is True else jnp.where(is_visible, j, 0)
 

@@ -91,8 +91,7 @@ class FlashBlockSizes:
         )
 
     def fitted(self, q: jax.Array, k: jax.Array) -> "FlashBlockSizes":
-        """Return the blocks to use for `q` and `k`: legal for the dtype, and no larger than
-        necessary."""
+        """Return blocks for `q` and `k`: legal for the dtype, and no larger than needed."""
         rows = sublanes(q.dtype)
         multiples = {
             "block_q": rows,

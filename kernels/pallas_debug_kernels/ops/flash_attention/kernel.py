@@ -234,8 +234,7 @@ def launch(
     kv_seq = k.shape[2]
 
     def fetched(i: jax.Array, j: jax.Array) -> jax.Array:
-        """Return the block to fetch; a skipped step fetches the one that starts the next row of
-        blocks."""
+        """For a skipped step, fetch the block that the next row of blocks starts with."""
         is_visible = mask.is_visible(i * block_q + block_q - 1, j * block_k_major)
         return j if is_visible is True else jnp.where(is_visible, j, 0)
 

@@ -122,8 +122,7 @@ def launch_backward(
 
 
 def _specs(block_rows: int, features: int) -> tuple[pl.BlockSpec, pl.BlockSpec]:
-    """Return the specs for blocks of whole rows of `[rows, features]`, and for all of `[1,
-    features]`."""
+    """Return specs for blocks of whole rows of `[rows, features]`, and for `[1, features]`."""
     return (
         pl.BlockSpec((block_rows, features), lambda i: (i, jnp.int32(0))),
         pl.BlockSpec((1, features), lambda i: (jnp.int32(0), jnp.int32(0))),

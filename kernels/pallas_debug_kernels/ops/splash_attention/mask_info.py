@@ -40,8 +40,7 @@ class MaskInfo(NamedTuple):
 def process_mask(
     mask: Mask | MultiHeadMask, block_shape: tuple[int, int], *, kv_major: bool = False
 ) -> tuple[MaskInfo, IntervalMask | None]:
-    """Return the mask cut into blocks `(block_q, block_kv)`, and the mask for the kernel to
-    compute.
+    """Return the mask cut into blocks `(block_q, block_kv)`, and the mask to compute in the kernel.
 
     With `kv_major` the rows are blocks of keys, as the dkv kernel walks them. Equal heads are
     processed once, and equal blocks are stored once.
@@ -99,8 +98,7 @@ def process_dynamic_mask(
 def _table(
     mask: Mask, block_shape: tuple[int, int], stored: dict[bytes, tuple[int, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return the kind of each block, and for partial ones their place in `stored`, which is
-    updated."""
+    """Return the kind of each block, and the place of partial ones in `stored`, which grows."""
     block_q, block_kv = block_shape
     q_seq, kv_seq = mask.shape
     kinds = np.zeros((q_seq // block_q, kv_seq // block_kv), np.int32)
