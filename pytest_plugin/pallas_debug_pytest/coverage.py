@@ -169,8 +169,7 @@ class _Reader:
         return isinstance(function, ast.Name) and self._names.get(function.id) in (*CALLS, _KERNEL)
 
     def _decorated(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Definition]:
-        """Yield definitions by `@pl.kernel(...)`, `@pl.core_map(mesh)`,
-        `@functools.partial(pl.kernel, ...)`."""
+        """Handle `@pl.kernel(...)`, `@pl.core_map(mesh)`, `@functools.partial(pl.kernel, ...)`."""
         for decorator in function.decorator_list:
             named = [decorator]
             if isinstance(decorator, ast.Call):
@@ -189,8 +188,7 @@ class _Reader:
         yield self._definition(call, name, found, scopes)
 
     def _is_decorator(self, call: ast.Call, scopes: tuple[_Scope, ...]) -> bool:
-        """Whether a call is `pl.core_map(mesh)` above a function, without a kernel function
-        argument."""
+        """Return whether a call is a decorator, which takes no kernel function as its argument."""
         name = (
             call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         )
