@@ -196,8 +196,7 @@ class Explanation:
         return f"{self.id} ({self.code})" if self.code else self.id
 
     def brief(self) -> list[str]:
-        """Return two or three lines to print below a failure: the cause, the last detail, the
-        advice."""
+        """Return lines to print below a failure: the cause, the last detail, the advice."""
         return [f"{self.name}: {self.cause}", *self.details[-1:], f"try: {self.advice}"]
 
     def text(self) -> str:

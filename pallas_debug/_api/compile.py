@@ -100,16 +100,14 @@ class Compiled(Generic[P, R]):
         return cast(R, self._executable(call)(*call.arrays))
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Return the program for these arguments, as jax hands it to the compiler
-        (`jax.stages.Lowered`).
+        """Return the program for these arguments as given to the compiler (`jax.stages.Lowered`).
 
         Arguments may be abstract. The program is lowered for a TPU even if there is none.
         """
         return self._lowered(executable.call_of(args, kwargs))
 
     def compiled_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Return the executable for these arguments (`jax.stages.Compiled`); it takes only the
-        arrays.
+        """Return the executable (`jax.stages.Compiled`), which takes only the arrays.
 
         Arguments may be abstract, with a sharding that determines the device to compile for,
         including one from `jax.experimental.topologies`.

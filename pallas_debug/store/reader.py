@@ -99,8 +99,7 @@ class DumpReader:
         return self._raw.get(name)
 
     def texts(self, name: str) -> Iterator[StoredText]:
-        """Yield the texts of one kernel of `names` that a search covers; see
-        `texts.texts_of_folder`."""
+        """Yield the searchable texts of one kernel of `names`; see `texts.texts_of_folder`."""
         folder = self.root if self._is_kernel else self.root / name
         if os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
             yield from texts.texts_of_folder(folder, self.root, name)
