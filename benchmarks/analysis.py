@@ -1,10 +1,10 @@
-"""What static analysis costs: the bundled kernels, and grids of a million points.
+"""Cost of static analysis: the bundled kernels, and grids of a million points.
 
     python benchmarks/analysis.py [--rounds N] [NAME…]
 
-A kernel is captured once and analysed in rounds; the fastest counts, as what else a shared machine
-does can only make one slower. Beside the wall clock stands the process's CPU time. Nothing is
-asserted: the limits are 0.3 s for a bundled kernel, and 5 s for a million grid points.
+A kernel is captured once and analysed in rounds; the fastest counts, as other load on a shared
+machine can only slow a round down. The table has wall-clock time and the process's CPU time.
+Nothing is asserted: the limits are 0.3 s for a bundled kernel, and 5 s for a million grid points.
 """
 
 from __future__ import annotations

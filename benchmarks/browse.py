@@ -1,4 +1,4 @@
-"""The terminal UI compared with the usual tools: waiting times and memory.
+"""Waiting times and memory of the terminal UI, compared with the usual tools.
 
     python benchmarks/browse.py [--dir DIR]
 

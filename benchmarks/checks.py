@@ -1,16 +1,16 @@
-"""What checks cost in HLO interpret mode, as ratios within one run.
+"""Cost of checks in HLO interpret mode, as ratios within one run.
 
     python benchmarks/checks.py [--rounds N] [--checks NAMES] [flash] [splash] [matmul]
 
-Each program runs unchecked and with the checks, in turns. Run time is that of a program that is
-compiled already, compile time that of tracing, lowering and compiling it from nothing. The ratio
-is that of the fastest rounds: what else a shared machine does can only make one slower. Beside each
-ratio of wall clock times stands that of the process's CPU time, of all threads, which others on the
-machine disturb less. Nothing is asserted; the limits for flash stand beside its ratios, and are
-meant for both.
+Each program runs alternately without and with the checks. Run time is that of a compiled program;
+compile time covers tracing, lowering and compiling it from scratch. The ratio is that of the
+fastest rounds, as other load on a shared machine can only slow a round down. Each ratio of
+wall-clock times is followed by that of the process's CPU time over all threads, which other
+processes disturb less. Nothing is asserted; the limits for flash are printed next to its ratios,
+and apply to both.
 
-Nothing fails in these programs. Where something does, HLO interpret mode compiles and runs the
-kernel a second time to say what, which is not measured here.
+Nothing fails in these programs. On a failure, HLO interpret mode compiles and runs the kernel a
+second time to locate it, which is not measured here.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What dumping and capturing cost, as ratios within one run.
+"""Cost of dumping and capturing, as ratios within one run.
 
     python benchmarks/dump.py [dump] [loop] [verify] [capture] [start] [flash]
 
-Every part runs in processes of its own and prints a table; nothing is asserted, as machines that
-are shared are noisy. The figures to reach stand beside the ratios.
+Every part runs in its own processes and prints a table with the target figures next to the ratios.
+Nothing is asserted, as shared machines are noisy.
 """
 
 from __future__ import annotations

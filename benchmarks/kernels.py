@@ -1,14 +1,14 @@
-"""The bundled kernels beside jax's own, by the TPU compiler's figures. No TPU takes part.
+"""Bundled kernels compared with jax's own, by the TPU compiler's figures, without a TPU.
 
     python benchmarks/kernels.py [--target v5e,v6e] [--cycles] [case ...]
 
-Per case and kernel one line for each target: the scheduled bundles of the kernel (an instruction
-word each) and its spill stores, ours and jax's, and ours over jax's. `--cycles` adds the cycles
-that the compiler estimates for all grid steps together; for small blocks that takes it a while. A
-case is named by a part of its name; none means all. Nothing is asserted.
+Prints one line per case, kernel and target: the scheduled bundles of the kernel (an instruction
+word each) and its spill stores, ours and jax's, and the ratio of ours to jax's. `--cycles` adds the
+compiler's estimate of cycles for all grid steps together, which takes a while for small blocks.
+Cases are selected by a part of their name; by default all run. Nothing is asserted.
 
-Every target and every implementation compiles in a process of its own, since libtpu reads its flags
-once, and can end the process.
+Every target and every implementation compiles in its own process, since libtpu reads its flags once
+and can abort the process.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Opening, comparing and searching compiler text beside the usual tools, in one run.
+"""Opening, comparing and searching compiler text, compared with the usual tools in one run.
 
     python benchmarks/text.py
 
-Texts come from a real dump of splash attention, repeated to 200 MB in a temporary directory.
-Each figure is the best of five; the ratio is ours over the tool's. The figures of the text pane
-are of one run without a terminal. Nothing is asserted.
+Texts come from a real dump of splash attention, repeated to 200 MB in a temporary directory. Each
+figure is the best of five; the ratio is ours to the tool's. The figures of the text pane are from
+one run without a terminal. Nothing is asserted.
 """
 
 from __future__ import annotations

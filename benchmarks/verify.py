@@ -1,10 +1,10 @@
-"""What a verdict costs: `pallas-debug verify` of one kernel for five targets, from a cold start.
+"""Cost of a verdict: cold start of `pallas-debug verify` on one kernel for five targets.
 
     python benchmarks/verify.py [--rounds N] [KERNEL…]
 
-Each round is the installed command in a process of its own, with nothing in any cache: imports,
-trace, static analysis, five compilations, checks and races. Nothing is asserted; the limit stands
-beside the time.
+Each round runs the installed command in a new process with empty caches: imports, trace, static
+analysis, five compilations, checks and races. Nothing is asserted; the limit is printed next to the
+time.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""See, check and understand Pallas TPU kernels, on any machine.
+"""Tools to see, check and understand Pallas TPU kernels, on any machine.
 
-Importing this package imports neither jax nor anything else that takes time: public names are
-loaded at first use.
+Importing this package imports neither jax nor anything else that is slow to load: public names are
+imported lazily.
 """
 
 from __future__ import annotations

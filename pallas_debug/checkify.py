@@ -1,14 +1,14 @@
-"""Importing this makes `checkify.checkify` see into Pallas kernels.
+"""Support for Pallas kernels in `checkify.checkify`, enabled by importing this module.
 
     import pallas_debug.checkify
 
     err, out = checkify.checkify(attention, errors=checkify.all_checks)(q, k, v)
     err.throw()
 
-Since jax 0.10.1 `checkify` reports no error in a kernel, whatever happens there. With this it
-reports the first one in grid order: failed checks, NaNs made in the kernel, indices out of bounds
-and divisions by zero, as the set `errors` says. Errors from before the kernel are kept, and results
-are those of the unchecked kernel. A kernel that it cannot look into is named by a warning.
+Since jax 0.10.1 `checkify` reports no error inside a kernel. With this module it reports the first
+one in grid order: failed checks, NaNs produced in the kernel, out-of-bounds indices and divisions
+by zero, as selected by `errors`. Errors from before the kernel are kept, and results are those of
+the unchecked kernel. A warning names each kernel that cannot be instrumented.
 """
 
 from __future__ import annotations

@@ -1,16 +1,16 @@
-"""Defaults: chip, directory, timeouts, checks. Imports nothing."""
+"""Default values: chip, directory, timeouts, checks. Imports nothing."""
 
 CHIP = "v5e"
-"""Target whose chip is given to interpreted code that asks for one."""
+"""Target whose chip is reported to interpreted code that queries one."""
 
 TARGETS = "v5e"
 """Targets to compile for."""
 
 VERIFY_TARGETS = "all"
-"""Targets that `verify` judges."""
+"""Targets for which `verify` judges kernels."""
 
 DIRECTORY = "dumps"
-"""The dump directory."""
+"""Dump directory."""
 
 COMPILE_TIMEOUT = 120.0
 """Seconds for one compilation."""
@@ -19,24 +19,25 @@ HANG_AFTER = 30.0
 """Seconds without progress after which an interpreted kernel is stopped."""
 
 VERIFY_HANG_AFTER = 5.0
-"""The same in `verify`."""
+"""The same limit in `verify`."""
 
 SCRIPT_TIMEOUT = 120.0
 """Seconds for one run of a reproduction script."""
 
 MAX_JOBS = 4
-"""Maximum number of compiler processes where none is given; at most one per core."""
+"""Maximum number of compiler processes by default; at most one per core."""
 
 LIBTPU_DAYS = 180
-"""Age in days from which `doctor` warns of a libtpu that is not the one its jax was made for.
+"""Age in days above which `doctor` warns about a libtpu other than the one its jax was made for.
 
-jax and libtpu are kept compatible for some weeks; after half a year new kernels stop compiling."""
+jax and libtpu are kept compatible for some weeks; after half a year new kernels stop compiling.
+"""
 
 INTERPRET_MODES = ("auto", "hlo", "tpu", "gpu", "off")
-"""Interpret modes by name."""
+"""Names of interpret modes."""
 
 RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
-"""The interpret mode that looks for data races."""
+"""Interpret mode that detects data races."""
 
 CHECKS = {
     "user": "`checkify.check` and `pl.debug_check` that fail",
@@ -49,7 +50,7 @@ CHECKS = {
     "uninitialized": "a scratch buffer, output or padding that is read before it was written, "
     "where the NaN it holds reaches an output (interpret modes only)",
 }
-"""What each check looks for."""
+"""What each check detects."""
 
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
-"""Checks that are made when none is named."""
+"""Checks made by default."""

@@ -1,8 +1,8 @@
 """Guards at the boundaries: exceptions of pallas-debug never reach the user's program.
 
-Floor 0 by its imports. `guarded` turns an exception of ours into a problem that is reported; what
-runs inside the guard is lost, what comes after it goes on. `KeyboardInterrupt` and `SystemExit`
-pass, as they are the user's.
+Floor 0 by its imports. `guarded` turns an exception of ours into a reported problem; the rest of
+the guarded block is skipped, and execution continues after it. `KeyboardInterrupt` and `SystemExit`
+propagate, as they are the user's.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ _EXHAUSTED = {
     errno.ENFILE: ("the machine has too many open files", "Stop other programs"),
     errno.ENOMEM: ("the machine is out of memory", "Free some memory"),
 }
-"""Errors of the machine rather than of pallas-debug: what is exhausted, and what to do."""
+"""Errors of the machine rather than of pallas-debug: what is exhausted, and the remedy."""
 
 
 @contextlib.contextmanager
 def guarded(
     boundary: Boundary, doing: str, report: Callable[[PallasDebugError], object]
 ) -> Iterator[None]:
-    """Report what the block raises, and carry on after it.
+    """Report an exception raised by the block, and continue after it.
 
     Args:
-      boundary: where we are.
-      doing: what was being done, as a gerund: "capturing kernel `rows`".
+      boundary: the boundary being crossed.
+      doing: the activity, as a gerund: "capturing kernel `rows`".
       report: called with the problem. If it raises as well, the problem is printed instead.
     """
     try:
@@ -58,12 +58,12 @@ def guarded(
 
 
 def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:
-    """The exception as a problem: known errors as they are, anything else as ours or the machine's.
+    """Convert an exception to a problem: known errors unchanged, others as ours or the machine's.
 
     Args:
-      error: what was raised.
+      error: the exception.
       boundary: where it was caught.
-      doing: what was being done, as a gerund.
+      doing: the activity, as a gerund.
     """
     if isinstance(error, PallasDebugError):
         return error
@@ -107,7 +107,7 @@ def _message(error: Exception) -> str:
 
 
 def _place(error: Exception) -> str | None:
-    """`pallas_debug/bridge/capture/capture.py:66`: the innermost frame of ours."""
+    """Return the innermost frame of ours, as `pallas_debug/bridge/capture/capture.py:66`."""
     found = None
     for frame, line in traceback.walk_tb(error.__traceback__):
         file = frame.f_code.co_filename

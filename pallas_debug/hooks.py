@@ -1,8 +1,8 @@
-"""Hooks for other distributions, by pluggy.
+"""Hooks for other distributions, based on pluggy.
 
-Register a plugin under the entry-point group `pallas_debug`; it may be a module or an object, and
-implements any of the hooks below with `hookimpl`. Our own store and pytest plugin are written
-against the same hooks.
+Register a plugin under the entry-point group `pallas_debug`. It may be a module or an object, and
+implements any of the hooks below with `hookimpl`. Our own store and pytest plugin use the same
+hooks.
 
     # pyproject.toml
     [project.entry-points.pallas_debug]
@@ -15,8 +15,8 @@ against the same hooks.
     def pallas_debug_compilation_finished(kernel, compilation):
         print(kernel.name, compilation.target, compilation.status)
 
-Floor 1 by its imports: `model` and `errors`. Hooks are called in whatever thread the event
-happens in.
+Floor 1 by its imports: `model` and `errors`. Hooks are called in the thread in which the event
+occurs.
 """
 
 from __future__ import annotations
@@ -42,71 +42,71 @@ from pallas_debug.model import (
 )
 
 GROUP = "pallas_debug"
-"""The entry-point group, and pluggy's project name."""
+"""Entry-point group, and pluggy's project name."""
 
 hookspec = pluggy.HookspecMarker(GROUP)
 hookimpl = pluggy.HookimplMarker(GROUP)
 
 
 class Specs:
-    """The hooks, their arguments and what they may return."""
+    """The hooks, with their arguments and return values."""
 
     @hookspec
     def pallas_debug_targets(self) -> Sequence[Target]:  # type: ignore[empty-body]
-        """Targets to add to the built-in ones."""
+        """Return targets to add to the built-in ones."""
 
     @hookspec
     def pallas_debug_explanations(self) -> Sequence[Explanation]:  # type: ignore[empty-body]
-        """Explanations to add to the catalogue."""
+        """Return explanations to add to the catalogue."""
 
     @hookspec
     def pallas_debug_kernel_captured(self, kernel: Kernel, jaxpr: str, source: str | None) -> None:
-        """A kernel was lowered that this session had not seen.
+        """Called when a kernel was lowered that this session had not seen.
 
         Args:
-          kernel: what it is.
+          kernel: its description.
           jaxpr: its jaxpr with source lines.
-          source: text of the file that holds the kernel function.
+          source: text of the file that contains the kernel function.
         """
 
     @hookspec
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
-        """A program that holds this kernel was run, or lowered ahead of time."""
+        """Called when a program that contains this kernel was run, or lowered ahead of time."""
 
     @hookspec(firstresult=True)
     def pallas_debug_claim_compilation(
         self, kernel: Kernel, target: Target
     ) -> AbstractContextManager[None] | None:
-        """A context that excludes other compilations of this kernel for this target."""
+        """Return a context that excludes other compilations of this kernel for this target."""
 
     @hookspec(firstresult=True)
     def pallas_debug_find_compilation(
         self, kernel: Kernel, target: Target, key: str
     ) -> Compilation | None:
-        """A compilation made earlier under the same key: nothing is then compiled."""
+        """Return an earlier compilation with the same key, to be used instead of compiling."""
 
     @hookspec
     def pallas_debug_compilation_finished(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Any]
     ) -> None:
-        """A kernel was compiled, failed to, or was found to have been compiled before.
+        """Called when a kernel was compiled, failed to compile, or was found already compiled.
 
         Args:
-          files: by their path below the target's folder, bytes or a `Path` that is there until
-            the hook returns; empty where `compilation.cached`.
+          files: by their path below the target's folder, bytes or a `Path` that exists until the
+            hook returns; empty if `compilation.cached`.
         """
 
     @hookspec
     def pallas_debug_finding(self, finding: Finding) -> None:
-        """Something wrong was found with a kernel."""
+        """Called when a fault was found in a kernel."""
 
     @hookspec
     def pallas_debug_print(self, record: PrintRecord) -> None:
-        """A kernel printed a line."""
+        """Called when a kernel printed a line."""
 
 
 def plugin_manager(*plugins: object) -> pluggy.PluginManager:
-    """A manager with our hooks, the plugins of installed distributions, and these."""
+    """Return a manager with our hooks, the plugins of installed distributions, and these."""
     manager = pluggy.PluginManager(GROUP)
     manager.add_hookspecs(Specs)
     manager.load_setuptools_entrypoints(GROUP)
@@ -119,7 +119,7 @@ def notify(manager: pluggy.PluginManager, hook: str, **kwargs: Any) -> list[Pall
     """Notify every plugin of an event, even if another one raises.
 
     Returns:
-      What failed, plugin by plugin.
+      The failures, one per plugin.
     """
     problems: list[PallasDebugError] = []
     for implementation in _implementations(manager, hook):
@@ -136,13 +136,13 @@ def first(
     report: Callable[[PallasDebugError], object],
     **kwargs: Any,
 ) -> Any:
-    """The first answer that is not None, as of a hook with `firstresult`; None without any.
+    """Return the first answer that is not None, as for a hook with `firstresult`, or None.
 
-    A plugin of another distribution that raises is reported and passed over.
+    A third-party plugin that raises is reported and skipped.
 
     Raises:
-      Exception: whatever one of our own plugins raises: without its answer, the work at hand must
-        not go on.
+      Exception: whatever one of our own plugins raises: without its answer, the operation cannot
+        continue.
     """
     for implementation in _implementations(manager, hook):
         try:
@@ -192,7 +192,7 @@ def _is_ours(implementation: Any) -> bool:
 def installed_explanations(
     report: Callable[[PallasDebugError], object],
 ) -> tuple[Explanation, ...]:
-    """Explanations that installed distributions add; a plugin that fails is reported."""
+    """Return the explanations of installed distributions, reporting plugins that fail."""
     hook = "pallas_debug_explanations"
     manager = pluggy.PluginManager(GROUP)
     found: list[Explanation] = []
@@ -218,6 +218,6 @@ def _checked(explanation: Explanation) -> Explanation:
 
 
 def extra_targets(manager: pluggy.PluginManager) -> tuple[Target, ...]:
-    """The targets that plugins add."""
+    """Return the targets that plugins add."""
     lists = cast(list[Sequence[Target]], manager.hook.pallas_debug_targets())
     return tuple(target for found in lists for target in found)

@@ -1,7 +1,7 @@
-"""Evidence table: what each engine reports of each broken kernel and of its repaired twin.
+"""Evidence table: reports of each engine for each broken kernel and its repaired twin.
 
-A row is computed when a test first asks for it, at most once per test run: the workers of
-pytest-xdist share the rows as files. Nothing is kept from one run to the next.
+A row is computed when a test first needs it, at most once per test run: the workers of pytest-xdist
+share the rows as files. Nothing persists between runs.
 """
 
 from __future__ import annotations

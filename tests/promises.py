@@ -1,4 +1,4 @@
-"""Write `tests/COVERAGE.md`: which test files show each promise of the project.
+"""Generator of `tests/COVERAGE.md`: which test files verify each promise of the project.
 
     python tests/promises.py            write the page
     python tests/promises.py --check    exit with 1 if the page is stale, with 2 if it was written

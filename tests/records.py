@@ -1,6 +1,7 @@
-"""Has the manifests of checked-in dumps record the texts as they are: `python records.py DIR…`.
+"""Update of file records in the manifests of checked-in dumps: `python records.py DIR…`.
 
-The scripts that make the dumps replace the directories of their machine in all texts afterwards.
+Needed because the scripts that make the dumps replace the machine's directories in all texts
+afterwards.
 """
 
 from __future__ import annotations

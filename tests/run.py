@@ -1,11 +1,12 @@
-"""The suite: static checks, then the tests on the Python at hand and on a second one.
+"""The suite: static checks, then the tests on the current Python and on a second one.
 
 `make test` runs every test that is not marked `slow`, one quarter of those that are, and of those
 marked `large` one sixteenth: others after each commit, and others on the second Python. The second Python is the
 newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
 the project supports; it is installed while the first one is used, and of the folders that depend
 little on Python and jax it runs a quarter.
-`make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and folders
+`make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and
+folders
 named there every test runs. The last lines say what each run used, how long it took, and what did
 not run.
 """

@@ -1,4 +1,4 @@
-"""Zygote: a process with jax and pallas_debug imported that forks a child in place of a new Python.
+"""Zygote: a process with jax and pallas_debug imported that forks children in place of new Pythons.
 
 A Python that imports jax and pallas_debug spends 1.5 to 2 s of CPU before it does anything; a fork
 of one that has imported them takes some 10 ms. `Zygote.python` is the start of a command line that

@@ -1,4 +1,4 @@
-"""The zygote itself, and what its children do before their program; see `zygote.py`."""
+"""The zygote process itself, and the setup of its children; see `zygote.py`."""
 
 from __future__ import annotations
 

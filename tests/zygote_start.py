@@ -1,4 +1,4 @@
-"""Stand-in for `python ARGUMENTS…`: ask a zygote to fork the process, else start Python itself.
+"""Stand-in for `python ARGUMENTS…` that asks a zygote to fork, or else starts Python itself.
 
     python -I -S zygote_start.py SOCKET PYTHON ARGUMENTS…
 

@@ -1,9 +1,9 @@
 """Bundled Pallas kernels for TPU, each with a reference, argument sets and tests.
 
-`pallas_debug_kernels.flash_attention` is the callable. The folders of the operations live one level
-down, in `pallas_debug_kernels.ops`, so that no submodule can ever take the name of a callable.
+`pallas_debug_kernels.flash_attention` is the callable. The operations' folders are one level down,
+in `pallas_debug_kernels.ops`, so that no submodule can shadow a callable.
 
-Importing this package imports neither jax nor an operation: every name loads at its first use. It
+Importing this package imports neither jax nor an operation: public names are imported lazily. It
 must not import `pallas_debug`.
 """
 
@@ -59,7 +59,7 @@ __all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:
-    """Load the public name `name` from its module (PEP 562)."""
+    """Import the public name `name` from its module (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value: object = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)

@@ -1,6 +1,6 @@
-"""Checks of arguments, made before a kernel is traced.
+"""Validation of arguments, before a kernel is traced.
 
-Every error is a ValueError that says which argument it is about, what it was, and what it must be.
+Every error is a ValueError that names the argument, its value, and what is allowed.
 """
 
 from collections.abc import Sequence
@@ -14,20 +14,20 @@ LANES = 128
 
 
 def sublanes(dtype: DTypeLike) -> int:
-    """Rows of a native tile: 8 for 32-bit dtypes, 16 for 16-bit, 32 for 8-bit."""
+    """Return the rows of a native tile: 8 for 32-bit dtypes, 16 for 16-bit, 32 for 8-bit."""
     itemsize: int = jnp.dtype(dtype).itemsize
     return 32 // itemsize
 
 
 class SegmentIds(NamedTuple):
-    """Ids, int32: a query sees only the keys with its own id (of its own batch entry, if any)."""
+    """Ids, int32: a query sees only keys with its own id (in its own batch entry, if any)."""
 
     q: jax.Array  # [q_seq] or [batch, q_seq]
     kv: jax.Array  # [kv_seq] or [batch, kv_seq]
 
 
 def check_ndim(operation: str, name: str, array: jax.Array, dims: Sequence[str]) -> None:
-    """`array` has one non-empty dimension for each of `dims`."""
+    """Check that `array` has one non-empty dimension for each of `dims`."""
     if array.ndim != len(dims):
         raise ValueError(
             f"{operation}: {name} has shape {array.shape}. "
@@ -37,7 +37,7 @@ def check_ndim(operation: str, name: str, array: jax.Array, dims: Sequence[str])
 
 
 def check_not_empty(operation: str, name: str, array: jax.Array, dims: Sequence[str]) -> None:
-    """`array` has a dimension, and none of its dimensions is 0."""
+    """Check that `array` has at least one dimension, and none of size 0."""
     if array.ndim == 0:
         raise ValueError(
             f"{operation}: {name} has shape (). "
@@ -51,7 +51,7 @@ def check_not_empty(operation: str, name: str, array: jax.Array, dims: Sequence[
 
 
 def check_dtype(operation: str, name: str, array: jax.Array, dtypes: Sequence[str]) -> None:
-    """`array` has one of `dtypes`."""
+    """Check that the dtype of `array` is one of `dtypes`."""
     if array.dtype.name not in dtypes:
         raise ValueError(
             f"{operation}: {name} has dtype {array.dtype.name}. It must be {either(dtypes)}."
@@ -61,7 +61,7 @@ def check_dtype(operation: str, name: str, array: jax.Array, dtypes: Sequence[st
 def check_same_dtype(
     operation: str, name: str, array: jax.Array, like_name: str, like: jax.Array
 ) -> None:
-    """`array` has the dtype of `like`."""
+    """Check that `array` has the dtype of `like`."""
     if array.dtype != like.dtype:
         raise ValueError(
             f"{operation}: {name} has dtype {array.dtype.name}. "
@@ -72,9 +72,9 @@ def check_same_dtype(
 def checked_block(
     operation: str, name: str, block: int, *, multiple: int, dim: str, size: int
 ) -> int:
-    """The block size to use along a dimension called `dim` of `size` elements.
+    """Return the block size to use along dimension `dim`, which has `size` elements.
 
-    The TPU takes a block that is a multiple of the tile, or one that spans the dimension.
+    A TPU block must be a multiple of the tile, or span the dimension.
     """
     if isinstance(block, bool) or not isinstance(block, int):
         raise ValueError(f"{operation}: {name} is {block!r}. It must be an int.")
@@ -93,7 +93,7 @@ def checked_block(
 def divisor_block(
     operation: str, name: str, block: int, *, multiple: int, dim: str, size: int
 ) -> int:
-    """As `checked_block`, for a kernel that takes whole blocks only: `block` divides `size`."""
+    """Like `checked_block`, but for kernels that need whole blocks: `block` must divide `size`."""
     block = checked_block(operation, name, block, multiple=multiple, dim=dim, size=size)
     if size % block:
         fitting = [b for b in range(multiple, block, multiple) if size % b == 0]

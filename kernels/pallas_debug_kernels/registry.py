@@ -1,4 +1,4 @@
-"""The list of bundled operations: what tests, benchmarks and the demo iterate over."""
+"""Registry of the bundled operations, for tests, benchmarks and the demo."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ from .spec import Spec as Spec
 class BundledOperation:
     """A bundled kernel: `function(*args, **kwargs)` must equal `reference(*args, **kwargs)`.
 
-    `differentiable` are the positions of the arguments that it has a gradient for.
+    `differentiable` lists the positions of the arguments with respect to which it has a gradient.
     """
 
     name: str
@@ -35,11 +35,11 @@ class BundledOperation:
     differentiable: tuple[int, ...] = ()
 
     def tagged(self, *tags: str) -> tuple[Spec, ...]:
-        """The specs that carry at least one of `tags`."""
+        """Return the specs that have at least one of `tags`."""
         return tuple(spec for spec in self.specs if not set(tags).isdisjoint(spec.tags))
 
     def spec(self, name: str) -> Spec:
-        """The spec called `name`; a ValueError lists the known ones."""
+        """Return the spec called `name`; a ValueError lists the known ones."""
         for spec in self.specs:
             if spec.name == name:
                 return spec
@@ -154,12 +154,12 @@ OPERATIONS: tuple[BundledOperation, ...] = (
 
 
 def operations() -> tuple[BundledOperation, ...]:
-    """All bundled operations, simplest first."""
+    """Return all bundled operations, simplest first."""
     return OPERATIONS
 
 
 def operation(name: str) -> BundledOperation:
-    """The operation called `name`; a ValueError lists the known ones."""
+    """Return the operation called `name`; a ValueError lists the known ones."""
     for candidate in OPERATIONS:
         if candidate.name == name:
             return candidate

@@ -1,4 +1,4 @@
-"""A named set of arguments for an operation, shared by its tests, benchmarks and demo."""
+"""Named argument set of an operation, shared by its tests, benchmarks and demo."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,10 +14,10 @@ TAGS = ("small", "edge", "bench")
 class Spec:
     """Shapes, dtypes and keyword arguments of one call of an operation.
 
-    `tags` are from `TAGS`: "small" runs in interpret mode in a second, "edge" too and sits on a
-    border (ragged blocks, fully masked rows, ...), "bench" is as large as real work. `values` are
-    arguments, by position, that are given rather than drawn. `not_on` names the targets whose
-    compiler refuses the kernel.
+    `tags` are from `TAGS`: "small" runs in interpret mode in a second; so does "edge", which covers
+    an edge case (ragged blocks, fully masked rows, ...); "bench" is of realistic size. `values` are
+    arguments, by position, with fixed rather than random values. `not_on` names the targets whose
+    compiler rejects the kernel.
     """
 
     name: str
@@ -28,7 +28,7 @@ class Spec:
     not_on: tuple[str, ...] = ()
 
     def make_args(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """Concrete arrays for `args`, drawn from a numpy generator that starts at `seed`.
+        """Return concrete arrays for `args`, drawn from a numpy generator seeded with `seed`.
 
         Floating-point arrays are standard normal. Integer arrays are uniform over all values of
         int8, so that they fit every signed integer dtype.

@@ -1,1 +1,1 @@
-"""Public verbs, one file each."""
+"""Public functions of the package, one file each."""

@@ -24,13 +24,13 @@ _epochs = itertools.count(1)
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What the checks of one call found.
+    """Results of the checks of one call.
 
     Attributes:
-      findings: every check that failed, each line once, the first to fail first.
-      prints: what its kernels printed.
-      not_checked: sentences about kernels that could not be checked, or not wholly: nothing found
-        in these means nothing.
+      findings: every check that failed, each line once, in order of first failure.
+      prints: output of the kernels' prints.
+      not_checked: sentences about kernels that could not be checked, or only in part: the absence
+        of findings in these means nothing.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -43,7 +43,7 @@ class Report:
         return not self.findings and not self.not_checked
 
     def throw(self) -> None:
-        """Raise what was found.
+        """Raise an exception unless everything was checked and nothing failed.
 
         Raises:
           ChecksFailed: a check failed, or a kernel could not be checked.
@@ -64,30 +64,30 @@ def check(
     interpret: Interpret = None,
     chip: str | None = None,
 ) -> Callable[P, tuple[Report, R]]:
-    """`function`, with checks in the kernels that it calls.
+    """Wrap `function` so that the kernels it calls run with checks.
 
         report, out = pallas_debug.check(attention)(q, k, v)
         report.throw()
 
-    The kernels that `function` lowers, under jit, vmap, grad, scan or none of them, are run with
-    code in them that counts what goes wrong. Their results are those of the unchecked kernels. In
-    the interpret modes and on a TPU the checks are the same.
+    The kernels that `function` lowers, with or without jit, vmap, grad or scan, run with added code
+    that counts failures. Their results are those of the unchecked kernels. The checks are the same
+    in the interpret modes and on a TPU.
 
     Args:
-      function: that calls kernels; it is run, so this cannot stand within jit. There, `checkify`
-        can (`pallas_debug.checkify`).
+      function: that calls kernels; it is run, so the wrapper cannot be used within jit. There, use
+        `checkify` (`pallas_debug.checkify`).
       errors: names, as a list or joined by commas: `user`, `nan`, `index`, `div`, `float_div`,
         `hint`, `uninitialized`; `all` for all of them.
-      interpret: a mode as `interpret` takes it; by default `auto` where there is no
-        accelerator, else `off`.
-      chip: target whose chip is given to code that asks for one; v5e by default.
+      interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
+        `off`.
+      chip: target whose chip is reported to code that queries one; v5e by default.
 
     Returns:
-      A function of the same arguments that returns the report, and what `function` returns.
+      A function of the same arguments that returns the report, and the result of `function`.
 
     Raises:
       UsageError: an unknown check, or a call within jit.
-      KernelFault: by the function that is returned: an interpreter stopped the program.
+      KernelFault: raised by the returned function if an interpreter stopped the program.
     """
     checks = names.parse(errors)
     options = Options(

@@ -1,4 +1,4 @@
-"""`pallas_debug.compile`: a function for a TPU, with switches such as the log recorder."""
+"""`pallas_debug.compile`: a function compiled for a TPU, with switches such as the log recorder."""
 
 from __future__ import annotations
 
@@ -29,27 +29,27 @@ def compile(
     assertions: bool = False,
     chip: str = defaults.CHIP,
 ) -> Compiled[P, R]:
-    """`function` compiled for the TPU of this host, with these switches.
+    """Compile `function` for the TPU of this host, with these switches.
 
         attention = pallas_debug.compile(attention, log_recorder=True, assertions=True)
         attention(q, k, v)
 
-    The first call with arguments of a shape compiles, as `jax.jit` does; later ones find the
-    executable. Arrays are traced; anything else among the arguments is part of the program.
+    The first call with given argument shapes compiles, as with `jax.jit`; later calls reuse the
+    executable. Arrays are traced; all other arguments are part of the program.
 
-    On a host without a TPU nothing can be called, and calling says so. There, `lower(...)` still
-    gives the program, `pallas_debug.dump(function, ..., switches=...)` compiles its kernels and
-    keeps every stage, and `pallas_debug.interpret` runs them.
+    On a host without a TPU, calling raises `CannotRunError`. There, `lower(...)` still returns the
+    program, `pallas_debug.dump(function, ..., switches=...)` compiles its kernels and keeps every
+    stage, and `pallas_debug.interpret` runs them.
 
     Args:
       function: that calls kernels, jitted or not.
-      log_recorder: show what `pl.debug_print` prints.
+      log_recorder: show the output of `pl.debug_print`.
       bounds_checks: halt the device at a slice, load or store that leaves its buffer.
       poison_vmem: fill fresh VMEM with a pattern.
       transpose_trace: trace transposes for the profiler.
-      poison_buffers: let buffers of `pl.run_scoped` begin as NaN, or as the least integer.
+      poison_buffers: initialise buffers of `pl.run_scoped` with NaN, or with the smallest integer.
       assertions: halt the device at a `pl.debug_check` that fails.
-      chip: target whose chip the code gets that asks for one, where there is no TPU.
+      chip: target whose chip is reported to code that queries one, on hosts without a TPU.
 
     Returns:
       A function of the same arguments, with `lower` and `compiled_for`.
@@ -70,7 +70,7 @@ def compile(
 
 
 class Compiled(Generic[P, R]):
-    """What `compile` returns. `switches` are the names of those that are on."""
+    """Compiled function, as returned by `compile`; `switches` names those that are on."""
 
     def __init__(
         self, function: Callable[P, R], *, switches: tuple[str, ...] = (), chip: str = defaults.CHIP
@@ -83,11 +83,11 @@ class Compiled(Generic[P, R]):
         self._executables: dict[Hashable, Any] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it on the TPU of this host.
+        """Run the function on the TPU of this host.
 
         Raises:
-          CannotRunError: there is none, or its compiler refuses a switch.
-          UsageError: the call stands within jit, vmap or grad.
+          CannotRunError: there is none, or its compiler rejects a switch.
+          UsageError: called within jit, vmap or grad.
         """
         if trace.is_traced((args, kwargs)):
             raise UsageError(
@@ -100,20 +100,20 @@ class Compiled(Generic[P, R]):
         return cast(R, self._executable(call)(*call.arrays))
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The program for these arguments, as jax hands it to the compiler (`jax.stages.Lowered`).
+        """Return the program for these arguments as given to the compiler (`jax.stages.Lowered`).
 
-        Arguments may be abstract. Where there is no TPU, it is lowered for one all the same.
+        Arguments may be abstract. The program is lowered for a TPU even if there is none.
         """
         return self._lowered(executable.call_of(args, kwargs))
 
     def compiled_for(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """The executable for these arguments (`jax.stages.Compiled`); it takes the arrays alone.
+        """Return the executable (`jax.stages.Compiled`), which takes only the arrays.
 
-        Arguments may be abstract, and say by their sharding which device it is for: one of
-        `jax.experimental.topologies` will do.
+        Arguments may be abstract, with a sharding that determines the device to compile for,
+        including one from `jax.experimental.topologies`.
 
         Raises:
-          CannotRunError: there is no TPU and no argument is on one, or the compiler refuses a
+          CannotRunError: there is no TPU and no argument is on one, or the compiler rejects a
             switch.
         """
         call = executable.call_of(args, kwargs)

@@ -77,20 +77,20 @@ def debug(
         with pallas_debug.debug(targets="v6e") as session:
             attention(q, k, v)
 
-    The compilations go on in the background and are waited for when the function returns or the
-    block is left. Results are those of the function without it. On a machine without an
-    accelerator kernels run in an interpret mode.
+    Compilations run in the background; returning from the function or leaving the block waits for
+    them. Results are unchanged. On a machine without an accelerator, kernels run in an interpret
+    mode.
 
     Args:
-      function: to wrap; not given where the decorator has options, or for a `with` block.
+      function: to wrap; omitted when the decorator has options, or for a `with` block.
       to: the dump directory.
       targets: names, as a list or joined by commas; `""` captures without compiling.
-      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default
-        `auto` where there is no accelerator.
+      interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
+        without an accelerator.
       timeout: seconds for one compilation.
-      jobs: compiler processes at most; 0 is one per core, four at most.
-      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
-        joined by commas.
+      jobs: maximum number of compiler processes; 0 is one per core, up to four.
+      switches: names of compilation switches, such as `log_recorder`, as a list or joined by
+        commas.
       quiet: print no summary on standard error.
 
     Raises:
@@ -111,7 +111,7 @@ def debug(
 
 
 class Notice:
-    """Says once, when the first kernel is seen, that it is interpreted."""
+    """Notice, printed once when the first kernel is captured, that kernels are interpreted."""
 
     @hookimpl
     def pallas_debug_kernel_captured(self) -> None:
@@ -120,7 +120,7 @@ class Notice:
 
 
 class Prints:
-    """Writes what kernels print to standard output, as jax does, and from where."""
+    """Writes kernels' prints to standard output, as jax does, prefixed with their location."""
 
     @hookimpl
     def pallas_debug_print(self, record: PrintRecord) -> None:
@@ -128,7 +128,7 @@ class Prints:
 
 
 class Debug:
-    """What `debug(...)` and `interpret(...)` return: a decorator and a context manager."""
+    """Decorator and context manager that `debug(...)` and `interpret(...)` return."""
 
     def __init__(self, options: Options, *, quiet: bool, reports: bool = True) -> None:
         self._options = dataclasses.replace(options, prints=True)
@@ -137,7 +137,7 @@ class Debug:
         self._sessions: list[Session] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
-        # Repeated calls share jax's caches, so that they are not traced each time.
+        # Repeated calls share jax's caches, so that they are not retraced each time.
         options = dataclasses.replace(self._options, epoch=f"decorator {next(_epochs)}")
 
         @functools.wraps(function)
@@ -146,7 +146,7 @@ class Debug:
                 try:
                     stack.enter_context(Debug(options, quiet=self._quiet, reports=self._reports))
                 except PallasDebugError:
-                    raise  # invalid, or impossible here
+                    raise  # invalid request, or not possible here
                 except Exception as error:  # noqa: BLE001 - a bug of ours: run it without us
                     say_problem(problem_of(error, "hook", "starting a session"))
                 return function(*args, **kwargs)
@@ -167,7 +167,7 @@ class Debug:
             return
         for problem in session.problems:
             say_problem(problem)
-        if kind is None:  # else what was found is what is being raised
+        if kind is None:  # else the exception in flight is the finding
             for finding in session.observer.findings:
                 with guarded("summary", "printing a finding", say_problem):
                     sys.stderr.write(report.finding_text(finding) + "\n")
@@ -176,7 +176,7 @@ class Debug:
 
 
 def say_once(text: str) -> None:
-    """A line on standard error, once per process."""
+    """Print a line on standard error, once per process."""
     with _said_lock:
         if text in _said:
             return
@@ -185,13 +185,13 @@ def say_once(text: str) -> None:
 
 
 def say_problem(problem: PallasDebugError) -> None:
-    """What went wrong with us, on standard error; a stream that is closed ends no program."""
+    """Report a problem of pallas-debug on standard error; a closed stream is ignored."""
     with contextlib.suppress(OSError, ValueError):
         say_once(f"pallas-debug: {problem}")
 
 
 def say_mode(sentence: str) -> None:
-    """Which kernel `auto` runs in which mode, on standard error."""
+    """Report on standard error which kernels `auto` runs in which mode."""
     say_once(f"pallas-debug: {sentence}")
 
 

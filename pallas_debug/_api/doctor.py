@@ -1,7 +1,7 @@
-"""`pallas-debug doctor`: what works on this machine, and what to do about what does not.
+"""`pallas-debug doctor`: checks of what works on this machine, with remedies.
 
-Every check is really made: patches are compared with the installed jax, and a kernel is compiled
-for every target.
+Every check is performed for real: patches are compared with the installed jax, and a kernel is
+compiled for every target.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ State = Literal["ok", "warning", "failed"]
 
 @dataclass(frozen=True, kw_only=True)
 class Check:
-    """One thing that was looked at.
+    """Result of one check.
 
     Attributes:
-      patches: rows of the table of patches to jax that it is about.
+      patches: rows of the table of jax patches that the check covers.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Check:
 
 
 def examine() -> Iterator[Check]:
-    """The checks, one after the other, as they are made."""
+    """Yield the checks as they are made."""
 
     yield Check(
         name="pallas-debug",
@@ -130,7 +130,7 @@ def _libtpu() -> Iterator[Check]:
 
 
 def _pinned_libtpu() -> str | None:
-    """What `jax[tpu]` requires, such as `==0.0.42.*`."""
+    """Return the libtpu version that `jax[tpu]` requires, such as `==0.0.42.*`."""
     for requirement in metadata.requires("jax") or []:
         match = re.match(r"libtpu\s*([^;]+?)\s*;.*extra\s*==\s*[\"']tpu[\"']", requirement)
         if match:
@@ -139,7 +139,7 @@ def _pinned_libtpu() -> str | None:
 
 
 def _fits(installed: str, wanted: str) -> bool:
-    """Whether a version meets a requirement of the forms that jax uses: `==1.2.*`, `==1.2.3`."""
+    """Return whether a version meets a requirement as jax writes it: `==1.2.*` or `==1.2.3`."""
     pin = wanted.removeprefix("==")
     if pin.endswith(".*"):
         return (installed + ".").startswith(pin[:-1])
@@ -178,7 +178,7 @@ def _flags() -> Iterator[Check]:
 
 
 def _flags_at_start() -> list[str]:
-    """`LIBTPU_INIT_ARGS` as this process was given it."""
+    """Return the value of `LIBTPU_INIT_ARGS` with which this process started."""
     environ = Path("/proc/self/environ")
     for line in environ.read_bytes().split(b"\0") if environ.exists() else []:
         name, _, value = line.partition(b"=")
@@ -204,7 +204,7 @@ def _device() -> Iterator[Check]:
 
 
 def _interpreters() -> Iterator[Check]:
-    """What the installed interpreters cannot run, and what they let pass in silence."""
+    """Report what the installed interpreters cannot run, and which faults they silently ignore."""
     from pallas_debug.bridge.interpret import limits as interpret_limits
     from pallas_debug.bridge.interpret import params as interpret_params
     from pallas_debug.errors import UsageError
@@ -233,7 +233,7 @@ def _interpreters() -> Iterator[Check]:
 
 
 def _compiles() -> Iterator[Check]:
-    """A kernel for every target, through all the rooms."""
+    """Compile a kernel for every target, end to end."""
     from pallas_debug_kernels import vector_add
 
     from pallas_debug._api.dump import dump
@@ -268,7 +268,7 @@ def _compiles() -> Iterator[Check]:
 
 
 def _age(build: str | None) -> int | None:
-    """Days since a date such as `Oct 22 2026 00:45:19`."""
+    """Return the days since a date such as `Oct 22 2026 00:45:19`."""
     try:
         built = datetime.strptime(build or "", "%b %d %Y %H:%M:%S").replace(tzinfo=UTC)
     except ValueError:

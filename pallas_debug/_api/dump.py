@@ -34,31 +34,31 @@ def dump(
         dumps = pallas_debug.dump(attention, q, k, v, targets="v5e,v6e", causal=True)
         dumps[0].compilation("v5e").status
 
-    The function is traced with abstract arguments. Where it asks for its chip while it is traced,
-    it is traced once per target.
+    The function is traced with abstract arguments; once per target if it queries its chip during
+    tracing.
 
     Args:
       function: that calls kernels, jitted or not.
-      *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed as it is.
+      *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed unchanged.
       targets: names, as a list or joined by commas.
       to: the dump directory.
       timeout: seconds for one compilation.
-      jobs: compiler processes at most; 0 is one per core, four at most.
-      switches: what is asked of the compilations by name, such as `log_recorder`, as a list or
-        joined by commas.
-      tick: called some ten times a second while compilations go on.
+      jobs: maximum number of compiler processes; 0 is one per core, up to four.
+      switches: names of compilation switches, such as `log_recorder`, as a list or joined by
+        commas.
+      tick: called about ten times a second while compilations run.
       **kwargs: for the function, like `args`.
 
     Returns:
-      The kernels in the order of their first lowering, each with its compilations; a kernel that
-      failed to compile says why in its compilation's `failure`.
+      The kernels in the order of their first lowering, each with its compilations; if a kernel
+      failed to compile, its compilation's `failure` says why.
 
     Raises:
       UnknownTargetError: an unknown target.
       UsageError: the function calls no kernel, or a switch is unknown.
       DumpDirectoryError: `to` cannot be written to.
-      LibtpuError: nothing can be compiled here.
-      InternalError: a bug of pallas-debug kept a kernel from being captured or compiled.
+      LibtpuError: the TPU compiler is not available here.
+      InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
     """
     options = Options(
         dumps=Path(to),
@@ -73,7 +73,7 @@ def dump(
         for target in session.targets:
             with session.collecting() as captures:
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
-            # What was traced for one chip may be other kernels for the next.
+            # Tracing for another chip may produce other kernels.
             session.request(captures, (target,) if asked else session.targets)
             if not asked:
                 break
@@ -83,7 +83,7 @@ def dump(
     for problem in session.problems:
         if session.uncaptured or not _is_spared(session, problem):
             raise problem
-        say_problem(problem)  # every kernel was compiled all the same
+        say_problem(problem)  # every kernel was compiled nevertheless
     if not session.dumps:
         raise UsageError(
             f"{name} calls no Pallas kernel with these arguments: nothing to dump. "
@@ -93,7 +93,7 @@ def dump(
 
 
 def _is_spared(session: Session, problem: PallasDebugError) -> bool:
-    """Whether a problem is a bug, ours or a plugin's, that cost no kernel its files."""
+    """Return whether a problem is a bug, ours or a plugin's, that affected no kernel's files."""
     if isinstance(problem, InternalError):
         lost = {str(known) for known in session.lost.values()}
         return problem.boundary != "store" and str(problem) not in lost

@@ -23,7 +23,7 @@ def interpret(
     quiet: bool = False,
     **params: object,
 ) -> Any:
-    """Run the kernels that a function calls, or those called within a `with` block, interpreted.
+    """Interpret the kernels that a function calls, or those called within a `with` block.
 
         @pallas_debug.interpret
         def attention(q, k, v): ...
@@ -34,21 +34,20 @@ def interpret(
         with pallas_debug.interpret("hlo"):
             attention(q, k, v)
 
-    Nothing is compiled and nothing is dumped. The mode holds in all threads and for whatever is
-    called, jitted before or not; used within one another, the innermost holds. What goes wrong in a
-    kernel is raised before the function returns or the block is left, and leaves the next kernel
-    alone.
+    Nothing is compiled or dumped. The mode applies in all threads and to all functions called, even
+    if jitted before; when nested, the innermost mode applies. A kernel's failure is raised before
+    the function returns or the block is left, and does not affect the next kernel.
 
     Args:
-      mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, and TPU interpret mode for each
-        kernel that the former cannot run; `off` for what the code says. Parameters may stand behind
-        it: `"tpu,detect_races,num_cores_or_threads=2"`.
-      chip: target whose chip is given to code that asks for one while it is traced.
-      quiet: do not say on standard error which kernels `auto` runs in TPU interpret mode.
+      mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, with TPU interpret mode for each
+        kernel that HLO mode cannot run; `off` for the mode that the code selects. Parameters may
+        follow: `"tpu,detect_races,num_cores_or_threads=2"`.
+      chip: target whose chip is reported to code that queries one during tracing.
+      quiet: do not report on standard error which kernels `auto` runs in TPU interpret mode.
       **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
     Raises:
-      UsageError: an unknown mode or parameter, a value of a wrong type.
+      UsageError: an unknown mode or parameter, or a value of the wrong type.
       UnknownTargetError: an unknown chip.
     """
     if callable(mode):

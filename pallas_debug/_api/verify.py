@@ -1,3 +1,3 @@
-"""`pallas_debug.verify`: one verdict on the kernels that a function calls."""
+"""`pallas_debug.verify`: a single verdict on the kernels that a function calls."""
 
 from pallas_debug.verdict.run import verify as verify

@@ -1,7 +1,7 @@
-"""The `pallas-debug` command, a file per subcommand.
+"""The `pallas-debug` command, one file per subcommand.
 
-`--help` imports neither jax nor textual: a command's file is imported when the command is run, and
-imports what it needs when it needs it. Standard output is data, standard error is talk.
+`--help` imports neither jax nor textual: a command's file is imported only to run the command, and
+imports heavy dependencies lazily. Data goes to standard output, messages to standard error.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 
 def main() -> None:
-    """The console script."""
+    """Entry point of the console script."""
     from pallas_debug.cli.group import cli
     from pallas_debug.cli.guard import guarded
 

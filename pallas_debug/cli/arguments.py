@@ -1,4 +1,4 @@
-"""`--arg` values: abstract arrays such as `bf16[1,2,512,128]`, and plain Python values."""
+"""Parser for `--arg`: abstract arrays such as `bf16[1,2,512,128]`, and Python literals."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHORT = {
 
 
 def parse(texts: tuple[str, ...]) -> tuple[list[Any], dict[str, Any]]:
-    """Positional and keyword arguments.
+    """Return the positional and keyword arguments.
 
     Raises:
       UsageError: a text is neither an array nor a Python literal.

@@ -83,7 +83,7 @@ def _without_a_terminal(where: Sequence[Path]) -> str:
 
 
 def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
-    """Return the directories, and the kernel or target named by a single path.
+    """Return the directories, and the kernel or target that a single path names.
 
     Raises:
       UsageError: one of two paths is a file.
@@ -106,5 +106,5 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 
 
 def _starts(path: Path) -> bool:
-    """Return whether the path is the start of a kernel's folder name."""
+    """Return whether the path is a prefix of a kernel's folder name."""
     return any(found.is_dir() for found in path.parent.glob(f"{glob.escape(path.name)}*"))

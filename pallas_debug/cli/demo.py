@@ -1,4 +1,4 @@
-"""`pallas-debug demo`: the first thing that a newcomer runs."""
+"""`pallas-debug demo`: a first run with a bundled kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pallas-debug diff`: what a pass changed, and what differs between targets, kernels and dumps."""
+"""`pallas-debug diff`: changes made by a pass, or between targets, kernels and dumps."""
 
 from __future__ import annotations
 
@@ -105,10 +105,10 @@ command = shared.make("diff", DiffOptions, run)
 
 
 def noise(text: str | None) -> tuple[Noise, ...]:
-    """The noise that `--ignore` names.
+    """Return the kinds of noise that `--ignore` names.
 
     Raises:
-      UsageError: it names an unknown kind.
+      UsageError: a kind is unknown.
     """
     from pallas_debug.ir.normal import NOISE
 
@@ -138,7 +138,7 @@ def _sides(
 
 
 def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> StoredText:
-    """The stage, or the last pass that changed something."""
+    """Return the given stage, or by default the last pass that changed something."""
     if stage is not None:
         return texts.find_text(kernel, target, stage)
     stored = kernel.target(target)
@@ -151,7 +151,7 @@ def _named(kernel: StoredKernel, target: str | None, stage: str | None) -> Store
 
 
 def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> StoredText:
-    """The text before a pass: that of the previous pass, or the module before any."""
+    """Return the text before a pass: that of the previous pass, or `mosaic` for the first."""
     if text.target is None or text.stage in (*STAGES, texts.LOG):
         raise UsageError(f"{text.stage} is no pass: name the stage to compare it with, too")
     stored = kernel.target(target)
@@ -167,7 +167,7 @@ def _before(kernel: StoredKernel, target: str | None, text: StoredText) -> Store
 def _other(
     kernel: StoredKernel, target: str | None, against: str
 ) -> tuple[StoredKernel, str | None]:
-    """The kernel and target that `--against` names."""
+    """Return the kernel and target that `--against` names."""
     if any(against in (c.target, c.folder.name) for c in kernel.compilations):
         return kernel, against
     path = Path(against)
@@ -182,7 +182,7 @@ def _other(
 
 
 def _same_kernel(path: Path, kernel: StoredKernel) -> str | None:
-    """The name of the kernel in another dump directory that contains several."""
+    """Return the matching kernel's name if the other dump directory contains several kernels."""
     from pallas_debug.store import open_dumps
 
     if not path.is_dir():
@@ -200,13 +200,13 @@ def _only_target(kernel: StoredKernel) -> str | None:
 
 
 def _same_target(kernel: StoredKernel, target: str | None) -> str | None:
-    """The target where the other dump has it, else the only one it has."""
+    """Return the same target if the other kernel has it, or else that kernel's only target."""
     known = any(target in (c.target, c.folder.name) for c in kernel.compilations)
     return target if known or len(kernel.compilations) != 1 else kernel.compilations[0].target
 
 
 def _counterpart(kernel: StoredKernel, target: str | None, stage: str) -> StoredText:
-    """The same stage elsewhere: passes are matched by name, as their numbers may differ."""
+    """Return the same stage elsewhere; passes match by name because their numbers may differ."""
     number, dash, name = stage.partition("-")
     if dash and number.isdecimal():
         stored: StoredCompilation = kernel.target(target)
@@ -232,7 +232,7 @@ def _print_unified(different: Diff, old: StoredText, new: StoredText, context: i
 
 
 def _styled(different: Diff, change: Change) -> Iterator[str]:
-    """The lines of a change in colour, with differing words highlighted in paired lines."""
+    """Yield the lines of a change in colour, highlighting the words that differ in paired lines."""
     from pallas_debug.ir.diff import words
 
     if change.tag == "equal":

@@ -1,4 +1,4 @@
-"""`pallas-debug doctor`: what works on this machine, and what to do about what does not."""
+"""`pallas-debug doctor`: report on what works on this machine, with remedies."""
 
 from __future__ import annotations
 

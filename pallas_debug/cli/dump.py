@@ -68,7 +68,7 @@ def run(options: DumpOptions) -> int:
     """
     function = None if options.module else programs.named_function(options.what)
     if function is not None and options.rest:
-        # Options may also follow a function, which has no arguments of its own.
+        # Options are also accepted after a function, since it has no arguments of its own.
         given = [*_given(click.get_current_context()), *options.rest, options.what]
         return command.main(given, standalone_mode=False) or 0
     if function is not None:
@@ -87,7 +87,7 @@ command = shared.make("dump", DumpOptions, run, context_settings={"allow_intersp
 
 
 def _given(context: click.Context) -> Iterator[str]:
-    """The options that were given, as on a command line."""
+    """Reconstruct the options given on the command line."""
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if isinstance(parameter, click.Argument) or source is not ParameterSource.COMMANDLINE:

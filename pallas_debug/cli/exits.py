@@ -1,4 +1,4 @@
-"""Exit codes, documented in `docs/reference/exit-codes.md`, which is generated from here."""
+"""Exit codes; the source of the generated `docs/reference/exit-codes.md`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pallas-debug explain`: explain a message, an error code, a log or a dump."""
+"""`pallas-debug explain`: explanations of messages, error codes, logs and dumps."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
-"""Maximum characters of a line; the rest of a longer one is skipped."""
+"""Maximum number of characters read of a line; the rest of a longer one is skipped."""
 
 MAX_LOG = 1 << 30
-"""Maximum characters of a log."""
+"""Maximum number of characters of a log."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ command = shared.make("explain", ExplainOptions, run)
 
 
 class _Answer(NamedTuple):
-    """The output for one argument."""
+    """Output for one argument."""
 
     text: str
     as_json: Any
@@ -90,7 +90,7 @@ def _answer(what: str) -> _Answer:
             "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
         )
     path = Path(what)
-    if os.path.lexists(path):  # False for what is no path, however long
+    if os.path.lexists(path):  # False if `what` is no path, whatever its length
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
         found = explain.entry(what)
@@ -111,7 +111,7 @@ def _of_file(path: Path) -> _Answer:
     from pallas_debug.store.files import open_named
 
     try:
-        # `<(command)` of a shell; opening any other pipe would block.
+        # Process substitution, `<(command)`, is allowed; opening any other pipe would block.
         is_stream = path.is_relative_to("/dev/fd") or path.is_relative_to("/proc/self/fd")
         fd = os.open(path, os.O_RDONLY) if is_stream else open_named(path)
         with os.fdopen(fd, errors="replace") as file:
@@ -121,7 +121,7 @@ def _of_file(path: Path) -> _Answer:
 
 
 def _lines(file: IO[str]) -> Iterator[str]:
-    """Lines of a file, each cut after a megabyte."""
+    """Yield the lines of a file, each truncated to `_LINE` characters."""
     is_rest = False
     left = MAX_LOG
     while line := file.readline(_LINE):
@@ -192,7 +192,7 @@ def _unknown(text: str) -> str:
 
 
 def _of_dumps(directory: Path) -> _Answer:
-    """Every failed compilation; targets for which a kernel fails alike are listed together."""
+    """Explain every failed compilation, grouping the targets for which a kernel fails alike."""
     from pallas_debug.findings import explain
     from pallas_debug.report import plural
     from pallas_debug.store import open_dumps

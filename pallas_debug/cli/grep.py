@@ -1,4 +1,4 @@
-"""`pallas-debug grep`: search all stages and passes of all kernels."""
+"""`pallas-debug grep`: search across all stages and passes of all kernels."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _found(
 
 
 def _print(hit: Hit) -> None:
-    """Print a hit as `grep -n` does; a long line is cut, which an ellipsis shows."""
+    """Print a hit as `grep -n` does, with an ellipsis where a long line was cut."""
     more = "…" if hit.cut else ""
     if not output.colored():
         output.echo(f"{hit.path}:{hit.line}:{more}{''.join(hit.parts)}{more}")

@@ -1,4 +1,4 @@
-"""The group of commands, each imported when it is run."""
+"""Click group that imports each command only when it runs."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ COMMANDS: dict[str, str] = {
 
 
 class LazyGroup(click.Group):
-    """A group that imports a command only to run it."""
+    """Group that imports a command only when it runs."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

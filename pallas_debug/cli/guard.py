@@ -1,7 +1,7 @@
-"""Turn exceptions into messages on standard error and an exit code.
+"""Top-level error handling: exceptions become a message on standard error and an exit code.
 
-Whatever a dump contains, a command ends in a message. An unexpected exception is our fault: it is
-reported as an internal error, with a traceback only if `PALLAS_DEBUG_TRACEBACK` is set.
+A command never ends in a traceback, whatever a dump contains. An unexpected exception is our bug:
+it is reported as an internal error, with a traceback only if `PALLAS_DEBUG_TRACEBACK` is set.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 
 TRACEBACK = "PALLAS_DEBUG_TRACEBACK"
-"""Environment variable: if not empty, internal errors print a traceback."""
+"""Environment variable; if not empty, internal errors print a traceback."""
 
 _MAX_MESSAGE = 300
-"""Maximum number of characters of a foreign exception's message."""
+"""Maximum number of characters quoted from an unexpected exception's message."""
 
 
 def guarded(command: click.Command) -> NoReturn:
@@ -53,7 +53,7 @@ def _say(text: str) -> None:
 
 
 def _show(error: click.ClickException) -> None:
-    """Like `error.show`, with escaped names."""
+    """Print the error as `error.show` does, but with unsafe characters escaped."""
     if isinstance(error, click.UsageError) and error.ctx is not None:
         click.echo(output.visible(error.ctx.get_usage()), err=True)
         if error.ctx.command.get_help_option(error.ctx) is not None:
@@ -63,7 +63,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def _unexpected(error: Exception) -> str:
-    """The message for an exception that no command handled."""
+    """Return the message for an exception that no command handled."""
     if os.environ.get(TRACEBACK):
         import traceback
 

@@ -1,4 +1,4 @@
-"""`pallas-debug kernels`: the bundled kernels, and the arguments that they come with."""
+"""`pallas-debug kernels`: list of the bundled kernels and their specs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ command = shared.make("kernels", KernelsOptions, run)
 
 
 def _by_tag(op: BundledOperation) -> str:
-    """The names of the specs, as in `small: f32, bf16; bench: f32_4m`."""
+    """Return the spec names by tag, such as `small: f32, bf16; bench: f32_4m`."""
     tags = dict.fromkeys(tag for spec in op.specs for tag in spec.tags)
     return "; ".join(f"{tag}: {', '.join(spec.name for spec in op.tagged(tag))}" for tag in tags)
 
@@ -78,7 +78,7 @@ def _broken_as_json(kernel: BrokenKernel) -> dict[str, Any]:
 
 
 def _argument(arg: Any) -> str:
-    """An abstract array in the form that `dump --arg` takes, such as `float32[8,128]`."""
+    """Format an abstract array as `dump --arg` takes it, such as `float32[8,128]`."""
     if hasattr(arg, "shape") and hasattr(arg, "dtype"):
         return f"{arg.dtype.name}[{','.join(map(str, arg.shape))}]"
     if isinstance(arg, tuple):

@@ -71,7 +71,7 @@ def run(options: LsOptions) -> int:
             filters = any(given is not None for given in (name, status, test))
             output.say(f"no kernels{' of that kind' * filters} in {one_line(options.directory)}")
     for k, compilations in chosen:
-        # All files of one kernel are checked; those of many would take long.
+        # Check every file only for a single kernel; checking those of many would be slow.
         damaged = [d for c in compilations for d in c.damaged()] if of_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:

@@ -1,7 +1,7 @@
-"""Commands from typed options, and the options that several commands share.
+"""Typed options for commands, and the click options that several commands share.
 
 Each command file has a frozen dataclass of its options and a `run(options)` that returns an exit
-code. `make` connects the two to click: nothing else sees what click parsed.
+code. `make` connects the two to click, so only this module deals with click's parsed values.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Options = TypeVar("Options")
 def make(
     name: str, kind: Callable[..., Options], run: Callable[[Options], int], **settings: Any
 ) -> click.Command:
-    """The command that fills a dataclass of options and passes it to `run`.
+    """Return a click command that fills `kind`, a dataclass of options, and passes it to `run`.
 
     Args:
-      run: carries click's parameters, named as the fields are; its docstring is the help.
+      run: carries click's parameters, named like the fields; its docstring is the help text.
     """
 
     def callback(**given: Any) -> int:
@@ -39,7 +39,7 @@ def make(
 
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """What `dump` and `verify` have in common: what to look at, for which chips, and how."""
+    """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
 
     what: str
     rest: tuple[str, ...]
@@ -88,7 +88,7 @@ target = click.option("-t", "--target", help="The target, where there are severa
 
 
 def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
-    """Option for the directory that keeps compilations."""
+    """Option for the directory in which compilations are kept."""
     return click.option(
         "-o",
         "--to",
@@ -101,7 +101,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
 
 
 def targets(default: str) -> Decorator:
-    """Option for the chips."""
+    """Option for the chips to compile for."""
     return click.option(
         "-t",
         "--target",

@@ -1,4 +1,4 @@
-"""How commands print: tables on a terminal, plain lines elsewhere, JSON on request."""
+"""Command output: tables on a terminal, plain lines elsewhere, JSON on request."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"
     "\ufff9-\ufffb\U000e0000-\U000e0fff]"
 )
-"""Characters that are valid in a JSON string, but that a terminal may obey or hide."""
+"""Characters that are valid in a JSON string, but that a terminal may interpret or hide."""
 
 
 def print_json(value: Any) -> None:
@@ -27,14 +27,14 @@ def print_json(value: Any) -> None:
 
 
 def json_text(value: Any) -> bytes:
-    """Data as indented JSON.
+    """Return data as indented JSON.
 
     Control characters, direction marks, zero-width characters and lone surrogates are escaped as
     `\\uXXXX`, so that the output is safe on a terminal and parses to the original.
     """
     import msgspec
 
-    # Not msgspec.json: it refuses lone surrogates, which names that are not UTF-8 have.
+    # Not msgspec.json: it rejects lone surrogates, which occur in names that are not UTF-8.
     plain = msgspec.to_builtins(value, enc_hook=str)
     text = json.dumps(plain, ensure_ascii=False, indent=2)
     return _UNSAFE.sub(_json_escape, text).encode()
@@ -63,7 +63,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
 
 
 def shown(text: str) -> str:
-    """Text for standard output: escaped on a terminal, unchanged for a pipe or a file."""
+    """Return text for standard output: escaped on a terminal, unchanged for a pipe or a file."""
     return visible(text) if sys.stdout.isatty() else text
 
 
@@ -88,7 +88,7 @@ def _encoded(text: str) -> bytes:
 
 
 def colored() -> bool:
-    """Whether to colour standard output: a capable terminal, and no `NO_COLOR`."""
+    """Return whether to colour standard output: a capable terminal, and no `NO_COLOR`."""
     dumb = os.environ.get("TERM") == "dumb"
     return sys.stdout.isatty() and not dumb and not os.environ.get("NO_COLOR")
 

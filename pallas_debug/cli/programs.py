@@ -1,4 +1,4 @@
-"""What `dump` and `verify` look at: a script, a module, or a function with its arguments."""
+"""Programs that `dump` and `verify` run: a script, a module, or a function with arguments."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
 
 
 def named_function(what: str) -> tuple[str, str] | None:
-    """Module and name if `what` is `package.module:function`; None for a script or module."""
+    """Split `package.module:function` into module and name; None for a script or module."""
     found = _FUNCTION.fullmatch(what)
     if found is None or Path(what).exists():
         return None
@@ -27,10 +27,10 @@ def named_function(what: str) -> tuple[str, str] | None:
 
 
 def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None:
-    """Check that a script or module is not given options for functions.
+    """Reject options for functions if given for a script or module.
 
     Raises:
-      UsageError: it is.
+      UsageError: `--arg` or `--spec` was given.
     """
     if args or spec:
         raise UsageError(
@@ -40,7 +40,7 @@ def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None
 
 
 def source_file(what: str, *, module: bool) -> Path | None:
-    """The file of a script or module; None if a module has none."""
+    """Return the file of a script or module, or None if a module has none."""
     if not module:
         return Path(what).resolve()
     sys.path.insert(0, str(Path.cwd()))
@@ -57,10 +57,10 @@ def source_file(what: str, *, module: bool) -> Path | None:
 
 
 def import_function(module: str, name: str) -> Callable[..., Any]:
-    """The function of that name.
+    """Import a function.
 
     Raises:
-      UsageError: there is no such module, it has no such name, or that is no function.
+      UsageError: the module does not exist, lacks that name, or the name is not callable.
     """
     sys.path.insert(0, str(Path.cwd()))
     try:
@@ -83,10 +83,10 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
 def function_arguments(
     function: Callable[..., Any], args: tuple[str, ...], spec: str | None, *, values: bool = False
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a function: from `--arg`, or from a bundled kernel's spec.
+    """Return the arguments of a function, from `--arg` or from a bundled kernel's spec.
 
     Args:
-      values: whether a spec's arrays have values; else they are shapes.
+      values: whether a spec's arrays have values or are only shapes.
 
     Raises:
       UsageError: an argument does not parse, there is no such spec, or both were given.
@@ -101,7 +101,7 @@ def function_arguments(
 def _bundled_arguments(
     function: Callable[..., Any], spec_name: str | None, *, values: bool
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a spec, for a function that is a bundled kernel; none for any other."""
+    """Return the arguments of a spec if the function is a bundled kernel, or none otherwise."""
     operation = None
     if getattr(function, "__module__", "").split(".")[0] == "pallas_debug_kernels":
         from pallas_debug_kernels import operations
@@ -126,7 +126,7 @@ def _bundled_arguments(
 
 
 def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None:
-    """Run a program as `python` would; returns a message if it failed."""
+    """Run a program as `python` would, and return a message if it failed."""
     error = execute(what, rest, module=module)
     if error is None:
         return None
@@ -137,7 +137,7 @@ def run_program(what: str, rest: tuple[str, ...], *, module: bool) -> str | None
 
 
 def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException | None:
-    """Run a program as `python` would; returns the exception that ended it, if any."""
+    """Run a program as `python` would, and return the exception that ended it, if any."""
     argv, path = sys.argv, list(sys.path)
     sys.argv = [what, *rest]
     try:
@@ -170,7 +170,7 @@ def check_exists(what: str, *, module: bool) -> None:
 
 
 def print_their_traceback(error: BaseException) -> None:
-    """Print the traceback without the frames of ours, runpy's and jax's that come first."""
+    """Print the traceback without the leading frames of pallas-debug, runpy, importlib and jax."""
     frames = error.__traceback__
     while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
         frames = frames.tb_next

@@ -1,4 +1,4 @@
-"""`pallas-debug reproduce`: a dumped kernel as one script that needs jax alone."""
+"""`pallas-debug reproduce`: a dumped kernel as one script that needs only jax."""
 
 from __future__ import annotations
 
@@ -103,10 +103,10 @@ def _named(found: Recorded) -> str:
 
 
 def _ask(found: Recorded, *, is_trusted: bool) -> None:
-    """Ask the user before running what someone else may have written.
+    """Ask the user before running code that someone else may have written.
 
     Raises:
-      CannotRunError: they do not, or cannot be asked.
+      CannotRunError: the user declines, or there is no terminal to ask on.
     """
     if found.is_ours or is_trusted:
         return

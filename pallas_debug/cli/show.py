@@ -94,7 +94,7 @@ def _error(kernel: StoredKernel, stored: StoredCompilation) -> str:
 
 
 def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
-    """The line as the dump keeps it, where it is in the kernel's own file."""
+    """Return the line from the dumped source, if it is in the kernel's own file."""
     if kernel.kernel is None or kernel.kernel.source is None or kernel.kernel.source.file != file:
         return None
     try:
@@ -173,5 +173,5 @@ def _operand(operand: Operand) -> str:
 
 
 def _on_one_line(jaxpr: str) -> str:
-    """`{ lambda ; i:i32[] j:i32[]. let  in (i, 0:i32[]) }` on one line, however long."""
+    """Join a jaxpr such as `{ lambda ; i:i32[] j:i32[]. let  in (i, 0:i32[]) }` into one line."""
     return " ".join(jaxpr.split())

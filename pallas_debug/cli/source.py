@@ -1,4 +1,4 @@
-"""`pallas-debug source`: the Python source with the operations that come from each line."""
+"""`pallas-debug source`: Python source annotated with the operations that come from each line."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pallas_debug.store import StoredKernel, StoredText
 
 Place = tuple[str, int]
-"""A file as the compiler names it, and a line in it."""
+"""A file as the compiler names it, and a line number in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,7 @@ def _last(kernel: StoredKernel, target: str | None) -> StoredText:
 
 
 def _counts(module: Module) -> dict[Place, Counter[str]]:
-    """For each Python line, its operations by name."""
+    """Count operations by name for each Python line."""
     return {
         place: Counter(name for n in lines if (name := module.names[n]))
         for place, lines in module.from_source.items()
@@ -92,7 +92,7 @@ def _source(kernel: StoredKernel) -> list[str]:
 
 
 def _own_file(kernel: StoredKernel, counts: dict[Place, Any]) -> str | None:
-    """The file whose text the dump keeps: the kernel's own."""
+    """Return the kernel's own file, whose text is in the dump."""
     if kernel.kernel is not None and kernel.kernel.source is not None:
         return kernel.kernel.source.file
     files = Counter(file for file, _ in counts)
@@ -143,7 +143,7 @@ def _as_json(
 
 
 def _one_line(kernel: StoredKernel, target: str | None, line: str, options: SourceOptions) -> int:
-    """The operations of one Python line, stage by stage."""
+    """Print the operations of one Python line, stage by stage."""
     file, number = _parsed(line)
     stage = options.stage
     chosen = [texts.find_text(kernel, target, stage)] if stage else texts.texts_of(kernel, target)
@@ -172,7 +172,7 @@ MAX_DIGITS = 9
 """Maximum number of digits of a line number."""
 
 SHOWN = 5
-"""Operations of a line that are printed for each of many stages."""
+"""Maximum number of operations printed per stage for `--line` without `--all`."""
 
 
 def _print_operations(text: StoredText, module: Module, lines: list[int], *, whole: bool) -> None:
@@ -209,7 +209,7 @@ def _parsed(line: str) -> tuple[str | None, int]:
 
 
 def _is(file: str, wanted: str | None, own: str | None) -> bool:
-    """Whether a file is the one that was named, by its path or the end of it; else the kernel's."""
+    """Match a file by its path or path suffix, or by default the kernel's own file."""
     if wanted is None:
         return own is None or file == own
     return (

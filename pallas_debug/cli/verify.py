@@ -92,7 +92,7 @@ command = shared.make("verify", VerifyOptions, run)
 
 
 def exit_code(verdict: Verdict) -> Exit:
-    """The exit code of a verdict: what was found comes before what was not judged."""
+    """Return the exit code of a verdict; findings take precedence over what was not judged."""
     if verdict.findings:
         return Exit.FAILED
     return Exit.OK if verdict.ok else Exit.CANNOT_RUN

@@ -1,4 +1,4 @@
-"""The kernel that a command's WHERE names."""
+"""Lookup of the kernel that a command's WHERE names."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pallas_debug.store.layout import COMPILATION
 
 
 def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """The kernel at a path, and the target if the path is that of one.
+    """Return the kernel at a path, and the target if the path is a target's folder.
 
     Args:
-      where: as for `kernel_in`; or a dump directory followed by the start of a kernel's name.
+      where: as for `kernel_in`; or a dump directory followed by a prefix of a kernel's name.
       name: of the kernel, if `where` contains several.
 
     Raises:
@@ -30,7 +30,7 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
 
 
 def kernel_in(directory: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """The kernel in a dump directory, a kernel's or a target's folder in one, or raw dumps.
+    """Return the kernel in a dump directory, kernel's or target's folder, or raw dumps.
 
     Raises:
       UsageError, DumpDirectoryError: as `kernel_at`.
@@ -43,7 +43,7 @@ def kernel_in(directory: Path, name: str | None = None) -> tuple[StoredKernel, s
 
 
 def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
-    """The one kernel of a directory.
+    """Return the only kernel of a directory.
 
     Raises:
       UsageError: there is none, or several.

@@ -1,4 +1,4 @@
-"""Confine a child process before it runs a script: resource limits, and a separate network.
+"""Confinement of a child process before it runs a script: resource limits, and a separate network.
 
 Run as `python -I boot.py CPU_SECONDS PARENT MODE FILE`; imports only the standard library. It
 replaces itself with the interpreter that runs FILE, which inherits the limits.
@@ -15,13 +15,13 @@ import sys
 from pathlib import Path
 
 MEMORY = 8 * 2**30
-"""Maximum bytes of data of a child; libtpu takes 0.3 GiB for a small kernel."""
+"""Maximum bytes of data of a child; libtpu needs 0.3 GiB for a small kernel."""
 
 FILE_SIZE = 16 * 2**20
-"""Maximum bytes of a file that a child writes, its output included."""
+"""Maximum bytes of a file that a child writes, including its output."""
 
 OPEN_FILES = 256
-"""Maximum number of files that a child has open."""
+"""Maximum number of open files of a child."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NO_NEW_PRIVS = 38
@@ -39,14 +39,14 @@ def main() -> None:
     libc = ctypes.CDLL(None)
     libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
-    if os.getppid() != int(parent):  # the parent died before it could take this process with it
+    if os.getppid() != int(parent):  # the parent died before PDEATHSIG was set
         os._exit(1)
     _leave_network(libc)
     os.execv(sys.executable, [sys.executable, "-I", "-X", "utf8", *command])
 
 
 def _limit(kind: int, value: int) -> None:
-    """Lower a limit, and never raise one."""
+    """Lower a limit, but never raise one."""
     _, hard = resource.getrlimit(kind)
     if hard != resource.RLIM_INFINITY:
         value = min(value, hard)
@@ -54,7 +54,7 @@ def _limit(kind: int, value: int) -> None:
 
 
 def _leave_network(libc: ctypes.CDLL) -> None:
-    """Leave the network, if Linux allows users to create a namespace; many containers do not."""
+    """Enter an empty network namespace, if users may create one; many containers forbid it."""
     user, group = os.getuid(), os.getgid()
     if libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNET) != 0:
         return

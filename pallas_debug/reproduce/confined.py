@@ -17,7 +17,7 @@ from pallas_debug.errors import CannotRunError
 from pallas_debug.store.scratch import PREFIX, Scratch
 
 INHERITED = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TPU_LIBRARY_PATH")
-"""Variables of the user's environment that a child inherits."""
+"""Environment variables that a child inherits."""
 
 _SET = {
     "JAX_PLATFORMS": "cpu",
@@ -39,7 +39,7 @@ class ConfinedProcess:
 
     Args:
       code: content of the file.
-      seconds: wall time after which the caller stops it; also bounds processor time.
+      seconds: wall time after which the caller stops it; also limits CPU time.
       is_asked: whether it answers requests on its standard input, instead of writing to a file.
 
     Raises:
@@ -101,7 +101,7 @@ class ConfinedProcess:
         return (self._folder / name).open("wb")
 
     def wait(self) -> int | None:
-        """Wait for the exit code; None if it was stopped after its time."""
+        """Wait for the exit code; None if it was stopped after its time limit."""
         try:
             return self.process.wait(self._seconds)
         except subprocess.TimeoutExpired:
@@ -116,7 +116,7 @@ class ConfinedProcess:
 
     @property
     def out(self) -> str:
-        """The end of its output, unless it answers requests."""
+        """Tail of the output, unless it answers requests."""
         return _end(self._folder / "out")
 
     @property
@@ -125,7 +125,7 @@ class ConfinedProcess:
 
 
 def environment(home: Path) -> dict[str, str]:
-    """The complete environment of a child, including where it may write."""
+    """Return the complete environment of a child, including its writable directories."""
     kept = {name: os.environ[name] for name in INHERITED if name in os.environ}
     return {**kept, **_SET, "HOME": str(home), "TMPDIR": str(home)}
 

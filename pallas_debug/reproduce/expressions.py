@@ -1,4 +1,4 @@
-"""Expressions of programs: each form is written from its parsed values, or refused."""
+"""Expressions of programs: each form is rewritten from its parsed values, or refused."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Expressions:
     """Writes expressions as text, and tracks the names that they may use.
 
     Attributes:
-      scope: of the function that is being written.
+      scope: of the function being written.
       imported: modules, and names of modules, that the program imports.
     """
 
@@ -143,7 +143,7 @@ class Expressions:
         raise refused(f"{path or 'this'} is not a function that programs call", node)
 
     def written(self, function: str, node: ast.Call, known: frozenset[str] | None) -> str:
-        """Write a call with keyword arguments of these names; None allows any."""
+        """Write a call whose keyword arguments are among `known`; None allows any."""
         if function.startswith(vocabulary.CHECKIFY) and vocabulary.CHECKIFY not in self.imported:
             raise refused(f"{vocabulary.CHECKIFY} is not imported", node)
         args = [self.text(argument) for argument in node.args]
@@ -153,7 +153,7 @@ class Expressions:
     def keywords(
         self, node: ast.Call, known: frozenset[str] | None
     ) -> Iterator[tuple[str, ast.expr]]:
-        """Keyword arguments; those of a record, which is plain data, may have any name."""
+        """Yield keyword arguments; those of a record, which is plain data, may have any name."""
         for keyword in node.keywords:
             name = keyword.arg
             if name is None:
@@ -302,7 +302,7 @@ def check_name(name: str, node: ast.AST) -> None:
 
 
 def _check_no_text(*nodes: ast.expr) -> None:
-    """Refuse a string or list times a number, which can be arbitrarily large."""
+    """Reject strings and lists as operands: multiplied by a number, they can be huge."""
     for node in nodes:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, (str, bytes))
         if is_text or isinstance(node, (ast.List, ast.Tuple, ast.Dict)):
@@ -310,7 +310,7 @@ def _check_no_text(*nodes: ast.expr) -> None:
 
 
 def path_of(node: ast.expr) -> str:
-    """A dotted name that begins with a module's name; empty for other expressions."""
+    """Return a dotted name that begins with a module's name; empty for other expressions."""
     names: list[str] = []
     while isinstance(node, ast.Attribute):
         names.append(node.attr)

@@ -1,8 +1,7 @@
-"""Flags of libtpu that a script may set: a closed list of switches and numbers.
+"""Libtpu flags that a script may set: a closed list of switches and numbers.
 
-A dump records its libtpu flags, and a flag can name any directory to write to. So a script sets no
-flag that is not listed here; the others are omitted, and the script's header and the command name
-them.
+A dump records its libtpu flags, and a flag can name any directory to write to. So a script sets
+only the flags listed here; the script's header and the command name the omitted ones.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ KNOWN: Mapping[str, re.Pattern[str]] = {
     ),
     "xla_mosaic_on_device_checks": re.compile(r"|bounds"),
 }
-"""Pattern for the value of each flag: none matches a path."""
+"""Pattern for the value of each flag; none matches a path."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +60,11 @@ class ChosenFlags:
 
 
 def chosen(flags: Iterable[str]) -> ChosenFlags:
-    """Known flags of a dump, each as `--name=value`.
+    """Select the known flags of a dump, each as `--name=value`.
 
     Args:
-      flags: words as libtpu takes them: `--flag=value`, `--flag value`, `--flag`, or with one dash.
+      flags: strings as libtpu takes them: `--flag=value`, `--flag value`, `--flag`, or with one
+        dash.
     """
     kept, left_out = [], []
     words = [word for flag in flags for word in flag.split()]
@@ -83,6 +83,6 @@ def chosen(flags: Iterable[str]) -> ChosenFlags:
 
 
 def is_known(name: str, value: str) -> bool:
-    """Whether a flag is listed and its value allowed."""
+    """Return whether a flag is listed and its value allowed."""
     values = KNOWN.get(name)
     return values is not None and values.fullmatch(value) is not None

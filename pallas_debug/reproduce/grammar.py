@@ -1,4 +1,4 @@
-"""The closed grammar of programs: a dump's file in, our own text out.
+"""Closed grammar of programs: a dump's file in, newly generated text out.
 
 A dump's program is parsed into a tree and written again, form by form, from its parsed values.
 Other forms have no writer, so they never reach the code that is run: no other import, no builtin,
@@ -44,7 +44,7 @@ def emitted(program: str) -> str:
     """Rewrite a program from its parsed values.
 
     Raises:
-      CannotRunError: it is no program of a kernel; the message names the line and the reason.
+      CannotRunError: it is not a kernel's program; the message names the line and the reason.
     """
     try:
         body = parsed(program).body
@@ -54,10 +54,10 @@ def emitted(program: str) -> str:
 
 
 def parsed(text: str) -> ast.Module:
-    """Parse any text.
+    """Parse untrusted text.
 
     Raises:
-      Refused: it is too large, too deep, or no Python.
+      Refused: it is too large, too deep, or not Python.
     """
     if len(text) > MAX_PROGRAM:
         raise Refused(f"it has {len(text):,} characters, and a program at most {MAX_PROGRAM:,}")
@@ -87,14 +87,14 @@ def _sentence(error: Refused, program: str) -> str:
 
 
 def _comments(program: str) -> dict[int, str]:
-    """Comments that may be kept, by line."""
+    """Return the comments that may be kept, by line."""
     found = {}
     try:
         for token in tokenize.generate_tokens(io.StringIO(program).readline):
             text = token.string[1:].strip()
             if token.type == tokenize.COMMENT and _COMMENT.fullmatch(text):
                 found[token.start[0]] = text
-    except (tokenize.TokenError, SyntaxError):  # it did parse: only its end can be at fault
+    except (tokenize.TokenError, SyntaxError):  # the text parsed, so only its end can be at fault
         pass
     return found
 
@@ -103,7 +103,7 @@ class Emitter(Expressions):
     """Writes trees as text, and refuses every form that programs do not have.
 
     Args:
-      comments: by line, of the text that the trees were parsed from.
+      comments: by line, of the text that was parsed.
     """
 
     def __init__(self, comments: dict[int, str] | None = None) -> None:
@@ -182,7 +182,7 @@ class Emitter(Expressions):
         self.scope.names.add(name)
 
     def _check_arguments(self, node: ast.expr) -> None:
-        """Check that arguments are types, which involve no computation."""
+        """Check that arguments are types, without any computation."""
         for item in node.elts if isinstance(node, ast.List) else ():
             path = path_of(item.func) if isinstance(item, ast.Call) else ""
             if path != "jax.ShapeDtypeStruct" and not vocabulary.is_constant(path):
@@ -275,7 +275,7 @@ class Emitter(Expressions):
         self._line(text, depth, node)
 
     def _open(self, node: ast.expr) -> str:
-        """Write an expression, and a tuple without parentheses."""
+        """Write an expression; tuples without parentheses."""
         if isinstance(node, ast.Tuple) and len(node.elts) > 1:
             return ", ".join(self.text(item) for item in node.elts)
         return self.text(node)

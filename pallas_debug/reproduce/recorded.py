@@ -1,4 +1,4 @@
-"""A kernel for a target, as a dump records it."""
+"""Kernel for a target, as recorded in a dump."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Recorded:
     Attributes:
       topology: name of one that is large enough for the kernel.
       program: the kernel as a Python module; None if the dump has none.
-      why_no_program: the reason then, as a phrase.
+      why_no_program: the reason for that, as a phrase.
       stablehlo: the module that jax handed to the compiler; None if lowering failed.
       compilation: its result; None if the dump has none for the target.
-      is_ours: whether this user dumped on this machine what a script of it runs.
+      is_ours: whether this user made, on this machine, the dumped content that a script runs.
     """
 
     kernel: Kernel
@@ -55,7 +55,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
 
     Raises:
       UsageError: no target was named and the choice is ambiguous, or it is unknown.
-      CannotRunError: the dump holds neither program nor StableHLO of the kernel.
+      CannotRunError: the dump contains neither program nor StableHLO of the kernel.
       DumpFormatError: none of its compilations can be read.
     """
     shown = printable(stored.name)
@@ -102,7 +102,7 @@ def read(stored: StoredKernel, name: str | None) -> Recorded:
 def _is_ours(
     stored: StoredKernel, program: str | None, module: Path | None, stablehlo: str | None
 ) -> bool:
-    """Whether the content that a script runs is signed: the text as read, not the file."""
+    """Return whether the content that a script runs is signed: the text as read, not the file."""
     assert stored.kernel is not None
     if program is not None:
         path, text = stored.folder / PROGRAM, program
@@ -127,11 +127,11 @@ def _compilation(stored: StoredKernel, name: str | None) -> Compilation | None:
 
 
 def _target(name: str, compilation: Compilation | None, *, is_named: bool) -> Target:
-    """Find the target of that name.
+    """Find a target by name.
 
     Raises:
       UnknownTargetError: the user named an unknown one.
-      CannotRunError: the dump did.
+      CannotRunError: the dump names an unknown one.
     """
     if name == targets.DEVICE.name and compilation and compilation.device_kind:
         found = targets.of_device(compilation.device_kind)
@@ -169,7 +169,7 @@ def _size(kernel: Kernel) -> int:
 
 
 def _program(stored: StoredKernel) -> tuple[str | None, str]:
-    """A kernel's program, or the reason why it has none: a file that is a one-line comment."""
+    """Return a kernel's program, or the reason why it has none: a file with only a comment line."""
     file = stored.named(PROGRAM)
     if not files.is_there(file.path):
         return None, f"there is no {file.path}, which this version writes with each kernel"

@@ -1,4 +1,4 @@
-"""Run a script in a child process, and read its result."""
+"""Execution of a script in a child process, and its result."""
 
 from __future__ import annotations
 
@@ -40,11 +40,10 @@ class Shown:
 
 
 def run(script: str, *, timeout: float = defaults.SCRIPT_TIMEOUT) -> Shown:
-    """Run a script of `script_of` in a confined process.
+    """Run a script from `script_of` in a confined process.
 
     Raises:
-      CannotRunError: it is no such script, or did not get as far as the kernel, for example without
-        libtpu.
+      CannotRunError: it is no such script, or did not reach the kernel, for example without libtpu.
     """
     vet.require(script)
     return executed(script, timeout=timeout)
@@ -54,7 +53,7 @@ def executed(script: str, *, timeout: float) -> Shown:
     """Run any script in a confined process; for `run` and its tests.
 
     Raises:
-      CannotRunError: it did not get as far as the kernel.
+      CannotRunError: it did not reach the kernel.
     """
     with ConfinedProcess(script, seconds=timeout) as child:
         code = child.wait()

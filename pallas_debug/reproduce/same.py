@@ -1,4 +1,4 @@
-"""Compare failures: the same stage, and the same core message or error code."""
+"""Comparison of failures by stage, and by error code or core message."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def signature_of(stage: str, message: str) -> Signature:
 
 
 def _core(message: str) -> str:
-    """The message up to the first location or value."""
+    """Return the message up to the first location or value."""
     paragraph = message.strip().partition("\n\n")[0]
     without = _WHERE.sub("", _PLEA.sub("", " ".join(paragraph.split())))
     return _NUMBER.sub("N", without)[:_LONGEST].partition("#")[0].strip(" .")

@@ -1,4 +1,4 @@
-"""The script that reproduces a kernel."""
+"""Generator of the script that reproduces a kernel."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MAX_STABLEHLO = 64 * 2**20
 def script_of(recorded: Recorded, *, program: str | None = None, note: str = "") -> str:
     """Generate a script that lowers and compiles the kernel.
 
-    Its program is not the dump's text but the output of the closed grammar, and the whole is
+    Its program is not the dump's text but the output of the closed grammar, and the script is
     checked against the template, so it is safe to run.
 
     Args:
@@ -46,7 +46,7 @@ def script_of(recorded: Recorded, *, program: str | None = None, note: str = "")
 
 
 def left_out(recorded: Recorded) -> str | None:
-    """Sentence on flags of the dump that the script does not set; None if it sets all."""
+    """Return a sentence on flags of the dump that the script omits, or None."""
     compilation = recorded.compilation
     found = flags.chosen(compilation.flags if compilation else ()).left_out
     if not found:

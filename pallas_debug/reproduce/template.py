@@ -1,14 +1,14 @@
-"""The parts common to all scripts: first line, functions and exit codes."""
+"""Parts common to all scripts: first line, functions and exit codes."""
 
 from __future__ import annotations
 
 from pallas_debug.bridge import internals
 
 COMPILED, FAILED, NO_COMPILER = 0, 1, 3
-"""Exit codes of a script: the kernel compiled, failed, or could not be given to a compiler."""
+"""Exit codes of a script: the kernel compiled, failed, or no compiler was available."""
 
 FIRST_LINE = "# -*- coding: utf-8 -*-"
-"""The first line that names an encoding decides it for Python: so it is ours, not the dump's."""
+"""Encoding declaration. Python honours the first one, so it must be ours, not the dump's."""
 
 SETTINGS = (
     "TOPOLOGY",
@@ -152,4 +152,4 @@ def lowered():
 )
 
 TEMPLATES = {"program": _OF_PROGRAM, "stablehlo": _OF_STABLEHLO}
-"""Ends of scripts, by their content."""
+"""Final parts of scripts, by their content."""

@@ -1,8 +1,8 @@
-"""Final check of a script before it is run: our template, with nothing but data in its gaps.
+"""Final check of a script before it is run: our template, with only data in its gaps.
 
 The script is parsed from its bytes, as the interpreter will do, and compared with its template.
-Only the program, which goes through the closed grammar once more, and the values of a few names,
-each of which is checked, may differ.
+Only the program, which passes through the closed grammar again, and the values of a few names, each
+of which is checked, may differ.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _BASE85 = re.compile(r"[0-9A-Za-z!#$%&()*+;<=>?@^_`{|}~-]*")
 _MAX_CORES = 16
 
 
-@functools.lru_cache(maxsize=4)  # a script is checked when it is made, and when it is run
+@functools.lru_cache(maxsize=4)  # checked when it is made, and when it is run
 def require(script: str) -> None:
-    """Check that a script is one that this module's caller made.
+    """Check that a script was made from the template.
 
     Raises:
-      CannotRunError: it is not; the message names the difference.
+      CannotRunError: it was not; the message names the difference.
     """
     try:
         _check(script)
@@ -93,7 +93,7 @@ def _check_setting(node: ast.stmt, name: str) -> None:
 
 
 def _value(node: ast.stmt, names: str) -> Any:
-    """The value assigned to a name, or to a tuple of names."""
+    """Return the value assigned to a name, or to a tuple of names."""
     if not isinstance(node, ast.Assign) or len(node.targets) != 1:
         raise Refused(f"expected {names}", node.lineno)
     if ast.unparse(node.targets[0]).strip("()") != names:

@@ -1,8 +1,8 @@
 """The dump directory: layout, writer, reader, locks, and libtpu's own raw dumps.
 
-Floor 1: imports `model`, `errors` and `ir`, never jax, so that a dump copied from a TPU host is
-read on any machine. The format is documented in `docs/reference/dump-format.md`. What writes is
-loaded when it is first used: readers start without it.
+Floor 1: imports `model`, `errors` and `ir`, never jax, so that a dump copied from a TPU host can be
+read on any machine. The format is documented in `docs/reference/dump-format.md`. The writer is
+imported lazily, so that readers start without it.
 """
 
 from __future__ import annotations

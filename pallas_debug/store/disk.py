@@ -1,7 +1,7 @@
 """File operations that change a dump directory, and explanations of their errors.
 
-Everything that the writer creates, renames or flushes goes through one `Disk`, so that a test can
-record the operations, or refuse them.
+The writer creates, renames and flushes everything through one `Disk`, so that a test can record the
+operations or make them fail.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
 _NO_EXCHANGE = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM})
-"""Errors of file systems, kernels and sandboxes that cannot swap two paths."""
+"""Errors from file systems, kernels and sandboxes that cannot swap two paths."""
 
 _NO_FLUSH = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-"""Errors of file systems that have nothing to flush, most often for a folder."""
+"""Errors from file systems that do not support flushing, most often of a folder."""
 
 
 class Disk:
@@ -47,14 +47,14 @@ class Disk:
             raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
 
     def write(self, path: Path, content: Content) -> FileRecord:
-        """Create a file without flushing it, and return what was written."""
+        """Create a file without flushing it, and return its size and digest."""
         digest, size = hashlib.sha256(), 0
         with os.fdopen(os.open(path, _NEW_FILE, 0o666), "wb", buffering=0) as file:
             for chunk in _chunks(content):
                 digest.update(chunk)
                 size += len(chunk)
                 view = memoryview(chunk)
-                while view:  # a signal, or a disk that fills up, may cut a write short
+                while view:  # a signal or a full disk may cut a write short
                     view = view[file.write(view) :]
         return FileRecord(size=size, sha256=digest.hexdigest())
 
@@ -70,7 +70,7 @@ class Disk:
             os.close(opened)
 
     def flush_all(self, paths: Iterable[Path]) -> None:
-        """Flush several files and folders, after they were all written.
+        """Flush several files and folders, once all of them have been written.
 
         The first flush makes the file system commit most of the rest.
         """
@@ -78,14 +78,14 @@ class Disk:
             self.flush(path)
 
     def made(self, path: Path) -> None:
-        """Notification of a folder that was created elsewhere."""
+        """Called after a folder was created elsewhere; a no-op here."""
 
     def rename(self, old: Path, new: Path) -> None:
         """Rename a file or folder; a file, or an empty folder, at `new` is replaced."""
         old.rename(new)
 
     def exchange(self, one: Path, other: Path) -> bool:
-        """Swap two paths in one atomic step; False where the file system cannot."""
+        """Swap two paths atomically, or return False where the file system cannot."""
         renameat2 = _renameat2()
         if renameat2 is None:
             return False
@@ -98,7 +98,7 @@ class Disk:
         raise OSError(number, os.strerror(number), str(one), None, str(other))
 
     def remove(self, path: Path) -> None:
-        """Delete a file or folder, as far as that is possible."""
+        """Delete a file or folder, ignoring errors."""
         remove(path)
 
 
@@ -116,7 +116,7 @@ def _chunks(content: Content) -> Iterator[bytes]:
 
 @functools.cache
 def _renameat2() -> Callable[..., int] | None:
-    """The C library's; None on a system that is not Linux or has an old one."""
+    """Return the C library's `renameat2`, or None if it has none (not Linux, or too old)."""
     function: Callable[..., int] | None
     try:
         function = ctypes.CDLL(None, use_errno=True).renameat2
@@ -126,9 +126,9 @@ def _renameat2() -> Callable[..., int] | None:
 
 
 def read_regular(path: Path, size: int | None = None) -> bytes | None:
-    """Content of a regular file; None for anything else, or if it has another size.
+    """Return the content of a regular file; None for anything else, or if its size differs.
 
-    A named pipe or a device in a dump must not stop the run, and a symlink must not lead
+    A named pipe or a device in a dump must not block the run, and a symlink must not lead
     elsewhere.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
@@ -142,7 +142,7 @@ def read_regular(path: Path, size: int | None = None) -> bytes | None:
 
 
 def is_as_recorded(path: Path, record: FileRecord) -> bool:
-    """Whether a file is, byte for byte, what was written."""
+    """Return whether a file's size and digest are those recorded when it was written."""
     found = read_regular(path, record.size)
     return found is not None and hashlib.sha256(found).hexdigest() == record.sha256
 
@@ -151,7 +151,7 @@ def is_as_recorded(path: Path, record: FileRecord) -> bool:
 def explaining(root: Path) -> Iterator[None]:
     """Turn an `OSError` into a `DumpDirectoryError` that says why `root` cannot be written to.
 
-    Use it close to the error: once temporary files are deleted, inodes may be free again.
+    Wrap the failing operation closely: once temporary files are deleted, inodes may be free again.
     """
     try:
         yield
@@ -160,7 +160,7 @@ def explaining(root: Path) -> Iterator[None]:
 
 
 def explained(error: OSError, root: Path) -> DumpDirectoryError:
-    """The error for the user: the directory, the cause, and what to do."""
+    """Return the error to show the user: the directory, the cause, and what to do."""
     cause = _SENTENCES.get(error.errno or 0)
     if error.errno == errno.ENOSPC:
         cause = _NO_INODES if _has_no_inodes(root) else _DISK_FULL
@@ -173,7 +173,7 @@ def explained(error: OSError, root: Path) -> DumpDirectoryError:
 def _has_no_inodes(root: Path) -> bool:
     with contextlib.suppress(OSError):
         found = os.statvfs(root)
-        return found.f_files > 0 and found.f_favail == 0  # some file systems count none
+        return found.f_files > 0 and found.f_favail == 0  # some file systems do not count inodes
     return False
 
 

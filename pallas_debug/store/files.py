@@ -1,12 +1,12 @@
-"""The only code that opens files of a dump directory, which may come from someone else.
+"""The only code that opens files of a dump directory, which may be untrusted.
 
-A path is opened one component at a time, relative to the folder opened before it, and no link is
-followed on the way. A link that stays within the directory is resolved first, and what it resolves
-to is opened in the same way, so that a folder cannot be swapped for a link in between. The
-directory that the user named may itself be a link, or lie below one.
+A path is opened one component at a time, relative to the folder opened before it, without following
+links. A link that stays within the directory is resolved first and its target is opened in the same
+way, so that no folder can be swapped for a link in between. The directory that the user named may
+itself be a link, or lie below one.
 
 Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
-opened, and so is a file above a limit of size.
+opened, and so is a file above a size limit.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pallas_debug.model import FileRecord
 from pallas_debug.report import one_line
 
 MAX_MANIFEST = 64 << 20
-"""Maximum size in bytes of a JSON document: what a kernel, a compilation or a run is."""
+"""Maximum size in bytes of a JSON document: the manifest of a kernel, compilation or run."""
 
 MAX_WHOLE = 32 << 20
-"""Maximum size in bytes of a text that is read as a whole: by `show`, `diff`, `source`."""
+"""Maximum size in bytes of a text that is read whole: by `show`, `diff`, `source`."""
 
 MAX_TEXT = 1 << 30
 """Maximum size in bytes of a text that is read in pieces: by `browse`, `grep`, `explain`."""
 
 _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
-# O_PATH needs permission to pass through a folder, and not to list it.
+# O_PATH needs permission to traverse a folder, but not to list it.
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 18
@@ -53,13 +53,14 @@ class _LinkFound(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class DumpFile:
-    """A file of a dump directory that is known by its path, and opened by `open` alone.
+    """A file of a dump directory, opened only by `open`.
 
     Attributes:
       root: the directory that the user named, which the file must lie in. None for a file that the
         user named directly: links are then followed.
-      record: size and digest that the manifest gives; None where it gives none.
-      refreshed: reads the manifest again. Another process may have replaced the folder since.
+      record: size and digest according to the manifest; None if it has none.
+      refreshed: rereads the record from the manifest, since another process may have replaced the
+        folder.
     """
 
     path: Path
@@ -68,7 +69,7 @@ class DumpFile:
     refreshed: Callable[[], FileRecord | None] | None = None
 
     def open(self) -> int:
-        """A descriptor of the file, whose size is as recorded.
+        """Open the file after checking that its size is as recorded, and return the descriptor.
 
         Raises:
           FileNotFoundError: there is no such file.
@@ -93,7 +94,7 @@ class DumpFile:
         return fd
 
     def text(self) -> str:
-        """The whole text. What is not UTF-8 becomes U+FFFD.
+        """Return the whole text, with U+FFFD for bytes that are not UTF-8.
 
         Raises:
           DumpFormatError: there is no such file; it is refused, cannot be read, or is damaged.
@@ -123,7 +124,7 @@ DAMAGED = "Dump the kernel again; until then `cat` prints what is left of the fi
 
 
 def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
-    """The content of a file in `root`.
+    """Return the content of a file in `root`.
 
     Raises:
       FileNotFoundError, NotADirectoryError: there is no such file.
@@ -133,12 +134,12 @@ def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
 
 
 def read_text(path: Path, root: Path) -> str:
-    """The text of a file in `root` that no manifest records; see `DumpFile.text`."""
+    """Return the text of a file in `root` that no manifest records; see `DumpFile.text`."""
     return DumpFile(path=path, root=root).text()
 
 
 def head(path: Path, root: Path, size: int) -> bytes:
-    """The first bytes of a file in `root`.
+    """Return the first `size` bytes of a file in `root`.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -154,7 +155,7 @@ def head(path: Path, root: Path, size: int) -> bytes:
 
 
 def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
-    """The content of a file in pieces; `root` as in `DumpFile`.
+    """Yield the content of a file in pieces; `root` as in `DumpFile`.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -162,7 +163,7 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
     """
     fd = _opened(path, root, MAX_TEXT)
     try:
-        left = MAX_TEXT  # it may grow
+        left = MAX_TEXT  # the file may grow while it is read
         while left > 0 and (piece := os.read(fd, _PIECE)):
             left -= len(piece)
             yield piece
@@ -173,7 +174,7 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
 
 
 def open_named(path: Path, limit: int = MAX_TEXT) -> int:
-    """A descriptor of a file that the user named: links are followed, the rest is as for a dump.
+    """Open a file that the user named, following links; otherwise with the checks for dumps.
 
     Raises:
       FileNotFoundError: there is no such file.
@@ -183,7 +184,7 @@ def open_named(path: Path, limit: int = MAX_TEXT) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of that name, readable or not."""
+    """Return whether the path exists, readable or not, including as a dangling link."""
     return os.path.lexists(path)
 
 
@@ -197,7 +198,7 @@ def check_listable(root: Path) -> None:
 
 
 def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
-    """The names in a folder that lies in `root`, each with whether it is a folder itself.
+    """Return the names in a folder below `root`, each with whether it is a folder.
 
     Raises:
       DumpDirectoryError: it does not exist, is no directory, is refused, or cannot be listed.
@@ -235,10 +236,10 @@ def _listable(folder: Path, root: Path) -> int:
 
 
 def check_name(name: str, manifest: Path) -> None:
-    """Check a path that a manifest gives for a file below its own folder.
+    """Check that a path in a manifest names a file below the manifest's own folder.
 
     Raises:
-      DumpFormatError: it is absolute, contains `..` or a NUL, or names nothing.
+      DumpFormatError: it is absolute, contains `..` or a NUL, or is empty.
     """
     parts = PurePath(name).parts
     if not parts or PurePath(name).is_absolute() or ".." in parts or "\0" in name:
@@ -252,12 +253,12 @@ def check_name(name: str, manifest: Path) -> None:
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
-    except OSError:  # a link that leads to itself
+    except OSError:  # a link that points to itself
         return False
 
 
 def _opened(path: Path, root: Path | None, limit: int) -> int:
-    """A descriptor of a regular file of at most `limit` bytes."""
+    """Open a regular file of at most `limit` bytes, and return the descriptor."""
     try:
         fd = _of_user(path) if root is None else _below(path, root, _FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
@@ -277,12 +278,12 @@ def _opened(path: Path, root: Path | None, limit: int) -> int:
 
 def _of_user(path: Path) -> int:
     if os.path.lexists(path):
-        _check_kind(path.stat().st_mode, path)  # to open a device may do something
+        _check_kind(path.stat().st_mode, path)  # opening a device may have side effects
     return os.open(path, _FILE & ~os.O_NOFOLLOW)
 
 
 def _below(path: Path, root: Path, flags: int) -> int:
-    """Open a path in `root`, whatever links there are on the way, as long as they stay in it."""
+    """Open a path in `root`, following only links that stay in it."""
     parts = path.parts[len(root.parts) :]
     if path.parts[: len(root.parts)] != root.parts or path.is_absolute() != root.is_absolute():
         raise _refused(path, f"it is not below {one_line(root)}")
@@ -305,7 +306,7 @@ def _below(path: Path, root: Path, flags: int) -> int:
 
 
 def _walk(root: Path, parts: tuple[str, ...], path: Path, flags: int) -> int:
-    """Open the last of some components, one after the other.
+    """Open the last of some path components, one after the other.
 
     Raises:
       _LinkFound: one is a link.
@@ -322,7 +323,7 @@ def _walk(root: Path, parts: tuple[str, ...], path: Path, flags: int) -> int:
             mode = os.stat(parts[-1], dir_fd=fd, follow_symlinks=False).st_mode
             if stat.S_ISLNK(mode):
                 raise _LinkFound
-            _check_kind(mode, path)  # to open a device may do something
+            _check_kind(mode, path)  # opening a device may have side effects
         return _step(parts[-1], flags, fd)
     finally:
         os.close(fd)
@@ -340,7 +341,7 @@ def _step(name: str, flags: int, fd: int) -> int:
 
 
 def _read(fd: int, path: Path, limit: int) -> bytes:
-    """Read a descriptor to its end and close it. The size may be wrong: files grow."""
+    """Read a descriptor to its end and close it; the file may grow meanwhile."""
     try:
         with os.fdopen(fd, "rb", buffering=0) as file:
             data = file.read(os.fstat(fd).st_size + 1) or b""

@@ -15,23 +15,23 @@ import re
 from pallas_debug.model import Kernel, Stage
 
 KERNEL, JAXPR, SOURCE, PROGRAM = "kernel.json", "jaxpr.txt", "source.py", "program.py"
-"""In a kernel's folder. `KERNEL` makes it one, and is written last."""
+"""Files in a kernel's folder. `KERNEL` marks the folder as complete, and is written last."""
 
 COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.mlir"
-"""In a target's folder. `COMPILATION` makes it one, and is written last."""
+"""Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
 
 LOG, PASSES, LLO = "compiler.log", "passes", "llo"
-"""In a target's folder: the compiler's output, and the folders of passes and of what follows."""
+"""In a target's folder: the compiler's output, and the folders for passes and for LLO."""
 
 RUNS = "runs"
-"""The folder that records what tests and scripts used."""
+"""Folder for the records of what tests and scripts used."""
 
 RAW_TARGET = "raw"
-"""The target's name in raw dumps, whose files do not say which chip they were made for."""
+"""Target name for raw dumps, whose files do not say for which chip they were made."""
 
 DOCUMENT = ".json"
 SIGNATURE = ".hmac"
-"""Suffix of the file beside a signed one."""
+"""Suffix of the signature file beside a signed file."""
 
 STAGE_FILES: dict[Stage, str] = {
     "source": SOURCE,
@@ -41,32 +41,32 @@ STAGE_FILES: dict[Stage, str] = {
 }
 
 TMP, LOCKS = ".tmp", ".locks"
-"""Folders of files that are being written, and of the locks for compiling and writing."""
+"""Folders for files being written, and for the locks for compiling and writing."""
 
 LOCK = ".lock"
-"""The lock inside each temporary folder, and the suffix of those in `LOCKS`."""
+"""Name of the lock in each temporary folder, and suffix of those in `LOCKS`."""
 
 NEW, OLD, OWNER, FILE, INCOMPLETE = "new", "old", "belongs-to", "file", "incomplete"
-"""In a folder under `TMP`: what is to be published, what it replaces, where that was, a single
-file, and a folder that lost files while it was published."""
+"""In a folder under `TMP`: the folder to publish, the one it replaces, the path of the latter, a
+single file, and a folder that lost files while it was published."""
 
 PENDING = "pending-"
-"""Prefix under `TMP` of the files of a kernel that are about to replace those it has."""
+"""Prefix under `TMP` for a kernel's new files before they replace its current ones."""
 
 MAX_BYTES = 200
-"""Most file systems allow 255 bytes; the rest is for the suffixes that we append."""
+"""Maximum bytes of a name. Most file systems allow 255; the rest is for suffixes."""
 
 DIGITS = 8
-"""Hex digits of a kernel's digest in the name of its folder."""
+"""Hex digits of a kernel's digest in its folder's name."""
 
 _UNSAFE = re.compile(r"[^\w.+=,@ -]")
 
 
 def clean(name: str) -> str:
-    """`name` as one path component: no separators, no control characters, at most 200 bytes.
+    """Return `name` as one path component: no separators or control characters, at most 200 bytes.
 
-    A name that is cut ends in a digest of the whole, so two long names stay two. Two short ones
-    may become one (`a/b`, `a_b`): what is named by them alone adds a digest of its own.
+    A truncated name ends in a digest of the whole, so two long names remain distinct. Two short
+    names may collide (`a/b`, `a_b`): callers that need unique names add a digest of their own.
     """
     safe = _UNSAFE.sub("_", name).strip(". ") or "unnamed"
     encoded = safe.encode()
@@ -82,22 +82,22 @@ def kernel_folder(kernel: Kernel) -> str:
 
 
 def target_folder(target: str) -> str:
-    """A topology's name as a folder: `v5e:2x4` becomes `v5e-2x4`."""
+    """Return the folder name of a topology: `v5e:2x4` becomes `v5e-2x4`."""
     return clean(target.replace(":", "-"))
 
 
 def pass_name(number: int, name: str) -> str:
-    """A pass as users write it: `13-infer-vector-layout`."""
+    """Return a pass as users write it: `13-infer-vector-layout`."""
     return f"{number:02d}-{name}"
 
 
 def pass_file(number: int, name: str) -> str:
-    """The file of a pass, below its target's folder."""
+    """Return the path of a pass's file below its target's folder."""
     return f"{PASSES}/{pass_name(number, name)}.mlir"
 
 
 def run_file(name: str) -> str:
-    """The file of a test or script; a digest keeps `t[a/b]` and `t[a b]` apart."""
+    """Return the file name for a test or script; a digest keeps `t[a/b]` and `t[a b]` apart."""
     return f"{clean(name)}-{_digest(name)[:8]}{DOCUMENT}"
 
 

@@ -1,8 +1,8 @@
-"""Locks between processes, through files, with bounded waits that name the holder.
+"""File locks between processes, with bounded waits that name the holder.
 
-`flock` belongs to an open file: it ends with the process, however that ends, and works between PID
-namespaces of one kernel. Some network file systems have no such locks and raise `LocksUnavailable`;
-callers continue without.
+A `flock` belongs to an open file: the kernel releases it however the process ends, and it works
+between PID namespaces on one kernel. On network file systems without such locks, `LocksUnavailable`
+is raised and callers continue without a lock.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pathlib import Path
 from pallas_debug.errors import LockTimeoutError, WorkerError
 
 SAY_AFTER = 2.0
-"""Seconds of waiting before the user learns who holds the lock."""
+"""Seconds of waiting before the user is told who holds the lock."""
 
 WAIT_MARGIN = 5.0
-"""Seconds added to those for the compilation, as the holder also lowers the kernel and starts a
+"""Seconds added to the compilation timeout, as the holder also lowers the kernel and starts a
 compiler process."""
 
 _INTERVALS = 0.01, 0.1
@@ -40,7 +40,7 @@ _MAX_COMMAND = 120
 
 
 class LocksUnavailable(OSError):
-    """The file system has no locks."""
+    """The file system does not support locks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +49,8 @@ class Waiting:
 
     Attributes:
       timeout: maximum seconds to wait.
-      warn: called with a message when waiting takes long.
-      stop: set to end all waiting at once.
+      warn: called with a message after `SAY_AFTER` seconds of waiting.
+      stop: set to cancel all waits immediately.
     """
 
     timeout: float = 120.0 + WAIT_MARGIN
@@ -73,12 +73,12 @@ class Holder:
 
     @property
     def seconds(self) -> int:
-        """How long it has held the lock."""
+        """Seconds since the lock was acquired."""
         return max(0, round(time.time() - self.since))
 
 
 def try_lock(opened: int) -> bool:
-    """Lock an open file unless another holds its lock.
+    """Lock an open file unless another process holds its lock; return whether it succeeded.
 
     Raises:
       LocksUnavailable: the file system has no locks.
@@ -95,9 +95,9 @@ def try_lock(opened: int) -> bool:
 
 
 def open_lock(path: Path) -> int:
-    """A descriptor of a lock's file, which is created if needed.
+    """Open a lock file, creating it if needed, and return the descriptor.
 
-    One that another user created may be readable alone: that is enough to lock it.
+    A file created by another user may be read-only, which suffices to lock it.
     """
     flags = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
     try:
@@ -111,9 +111,9 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
     """Hold the lock of a file.
 
     Args:
-      path: the lock's file; it stays when the lock is released.
+      path: the lock file; it is not deleted when the lock is released.
       task: what the lock is held for, as in "compiling softmax for v5e".
-      waiting: how long, and whom to warn.
+      waiting: how long to wait, and the callback for warnings.
 
     Raises:
       LocksUnavailable: the file system has no locks.
@@ -129,7 +129,7 @@ def hold(path: Path, task: str, waiting: Waiting) -> Iterator[None]:
         finally:
             with contextlib.suppress(OSError):
                 os.ftruncate(opened, 0)
-            # Not left to `close`: a process forked meanwhile has the same open file.
+            # Not left to `close`: a process forked meanwhile shares the open file.
             fcntl.flock(opened, fcntl.LOCK_UN)
     finally:
         os.close(opened)
@@ -171,7 +171,7 @@ def _timed_out(found: Holder | None, path: Path, task: str, waiting: Waiting) ->
 
 
 def holder(opened: int) -> Holder | None:
-    """The holder of the lock of an open file; None if it is not recorded."""
+    """Return the holder of an open file's lock, or None if it is not recorded."""
     try:
         record = json.loads(os.pread(opened, _MAX_RECORD, 0))
         return Holder(
@@ -186,7 +186,7 @@ def holder(opened: int) -> Holder | None:
 
 
 def _record(opened: int, task: str) -> None:
-    """Record this process in the lock's file, for those that wait."""
+    """Record this process in the lock file, for processes that wait."""
     record = {
         "pid": os.getpid(),
         "host": socket.gethostname(),
@@ -201,12 +201,12 @@ def _record(opened: int, task: str) -> None:
 
 
 def _command() -> str:
-    """The command line as typed, without the interpreter."""
+    """Return the command line as typed, without the interpreter."""
     argv = list(getattr(sys, "argv", None) or ["python"])
     return " ".join([os.path.basename(argv[0]) or "python", *argv[1:]])  # noqa: PTH119
 
 
 def _printable(text: str) -> str:
-    """One line without control characters; a name from elsewhere reaches the user's terminal."""
+    """Return `text` as one short line safe for the terminal, since it may come from elsewhere."""
     kept = "".join(c if c.isprintable() else "?" for c in text)
     return kept if len(kept) <= _MAX_COMMAND else kept[: _MAX_COMMAND - 1] + "…"

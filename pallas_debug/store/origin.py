@@ -1,9 +1,9 @@
-"""Which dumps were made by this user on this machine: a key that stays here, and signatures.
+"""Signatures that identify dumps made by this user on this machine.
 
 Each file that `reproduce` runs has a neighbour with an HMAC-SHA256 over it and the kernel's digest.
-The key is a file of the user's that is never part of a dump, so a dump that was sent elsewhere and
-comes back changed does not pass for one of this machine. A signature says who wrote a file, not
-whether it is harmless.
+The key is a file in the user's state directory and never part of a dump, so a dump that was sent
+elsewhere and comes back changed is not taken for a local one. A signature says who wrote a file,
+not whether it is harmless.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ C = TypeVar("C", bytes, bytes | Path)
 
 
 def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
-    """The files of a folder and, if this one is among them, its signature.
+    """Return the files of a folder, adding the signature of `name` if it is among them.
 
     Without a key there is no signature, and `reproduce --run` asks first.
 
@@ -45,7 +45,7 @@ def signed(digest: str, files: Mapping[str, C], name: str) -> dict[str, C]:
 
 
 def is_ours(digest: str, file: Path, content: bytes) -> bool:
-    """Whether this user signed, on this machine, what was read from a file of a kernel."""
+    """Return whether this user signed a kernel file's `content` on this machine."""
     key = _key(is_made=False)
     if key is None:
         return False
@@ -63,7 +63,7 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
 
 
 def key_file() -> Path:
-    """File of the key; honours `XDG_STATE_HOME`."""
+    """Return the key's path; honours `XDG_STATE_HOME`."""
     given = os.environ.get("XDG_STATE_HOME", "")
     state = Path(given) if given.startswith("/") else Path("~/.local/state").expanduser()
     return state / "pallas-debug" / _KEY
@@ -76,7 +76,7 @@ def _signature(key: bytes, digest: str, name: str, content: bytes) -> str:
 
 
 def _key(*, is_made: bool) -> bytes | None:
-    """The key; None if there is none and none can be made, or if others can read or write it."""
+    """Return the key; None if it cannot be read or made, or if others can read or write it."""
     try:
         path = key_file()
         found = _read(path)
@@ -101,7 +101,7 @@ def _read(path: Path) -> bytes | None:
 
 
 def _make(path: Path) -> None:
-    """Write a new key, unless another process is faster."""
+    """Write a new key, unless another process does so first."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     temporary = path.with_name(f".{path.name}-{secrets.token_hex(8)}")
     descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

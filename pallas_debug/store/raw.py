@@ -1,10 +1,10 @@
 """Directories of raw Mosaic dumps, as libtpu writes them with `--xla_mosaic_dump_to=DIR`.
 
 A file is `<nanoseconds>-<4 digits>-mosaic-dump-<kernel>-<pass>.txt`. All passes of one compile
-share the nanoseconds, but for `post-deserialization` (number 0000), which is written several
-times beforehand under nanoseconds of its own. Up to libtpu 0.0.42 the kernel is always
-`anonymous`; its name is then in the text. The pass that failed ends in `-failed`; a file in
-MLIR bytecode ends in `.mlirbc`.
+share the nanoseconds, except `post-deserialization` (number 0000), which is written several times
+beforehand under other nanoseconds. Up to libtpu 0.0.42 the kernel is always `anonymous`; its name
+is then in the text. The name of a failed pass ends in `-failed`; that of a file in MLIR bytecode in
+`.mlirbc`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _HEAD = 1 << 16
 ANONYMOUS = "anonymous"
 
 LAST = "finalize-llo"
-"""The pass that a compile ends with."""
+"""Last pass of a complete compile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,10 +53,10 @@ class RawCompile:
     """The files of one compile of one kernel.
 
     Attributes:
-      written: the kernel as the file names have it.
-      folder: that the files are in.
+      written: the kernel's name as it appears in the file names.
+      folder: that contains the files.
       files: their names.
-      early: what was written before the compile and belongs to it.
+      early: the pass written before the compile that belongs to it.
     """
 
     kernel: str
@@ -68,7 +68,7 @@ class RawCompile:
 
     @functools.cached_property
     def passes(self) -> tuple[RawPass, ...]:
-        """In order. Parsed lazily, as there may be many compiles."""
+        """The passes in order, parsed lazily as there may be many compiles."""
         found = [_pass(self.folder, name, self.written) for name in self.files]
         passes = sorted(filter(None, found), key=lambda p: p.number)
         if self.early is not None and passes[0].number != 0:
@@ -77,12 +77,12 @@ class RawCompile:
 
     @property
     def whole(self) -> bool:
-        """Whether the compiler came to its end, in success or failure."""
+        """Whether the compile ran to completion, in success or failure."""
         return any(p.failed or p.name == LAST for p in self.passes)
 
 
 def compiles(paths: Iterable[Path]) -> list[RawCompile]:
-    """The compiles among `paths`, oldest first; other names are skipped."""
+    """Return the compiles among `paths`, oldest first; other names are skipped."""
     folders: dict[Path, list[str]] = {}
     for path in paths:
         folders.setdefault(path.parent, []).append(path.name)
@@ -91,7 +91,7 @@ def compiles(paths: Iterable[Path]) -> list[RawCompile]:
 
 
 def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
-    """`compiles` for the names of files in one folder, of which there may be 100,000s."""
+    """Like `compiles`, for the names of files in one folder, possibly 100,000s of them."""
     found: list[RawCompile] = []
     early: dict[str, RawCompile] = {}
     for stamp, written, group in sorted(_by_kernel(_by_stamp(names)), key=lambda item: item[:2]):
@@ -110,7 +110,7 @@ def compiles_in(folder: Path, names: Iterable[str]) -> list[RawCompile]:
 
 
 def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
-    """The compiles in a folder by kernel, with a number from the second of a kernel on."""
+    """Return the compiles in a folder by kernel name, suffixed `#2`, `#3`, … for repeats."""
     found: dict[str, RawCompile] = {}
     counts: dict[str, int] = {}
     for this in compiles_in(folder, names):
@@ -120,7 +120,7 @@ def named_compiles(folder: Path, names: Iterable[str]) -> dict[str, RawCompile]:
 
 
 def outline(passes: Sequence[RawPass]) -> list[Pass]:
-    """The passes of one compile by the sizes and times of their files.
+    """Describe the passes of one compile using only the sizes and times of their files.
 
     A text is read only if it is as long as the one before. Passes have no digests, and each names
     its file.
@@ -154,7 +154,7 @@ def outline(passes: Sequence[RawPass]) -> list[Pass]:
 
 
 def same_text(a: Path, b: Path) -> bool:
-    """Whether two files have the same content.
+    """Return whether two files have the same content.
 
     Raises:
       OSError, DumpFormatError: one has gone, or is refused.
@@ -164,11 +164,11 @@ def same_text(a: Path, b: Path) -> bool:
 
 
 def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[Pass]:
-    """The passes of one compile as the manifest lists them.
+    """Describe the passes of one compile as the manifest lists them.
 
     Args:
-      passes: in their order.
-      keep_unchanged: whether a pass that changed nothing names its file all the same.
+      passes: in order.
+      keep_unchanged: whether a pass that changed nothing still names its file.
 
     Raises:
       OSError, DumpFormatError: a file has gone, or is refused.
@@ -202,7 +202,7 @@ def describe(passes: Sequence[RawPass], *, keep_unchanged: bool = True) -> list[
 
 
 def _pass(folder: Path, name: str, kernel: str) -> RawPass | None:
-    """The pass in a file, by its name; None if it is not a pass in text form."""
+    """Parse the name of a pass's file; None if it is not a pass in text form."""
     match = _FILE.fullmatch(name)
     if match is None:
         return None
@@ -222,7 +222,7 @@ def _by_stamp(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _by_kernel(groups: dict[str, list[str]]) -> Iterator[tuple[int, str, list[str]]]:
-    """The files of each stamp and kernel, by name, hence in the order of the passes."""
+    """Group the files of each stamp by kernel, sorted by name and hence in pass order."""
     for stamp, group in groups.items():
         group.sort()
         only = _only_kernel(stamp, group)
@@ -249,10 +249,10 @@ def _only_kernel(stamp: str, names: Sequence[str]) -> str | None:
 
 
 def _kernels(words: Sequence[str]) -> list[str]:
-    """The kernel in each `<kernel>-<pass>` of the files that share one stamp.
+    """Return the kernel in each `<kernel>-<pass>` of the files that share one stamp.
 
     Either part may contain `-post-` or `-original`. Two passes have suffixes that no other pass
-    has, and thereby give the kernel's name; without them it is what fits every file.
+    has, and thereby give the kernel's name; without them it is the name that fits every file.
     """
     told = {_told(w) for w in words if w.endswith(_TELLING)}
     untold = [_candidates(w) for w in words if not any(w.startswith(f"{k}-") for k in told)]
@@ -282,7 +282,7 @@ def _name(kernel: str, folder: Path, file: str) -> str:
         return kernel
     try:
         head = files.head(folder / file, folder, _HEAD).decode(errors="replace")
-    except (OSError, DumpFormatError):  # reading the pass says so
+    except (OSError, DumpFormatError):  # reported when the pass itself is read
         return kernel
     match = _FUNCTION.search(head)
     return unescape(match[1] or match[2]) if match else kernel

@@ -1,6 +1,6 @@
 """Reader for dump directories: ours, and plain ones of raw libtpu dumps.
 
-What cannot be read becomes the `problem` of its kernel or compilation; the rest stays readable.
+An unreadable file becomes the `problem` of its kernel or compilation; the rest stays readable.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pallas_debug.store.texts import StoredText
 
 @dataclass(frozen=True, kw_only=True)
 class DumpReader:
-    """A directory of dumps, ours or libtpu's."""
+    """A dump directory, ours or libtpu's."""
 
     root: Path
     _raw: dict[str, raw.RawCompile] = field(
@@ -39,7 +39,7 @@ class DumpReader:
         yield from self.kernels()
 
     def kernels(self) -> list[StoredKernel]:
-        """The kernels, by name; those of raw dumps by age.
+        """Return the kernels by name, then those of raw dumps by age.
 
         Raises:
           DumpDirectoryError: the directory can no longer be listed.
@@ -54,14 +54,14 @@ class DumpReader:
 
     @property
     def _is_kernel(self) -> bool:
-        """Whether the folder of a single kernel was named."""
+        """Whether `root` is the folder of a single kernel."""
         return files.is_there(self.root / KERNEL)
 
     def names(self) -> list[str]:
-        """The names that `read` takes, from the directory listing alone.
+        """Return the names that `read` takes, from the directory listing alone.
 
-        For raw dumps by libtpu 0.0.42 and before, the first file of each kernel is read, too: it
-        contains the name.
+        For raw dumps from libtpu 0.0.42 and before, the first file of each kernel is also read, as
+        it contains the name.
 
         Raises:
           DumpDirectoryError: the directory can no longer be listed.
@@ -70,17 +70,17 @@ class DumpReader:
             return [_name_of(self.root)]
         folders, names = _scanned(self.root)
         found = raw.named_compiles(self.root, names)
-        # Other threads may be reading: entries that remain are never missing.
+        # Update in place: other threads may be reading, and must not miss entries that remain.
         self._raw.update(found)
         for name in self._raw.keys() - found.keys():
             del self._raw[name]
         return [*folders, *found]
 
     def read(self, name: str) -> StoredKernel:
-        """One kernel of `names`; if its folder cannot be read, its `problem` says why.
+        """Read one kernel of `names`; if its folder cannot be read, its `problem` says why.
 
-        Raw dumps are read only as far as needed to know which passes changed something, and come
-        without digests.
+        Raw dumps are read only as far as needed to know which passes changed something, and have no
+        digests.
         """
         if self._is_kernel:
             return _read_kernel(self.root, self.root)
@@ -99,7 +99,7 @@ class DumpReader:
         return self._raw.get(name)
 
     def texts(self, name: str) -> Iterator[StoredText]:
-        """The texts of one kernel of `names` that a search covers; see `texts.texts_of_folder`."""
+        """Yield the searchable texts of one kernel of `names`; see `texts.texts_of_folder`."""
         folder = self.root if self._is_kernel else self.root / name
         if os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
             yield from texts.texts_of_folder(folder, self.root, name)
@@ -107,7 +107,7 @@ class DumpReader:
             yield from texts.raw_texts(name, compile_)
 
     def find(self, wanted: str) -> StoredKernel:
-        """The kernel by its folder's name, its own name, or a unique start of either.
+        """Return the kernel with this folder name or own name, or a unique prefix of either.
 
         Raises:
           UsageError: none matches, or several do; the message lists them.
@@ -132,11 +132,11 @@ class DumpReader:
         raise UsageError(f"no kernel {wanted!r} in {root}; there are: {listed}{more}")
 
     def runs(self) -> list[RunRecord]:
-        """Records of tests and scripts, run by run, without those that cannot be read."""
+        """Return the readable records of tests and scripts, run by run."""
         return list(self.iter_runs())
 
     def iter_runs(self) -> Iterator[RunRecord]:
-        """`runs`, lazily."""
+        """Like `runs`, but lazily."""
         for run in names_in(self.root / RUNS, self.root, of_folders=True):
             for file in names_in(self.root / RUNS / run, self.root, of_folders=False):
                 path = self.root / RUNS / run / file
@@ -146,7 +146,7 @@ class DumpReader:
 
 
 def open_dumps(root: str | Path) -> DumpReader:
-    """A reader of `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
+    """Return a reader for `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
 
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
@@ -159,12 +159,12 @@ def open_dumps(root: str | Path) -> DumpReader:
 
 
 def read_text(path: Path) -> str:
-    """The text of a file that lies directly in a folder of a dump; see `files.DumpFile.text`."""
+    """Return the text of a file directly in a folder of a dump; see `files.DumpFile.text`."""
     return files.read_text(path, path.parent)
 
 
 def _scanned(root: Path) -> tuple[list[str], list[str]]:
-    """The folders of kernels, sorted, and the names of files.
+    """Return the folders of kernels, sorted, and the names of files.
 
     Raises:
       DumpDirectoryError: the directory cannot be listed.
@@ -179,7 +179,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
 
 
 def _name_of(folder: Path) -> str:
-    """The name of a folder, even if it is given as `.`; circular links are no error."""
+    """Return the name of a folder, even one given as `.`; tolerates circular links."""
     return PurePath(os.path.realpath(folder)).name
 
 
@@ -243,7 +243,7 @@ def _raw_kernel(
 
 
 def _raw_failure(compile_: raw.RawCompile) -> Failure | None:
-    """The failure as far as the files show it; the message is not among them."""
+    """Return the failure as far as the files show it; they do not contain the message."""
     failed = next((p for p in compile_.passes if p.failed), None)
     if failed is not None:
         message = f"the pass {failed.name} failed; raw dumps do not hold the message"

@@ -1,7 +1,7 @@
 """JSON documents of a dump directory: versioned dataclasses of `model.py`.
 
 A document carries the tool's name, its kind and the schema's version, and is validated against the
-dataclass when it is read. A mismatch is a `DumpFormatError` that names the file and the reason.
+dataclass when it is read. A mismatch raises a `DumpFormatError` that names the file and the reason.
 """
 
 from __future__ import annotations
@@ -22,44 +22,44 @@ from pallas_debug.report import one_line
 
 TOOL = "pallas-debug"
 VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2}
-"""By document; raised when a reader of the version before would misread what is written."""
+"""Schema version per document, raised when the previous version's reader would misread it."""
 
 KINDS: dict[type, str] = {Kernel: "kernel", Compilation: "compilation", RunRecord: "run"}
 
 MAX_DIMENSIONS = 256
-"""Maximum number of dimensions of a grid, an array or a block; numpy has 64."""
+"""Maximum number of dimensions of a grid, an array or a block; numpy's limit is 64."""
 
 MAX_NUMBER = (1 << 63) - 1
-"""Maximum of a size, a count or a line number: 64 bits, signed."""
+"""Maximum value of a size, a count or a line number: 64 bits, signed."""
 
 T = TypeVar("T", bound=Kernel | Compilation | RunRecord)
 
 
 def encode(document: Kernel | Compilation | RunRecord) -> bytes:
-    """The document as indented JSON."""
-    import json  # readers do without
+    """Return the document as indented JSON."""
+    import json  # not needed by readers
 
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
     plain = msgspec.to_builtins(document)
     explanation = (plain.get("failure") or {}).get("explanation")
     if explanation:  # most of its fields are empty
         plain["failure"]["explanation"] = {k: v for k, v in explanation.items() if v}
-    # Not msgspec.json: it refuses the lone surrogates of a path that is no UTF-8.
+    # Not msgspec.json: it rejects the lone surrogates in a path that is not UTF-8.
     text = json.dumps(head | plain, ensure_ascii=False, indent=1)
     return text.encode(errors="replace")
 
 
 def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None) -> T:
-    """The document in `data`, which was read from `path`.
+    """Parse the document in `data`, which was read from `path`.
 
-    A failure that was written before failures carried an explanation gets one here.
+    Failures from before explanations were stored are given one here.
 
     Args:
       kernel: the kernel of a compilation, if known; its operands name what a failure counts.
 
     Raises:
-      DumpFormatError: not JSON, cut short, another tool's, of a newer schema, or with a field
-        missing or of the wrong type.
+      DumpFormatError: not JSON, truncated, written by another tool, of a newer schema, or with a
+        field missing or of the wrong type.
     """
     where = one_line(path)
     if not data.strip():
@@ -117,9 +117,10 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
 
 
 def _upgrade_findings(run: dict[str, Any]) -> None:
-    """Bring the findings of a run of schema 1 to schema 2; leave what is malformed as it is.
+    """Upgrade a run's findings from schema 1 to schema 2, leaving malformed ones unchanged.
 
-    They were flat, joined their engines and targets by commas, and had names of `faults.FORMER`.
+    They were flat, joined their engines and targets by commas, and used the names in
+    `faults.FORMER`.
     """
     findings = run.get("findings")
     for finding in findings if isinstance(findings, list) else ():
@@ -138,13 +139,13 @@ def _upgrade_findings(run: dict[str, Any]) -> None:
 def _with_explanation(compilation: Compilation, kernel: Kernel | None) -> Compilation:
     if compilation.failure is None:
         return compilation
-    from pallas_debug.findings.explain import explained  # not where all kernels compiled
+    from pallas_debug.findings.explain import explained  # not imported where all kernels compiled
 
     return replace(compilation, failure=explained(compilation.failure, kernel))
 
 
 _MAX_QUOTED = 60
-"""Maximum number of characters of a foreign value in a message."""
+"""Maximum number of characters of an untrusted value in a message."""
 
 
 def _quoted(value: object) -> str:
@@ -154,7 +155,7 @@ def _quoted(value: object) -> str:
 
 @functools.singledispatch
 def _wrong(document: object) -> Iterator[str]:
-    """Values that no writer produces, though their types are right: a phrase for each."""
+    """Yield a phrase for each value that has the right type but that no writer produces."""
     return iter(())
 
 

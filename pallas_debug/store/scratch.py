@@ -1,10 +1,10 @@
-"""Temporary folders with a lock that shows whether their owner is alive, and a sweep of orphans.
+"""Temporary folders whose lock shows that the owner is alive, and a sweep of orphans.
 
-A process ID is no help: in another PID namespace (a second container with the same host name) it
-belongs to another process, or to none. The owner locks a file inside the folder while it writes,
-and the kernel releases the lock when the owner dies. If locks cannot decide, because the file
-system has none or the folder was made under another kernel (another host, or before a reboot), a
-folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
+Process IDs are unreliable: in another PID namespace (a second container with the same host name)
+the ID belongs to another process, or to none. The owner locks a file inside the folder while it
+writes, and the kernel releases the lock when the owner dies. If locks cannot decide, because the
+file system has none or the folder was made under another kernel (another host, or before a reboot),
+a folder counts as abandoned once nothing in it has changed for `ABANDONED_AFTER`.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pallas_debug.store import locks
 from pallas_debug.store.layout import LOCK, clean
 
 PREFIX = "pallas-debug-"
-"""Prefix of all our folders in the system's temporary directory, for one sweep to find them."""
+"""Prefix of all our folders in the system's temporary directory, so that one sweep finds them."""
 
 ABANDONED_AFTER = 24 * 3600.0
-"""Seconds without a change before a folder counts as abandoned, if locks cannot decide."""
+"""Seconds without a change after which a folder counts as abandoned, if locks cannot decide."""
 
 
 class Scratch:
@@ -45,13 +45,13 @@ class Scratch:
                 if self._lock():
                     return
             except FileNotFoundError:
-                continue  # deleted meanwhile: start over
-            except BaseException:  # ctrl+c too
+                continue  # deleted by a sweep meanwhile: retry
+            except BaseException:  # including ctrl+c
                 self.remove()
                 raise
 
     def _lock(self) -> bool:
-        """False where a sweep took the folder between its creation and its lock."""
+        """Lock the folder; False if a sweep deleted it between its creation and its lock."""
         path = self.path / LOCK
         lock = locks.open_lock(path)
         self._locks.append(lock)
@@ -66,27 +66,27 @@ class Scratch:
 
     @property
     def lock(self) -> int | None:
-        """The lock's file descriptor; None where there are no locks."""
+        """File descriptor of the lock, or None without locks."""
         return next(iter(self._locks), None)
 
     def _close(self) -> None:
         with contextlib.suppress(IndexError):
-            # `pop` is atomic: two threads may remove the folder at once, and a descriptor that is
-            # closed twice may belong to another file by then.
+            # `pop` is atomic: two threads may remove the folder at once, and a descriptor closed
+            # twice may belong to another file by then.
             os.close(self._locks.pop())
 
     def disown(self) -> None:
-        """In a forked process: leave the folder, and its lock, to the process that made it."""
+        """In a forked process: leave the folder and its lock to the parent that created it."""
         self._close()
 
     def remove(self) -> None:
-        """Delete the folder and all that is in it; a second call does nothing."""
+        """Delete the folder and its contents; idempotent."""
         delete(self.path)
         self._close()
 
 
 def delete(path: Path) -> None:
-    """Delete such a folder, its lock last: after a kill in between, the next sweep continues."""
+    """Delete a scratch folder, its lock last, so that the next sweep can continue after a kill."""
     with contextlib.suppress(OSError):
         for below in path.iterdir():
             if below.name != LOCK:
@@ -96,7 +96,7 @@ def delete(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a file or a folder, as far as that is possible."""
+    """Delete a file or a folder, ignoring errors."""
     try:
         path.unlink()
     except OSError:  # a folder
@@ -105,7 +105,7 @@ def remove(path: Path) -> None:
 
 @contextlib.contextmanager
 def folder(prefix: str) -> Iterator[Path]:
-    """A folder in the system's temporary directory, deleted at the end of the block."""
+    """Temporary folder in the system's directory for them, deleted at the end of the block."""
     made = Scratch(Path(tempfile.gettempdir()), prefix)
     try:
         yield made.path
@@ -123,9 +123,9 @@ def sweep(
     """Delete the folders below `parent` whose owners have died.
 
     Args:
-      parent: where to look; nothing happens where it cannot be listed.
-      prefix: that the names of the folders have.
-      unlocked: whether folders without a lock's file count too, by their age.
+      parent: where to look; a no-op if it cannot be listed.
+      prefix: of the folders' names.
+      unlocked: whether to include folders without a lock file, by their age.
       recover: called with each folder that is deleted, or would be if it were older.
     """
     try:
@@ -143,11 +143,11 @@ def _sweep(path: Path, identity: str, unlocked: bool, recover: Callable[[Path], 
     try:
         opened = os.open(path / LOCK, flags)
     except FileNotFoundError:
-        if identity.startswith(f"{_kernel()}-"):  # its owner starts over if it is still alive
+        if identity.startswith(f"{_kernel()}-"):  # a live owner will retry
             with contextlib.suppress(OSError):
-                path.rmdir()  # only if it is empty
+                path.rmdir()  # only if empty
                 return
-        if unlocked:  # by an earlier version
+        if unlocked:  # written by an earlier version
             _by_age(path, recover)
         return
     try:
@@ -173,7 +173,7 @@ def _by_age(path: Path, recover: Callable[[Path], object]) -> None:
 
 
 def _changed(path: Path) -> float:
-    """When anything in a folder last changed."""
+    """Return when anything in a folder last changed."""
     newest = path.lstat().st_mtime
     for where, folders, files in os.walk(path):
         for name in (*folders, *files):
@@ -183,7 +183,7 @@ def _changed(path: Path) -> float:
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:
-    """Whether it is a folder, and of this user."""
+    """Return whether the entry is a folder of this user."""
     try:
         found = entry.stat(follow_symlinks=False)
     except OSError:
@@ -192,7 +192,7 @@ def _is_ours(entry: os.DirEntry[str]) -> bool:
 
 
 def _is_file(opened: int, path: Path) -> bool:
-    """Whether an open file is still the one at `path`."""
+    """Return whether an open file is still the one at `path`."""
     try:
         return os.path.samestat(os.fstat(opened), path.lstat())
     except FileNotFoundError:
@@ -200,13 +200,13 @@ def _is_file(opened: int, path: Path) -> bool:
 
 
 def _identity() -> str:
-    """`<kernel>-<host>-<pid>`, for the start of a folder's name. The last two are for people."""
+    """Return `<kernel>-<host>-<pid>`, a prefix of folder names; host and pid are for people."""
     return f"{_kernel()}-{_host()}-{os.getpid()}"
 
 
 @cache
 def _kernel() -> str:
-    """Identity of the running kernel, within which locks work; the same in all its containers."""
+    """Return an ID of the running kernel, within which locks work; equal in all its containers."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().replace("-", "")
     except OSError:

@@ -1,6 +1,6 @@
 """A kernel in a dump directory: its files, its compilations, or what is wrong with it.
 
-Files are opened by `files.py` alone.
+Only `files.py` opens files.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class StoredCompilation:
     """A compilation in a dump directory, or the problem with it.
 
     Attributes:
-      root: the directory that the user named, which limits reading; None for `folder`.
+      root: the directory that the user named, outside which nothing is read; None for `folder`.
     """
 
     folder: Path
@@ -38,7 +38,7 @@ class StoredCompilation:
 
     @property
     def passes(self) -> tuple[Pass, ...]:
-        """The passes, in their order.
+        """The passes, in order.
 
         Raises:
           DumpFormatError: the compilation cannot be read.
@@ -46,7 +46,7 @@ class StoredCompilation:
         return self._read().passes
 
     def find_pass(self, wanted: str) -> Pass:
-        """The pass by its number (`13`), its name or a unique part of it.
+        """Return the pass by its number (`13`), its name or a unique part of it.
 
         Raises:
           UsageError: none matches, or several do; the message lists them.
@@ -63,26 +63,26 @@ class StoredCompilation:
         raise UsageError(f"no pass {wanted!r} for {self.target}{several}: {listed}")
 
     def text(self, wanted: Pass) -> str:
-        """The text after a pass. One that changed nothing has that of the pass before it.
+        """Return the text after a pass; one that changed nothing shares the previous pass's text.
 
         Raises:
-          DumpFormatError: the directory does not keep it (any more), or it is damaged or refused.
+          DumpFormatError: the directory does not have it (any more), or it is damaged or refused.
         """
         return self.file(wanted).text()
 
     def path(self, wanted: Pass) -> Path:
-        """The path of the text after a pass; `file` opens it.
+        """Return the path of the text after a pass; use `file` to open it.
 
         Raises:
-          DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
+          DumpFormatError: the directory does not have it, or its manifest names a file elsewhere.
         """
         return self.file(wanted).path
 
     def file(self, wanted: Pass) -> DumpFile:
-        """The file of the text after a pass.
+        """Return the file of the text after a pass.
 
         Raises:
-          DumpFormatError: the directory does not keep it, or its manifest names a file elsewhere.
+          DumpFormatError: the directory does not have it, or its manifest names a file elsewhere.
         """
         passes = self.passes
         folder = one_line(self.folder)
@@ -96,7 +96,7 @@ class StoredCompilation:
         return self._file(latest.file, _record_of(self._read(), latest))
 
     def named(self, name: str) -> DumpFile:
-        """A file by its path below the target's folder, whether it exists or not.
+        """Return a file by its path below the target's folder, whether it exists or not.
 
         Raises:
           DumpFormatError: it would not lie below the folder.
@@ -106,7 +106,7 @@ class StoredCompilation:
         return self._file(name, record)
 
     def others(self) -> list[Path]:
-        """The files other than stages and passes: LLO by name, then the compiler's log."""
+        """Return the files other than stages and passes: LLO by name, then the compiler's log."""
         if self.target == RAW_TARGET:
             return []
         inner = self.folder / LLO
@@ -115,9 +115,9 @@ class StoredCompilation:
         return [*llo, log] if files.is_there(log) else llo
 
     def damaged(self) -> list[str]:
-        """A message for each file that is missing or has another size than recorded.
+        """Return a message for each file that is missing or differs in size from its record.
 
-        Reads no text. Dumps from before manifests recorded all files are compared by their passes.
+        Reads no text. For dumps from before manifests recorded all files, only passes are checked.
         """
         made = self.compilation
         if made is None or self.target == RAW_TARGET:
@@ -146,7 +146,7 @@ class StoredCompilation:
         return self.root if self.root is not None else self.folder
 
     def _file(self, name: str, record: FileRecord | None) -> DumpFile:
-        if self.target == RAW_TARGET:  # libtpu may still be writing, and records nothing
+        if self.target == RAW_TARGET:  # libtpu may still be writing, and keeps no records
             return DumpFile(path=self.folder / name, root=self._root)
         return DumpFile(
             path=self.folder / name,
@@ -156,7 +156,7 @@ class StoredCompilation:
         )
 
     def _reread(self, name: str) -> FileRecord | None:
-        """The manifest's current record of a file: the folder may have been replaced since."""
+        """Reread a file's record from the manifest: the folder may have been replaced since."""
         found = read_compilation(self.folder, self._root)
         made = found.compilation if found is not None else None
         if made is None or made == self.compilation:
@@ -171,7 +171,7 @@ class StoredCompilation:
 
 
 def _record_of(compilation: Compilation, of: Pass) -> FileRecord:
-    """Size and digest of a pass's text, from the files' table or the pass itself."""
+    """Return size and digest of a pass's text, from the files' table or the pass itself."""
     recorded = compilation.files.get(of.file or "")
     return recorded or FileRecord(size=of.size, sha256=of.sha256)
 
@@ -181,7 +181,7 @@ class StoredKernel:
     """A kernel in a dump directory, or the problem with its folder.
 
     Attributes:
-      root: the directory that the user named, which limits reading; None for `folder`.
+      root: the directory that the user named, outside which nothing is read; None for `folder`.
     """
 
     name: str
@@ -192,7 +192,7 @@ class StoredKernel:
     root: Path | None = None
 
     def target(self, name: str | None) -> StoredCompilation:
-        """The compilation for a target, or the only one there is.
+        """Return the compilation for a target, or by default the only one.
 
         Raises:
           UsageError: there is none, or several and none was named.
@@ -208,7 +208,7 @@ class StoredKernel:
         raise UsageError(f"{one_line(self.name)} has no target {name!r}; there are: {known}")
 
     def stage_text(self, stage: Stage, target: str | None = None) -> str:
-        """The text of a stage before the compiler's passes.
+        """Return the text of a stage before the compiler's passes.
 
         Raises:
           UsageError: the stage was not dumped (raw dumps have only passes).
@@ -221,16 +221,16 @@ class StoredKernel:
         return self.stage_file(stage, target).text()
 
     def stage_path(self, stage: Stage, target: str | None = None) -> Path | None:
-        """The file of a stage before the compiler's passes; None where it was not dumped.
+        """Return the file of a stage before the compiler's passes, or None if it was not dumped.
 
         Raises:
-          UsageError: the stage is one of a target, and none or no known one was named.
+          UsageError: the stage depends on the target, and none or an unknown one was named.
         """
         path = self.stage_file(stage, target).path
         return path if files.is_there(path) else None
 
     def stage_file(self, stage: Stage, target: str | None = None) -> DumpFile:
-        """The file of a stage before the compiler's passes, whether it is there or not.
+        """Return the file of a stage before the compiler's passes, whether it exists or not.
 
         Raises:
           UsageError: as `stage_path`.
@@ -240,13 +240,13 @@ class StoredKernel:
         return self.named(STAGE_FILES[stage])
 
     def named(self, name: str) -> DumpFile:
-        """A file of the kernel's folder that is the same for every target."""
+        """Return a file of the kernel's folder that is the same for every target."""
         root = self.root if self.root is not None else self.folder
         return DumpFile(path=self.folder / name, root=root)
 
 
 def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
-    """Names of the files or folders in a folder, sorted; none if it does not exist."""
+    """Return the sorted names of the files or folders in a folder; none if it cannot be listed."""
     try:
         found = files.listed(folder, root)
     except DumpDirectoryError:
@@ -257,7 +257,7 @@ def names_in(folder: Path, root: Path, *, of_folders: bool) -> list[str]:
 def read_compilation(
     folder: Path, root: Path, kernel: Kernel | None = None
 ) -> StoredCompilation | None:
-    """The compilation in a folder; None if it is no target's, or being replaced at this moment."""
+    """Read the compilation in a folder; None if it is not a target's or is just being replaced."""
     path = folder / COMPILATION
     try:
         made = schema.decode(files.read(path, root), Compilation, path, kernel)

@@ -1,4 +1,4 @@
-"""The texts of a kernel: its stages, the passes for each target, LLO, the log and the program.
+"""Texts of a kernel: its stages, the passes for each target, LLO, the log and the program.
 
 A text has one name everywhere (`jaxpr`, `13-infer-vector-layout`, `log`), and is found in either of
 two ways: by its name, through a kernel's manifests; or by listing folders, without reading any
@@ -37,7 +37,7 @@ _OF_TARGET: dict[str, str] = {
     LOG: layout.LOG,
 }
 _ON_REQUEST = ("source", PROGRAM, LOG)
-"""What the compiler did not make of the kernel: searched only if named."""
+"""Texts that the compiler did not derive from the kernel: searched only if named."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +46,7 @@ class StoredText:
 
     Attributes:
       kernel: name of its folder, or that of raw dumps.
-      target: None where the text is the same for every target.
+      target: None if the text is the same for every target.
       stage: as users write it: `mosaic`, `13-infer-vector-layout`, `log`.
     """
 
@@ -64,7 +64,7 @@ class StoredText:
         return "/".join(filter(None, (self.kernel, self.target, self.stage)))
 
     def open(self) -> int:
-        """A descriptor of the text; see `DumpFile.open`."""
+        """Open the text and return the descriptor; see `DumpFile.open`."""
         return self.file.open()
 
     @cached_property
@@ -89,10 +89,10 @@ class StoredText:
 
 
 def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredText:
-    """A stage, the log or the program by its name, or a pass by number, name or part of its name.
+    """Return a stage, the log or the program by name, or a pass by number, name or part of it.
 
     Raises:
-      UsageError: there is none such, or no target was named where there are several.
+      UsageError: there is no such text, or several targets and none was named.
       DumpFormatError: its manifest cannot be read.
     """
     if wanted in _OF_KERNEL:
@@ -109,14 +109,14 @@ def find_text(kernel: StoredKernel, target: str | None, wanted: str) -> StoredTe
 
 
 def text_of_pass(kernel: StoredKernel, stored: StoredCompilation, wanted: Pass) -> StoredText:
-    """What a pass left; see `StoredCompilation.file`."""
+    """Return the text after a pass; see `StoredCompilation.file`."""
     stage = layout.pass_name(wanted.number, wanted.name)
     file = stored.file(wanted)
     return StoredText(kernel=kernel.name, target=stored.target, stage=stage, file=file)
 
 
 def texts_of(kernel: StoredKernel, target: str | None) -> list[StoredText]:
-    """The stages and the passes that changed something, in the order in which they were made."""
+    """Return the stages and the passes that changed something, in order of creation."""
     found = [
         find_text(kernel, target, stage)
         for stage in STAGES[1:]
@@ -136,16 +136,16 @@ def _existing(kernel: StoredKernel, target: str | None, stage: str, file: DumpFi
     return StoredText(kernel=kernel.name, target=target, stage=stage, file=file)
 
 
-# By the names of files, without reading any.
+# By file names, without reading any file.
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextFilter:
-    """Which texts are meant: all, except where something is given. Parts of names suffice.
+    """Filter for texts: everything, unless narrowed. Kernels and stages match by substring.
 
     Attributes:
       stage: a stage, or a pass by number or a part of its name. The source, the program and the
-        compiler's log are meant only if named.
+        compiler's log match only if named.
     """
 
     kernel: str | None = None
@@ -170,13 +170,13 @@ class TextFilter:
 ALL = TextFilter()
 
 Warn = Callable[[str], object]
-"""Is called with a sentence for each folder that cannot be listed."""
+"""Called with a sentence for each folder that cannot be listed."""
 
 
 def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]:
-    """The texts in a dump directory, a kernel's or a target's folder, or raw dumps.
+    """Yield the texts in a dump directory, a kernel's or a target's folder, or raw dumps.
 
-    A pass that changed nothing has no text of its own, not in raw dumps either.
+    A pass that changed nothing has no text of its own, in raw dumps too.
 
     Raises:
       DumpDirectoryError: the directory does not exist or cannot be listed.
@@ -203,7 +203,7 @@ def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]
 def texts_of_folder(
     folder: Path, root: Path, kernel: str, wanted: TextFilter = ALL, warn: Warn = lambda _: None
 ) -> Iterator[StoredText]:
-    """The texts in a kernel's folder, which lies in `root`."""
+    """Yield the texts in a kernel's folder, which lies in `root`."""
     yield from _there(folder, root, kernel, None, _OF_KERNEL, wanted)
     for name, is_folder in _listed(folder, root, warn):
         if is_folder:
@@ -211,7 +211,7 @@ def texts_of_folder(
 
 
 def raw_texts(kernel: str, compile_: raw.RawCompile) -> Iterator[StoredText]:
-    """The texts of a raw dump, in the order of the passes."""
+    """Yield the texts of a raw dump, in pass order."""
     for this in compile_.passes:
         yield StoredText(
             kernel=kernel,
@@ -250,7 +250,7 @@ def _there(
 
 
 def _listed(folder: Path, root: Path, warn: Warn) -> list[tuple[str, bool]]:
-    """What a folder contains, by name; nothing if there is no such folder."""
+    """Return the sorted entries of a folder; none if it does not exist or cannot be listed."""
     if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
         return []
     try:
@@ -274,5 +274,5 @@ def _changed_raw_texts(
 def _same(a: Path, b: Path) -> bool:
     try:
         return raw.same_text(a, b)
-    except (OSError, DumpFormatError):  # reading it says so
+    except (OSError, DumpFormatError):  # reported when the text itself is read
         return False

@@ -1,9 +1,9 @@
-"""Writer of a dump directory, for many processes and hosts at once, any of which may die.
+"""Writer of a dump directory, safe for many processes and hosts at once, any of which may die.
 
-Nothing is written in place. Files are made in a folder of their own under `.tmp/`, flushed, and
-renamed into place in one step, so a reader never sees half of a folder, and neither a kill nor a
+Nothing is written in place. Files are created in a folder of their own under `.tmp/`, flushed, and
+renamed into place in one step, so a reader never sees a partial folder, and neither a kill nor a
 power failure loses what was there before. Where one step is not enough, the folder under `.tmp/`
-records how to finish or undo it; `Store` does so when it is opened.
+records how to finish or undo the operation, which `Store` does when it is opened.
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ _FINAL = ("lowering", "compile")
 """Stages whose failures are deterministic."""
 
 _ATTEMPTS = 3
-"""Number of attempts at a folder that another process deletes while it is written."""
+"""Maximum attempts to write a folder that another process keeps deleting."""
 
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
 class Store:
-    """A dump directory that is being written.
+    """A dump directory open for writing.
 
     Args:
       root: the directory, created if needed.
       waiting: how to wait for the locks of other processes.
-      disk: what changes files.
+      disk: performs the file operations.
 
     Raises:
-      DumpDirectoryError: on creation, when `root` cannot be such a directory; on writing, when
-        the disk is full or the directory has gone.
+      DumpDirectoryError: on creation, when `root` cannot be such a directory; on writing, when the
+        disk is full or the directory has gone.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Store:
                 f"cannot dump to {root}: it is a file, or lies below one. "
                 "Name a directory; it is made when it does not exist."
             ) from error
-        except FileNotFoundError as error:  # as /proc answers; it has not gone, it never was
+        except FileNotFoundError as error:  # raised below /proc, where the directory never existed
             raise DumpDirectoryError(
                 f"cannot dump to {root}: no directory can be made there. Dump elsewhere."
             ) from error
@@ -82,11 +82,11 @@ class Store:
             tempfile.TemporaryFile(dir=self.root).close()
 
     def folder(self, kernel: Kernel) -> Path:
-        """Where this kernel's files are, or will be."""
+        """Return the folder of a kernel's files, existing or not."""
         return self.root / layout.kernel_folder(kernel)
 
     def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
-        """Whether this store wrote or found a kernel, or its compilation for a target.
+        """Return whether this store wrote or found a kernel, or its compilation for a target.
 
         Failed attempts, on a full disk for example, do not count.
         """
@@ -94,7 +94,7 @@ class Store:
         return (folder if target is None else folder / layout.target_folder(target)) in self._kept
 
     def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
-        """The kept ones of `dumps`, each with its kept compilations."""
+        """Return those of `dumps` that were kept, each with its kept compilations."""
         return [
             replace(
                 dump,
@@ -107,10 +107,10 @@ class Store:
         ]
 
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
-        """Write what a kernel is, and return its folder.
+        """Write a kernel's manifest, jaxpr and source, and return its folder.
 
-        An existing folder keeps its compilations. Its files are replaced together:
-        after a kill in between, the next `Store` replaces the rest.
+        An existing folder keeps its compilations. Its files are replaced together: after a kill in
+        between, the next `Store` replaces the rest.
         """
         folder = self.folder(kernel)
         files: dict[str, bytes] = {layout.JAXPR: jaxpr.encode(errors="replace")}
@@ -125,7 +125,7 @@ class Store:
         return folder
 
     def put_program(self, kernel: Kernel, program: str) -> Path:
-        """Write a kernel as a program of its own, and return the file."""
+        """Write a kernel as a standalone program, and return the file."""
         path = self.folder(kernel) / layout.PROGRAM
         files = origin.signed(
             kernel.digest, {layout.PROGRAM: program.encode(errors="replace")}, layout.PROGRAM
@@ -139,7 +139,7 @@ class Store:
     def put_compilation(
         self, kernel: Kernel, compilation: Compilation, files: Mapping[str, Content]
     ) -> Path:
-        """Write what the compiler made of a kernel, replacing what was there for its target.
+        """Write a compilation, replacing any previous one for its target, and return the folder.
 
         Args:
           files: contents by their path below the target's folder.
@@ -152,10 +152,10 @@ class Store:
         return folder
 
     def find_compilation(self, kernel: Kernel, target: str, key: str) -> Compilation | None:
-        """The complete compilation stored under the same key, or None.
+        """Return the complete compilation stored under the same key, or None.
 
-        A damaged one counts as missing and will be replaced. So does one whose compiler died or
-        was stopped, which may not be the kernel's fault.
+        A damaged one counts as missing and will be replaced. So does one whose compiler died or was
+        stopped, since that may not be the kernel's fault.
         """
         folder = self.folder(kernel) / layout.target_folder(target)
         path = folder / layout.COMPILATION
@@ -173,7 +173,7 @@ class Store:
 
     @contextlib.contextmanager
     def claim(self, kernel: Kernel, target: str) -> Iterator[None]:
-        """Hold the right to compile `kernel` for `target`, on this host and among its processes.
+        """Hold the right to compile `kernel` for `target`, among the processes of this host.
 
         Raises:
           LockTimeoutError: another process held it for longer than this one waits.
@@ -184,25 +184,25 @@ class Store:
             yield
 
     def put_run(self, record: RunRecord) -> Path:
-        """Write what a test or script used, under `runs/<run>/`."""
+        """Write the record of a test or script under `runs/<run>/`."""
         path = self.root / layout.RUNS / layout.clean(record.run) / layout.run_file(record.name)
         with self._explaining():
             self._replace_file(path, schema.encode(record))
         return path
 
-    # Publishing: a folder that appears, or replaces another, in one step.
+    # Publishing: a folder appears, or replaces another, in one step.
 
     def _publish(
         self, files: Mapping[str, Content], folder: Path, manifest: Compilation | None = None
     ) -> bool:
-        """Make `folder` with `files` in it, atomically.
+        """Create `folder` with `files` in it, atomically.
 
         Args:
           manifest: of a target's folder, which replaces an existing one; it is written last and
-            records the other files. Without one, an existing folder stays.
+            records the other files. Without one, an existing folder is kept.
 
         Returns:
-          False if `folder` existed already and stays.
+          False if `folder` already existed and was kept.
         """
         for _ in range(_ATTEMPTS):
             with self._workspace() as workspace:
@@ -231,7 +231,7 @@ class Store:
     def _write_folder(
         self, new: Path, files: Mapping[str, Content], manifest: Compilation | None
     ) -> dict[str, FileRecord]:
-        """Write and flush a folder; returns what was written, by path below it."""
+        """Write and flush a folder, and return the records of its files by path below it."""
         self._disk.make_folder(new)
         folders = {new: None}
         written: dict[str, FileRecord] = {}
@@ -262,10 +262,10 @@ class Store:
         return (old, folder) if old.exists() else (folder, new)
 
     def _move_away(self, folder: Path, workspace: Path, old: Path) -> None:
-        """Move `folder` to `old`, where `_restore` finds it if this process dies."""
+        """Move `folder` to `old`, from where `_restore` recovers it if this process dies."""
         owner = workspace / layout.OWNER
         if owner.exists():
-            self._disk.remove(old)  # another process has published in its place since
+            self._disk.remove(old)  # another process has published in its place meanwhile
         else:
             self._disk.write(owner, os.fsencode(folder.relative_to(self.root)))
             self._disk.flush_all([owner, workspace, workspace.parent])
@@ -293,7 +293,7 @@ class Store:
     # Replacing files one by one.
 
     def _replace_files(self, folder: Path, files: Mapping[str, bytes]) -> None:
-        """Replace several files of a kernel, such that a kill leaves no permanent mixture.
+        """Replace several files of a kernel such that a kill leaves no permanent mixture.
 
         They are first published together under `.tmp/`; the next run completes the replacement.
         """
@@ -308,7 +308,7 @@ class Store:
             self._complete(folder)
 
     def _complete(self, folder: Path) -> None:
-        """Replace the files of a kernel with those that are pending; its lock is held."""
+        """Replace a kernel's files with the pending ones; the caller holds its lock."""
         pending = self._pending(folder)
         if not pending.is_dir():
             return
@@ -316,7 +316,7 @@ class Store:
             content = read_regular(pending / name)
             if content is not None and not self._same(folder, {name: content}):
                 self._replace_file(folder / name, content)
-        with self._workspace() as workspace:  # at once: half of them would be useless
+        with self._workspace() as workspace:  # moved in one step: a partial folder would be useless
             self._disk.rename(pending, workspace / layout.OLD)
 
     def _pending(self, folder: Path) -> Path:
@@ -335,13 +335,13 @@ class Store:
             read_regular(folder / name, len(content)) == content for name, content in files.items()
         )
 
-    # What killed processes left.
+    # Recovery after killed processes.
 
     def _recover(self) -> None:
         """Finish or undo the work of processes that died, and delete their temporary files."""
         tmp = self.root / layout.TMP
         if tmp.is_symlink() or not tmp.is_dir():
-            return  # a link in a directory that is not ours may lead anywhere
+            return  # in a directory that is not ours, a link may lead anywhere
         for pending in tmp.glob(f"{layout.PENDING}*"):
             name = pending.name.removeprefix(layout.PENDING)
             folder = self.root / name
@@ -352,7 +352,7 @@ class Store:
         scratch.sweep(tmp, recover=self._restore)
 
     def _restore(self, workspace: Path) -> None:
-        """Put a folder back whose replacement was never published.
+        """Move a folder back if its replacement was never published.
 
         Safe even if the process that moved it is alive: it finds the folder, and moves it again.
         """
@@ -370,7 +370,7 @@ class Store:
 
     @contextlib.contextmanager
     def _workspace(self) -> Iterator[Path]:
-        """A folder under `.tmp/` that no sweep deletes while this process lives."""
+        """Yield a folder under `.tmp/` that no sweep deletes while this process lives."""
         tmp = self.root / layout.TMP
         with self._explaining():
             if not tmp.is_dir():
@@ -389,7 +389,7 @@ class Store:
             made.remove()
 
     def _make_folders(self, path: Path) -> None:
-        """Create a folder and its parents, such that they survive a power failure."""
+        """Create a folder and its parents such that they survive a power failure."""
         missing = [path]
         while not missing[-1].exists() and missing[-1].parent != missing[-1]:
             missing.append(missing[-1].parent)
@@ -400,13 +400,13 @@ class Store:
             self._flush_above(folder)
 
     def _flush_above(self, folder: Path) -> None:
-        """Flush the entry of a new folder."""
-        with contextlib.suppress(PermissionError):  # one may write there, but not list it
+        """Flush the directory entry of a new folder."""
+        with contextlib.suppress(PermissionError):  # the parent may be writable but not listable
             self._disk.flush(folder.parent)
 
     @contextlib.contextmanager
     def _locked(self, name: str, task: str, *, at_once: bool = False) -> Iterator[None]:
-        """Hold a lock of this directory; if it has none, warn once and continue."""
+        """Hold a lock of this directory; without lock support, warn once and continue."""
         waiting = replace(self._waiting, timeout=0.0) if at_once else self._waiting
         with contextlib.ExitStack() as stack:
             if self._has_locks:
@@ -434,7 +434,7 @@ class Store:
 
 
 def _records(compilation: Compilation) -> dict[str, FileRecord] | None:
-    """The recorded files of a compilation; None if records disagree.
+    """Return the recorded files of a compilation, or None if records disagree.
 
     Dumps from before `Compilation.files` record only their passes.
     """
@@ -458,7 +458,7 @@ def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:
 
 
 def _holds(folder: Path, written: Mapping[str, FileRecord]) -> bool:
-    """Whether a folder contains what was written to it, by file sizes."""
+    """Return whether a folder still contains what was written to it, comparing file sizes."""
     try:
         return all((folder / name).stat().st_size == r.size for name, r in written.items())
     except OSError:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 FIXTURES = frozenset({"pallas", "pallas_target"})
 REPORTED = "_pallas"
-"""Attribute of a test's report with its kernels. Plain JSON, which xdist can send."""
+"""Attribute of a test's report that contains its kernels, as plain JSON that xdist can send."""
 OUTPUT = "pallas_debug"
 """Key of the final output of an xdist worker."""
 
@@ -32,7 +32,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    # libtpu reads its flags once, and a conftest may load it.
+    # libtpu reads its flags only once, and a conftest may load it.
     option = options.named("flags")
     value = options.value(early_config, option, early_config.known_args_namespace)
     if value is not None:
@@ -81,7 +81,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    # xdist's controller collects no tests, so it has not seen their markers and fixtures.
+    # xdist's controller collects no tests, so it does not see their markers and fixtures.
     output = getattr(node, "workeroutput", {}).get(OUTPUT)
     if output is not None:
         from pallas_debug_pytest import run
@@ -103,7 +103,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @pytest.fixture
 def pallas_target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The chip this test is for, as an abstract one; kernels that query their chip get it.
+    """Chip this test is for, as an abstract target; kernels that query their chip get it.
 
     Each of `--pallas-target` in turn; by default v5e.
     """

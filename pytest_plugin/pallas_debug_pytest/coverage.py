@@ -1,4 +1,4 @@
-"""`--pallas-coverage`: kernels that the source files of a run define and that never launched.
+"""`--pallas-coverage`: kernels defined in the source files of a run, but never launched.
 
 Definitions are found in the syntax trees of imported modules below the root directory: calls of
 `pallas_call`, `kernel`, `mpmd_map` and `core_map`. The session reports launches. No jax.
@@ -20,7 +20,7 @@ from pallas_debug.model import Kernel
 CALLS = ("pallas_call", "core_map", "mpmd_map")
 _KERNEL = "kernel"
 _MODULES = ("pl", "pltpu", "plgpu", "plsc", "pallas")
-"""`kernel` is a common name: it counts as an attribute of one of these, or imported from pallas."""
+"""`kernel` is a common name: it counts only as an attribute of these, or imported from pallas."""
 _NOT_OURS = ("site-packages", "dist-packages")
 MAX_LINES = 50
 
@@ -30,7 +30,7 @@ _Scope = ast.Module | ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """Location of a kernel function, decorators included."""
+    """Location of a kernel function, including its decorators."""
 
     file: str
     first: int
@@ -42,11 +42,11 @@ class Function:
 
 @dataclass(frozen=True, kw_only=True)
 class Definition:
-    """A call that makes a kernel.
+    """Call that creates a kernel.
 
     Attributes:
       kernels: functions that it may be called with; empty if the syntax does not determine them.
-      around: the enclosing function, else the call itself.
+      around: the enclosing function, or else the call itself.
     """
 
     file: str
@@ -57,7 +57,7 @@ class Definition:
 
 
 class Coverage:
-    """Kernels launched in this process, out of all defined ones.
+    """Tracks which of the defined kernels were launched in this process.
 
     Args:
       root: directory below which files count.
@@ -86,12 +86,12 @@ class Coverage:
         for function in definition.kernels:
             if any(function.holds(line) for line in self._kernels):
                 return True
-        # An unknown kernel function: its caller identifies it.
+        # If the kernel function is unknown, its caller identifies it.
         return not definition.kernels and any(map(definition.around.holds, self._calls))
 
 
 def lines(results: Iterable[Mapping[str, bool]]) -> list[str]:
-    """Summary lines on the kernels that no worker launched."""
+    """Return summary lines on the kernels that no worker launched."""
     launched: dict[str, bool] = {}
     for result in results:
         for place, was in result.items():
@@ -111,7 +111,7 @@ def _in_order(place: str) -> tuple[str, int]:
 
 
 def _files(root: Path) -> list[Path]:
-    """Source files below `root` of the imported modules."""
+    """Return the source files of imported modules below `root`."""
     environment = Path(sys.prefix)
     found = set()
     for module in list(sys.modules.values()):
@@ -169,7 +169,7 @@ class _Reader:
         return isinstance(function, ast.Name) and self._names.get(function.id) in (*CALLS, _KERNEL)
 
     def _decorated(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[Definition]:
-        """`@pl.kernel(...)`, `@pl.core_map(mesh)`, `@functools.partial(pl.kernel, ...)`."""
+        """Handle `@pl.kernel(...)`, `@pl.core_map(mesh)`, `@functools.partial(pl.kernel, ...)`."""
         for decorator in function.decorator_list:
             named = [decorator]
             if isinstance(decorator, ast.Call):
@@ -188,7 +188,7 @@ class _Reader:
         yield self._definition(call, name, found, scopes)
 
     def _is_decorator(self, call: ast.Call, scopes: tuple[_Scope, ...]) -> bool:
-        """`pl.core_map(mesh)` above a function takes no kernel function as its argument."""
+        """Return whether a call is a decorator, which takes no kernel function as its argument."""
         name = (
             call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         )
@@ -217,7 +217,7 @@ class _Reader:
     def _functions(
         self, node: ast.expr, scopes: tuple[_Scope, ...], depth: int
     ) -> Iterator[Function]:
-        """Functions that an expression may be, as far as the file and its imports tell."""
+        """Yield functions that an expression may be, as far as the file and its imports show."""
         if depth > 8:  # x = partial(x)
             return
         if isinstance(node, ast.Lambda):
@@ -274,7 +274,7 @@ class _Reader:
 
 
 def _own_nodes(scope: _Scope) -> Iterator[ast.AST]:
-    """Statements of a scope, without those of nested functions."""
+    """Yield the statements of a scope, without those of nested functions."""
     waiting = list(ast.iter_child_nodes(scope))
     while waiting:
         node = waiting.pop(0)
@@ -296,7 +296,7 @@ def _parameters(scope: _Scope) -> set[str]:
 
 
 def _imported(tree: ast.Module) -> dict[str, str]:
-    """Names in the file that refer to something of pallas, and their names there."""
+    """Return the names in the file that refer to something in pallas, with their names there."""
     return {
         alias.asname or alias.name: alias.name
         for node in ast.walk(tree)
@@ -322,13 +322,13 @@ def _looked_up(node: ast.expr, module: ModuleType | None) -> object:
 
 
 def _around(scopes: tuple[_Scope, ...]) -> str:
-    """The innermost function, if the kernel is one of its parameters."""
+    """Return the name of the innermost function, used if the kernel is one of its parameters."""
     names = [getattr(scope, "name", None) for scope in scopes]
     return next((name for name in reversed(names) if name), "<module>")
 
 
 def _written(node: ast.expr) -> str:
-    """Name of the kernel in the call: `partial(body, 1)` is `body`."""
+    """Return the kernel's name in the call: `partial(body, 1)` is `body`."""
     if isinstance(node, ast.Call) and node.args:
         return _written(node.args[0])
     if isinstance(node, ast.Lambda):

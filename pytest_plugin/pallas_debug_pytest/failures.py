@@ -14,7 +14,7 @@ from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 
 MAX_LINES = 15
-"""Maximum lines per finding; a user's message may be of any length."""
+"""Maximum lines per finding, as a user's message may be of any length."""
 MAX_FINDINGS = 5
 
 
@@ -23,7 +23,7 @@ def counts(findings: Iterable[Finding]) -> Counter[Key]:
 
 
 def text(findings: Sequence[Finding], record: Path | None) -> str:
-    """The first findings in full, the number of the others, and the file that has all of them.
+    """Return the first findings in full, the number of others, and the file that has all of them.
 
     Args:
       findings: of one test.
@@ -40,13 +40,13 @@ def text(findings: Sequence[Finding], record: Path | None) -> str:
 
 
 def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
-    """Whether an exception has this finding's text: an interpreter stops the program with it."""
+    """Return whether an interpreter raised this finding: an exception has its text."""
     words = report.finding_text(finding)
     return any(words in said for said in texts)
 
 
 def at_their_line(longrepr: object, finding: Finding) -> None:
-    """Place a failure of ours at the kernel's line, for `--tb=line` and editors."""
+    """Move one of our failures to the kernel's line, for `--tb=line` and editors."""
     crash = getattr(longrepr, "reprcrash", None)
     if crash is not None and finding.source is not None:
         crash.path, crash.lineno = finding.source.file, finding.source.line

@@ -41,12 +41,12 @@ class Pallas:
 
     @property
     def kernels(self) -> tuple[Kernel, ...]:
-        """Kernels that this test has run or lowered so far, each once."""
+        """Kernels that this test has run or lowered so far, without duplicates."""
         return tuple(self._running.used.values())
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """Findings so far. Reading them does not expect them: use `expect`."""
+        """Findings so far. Reading them does not mark them as expected: use `expect`."""
         self._settle()
         return self._running.findings
 
@@ -58,7 +58,7 @@ class Pallas:
 
     @property
     def dumps(self) -> tuple[Dump, ...]:
-        """Compiled kernels: by `compile`, and of `kernels` if the run dumps."""
+        """Compiled kernels: those of `compile`, and `kernels` if the run dumps."""
         session = self._running.session
         if session.store is None:
             return tuple(self._compiled)
@@ -77,10 +77,10 @@ class Pallas:
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
 
-        Like `pallas_debug.dump`, into the run's dump directory, else into the test's `tmp_path`.
+        Like `pallas_debug.dump`, but into the run's dump directory, or else the test's `tmp_path`.
 
         Args:
-          targets: names; by default those of the marker, else those of the run.
+          targets: names; by default those of the marker, or else those of the run.
         """
         settings = self._watcher.settings
         made = api.dump(
@@ -95,7 +95,7 @@ class Pallas:
         return made
 
     def interpret(self, mode: str) -> AbstractContextManager[None]:
-        """Run kernels that are called within the block in this mode."""
+        """Run kernels called within the block in this mode."""
         return self._running.session.interpreting(mode)
 
     @contextlib.contextmanager
@@ -108,7 +108,7 @@ class Pallas:
                 rows(12)
             assert found[0].grid_point == (1,)
 
-        If an interpreter stops the program for it, the block ends there.
+        If an interpreter stops the program because of it, the block ends there.
 
         Args:
           kind: of the finding, such as `NanProduced`.
@@ -144,7 +144,7 @@ class Pallas:
 
 
 def pallas(request: pytest.FixtureRequest) -> Pallas:
-    """The fixture's value for this request; watches its test from now on."""
+    """Return the fixture's value for this request, watching its test from now on."""
     watcher = run.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
@@ -153,7 +153,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @contextlib.contextmanager
 def target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """The chip of this request's test, also for the code that it calls."""
+    """Yield the chip of this request's test, and report it to the code that the test calls."""
     watcher = run.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None

@@ -1,4 +1,4 @@
-"""`--pallas-flags`: flags for libtpu, which it reads once, when it is loaded.
+"""`--pallas-flags`: flags for libtpu, which reads them once, when it is loaded.
 
 They are set before the first `conftest.py` is imported. Imported when the option is used; must not
 import jax, which may look for a TPU.
@@ -33,10 +33,10 @@ def check(value: str) -> None:
 
 
 def add(config: pytest.Config, value: str) -> None:
-    """Append the flags to those in the environment, until the run is over.
+    """Append the flags to those in the environment, until the run ends.
 
     Raises:
-      pytest.UsageError: libtpu has been loaded in this process.
+      pytest.UsageError: libtpu has already been loaded in this process.
     """
     if is_loaded():
         raise pytest.UsageError(
@@ -52,7 +52,7 @@ def add(config: pytest.Config, value: str) -> None:
 
 
 def is_loaded() -> bool:
-    """Whether the library is in this process; `import libtpu` alone does not load it."""
+    """Return whether libtpu is loaded in this process; `import libtpu` alone does not load it."""
     try:
         return "libtpu.so" in Path("/proc/self/maps").read_text()
     except OSError:

@@ -43,7 +43,7 @@ NOTHING: Mapping[str, Any] = {
 
 
 class Listener:
-    """Header and summary."""
+    """Prints the header and the summary of the run."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -105,7 +105,7 @@ class Listener:
         self._targets.update(data.get("targets", ()))
 
     def add_problem(self, problem: PallasDebugError) -> None:
-        """Add a problem of ours to the summary, without failing a test."""
+        """Report a problem of ours in the summary, without failing a test."""
         self.problems.append(str(problem))
 
     def receive(self, output: Mapping[str, Any]) -> None:
@@ -137,14 +137,14 @@ class Listener:
             self.unjudged.append(Gap(kernel="the whole run", engine="", reason=str(problem)))
 
     def _together(self) -> dict[str, Any]:
-        """Output for the controller: everything received here, and problems."""
+        """Return the output for the controller: everything received here, and problems."""
         output: dict[str, Any] = dict(self._received[-1]) if self._received else dict(NOTHING)
         output["problems"] = [*output["problems"], *self.problems]
         output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
         return output
 
     def _unjudged(self) -> list[Gap]:
-        """Judgements that were not made in any process, without duplicates."""
+        """Return judgements that were not made in any process, without duplicates."""
         found = [*self.unjudged]
         found += [Gap(**one) for output in self._received for one in output["unjudged"]]
         found += [outcome.gap for outcome in self._outcomes() if outcome.status == "unjudged"]
@@ -187,9 +187,9 @@ class Listener:
         return coverage.lines(results) if self._settings.coverage else []
 
     def _outcomes(self) -> tuple[Outcome, ...]:
-        """Cells of `--pallas-verify`, merged over all processes."""
+        """Return the cells of `--pallas-verify`, merged over all processes."""
         found = [Outcome(**o) for output in self._received for o in output["outcomes"]]
-        # If one worker saw a kernel run to its end, it is no gap that another did not.
+        # If one worker saw a kernel run to completion, it is not a gap in another.
         judged = {(o.kernel, o.digest, o.column) for o in found if o.status == "ok"}
         found = [
             o
@@ -233,7 +233,7 @@ class Listener:
 
 
 def _title(mode: str) -> str:
-    """Title of an interpret mode, from its text: xdist's controller has no jax to parse it."""
+    """Return the title of an interpret mode; xdist's controller has no jax to parse it."""
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
         "auto": "HLO interpret mode, or TPU interpret mode where they need it",

@@ -25,7 +25,7 @@ from pallas_debug_pytest import settings as settings_
 
 @dataclass(frozen=True, kw_only=True)
 class Marks:
-    """Combined markers of a test; None for what they leave to the run's options."""
+    """Combined markers of a test; None for anything left to the run's options."""
 
     interpret: str | None = None
     check: tuple[str, ...] | None = None
@@ -45,11 +45,11 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
     """Read the markers of these tests, and skip tests whose requirements are not met.
 
     Returns:
-      In an xdist worker, tests with invalid markers, which are reported as errors of collection: a
-      `UsageError` would end the worker without a reason for its controller.
+      In an xdist worker, tests with invalid markers, to be reported as collection errors: a
+        `UsageError` would end the worker without giving its controller a reason.
 
     Raises:
-      pytest.UsageError: an invalid marker; the message has its place.
+      pytest.UsageError: an invalid marker; the message includes its location.
     """
     settings = settings_.of(config)
     extra = extra_targets(plugin_manager())
@@ -67,7 +67,7 @@ def apply(config: pytest.Config, items: Sequence[pytest.Item]) -> set[pytest.Ite
 
 
 def is_watched(item: pytest.Item) -> bool:
-    """Whether a test is watched, because of its markers or a fixture."""
+    """Return whether a test is watched because of its markers or a fixture."""
     if MARKS in item.stash and item.stash[MARKS].asks:
         return True
     return not FIXTURES.isdisjoint(getattr(item, "fixturenames", ()))
@@ -82,13 +82,13 @@ def _apply(item: pytest.Item, settings: settings_.Settings, extra: tuple[Target,
 
 
 def unmet(marks: Marks, target: Target) -> str | None:
-    """Why a test cannot run for this target; None if it can."""
+    """Return why a test cannot run for this target, or None if it can."""
     reasons = filter(None, (need.missing(target) for need in marks.requires))
     return next(reasons, None)
 
 
 def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
-    """The chip a test is for: its own parameter, else the run's first."""
+    """Return the name of the chip a test is for: its own parameter, or else the run's first."""
     call = getattr(item, "callspec", None)
     return str(
         call.params.get("pallas_target", settings.targets[0]) if call else settings.targets[0]
@@ -98,7 +98,7 @@ def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
 def _target(
     item: pytest.Item, settings: settings_.Settings, extra: tuple[Target, ...]
 ) -> Target | None:
-    """The target; None for the TPU of this host, which is identified when the test starts."""
+    """Return the target, or None for this host's TPU, which is identified when the test starts."""
     name = target_name(item, settings)
     if name == targets.DEVICE.name:
         return None

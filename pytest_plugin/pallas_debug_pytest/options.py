@@ -19,7 +19,8 @@ import pytest
 if TYPE_CHECKING:
     import argparse
 
-# As in `pallas_debug.defaults`, which a run without kernels does not import; a test compares them.
+# Copies of values in `pallas_debug.defaults`, which a run without kernels does not import; a test
+# compares them.
 DUMPS = "dumps"
 MODES = ("auto", "hlo", "tpu", "gpu", "off")
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
@@ -36,7 +37,7 @@ MARKER = (
     "requires: what the target and the installed versions must be, else the test is skipped: "
     "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple."
 )
-"""Line of the marker in `pytest --markers`."""
+"""Description of the marker in `pytest --markers`."""
 
 SWITCH = {
     **dict.fromkeys(("on", "true", "yes", "1"), True),
@@ -237,10 +238,10 @@ def add(parser: pytest.Parser) -> None:
 
 
 def are_given(config: pytest.Config) -> bool:
-    """Whether any option is given.
+    """Return whether any option is given.
 
     Raises:
-      pytest.UsageError: an invalid value; the message names its place.
+      pytest.UsageError: an invalid value; the message includes its location.
     """
     found = [value(config, option) for option in OPTIONS]  # check each of them
     return any(one is not None for one in found)
@@ -249,13 +250,13 @@ def are_given(config: pytest.Config) -> bool:
 def value(
     config: pytest.Config, option: Option, line: argparse.Namespace | None = None
 ) -> str | None:
-    """Value of one option.
+    """Return the value of one option.
 
     Args:
       line: the command line, before pytest has parsed it.
 
     Raises:
-      pytest.UsageError: an invalid value; the message names its place.
+      pytest.UsageError: an invalid value; the message includes its location.
     """
     given = getattr(line or config.option, option.ini)
     if given is not None:

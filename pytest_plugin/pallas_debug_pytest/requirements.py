@@ -59,7 +59,7 @@ class Need:
         return not _VERSION.match(self.text)
 
     def missing(self, target: Target) -> str | None:
-        """Why it is not met, as text; None if it is."""
+        """Return why the requirement is not met, or None if it is."""
         if not self.is_of_chip:
             return self._missing_version()
         found = _generation(target)
@@ -89,7 +89,7 @@ class Need:
 
 
 def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
-    """One requirement or several, all of which must be met.
+    """Parse one requirement or several, all of which must be met.
 
     Raises:
       ValueError: an invalid one.
@@ -101,7 +101,7 @@ def parse(value: object, extra: Sequence[Target] = ()) -> tuple[Need, ...]:
 
 
 def _generation(target: Target) -> str:
-    """The chip of a target, including one that names a topology or this host."""
+    """Return the chip of a target, including one that names a topology or this host."""
     for known in targets.BUILTIN:
         if known.device_kind == target.device_kind:
             return known.name

@@ -65,7 +65,7 @@ def lost_if_it_fails(config: pytest.Config, doing: str) -> Iterator[None]:
 
 
 def watch(config: pytest.Config) -> Watcher:
-    """The watcher, registered if needed, for tests that are watched individually."""
+    """Return the watcher for individually watched tests, registering it if needed."""
     from pallas_debug_pytest.watcher import Watcher
 
     watcher = config.pluginmanager.get_plugin(WATCHER)
@@ -78,7 +78,7 @@ def watch(config: pytest.Config) -> Watcher:
 
 
 def listen(config: pytest.Config) -> Listener:
-    """The listener, registered if needed, which collects the tests' reports for the summary."""
+    """Return the listener, registering it if needed; it collects reports for the summary."""
     listener = config.pluginmanager.get_plugin(LISTENER)
     if isinstance(listener, Listener):
         return listener
@@ -88,7 +88,7 @@ def listen(config: pytest.Config) -> Listener:
 
 
 def _is_controller(config: pytest.Config) -> bool:
-    """Whether tests run in other processes than this one."""
+    """Return whether tests run in other processes than this one."""
     if hasattr(config, "workerinput"):
         return False
     return "xdist" in sys.modules and config.getoption("tx", None) not in (None, [])

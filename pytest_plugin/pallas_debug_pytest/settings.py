@@ -1,4 +1,4 @@
-"""The options combined, and checked for contradictions.
+"""Options combined, and checked for contradictions.
 
 Imported when an option, a marker or a fixture needs it: the class alone costs half a millisecond.
 
@@ -49,7 +49,7 @@ class Settings:
 
     @property
     def judges(self) -> bool:
-        """Whether kernels are to be compiled or checked, and not only run."""
+        """Whether kernels are to be compiled or checked, not just run."""
         return bool(self.dump or self.verify or self.checks)
 
     @property
@@ -64,7 +64,7 @@ class Settings:
 
     @property
     def speaks(self) -> bool:
-        """Whether there is anything for the header."""
+        """Whether the run has a header."""
         return self.watches or self.flags is not None or self.names_target
 
 
@@ -82,8 +82,7 @@ def _resolve(config: pytest.Config) -> Settings:
     """Combine the options.
 
     Raises:
-      pytest.UsageError: an invalid value, or two that contradict each other; the message names its
-      place.
+      pytest.UsageError: an invalid value, or contradicting ones; the message includes the location.
     """
     found = {option.name: value(config, option) for option in OPTIONS}
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
@@ -117,7 +116,7 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 def _racing(mode: str | None) -> str:
-    """The interpret mode that finds races, with the requested parameters.
+    """Return the interpret mode that finds races, with the requested parameters.
 
     Raises:
       pytest.UsageError: a mode that cannot find races.

@@ -1,4 +1,4 @@
-"""Judgements that a run requested and did not get: an error at its end. No jax.
+"""Missing judgements that a run requested: an error at its end. No jax.
 
 PYTEST_DONT_REWRITE
 """
@@ -15,14 +15,14 @@ from pallas_debug.report import plural
 from pallas_debug.verdict.table import visible
 
 EXIT = pytest.ExitCode.INTERNAL_ERROR
-"""Exit status of a run without failures in which a judgement is missing: 3, as for the command."""
+"""Exit status of a run without failures, but with a missing judgement: 3, as for the command."""
 
 MAX_SHOWN = 3
 """Maximum number of kernels named in the error; the summary lists all of them."""
 
 
 def line(gap: Gap) -> str:
-    """For the summary."""
+    """Return the gap's line in the summary."""
     return f"NOT JUDGED: {visible(gap.kernel)} {gap.engine}: {gap.reason}"
 
 

@@ -1,4 +1,4 @@
-"""`--pallas-verify`: results of the engines that need no run, once per kernel.
+"""`--pallas-verify`: results of the engines that do not run kernels, once per kernel.
 
 Imports jax.
 
@@ -20,7 +20,7 @@ from pallas_debug_pytest.listener import VERIFIED
 
 
 class Verification:
-    """Static analysis and compiler, for the kernels of a session's tests.
+    """Static analysis and compilation of the kernels of a session's tests.
 
     Args:
       targets: names of the chips for which every kernel is judged.
@@ -34,7 +34,7 @@ class Verification:
         self._faulty: set[str] = set()
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
-        """Findings of a kernel; the first call waits for its compilations."""
+        """Return the findings of a kernel; the first call waits for its compilations."""
         self._kernels.setdefault(kernel.digest, kernel)
         if kernel.digest not in self._seen:
             self._seen[kernel.digest] = self._ask(kernel)
@@ -51,11 +51,11 @@ class Verification:
         ]
 
     def checked(self, findings: tuple[Finding, ...]) -> None:
-        """Record the findings of the checks of one test."""
+        """Record the findings of one test's checks."""
         self._faulty.update(f.kernel for f in findings if not _is_ours(f))
 
     def outcomes(self) -> list[dict[str, object]]:
-        """Outcome of each engine, as plain data: a cell per kernel, engine and target."""
+        """Return outcomes of all engines, as plain data, a cell per kernel, engine and target."""
         answers = [
             outcome for seen in self._seen.values() for one in seen for outcome in one.outcomes
         ]

@@ -66,7 +66,7 @@ class Running:
         return self.session.observer.findings
 
     def unexpected(self) -> list[Finding]:
-        """Findings that were neither expected nor raised to the code that called the kernel."""
+        """Return findings that were neither expected nor raised to the caller of the kernel."""
         known = self.expected | self.judged
         return [
             finding
@@ -77,7 +77,7 @@ class Running:
 
 
 class Watcher:
-    """Session of a process that runs tests, and the test that is running."""
+    """Session of a process that runs tests, and the currently running test."""
 
     def __init__(self, config: pytest.Config, settings: Settings) -> None:
         self._config = config
@@ -152,7 +152,7 @@ class Watcher:
         elif "uninitialized" in self.settings.checks:
             self.notices.append("`uninitialized` is checked in interpret modes only")
 
-    # Hooks of the session. Called within jax: nothing may escape.
+    # Hooks of the session. They are called within jax, so no exception may escape.
 
     @hookimpl
     def pallas_debug_kernel_used(self, kernel: Kernel) -> None:
@@ -169,7 +169,7 @@ class Watcher:
             self.running.printed += 1
         sys.stdout.write(text.print_text(record) + "\n")
 
-    # One test, from its setup to its end.
+    # A single test, from its setup to its end.
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self) -> Generator[None, object, object]:
@@ -271,7 +271,7 @@ class Watcher:
             findings=running.findings,
         )
 
-    # Innermost, so that prints of kernels that are still running are captured as the test's.
+    # Innermost, so that prints of kernels that are still running are captured for the test.
     @pytest.hookimpl(wrapper=True, trylast=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
         running = self.running
@@ -288,7 +288,7 @@ class Watcher:
                 raise skipped
             return result
         finally:
-            # Also after a test that passes: it may have expected an exception in a kernel.
+            # Also after a test that passes, which may have expected an exception in a kernel.
             with self._guarded("hook", f"resetting the interpreters after {running.nodeid}"):
                 running.session.reset()
             with self._guarded("report", f"showing what the kernels of {running.nodeid} printed"):
@@ -331,7 +331,7 @@ class Watcher:
             raise
 
     def _verify(self, running: Running) -> None:
-        """Add findings of engines that do not need the test to run."""
+        """Add the findings of engines that do not run the test."""
         if self._verification is None or running.own:
             return
         self._verification.checked(running.findings)
@@ -415,7 +415,7 @@ class Watcher:
     # The end of the run.
 
     def finish(self, exitstatus: int) -> dict[str, object]:
-        """Close the session; returns the output for the end of the run."""
+        """Close the session, and return the output for the end of the run."""
         if self._session is not None:
             with self._guarded("summary", "looking for what was found outside of the tests"):
                 self._leave_out_what_came_before()
@@ -424,7 +424,7 @@ class Watcher:
         return self._output()
 
     def _output(self) -> dict[str, object]:
-        """Output for the summary: plain data, which xdist sends to the controller."""
+        """Return the output for the summary: plain data, which xdist sends to the controller."""
         outcomes: list[dict[str, object]] = []
         launched: dict[str, bool] | None = None
 
@@ -457,13 +457,13 @@ class Watcher:
         self.problems += [str(p) for p in session.problems if str(p) not in reported]
 
     def _missing(self, session: Session) -> Iterator[Gap]:
-        """Judgements that the run, or a test, requested of this session and did not get."""
+        """Return judgements that the run, or a test, requested of this session and did not get."""
         if not (self.settings.judges or session.options.checks):
             return
         asked = "capture"
         for missed in session.uncaptured:
             yield Gap(kernel=missed.name, engine=asked, reason=str(missed.problem))
-        # Limits of the checks count if checks were requested, not only a verdict.
+        # Limits of the checks count if checks were requested explicitly, not only by a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):

@@ -1,4 +1,4 @@
-"""What a static look finds of each kernel that is wrong on purpose, and nothing in its twin."""
+"""Static analysis of each broken kernel, with no findings in its repaired twin."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index maps over the whole grid: against jax, against a plain loop, large ones and bad ones."""
+"""Index maps over the whole grid: compared with jax and a plain loop; large and invalid ones."""
 
 from __future__ import annotations
 

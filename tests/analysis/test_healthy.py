@@ -1,4 +1,4 @@
-"""Nothing is found in kernels that are right: ours, and those that jax brings."""
+"""No findings in correct kernels: the bundled ones and jax's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is found in a kernel's body, and where a static look keeps silent."""
+"""Findings in kernel bodies, and cases in which static analysis reports nothing."""
 
 from __future__ import annotations
 

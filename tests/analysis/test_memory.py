@@ -1,4 +1,4 @@
-"""What a kernel takes of a chip's memory: the parts, the verdicts, the sizes that would fit."""
+"""A kernel's use of on-chip memory: its parts, the verdicts, the sizes that would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that Pallas does not have are found where nobody took the branch, and nowhere else."""
+"""Names missing from Pallas: found in untraced branches, without false positives."""
 
 from __future__ import annotations
 

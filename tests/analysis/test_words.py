@@ -1,4 +1,4 @@
-"""Every sentence of every finding, as the broken suite provokes it."""
+"""Every sentence of every finding, as provoked by the broken kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments that are made up, and results that are compared."""
+"""Generated arguments, and comparison of results."""
 
 from __future__ import annotations
 

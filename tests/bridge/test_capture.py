@@ -1,4 +1,4 @@
-"""Every way in which a program comes to a kernel is seen, and what is seen of it is right."""
+"""Capture of kernels, however a program reaches them, and the captured data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bridge against the installed jax: the self-test, a chip that is not there, the backend."""
+"""Fit of the bridge to the installed jax: the self-test, an absent chip, the backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Interpret modes: how they are written, which kernels need which, and what vmap does to them."""
+"""Interpret modes: their syntax, which kernels need which, and the effect of vmap."""
 
 from __future__ import annotations
 

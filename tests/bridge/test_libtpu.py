@@ -1,4 +1,4 @@
-"""The compiler without jax: options and dialects made here are those that jax would have made."""
+"""The compiler without jax: options and dialects equal to those that jax creates."""
 
 from __future__ import annotations
 

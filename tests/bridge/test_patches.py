@@ -1,4 +1,4 @@
-"""The table of patches: every row fits, is installed for its users, and is taken out after them."""
+"""Table of patches: every row applies, is installed while in use, and is removed afterwards."""
 
 from __future__ import annotations
 

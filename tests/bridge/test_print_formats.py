@@ -1,4 +1,4 @@
-"""Prints that a TPU cannot do: what is said of them, against what jax and libtpu really do."""
+"""Prints that a TPU does not support: our messages and what jax and libtpu do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The user's line in what jax raises as it traces a call that is wrong."""
+"""The user's line in exceptions that jax raises while tracing an invalid call."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The threads of a kernel in TPU interpret mode share one compilation."""
+"""One compilation shared by the threads of a kernel in TPU interpret mode."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TPU interpret mode reports each broken kernel at its faulty line, and nothing in its twin."""
+"""Findings of TPU interpret mode: each broken kernel at its faulty line, none in its twin."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What TPU interpret mode finds, in the user's terms: every sentence, every place, the context.
+"""Findings of TPU interpret mode in the user's terms: every sentence, every place, the context.
 
-That each kernel which is wrong on purpose is found is in `test_tpu_broken.py`.
+Detection of each broken kernel is tested in `test_tpu_broken.py`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Broken kernels, a module per topic: those bundled for the guides, and many more.
+"""Broken kernels, one module per topic: those bundled for the guides, and many more.
 
 Importable from all tests; a child process needs `tests` in its PYTHONPATH.
 """

@@ -1,4 +1,4 @@
-"""Accesses, copies and blocks that do not fit the tiles of the TPU's memory."""
+"""Accesses, copies and blocks that are not aligned to the tiles of TPU memory."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Reads, writes and blocks past the ends of what they index."""
+"""Reads, writes and blocks out of bounds."""
 
 import jax
 import jax.numpy as jnp

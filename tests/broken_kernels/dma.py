@@ -1,4 +1,4 @@
-"""Copies that the kernel starts itself, and waits for too late, too often or never."""
+"""DMAs started by the kernel, and waited for too late, too often or never."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Grid points that write the same output block in an order, or at a time, that the TPU forbids."""
+"""Grid points that write the same output block in an order, or concurrently, as TPUs forbid."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Promises to the compiler that are not kept, and checks that fail."""
+"""Broken promises to the compiler, and failing checks."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Memory that is read before anything was written to it."""
+"""Reads of uninitialised memory."""
 
 import jax
 import jax.numpy as jnp

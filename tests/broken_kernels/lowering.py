@@ -1,4 +1,4 @@
-"""Operations, dtypes and layouts that jax or the TPU compiler refuses, or dies of."""
+"""Operations, dtypes and layouts that jax or the TPU compiler rejects, or that abort it."""
 
 import jax
 import jax.numpy as jnp

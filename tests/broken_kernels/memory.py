@@ -1,4 +1,4 @@
-"""Kernels that ask for more memory on the chip than there is."""
+"""Kernels that request more on-chip memory than there is."""
 
 import jax
 import jax.numpy as jnp

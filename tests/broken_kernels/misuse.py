@@ -1,4 +1,4 @@
-"""Calls that jax itself refuses, most of them while it traces."""
+"""Calls that jax itself rejects, mostly during tracing."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Arithmetic that gives NaN, infinity or the wrong number."""
+"""Arithmetic that results in NaN, infinity or a wrong number."""
 
 import jax
 import jax.numpy as jnp

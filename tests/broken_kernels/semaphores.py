@@ -1,4 +1,4 @@
-"""Semaphores whose signals and waits do not add up."""
+"""Semaphores with unbalanced signals and waits."""
 
 import jax
 import jax.numpy as jnp

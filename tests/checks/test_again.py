@@ -1,4 +1,4 @@
-"""In HLO interpret mode a kernel runs again where something may have failed, and only there."""
+"""Rerun of a kernel in HLO interpret mode, only where something may have failed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The checks report each broken kernel at its faulty line, and nothing in its twin."""
+"""Findings of the checks: each broken kernel at its faulty line, none in its twin."""
 
 from __future__ import annotations
 

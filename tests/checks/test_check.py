@@ -1,4 +1,4 @@
-"""`pallas_debug.check`: under which transformations, where it looks, and what it refuses."""
+"""`pallas_debug.check`: supported transformations, what it checks, and what it rejects."""
 
 from __future__ import annotations
 

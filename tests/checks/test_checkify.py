@@ -1,4 +1,4 @@
-"""jax's own `checkify` sees into kernels again."""
+"""Support for Pallas kernels in jax's own `checkify`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bundled kernels with every check in them compile for each generation of TPU."""
+"""Compilation of the bundled kernels with all checks, for each generation of TPU."""
 
 from __future__ import annotations
 

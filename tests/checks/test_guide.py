@@ -1,4 +1,4 @@
-"""The guide lists every check, in the words that the code has for it."""
+"""The guide's list of checks, compared with the descriptions in the code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a NaN shows: what XLA does to one, operation by operation, and which arrays are looked at."""
+"""NaN propagation: XLA's behaviour per operation, and the arrays that are inspected."""
 
 from __future__ import annotations
 

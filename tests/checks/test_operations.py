@@ -1,4 +1,4 @@
-"""The bundled operations, checked: nothing is found, and the values are those of the unchecked."""
+"""The bundled operations with checks: no findings, and unchanged values."""
 
 from __future__ import annotations
 

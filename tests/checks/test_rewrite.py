@@ -1,4 +1,4 @@
-"""A kernel that is replayed with a visitor that adds nothing is the kernel."""
+"""Replay of a kernel with a visitor that adds nothing, which must reproduce the kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of words back into failures: counts, places, values, and which came first."""
+"""Decoding of recorded rows into failures: counts, places, values, and which came first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pallas-debug dump`, as installed: scripts, modules, functions, and what goes wrong with them."""
+"""`pallas-debug dump`, as installed: scripts, modules, functions, and their failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hostile dumps and names before every command, on a pipe and in a real terminal."""
+"""Hostile dumps and names for every command, on a pipe and in a real terminal."""
 
 from __future__ import annotations
 

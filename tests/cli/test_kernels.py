@@ -1,4 +1,4 @@
-"""`pallas-debug kernels`, and `dump` of a bundled kernel by its name alone."""
+"""`pallas-debug kernels`, and `dump` of a bundled kernel by name only."""
 
 from __future__ import annotations
 

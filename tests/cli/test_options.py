@@ -1,4 +1,4 @@
-"""Commands see typed options, and nothing else of what click parsed."""
+"""Typed options as the only interface between click and the commands."""
 
 from __future__ import annotations
 

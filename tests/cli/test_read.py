@@ -1,4 +1,4 @@
-"""`ls`, `show`, `targets`, `doctor`, `demo`: what a person reads, as installed."""
+"""`ls`, `show`, `targets`, `doctor`, `demo`: human-readable output, as installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pallas-debug reproduce`, as installed: scripts that need jax alone, on any copy of a dump."""
+"""`pallas-debug reproduce`, as installed: scripts that need only jax, from any copy of a dump."""
 
 from __future__ import annotations
 

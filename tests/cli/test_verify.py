@@ -1,4 +1,4 @@
-"""`pallas-debug verify`, as installed: functions, scripts, formats, and what makes no sense."""
+"""`pallas-debug verify`, as installed: functions, scripts, formats, and invalid requests."""
 
 from __future__ import annotations
 

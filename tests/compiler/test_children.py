@@ -1,4 +1,4 @@
-"""Children that pools of one process share: who gets one, and when they end.
+"""Child processes shared by the pools of one process: their assignment and lifetime.
 
 libtpu really compiles here. `SIGSTOP` stands for a compilation that takes long.
 """

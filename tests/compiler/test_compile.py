@@ -1,4 +1,4 @@
-"""What a worker's outcome amounts to: the compilation, its failure, the files to keep."""
+"""From a worker's outcome to the compilation, its failure, and the files to keep."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why nothing can be compiled on a machine, in one sentence and early."""
+"""Early, one-sentence reasons why a machine cannot compile anything."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiler processes: they serve, refuse, abort, hang and are killed, and nothing is left behind.
+"""Compiler processes that serve, refuse, abort, hang and are killed, leaving nothing behind.
 
 libtpu really compiles here. `SIGSTOP` stands for a compiler that hangs.
 """

@@ -1,4 +1,4 @@
-"""What parent and worker say to each other: round trips, ends of streams, nonsense."""
+"""Protocol between parent and worker: round trips, ends of streams, invalid messages."""
 
 from __future__ import annotations
 

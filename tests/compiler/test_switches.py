@@ -1,4 +1,4 @@
-"""Switches by name: how they are written, what they become, and what the installed libtpu does."""
+"""Switches by name: their syntax, the resulting flags, and their effect in the installed libtpu."""
 
 from __future__ import annotations
 

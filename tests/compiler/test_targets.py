@@ -1,4 +1,4 @@
-"""Targets: the names that are known, those that are not, and topologies large enough."""
+"""Targets: known and unknown names, and topologies that are large enough."""
 
 from __future__ import annotations
 

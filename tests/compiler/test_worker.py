@@ -1,4 +1,4 @@
-"""The compiler's process itself: what it imports, and what it finds in its environment."""
+"""The compiler process itself: its imports and its environment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""mkdocs builds the site strictly, and no page loads anything from the network."""
+"""Strict mkdocs build of the site, without any page that loads from the network."""
 
 from __future__ import annotations
 

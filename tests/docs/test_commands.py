@@ -1,4 +1,4 @@
-"""What the README and the pages show is what their commands print."""
+"""Command output in the README and the pages, compared with what the commands print."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference pages are what `docs/generate.py` writes, and it says so when they are not."""
+"""Reference pages, compared with the output of `docs/generate.py`, which reports stale ones."""
 
 from __future__ import annotations
 

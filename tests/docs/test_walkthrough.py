@@ -1,4 +1,4 @@
-"""The walkthroughs in `docs/how-it-works.md` name functions that exist."""
+"""Functions named by the walkthroughs in `docs/how-it-works.md`."""
 
 from __future__ import annotations
 

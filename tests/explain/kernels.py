@@ -1,4 +1,4 @@
-"""Small kernels that jax or libtpu refuses, besides those that are bundled as broken."""
+"""Small kernels that jax or libtpu rejects, in addition to the bundled broken ones."""
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,no-any-return"
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What libtpu says of programs, and not of kernels: a script, as it loads libtpu into its process.
+"""Script that provokes libtpu's messages about programs rather than kernels.
 
-Prints a message for each entry of the catalogue as JSON. Dumps go where LIBTPU_INIT_ARGS says, and
-that is the one argument.
+It loads libtpu into its own process, and prints a message for each entry of the catalogue as JSON.
+Dumps go where LIBTPU_INIT_ARGS says, which is also the only argument.
 """
 # mypy: disable-error-code="no-untyped-def,no-untyped-call,no-any-return"
 

@@ -1,4 +1,4 @@
-"""Every entry of the catalogue: a message that was printed, recognised by that entry alone."""
+"""Every entry of the catalogue, with a real message that only this entry recognises."""
 
 from __future__ import annotations
 

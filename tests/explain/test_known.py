@@ -1,4 +1,4 @@
-"""Faults of releases: the versions that have them, and the kernels that may meet them."""
+"""Bugs in specific releases: the affected versions, and the kernels that may trigger them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Vector layouts in words: those of the compiler's dumps and messages, of both releases."""
+"""Descriptions of vector layouts from the compiler's dumps and messages, for both releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logs: large ones, those of several workers at once, half tracebacks, other tools' errors."""
+"""Logs: large ones, interleaved workers, partial tracebacks, errors of other tools."""
 
 from __future__ import annotations
 

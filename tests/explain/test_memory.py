@@ -1,4 +1,4 @@
-"""Overflows of VMEM and SMEM: the tables of real messages, estimates, blocks that would fit."""
+"""VMEM and SMEM overflows: tables in real messages, estimates, blocks that would fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What jax and libtpu say today is recognised: kernels that they refuse, and what comes of them."""
+"""Recognition of current messages: kernels that jax and libtpu reject, and the explanations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Findings are counted and merged once: by kind and witness, the surest engine first."""
+"""Collection of findings: counted and merged by kind and witness, the surest engine first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Other distributions register under the entry-point group, and are told."""
+"""Hooks of other distributions, registered under the entry-point group."""
 
 from __future__ import annotations
 

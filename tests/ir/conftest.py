@@ -1,4 +1,4 @@
-"""Dumps by the real compiler, of the kernel `rows` for both versions of libtpu."""
+"""Dumps of the kernel `rows` by the real compiler, for both versions of libtpu."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search does to every byte: the same as `bytes` does, at every size and for every byte."""
+"""Byte search in chunks, compared with `bytes` for every size and every byte."""
 
 from __future__ import annotations
 

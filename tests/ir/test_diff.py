@@ -1,4 +1,4 @@
-"""Diffs: of passes of the real compiler, and of texts made to be hard."""
+"""Diffs of real compiler passes, and of adversarial texts."""
 
 from __future__ import annotations
 

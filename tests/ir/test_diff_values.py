@@ -1,4 +1,4 @@
-"""Diffs without the numbers of values: when an operand is the same value, and when another."""
+"""Diffs that ignore value numbers: which operands count as the same value."""
 
 from __future__ import annotations
 

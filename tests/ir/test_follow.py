@@ -1,4 +1,4 @@
-"""Following an operation through the passes of the real compiler, both ways."""
+"""Tracking of an operation through the passes of the real compiler, both ways."""
 
 from __future__ import annotations
 

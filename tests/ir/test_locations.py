@@ -1,4 +1,4 @@
-"""Locations in compiler text: which Python lines they name."""
+"""Locations in compiler text, and the Python lines that they name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matching lines: the longest common subsequence, against one that is easy to trust."""
+"""Line matching: the longest common subsequence, compared with a simple implementation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Normal forms: what is noise, and what is not."""
+"""Normal forms: which differences are noise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the lines of compiler text are, on dumps of the real compiler."""
+"""Classification of the lines of compiler text, on dumps of the real compiler."""
 
 from __future__ import annotations
 

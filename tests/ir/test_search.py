@@ -1,4 +1,4 @@
-"""Searching: the same lines as `re` finds line by line, whatever the text and the chunks."""
+"""Search: the same lines as `re` finds line by line, for any text and chunk size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Documents: lines of files of any size, shape and fate."""
+"""Documents: the lines of files of any size and shape, including files that change or vanish."""
 
 from __future__ import annotations
 

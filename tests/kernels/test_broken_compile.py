@@ -1,4 +1,4 @@
-"""How jax and the TPU compiler react to each broken kernel and its repaired twin."""
+"""Reactions of jax and the TPU compiler to each broken kernel and its repaired twin."""
 
 import pytest
 from broken_kernels import BROKEN, BrokenKernel, Expectation, JaxEngine, Reaction

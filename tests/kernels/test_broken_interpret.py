@@ -1,4 +1,4 @@
-"""How jax's interpreters react to each broken kernel, and that its repaired twin is right."""
+"""Reactions of jax's interpreters to each broken kernel, and correctness of its repaired twin."""
 
 import contextlib
 import os

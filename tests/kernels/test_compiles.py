@@ -1,4 +1,4 @@
-"""The TPU compiler takes every bundled kernel for every generation, but for those named."""
+"""Compilation of every bundled kernel for every TPU generation, with the listed exceptions."""
 
 from collections.abc import Callable, Iterator
 from functools import partial

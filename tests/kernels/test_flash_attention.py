@@ -1,4 +1,4 @@
-"""The errors of `flash_attention`, its masks, and the blocks that it skips.
+"""Errors of `flash_attention`, its masks, and the blocks that it skips.
 
 Values and gradients of its specs are compared with the reference in `test_operations`.
 """

@@ -1,4 +1,4 @@
-"""The errors of `layer_norm`, and the rows past the end of a block."""
+"""Errors of `layer_norm`, and the rows past the end of a block."""
 
 import jax
 import jax.numpy as jnp

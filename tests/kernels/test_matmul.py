@@ -1,4 +1,4 @@
-"""The errors of `matmul`, and what it does past the end of k."""
+"""Errors of `matmul`, and its behaviour past the end of k."""
 
 import jax.numpy as jnp
 import numpy as np

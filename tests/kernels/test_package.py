@@ -1,4 +1,4 @@
-"""The lazy face of the package: what a name resolves to, and what an import costs."""
+"""Lazy imports of the package: what names resolve to, and what an import costs."""
 
 import os
 import pkgutil

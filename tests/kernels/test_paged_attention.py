@@ -1,4 +1,4 @@
-"""The errors of `paged_attention`, and what a sequence does not reach."""
+"""Errors of `paged_attention`, and data that a sequence does not reach."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""The errors of the pipelined kernels, and that their DMAs neither race nor are left over."""
+"""Errors of the pipelined kernels, and their DMAs: no races, and every one is waited for."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

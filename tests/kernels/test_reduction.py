@@ -1,4 +1,4 @@
-"""The errors of `reduction`, and what accumulates in the output block."""
+"""Errors of `reduction`, and accumulation in the output block."""
 
 import jax.numpy as jnp
 import numpy as np

@@ -1,4 +1,4 @@
-"""Lookups in the registry, and what a spec promises."""
+"""Lookups in the registry, and the guarantees of specs."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The errors of `softmax`, and its extremes."""
+"""Errors of `softmax`, and extreme values."""
 
 import jax.numpy as jnp
 import numpy as np

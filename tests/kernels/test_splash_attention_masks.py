@@ -1,4 +1,4 @@
-"""Masks of splash attention, and what processing makes of them."""
+"""Masks of splash attention, and the processed masks."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""The errors of `vector_add`."""
+"""Errors of `vector_add`."""
 
 import jax.numpy as jnp
 import pytest

@@ -1,4 +1,4 @@
-"""A module of small kernels, right and wrong, for the child runs of this room."""
+"""Module of small kernels, correct and faulty, for the child runs of this room."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--pallas-check` in real child runs: what is found fails the test it belongs to."""
+"""`--pallas-check` in real child runs: findings fail the test that they belong to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--pallas-coverage` in real child runs, and what it reads of a file."""
+"""`--pallas-coverage` in real child runs, and definitions found in a file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The fixtures `pallas` and `pallas_target` in real child runs, with options and without."""
+"""Fixtures `pallas` and `pallas_target` in real child runs, with and without options."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--pallas-flags` in real child runs: flags for libtpu are set early, or it is said."""
+"""`--pallas-flags` in real child runs: libtpu flags set early enough, or an error."""
 
 from __future__ import annotations
 

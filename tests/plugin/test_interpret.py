@@ -1,4 +1,4 @@
-"""`--pallas-interpret` in real child runs: modes, parameters, and what errors leave behind."""
+"""`--pallas-interpret` in real child runs: modes, parameters, and the state after errors."""
 
 from __future__ import annotations
 

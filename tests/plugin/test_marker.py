@@ -1,4 +1,4 @@
-"""`@pytest.mark.pallas` in real child runs: with options and without, its mistakes and its words."""
+"""`@pytest.mark.pallas` in real child runs: with and without options; invalid uses and messages."""
 
 from __future__ import annotations
 

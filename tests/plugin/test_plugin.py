@@ -1,4 +1,4 @@
-"""The pytest plugin, in real child runs: its options in three spellings, with and without xdist."""
+"""The pytest plugin in real child runs: three ways to set its options, with and without xdist."""
 
 from __future__ import annotations
 

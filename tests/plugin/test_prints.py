@@ -1,4 +1,4 @@
-"""What kernels print, in real child runs: to the test's standard output and into the run's record."""
+"""Prints of kernels in real child runs: in the test's standard output and the run's record."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`--pallas-verify` in real child runs: every engine's word fails the test that it belongs to."""
+"""`--pallas-verify` in real child runs: findings of any engine fail the test they belong to."""
 
 from __future__ import annotations
 

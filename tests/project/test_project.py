@@ -1,4 +1,4 @@
-"""The distribution: what a wheel installs, what an import costs in modules, what is in the tree."""
+"""The distribution: contents of a wheel, modules loaded by an import, files in the tree."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The suite's own plugin: quarters of slow tests, and what tests cost in CPU time."""
+"""The suite's own plugin: quarters of slow tests, and CPU time of tests."""
 
 from __future__ import annotations
 

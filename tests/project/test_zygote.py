@@ -1,4 +1,4 @@
-"""What a zygote forks behaves like a started Python, and is one where it could differ."""
+"""Forks of a zygote: same behaviour as a new Python, which is started where they could differ."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A finding as text: every line it can have, and those that are left out."""
+"""Findings as text: every possible line, and omitted ones."""
 
 from __future__ import annotations
 

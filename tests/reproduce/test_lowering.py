@@ -1,4 +1,4 @@
-"""Scripts lowered in a confined child: what it answers, and what is done where it does not."""
+"""Lowering of scripts in a confined child: its replies, and recovery when there is none."""
 
 from __future__ import annotations
 

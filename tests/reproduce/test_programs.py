@@ -1,4 +1,4 @@
-"""Kernels written out as programs: what they lower to, and how they fail."""
+"""Kernels written as programs: what they lower to, and how they fail."""
 
 from __future__ import annotations
 

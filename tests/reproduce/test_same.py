@@ -1,4 +1,4 @@
-"""Whether two failures are the same, and what a script showed."""
+"""Comparison of failures, and the result of a script."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Smaller kernels that fail the same, and the parts of the search for them."""
+"""Smaller kernels that fail in the same way, and the parts of the search for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a captured kernel to what the real TPU compiler made of it, for every target."""
+"""From a captured kernel to its compilation by the real TPU compiler, for every target."""
 
 from __future__ import annotations
 

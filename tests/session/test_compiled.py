@@ -1,4 +1,4 @@
-"""`pallas_debug.compile`, on machines that have no TPU: what it says there, and with stand-ins."""
+"""`pallas_debug.compile` on machines without a TPU: error messages, and calls with stand-ins."""
 
 from __future__ import annotations
 

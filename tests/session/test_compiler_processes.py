@@ -1,4 +1,4 @@
-"""Sessions share compiler processes, and have one started before there is a kernel."""
+"""Compiler processes that sessions share, started before there is a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the doctor says of a machine that is not well; each lack is a stand-in, as this one is."""
+"""Reports of the doctor on unhealthy machines, simulated with stand-ins."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Switches through all the rooms: what they do to a dump, and what is said of a kernel's prints."""
+"""Switches end to end: their effect on a dump, and messages about a kernel's prints."""
 
 from __future__ import annotations
 

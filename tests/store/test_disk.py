@@ -1,6 +1,6 @@
-"""Directories that cannot be written: files, full and read-only disks, ones that go away.
+"""Directories that cannot be written: files, full and read-only disks, deleted directories.
 
-Disks are small ones of their own, mounted in the mount namespace of a child process.
+Each test mounts a small disk of its own, in the mount namespace of a child process.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The one place that opens files of a dump: what it refuses, and what it says then."""
+"""Opening of files in a dump: what is refused, and the messages."""
 
 from __future__ import annotations
 

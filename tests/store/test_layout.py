@@ -1,4 +1,4 @@
-"""Names that we do not control become one safe path component."""
+"""Untrusted names as single, safe path components."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Locks between processes: who holds one, how long others wait, and file systems without any."""
+"""Locks between processes: holders, waiting times, and file systems without locks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Raw Mosaic dumps: what the names of libtpu's files say, on real ones and on odd ones."""
+"""Raw Mosaic dumps: parsing of libtpu's file names, real and unusual ones."""
 
 from __future__ import annotations
 

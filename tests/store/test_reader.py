@@ -1,4 +1,4 @@
-"""Reading dump directories: ours and libtpu's, whole and damaged."""
+"""Reader of dump directories: ours and libtpu's, intact and damaged."""
 
 from __future__ import annotations
 

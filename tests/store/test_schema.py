@@ -1,4 +1,4 @@
-"""JSON documents: what is written is read back; what is no document says so in whole sentences."""
+"""JSON documents: round trips, and full-sentence errors for invalid ones."""
 
 from __future__ import annotations
 

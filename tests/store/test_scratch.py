@@ -1,4 +1,4 @@
-"""Temporary folders: those of the living stay, those of the dead go, whatever their names say."""
+"""Temporary folders: kept while their owner lives, deleted once it is dead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing a dump directory: whole folders at once, whoever else writes and however a run ends."""
+"""Atomic writes to a dump directory, with concurrent writers and killed processes."""
 
 from __future__ import annotations
 

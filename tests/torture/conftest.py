@@ -1,6 +1,6 @@
 """Torture tests: hostile input, killed processes, injected faults.
 
-A run of the suite does a sample; `pytest tests/torture --torture=full` does all of it.
+By default a sample runs; `pytest tests/torture --torture=full` runs everything.
 """
 
 from __future__ import annotations

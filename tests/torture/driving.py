@@ -1,6 +1,6 @@
-"""Start of programs that write dump directories in child processes, without jax.
+"""Prologue of programs that write dump directories in child processes, without jax.
 
-A test puts the text of this file before its own.
+A test prepends the text of this file to its own program.
 """
 
 from pathlib import Path

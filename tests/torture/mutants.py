@@ -1,4 +1,4 @@
-"""Damaged and hostile dumps, made from a real one: every mutant is known by a seed and a number."""
+"""Damaged and hostile dumps, made from a real one; a seed and a number identify every mutant."""
 
 from __future__ import annotations
 

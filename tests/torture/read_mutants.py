@@ -1,8 +1,8 @@
-"""Reads mutated dumps and judges what happens: `python read_mutants.py MODE SEED FIRST COUNT WORK`.
+"""Reader and judge of mutated dumps: `python read_mutants.py MODE SEED FIRST COUNT WORK`.
 
-Each mutant is read in a child process, by every reading command or by the real Textual app. An audit
-hook sees what is opened, written and started. A violation is printed as a line of JSON with the
-seed, the mutant's number and its mutations; the last line counts.
+Each mutant is read in a child process, by every reading command or by the real Textual app. An
+audit hook sees what is opened, written and started. A violation is printed as a line of JSON with
+the seed, the mutant's number and its mutations; the last line has the counts.
 """
 
 from __future__ import annotations

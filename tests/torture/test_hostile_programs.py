@@ -1,7 +1,7 @@
-"""Hostile programs and dumps against `reproduce`, `--run` and `--shrink`.
+"""Hostile programs and dumps for `reproduce`, `--run` and `--shrink`.
 
-Nothing of a dump may run but what the closed grammar lets through: each program here would write a
-file, and the file must not be there afterwards.
+Only code that the closed grammar accepts may run: each program here would write a file, and the
+file must not exist afterwards.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Exceptions of ours, injected at every boundary: the program keeps its result, a verdict says `?`.
+"""Exceptions injected at every boundary: the program keeps its result, a verdict shows `?`.
 
-The faults are rows of one table: what is patched, which boundary guards it, and the words of the
-problem that comes of it. Each is raised as several exceptions; the sample takes one of them per row.
+The faults are rows of one table: what is patched, which boundary guards it, and the text of the
+resulting problem. Each is raised as several exceptions; the sample takes one of them per row.
 """
 
 from __future__ import annotations

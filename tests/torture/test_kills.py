@@ -1,4 +1,4 @@
-"""SIGKILL at random points: what was complete stays complete, replaced compilations included."""
+"""SIGKILL at random points: what was complete stays complete, including replaced compilations."""
 
 from __future__ import annotations
 

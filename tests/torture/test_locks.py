@@ -1,4 +1,4 @@
-"""The command while another process holds the lock of its kernel, and on a disk that fills up."""
+"""The command while another process holds the kernel's lock, and on a disk that fills up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Thousands of damaged and hostile dumps: each ends in a result or a sentence, and in nothing else.
+"""Thousands of damaged and hostile dumps, each of which must end in a result or a message.
 
 `mutants.py` makes them, `read_mutants.py` reads and judges them. To replay one that failed:
 `python tests/torture/read_mutants.py commands SEED NUMBER 1 $(mktemp -d)`.

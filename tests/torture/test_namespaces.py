@@ -1,4 +1,4 @@
-"""Two containers with one host name on one directory: process IDs say nothing between them."""
+"""Two containers with the same host name in one directory, where process IDs are meaningless."""
 
 from __future__ import annotations
 

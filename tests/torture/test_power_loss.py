@@ -1,4 +1,4 @@
-"""Power fails at every point of a run: what was not flushed is lost, in whatever combination.
+"""Power failure at every point of a run, losing any combination of unflushed writes.
 
 The writer's operations are recorded while they are performed. For each prefix of the record, the
 directory is built that a machine may find when it comes up again:

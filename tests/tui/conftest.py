@@ -1,4 +1,4 @@
-"""A screen as text, and golden files of it."""
+"""Screens as text, and golden files of them."""
 
 from __future__ import annotations
 

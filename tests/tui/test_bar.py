@@ -1,4 +1,4 @@
-"""The bar at the right edge of a view, and the mouse on it."""
+"""Scroll bar at the right edge of a view, with mouse support."""
 
 from __future__ import annotations
 

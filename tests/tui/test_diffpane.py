@@ -1,4 +1,4 @@
-"""The diff pane by itself, in Textual's own driver, on passes of the real compiler."""
+"""The diff pane on its own, in Textual's own driver, on passes of the real compiler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a look at directories finds that are being written, without a screen."""
+"""Detection of changes in directories that are being written, without a screen."""
 
 from __future__ import annotations
 

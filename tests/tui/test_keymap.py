@@ -1,4 +1,4 @@
-"""The user's keys: what a file may say, and what it takes away."""
+"""Custom key bindings: the file's syntax, and bindings that it replaces."""
 
 from __future__ import annotations
 

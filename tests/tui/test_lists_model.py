@@ -1,4 +1,4 @@
-"""What the lists of the terminal UI hold, without a screen: rows, filters, counts, runs, searches."""
+"""Content of the terminal UI's lists, without a screen: rows, filters, counts, runs, searches."""
 
 from __future__ import annotations
 

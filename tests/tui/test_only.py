@@ -1,4 +1,4 @@
-"""Only the lines that have something: which those are, and the pane that shows them."""
+"""Views restricted to matching lines: the selection of lines, and the pane that shows them."""
 
 from __future__ import annotations
 

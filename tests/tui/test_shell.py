@@ -1,4 +1,4 @@
-"""What the app does besides showing kernels: help, palette, places, copies, files, following."""
+"""Generic features of the app: help, palette, places, copies, files, following."""
 
 from __future__ import annotations
 

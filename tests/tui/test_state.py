@@ -1,4 +1,4 @@
-"""What is remembered from one `browse` to the next, and reports of crashes."""
+"""State remembered between `browse` sessions, and crash reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The installed command in a real terminal, from start to quit; and where there is none."""
+"""The installed command in a real terminal, from start to quit, and without a terminal."""
 
 from __future__ import annotations
 

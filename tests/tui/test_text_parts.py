@@ -1,4 +1,4 @@
-"""What the text pane is made of: cells, colours, folds and sources of lines, without a screen."""
+"""Parts of the text pane, without a screen: cells, colours, folds and sources of lines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text pane by itself, in Textual's own driver: files and lists of any size and shape."""
+"""The text pane on its own, in Textual's own driver: files and lists of any size and shape."""
 
 from __future__ import annotations
 

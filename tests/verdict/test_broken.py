@@ -1,6 +1,6 @@
-"""Every kernel that is wrong on purpose is found, with its class and line; nothing in its twin.
+"""Detection of every broken kernel, with its class and line; no findings in its repaired twin.
 
-Each is put to the engines that find it, so that the table of who finds what stands here too.
+Each is given to the engines that find it, so this is also the table of which engine finds what.
 """
 
 from __future__ import annotations

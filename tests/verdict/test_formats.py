@@ -1,4 +1,4 @@
-"""A verdict as a table, as annotations of a workflow, as SARIF."""
+"""Verdicts as a table, as workflow annotations, and as SARIF."""
 
 from __future__ import annotations
 

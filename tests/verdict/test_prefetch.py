@@ -1,4 +1,4 @@
-"""Scalar prefetch that the arguments decide is judged before anything runs; no other is."""
+"""Scalar prefetch determined by the arguments: judged before anything runs, unlike any other."""
 
 from __future__ import annotations
 

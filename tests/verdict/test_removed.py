@@ -1,4 +1,4 @@
-"""Names that this jax does not have, as `verify` says them: traced, not traced, at the import."""
+"""Names missing from the installed jax, as `verify` reports them: traced, untraced, on import."""
 
 from __future__ import annotations
 

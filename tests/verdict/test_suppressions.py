@@ -1,4 +1,4 @@
-"""Findings that do not count: the file, what it matches, and what is wrong with it."""
+"""Suppressed findings: the file, what it matches, and its errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a verdict is complete whatever the engines answer, and its last line follows it."""
+"""The verdict's table: complete whatever the engines report, with a consistent last line."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Six kernels with one deliberate fault each: its kind, its line and a repaired twin.
 
-`BROKEN` lists them, `broken(name)` finds one; `expected` says how jax and libtpu react to each.
+`BROKEN` lists them, `broken(name)` finds one; `expected` records how jax and libtpu react to each.
 """
 
 from . import bounds, dma, initialization, memory, numerics
@@ -30,5 +30,5 @@ BROKEN: tuple[BrokenKernel, ...] = (
 
 
 def broken(name: str) -> BrokenKernel:
-    """The bundled broken kernel called `name`; a ValueError lists the known ones."""
+    """Return the bundled broken kernel called `name`; a ValueError lists the known ones."""
     return find(BROKEN, name)

@@ -1,4 +1,4 @@
-"""Copies that the kernel starts itself, and waits for too late, too often or never."""
+"""DMAs started by the kernel, and waited for too late, too often or never."""
 # mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
@@ -18,7 +18,7 @@ def read_before_wait(x: jax.Array) -> jax.Array:
     def double(x_ref: jax.Ref, out_ref: jax.Ref, tile_ref: jax.Ref, sem: jax.Ref) -> None:
         copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
         copy.start()
-        # The copy is still under way.
+        # The copy is still in flight.
         out_ref[...] = tile_ref[...] * 2  # FAULT
         copy.wait()
 

@@ -1,4 +1,4 @@
-"""Memory that is read before anything was written to it."""
+"""Reads of uninitialised memory."""
 # mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax

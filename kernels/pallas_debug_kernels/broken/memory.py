@@ -1,4 +1,4 @@
-"""Kernels that ask for more memory on the chip than there is."""
+"""Kernels that request more on-chip memory than there is."""
 # mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax

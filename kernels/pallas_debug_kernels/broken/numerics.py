@@ -1,4 +1,4 @@
-"""Arithmetic that gives NaN, infinity or the wrong number."""
+"""Arithmetic that results in NaN, infinity or a wrong number."""
 # mypy: disable-error-code="no-any-return,untyped-decorator"
 
 import jax
@@ -14,7 +14,7 @@ def softmax_of_masked_row(x: jax.Array, mask: jax.Array) -> jax.Array:
     def masked_softmax(x_ref: jax.Ref, mask_ref: jax.Ref, out_ref: jax.Ref) -> None:
         s = jnp.where(mask_ref[...] > 0, x_ref[...], -jnp.inf)
         m = s.max(axis=1, keepdims=True)
-        # Of a row that is masked as a whole m is -inf, and -inf - -inf is NaN.
+        # For a fully masked row m is -inf, and -inf - -inf is NaN.
         p = jnp.exp(s - m)  # FAULT
         out_ref[...] = p / p.sum(axis=1, keepdims=True)
 

@@ -1,4 +1,4 @@
-"""Record of a broken kernel: its fault, its repaired twin and how jax and libtpu react to it."""
+"""Record of a broken kernel: its fault, its repaired twin, and how jax and libtpu react to it."""
 
 import importlib.metadata
 import inspect
@@ -15,7 +15,7 @@ MARKER = "# FAULT"
 
 
 class JaxEngine(StrEnum):
-    """Step of jax or libtpu that may react to a fault, without any tool."""
+    """Step of jax or libtpu that may react to a fault, without pallas-debug."""
 
     TRACE = "trace"
     LOWER = "lower"
@@ -102,7 +102,7 @@ def aborts(message: str, *, since: str | None = None, before: str | None = None)
 
 
 OneOrMore = Expectation | tuple[Expectation, ...]
-"""One for all versions and targets, or several: the first that holds counts, else it passes."""
+"""One for all versions and targets, or several: the first that applies counts, else `PASSES`."""
 
 
 RACE = (prints("RACE DETECTED", before="0.12"), raises("RACE DETECTED", since="0.12"))
@@ -121,7 +121,7 @@ class Expectations:
     tpu_races: OneOrMore | None = None
 
     def of(self, engine: JaxEngine) -> tuple[Expectation, ...]:
-        """All expectations for `engine`, of any version and target."""
+        """Return all expectations for `engine`, for any version and target."""
         if engine is JaxEngine.TPU_RACES and self.tpu_races is None:
             return self.of(JaxEngine.TPU)
         found: OneOrMore = getattr(self, engine)
@@ -161,7 +161,7 @@ class BrokenKernel:
 
     @property
     def file(self) -> str:
-        """Path of the file with the faulty line."""
+        """Path of the file that contains the faulty line."""
         return inspect.getsourcefile(self.function) or ""
 
     @property
@@ -195,7 +195,7 @@ class BrokenKernel:
         jax_version: str | None = None,
         libtpu_version: str | None = None,
     ) -> Expectation:
-        """How `engine` reacts with these versions, by default the installed ones."""
+        """Return the reaction of `engine` with these versions, by default the installed ones."""
         at_jax = jax_version or jax.__version__
         steps = (JaxEngine.TRACE, JaxEngine.LOWER)
         for earlier in steps if engine is JaxEngine.COMPILE else steps[:1]:
@@ -211,7 +211,7 @@ class BrokenKernel:
         return next((e for e in self.expected.of(engine) if e.holds_for(target, version)), PASSES)
 
     def make_args(self, seed: int = 0) -> tuple[jax.Array, ...]:
-        """Concrete arrays for `args`: standard normal, integers of int8, or the fixed `values`."""
+        """Return arrays for `args`: standard normal, int8-range integers, or the fixed `values`."""
         rng = np.random.default_rng(seed)
         return tuple(
             _random(rng, arg) if i not in self.values else _fixed(self.values[i], arg)
@@ -220,7 +220,7 @@ class BrokenKernel:
 
 
 def find(kernels: Iterable[BrokenKernel], name: str) -> BrokenKernel:
-    """The kernel called `name`; a ValueError lists the known ones."""
+    """Return the kernel called `name`; a ValueError lists the known ones."""
     by_name = {kernel.name: kernel for kernel in kernels}
     if name not in by_name:
         raise ValueError(

@@ -1,5 +1,5 @@
-"""One folder per operation.
+"""Operations, one folder each.
 
-Each has `api` (what a user calls), `kernel` (what runs on the core), `reference` (the same in plain
+Each has `api` (public functions), `kernel` (the Pallas kernel), `reference` (the same in plain
 jax.numpy) and `specs` (named argument sets).
 """

@@ -23,7 +23,7 @@ _PARAMETERS = re.compile(r"^def (?P<name>\w+)\((?P<parameters>.*)\):$")
 _OPTIONS = ("name=", "input_output_aliases=", "compiler_params=", "cost_estimate=", "metadata=")
 
 _SMALL = (1, 8, 16, 32, 128)
-"""Sizes to try before halving: those of tiles."""
+"""Sizes to try before halving, chosen for the tiles of a TPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +54,9 @@ def without_statements(program: Program) -> Iterator[Reduction]:
 
 
 def _without(body: Sequence[Node], chosen: range) -> tuple[tuple[Node, ...], int]:
-    """Remove the statements with these numbers; also returns how many they were.
+    """Remove the statements with these numbers, and return how many were removed.
 
-    A statement whose results are read becomes zeros; a function that is called is kept.
+    A statement whose results are read is replaced with zeros; a function that is called is kept.
     """
     read = set().union(*(node.reads for node in every(body)))
     number = -1
@@ -88,7 +88,7 @@ def _without(body: Sequence[Node], chosen: range) -> tuple[tuple[Node, ...], int
 
 
 def unwrapped(program: Program) -> Iterator[Reduction]:
-    """Replace a branch as if it were always taken, a loop as if it ran once."""
+    """Inline a branch as if it were always taken, or a loop as if it ran once."""
     for number, node in enumerate(every(program.body)):
         inline = _inline(node, program.body)
         if inline is not None:
@@ -136,7 +136,7 @@ def _replaced(body: Sequence[Node], number: int, nodes: Sequence[Node]) -> tuple
 
 
 def smaller_grid(program: Program) -> Iterator[Reduction]:
-    """Set all dimensions of the grid to 1, then each."""
+    """Set all dimensions of the grid to 1, then each one separately."""
     for at, line in enumerate(program.after):
         found = _GRID.match(line)
         if found is None:
@@ -199,7 +199,7 @@ def without_options(program: Program) -> Iterator[Reduction]:
 
 
 def simpler_index_maps(program: Program) -> Iterator[Reduction]:
-    """Replace index maps by ones that return the first block at every grid point."""
+    """Replace index maps with ones that return the first block at every grid point."""
     for at, line in enumerate(program.after):
         found = _BLOCK.search(line)
         grid = next(filter(None, map(_GRID.match, program.after)), None)
@@ -271,4 +271,4 @@ KINDS: tuple[Kind, ...] = (
     without_unused_functions,
     smaller_sizes,
 )
-"""Changes in the order in which they are tried, repeatedly until none of them helps."""
+"""Changes in the order of trial, repeated until none of them helps."""

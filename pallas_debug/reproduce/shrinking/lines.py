@@ -1,4 +1,4 @@
-"""A program as removable lines: the kernel's statements as a tree.
+"""Program as removable lines: the kernel's statements as a tree.
 
 Relies on the output of `grammar.py`: a statement is one line, a comment holds the types of its
 results, and the body of a function is indented by four spaces.
@@ -38,7 +38,7 @@ class Node:
 
     @property
     def is_branch(self) -> bool:
-        """Whether it is a function that runs in place, under a condition."""
+        """Whether it is a function executed in place, under a condition."""
         return self.is_function and bool(self.head)
 
     @property
@@ -63,7 +63,7 @@ class Node:
 
     @property
     def reads(self) -> set[str]:
-        """Names that it needs, including in its body."""
+        """Names that it reads, including in its body."""
         found: set[str] = set()
         for text in (*(h.removeprefix("@") for h in self.head), self.code):
             if not text.startswith("def "):
@@ -76,7 +76,7 @@ class Node:
         return found.union(*(node.reads for node in self.body))
 
     def zeros(self) -> Node | None:
-        """The same results as zeros; None for types that have none."""
+        """Return the same results as zeros, or None for types that have none."""
         targets, comment = self.targets, self.types
         types = list(_TYPE.finditer(comment))
         if not targets or "Ref<" in comment or len(types) != len(targets) or "_" in targets:
@@ -91,7 +91,7 @@ class Program:
     """A program: lines, one function's statements, lines.
 
     Attributes:
-      before, after: lines around the kernel function's body, including its first line.
+      before, after: lines around the kernel function's body; `before` includes its `def` line.
     """
 
     before: tuple[str, ...]
@@ -124,7 +124,7 @@ def parse(text: str) -> Program:
 
 
 def every(body: Sequence[Node]) -> Iterator[Node]:
-    """All statements, including those of nested functions."""
+    """Yield all statements, including those of nested functions."""
     for node in body:
         yield node
         yield from every(node.body)
@@ -170,7 +170,7 @@ def _is_zeros(node: Node) -> bool:
 
 
 def _renamed(body: Sequence[Node], name: str, value: str) -> tuple[Node, ...]:
-    """Remove the line that gives a value a second name, and use the first one instead."""
+    """Remove the assignment of an alias, and use the original name instead."""
     word = re.compile(rf"(?<![\w.]){name}(?!\w)")
     return tuple(
         replace(

@@ -1,4 +1,4 @@
-"""Lower scripts in a confined process that is reused."""
+"""Lowering of scripts in a confined, reused process."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _MAX_REPLY = 256 * 2**20
 _MAX_PART = 2**16
 
 LOST = "the process that lowered the kernel died or did not answer"
-"""Message of the failure if there was no answer."""
+"""Failure message if there was no answer."""
 
 
 class Lowerer:
-    """Lowers scripts of `script_of`, in one child that is replaced when it dies.
+    """Lowers scripts from `script_of`, in one child that is replaced when it dies.
 
     Args:
       seconds: total wall time.
@@ -62,7 +62,7 @@ class Lowerer:
         """Return the StableHLO bytecode of a script, or the failure to lower it.
 
         Raises:
-          CannotRunError: it is no script of ours, or no process can be started.
+          CannotRunError: the script fails the check, or no process can be started.
         """
         vet.require(script)
         if self._child is None:
@@ -98,7 +98,7 @@ def _read(pipe: BinaryIO, ends: float) -> bytes:
     """Read a reply.
 
     Raises:
-      OSError: it does not arrive in time, or never.
+      OSError: it does not arrive, or not in time.
       ValueError: it is too long.
     """
     length = int.from_bytes(_exactly(pipe, LENGTH, ends), "big")

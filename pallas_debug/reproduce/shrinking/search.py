@@ -1,7 +1,7 @@
 """Search for a small program that fails in the same way: delta debugging.
 
-Changes are tried kind by kind, and kept if the failure remains; the next change starts from there.
-Candidates pass through the closed grammar as the dump's program does; they are lowered in one
+Changes are tried kind by kind, and kept if the failure remains; the next change builds on the
+result. Candidates pass through the closed grammar like the dump's program; they are lowered in one
 confined process and compiled in another.
 """
 
@@ -30,10 +30,10 @@ _MAX_SECONDS = 60.0
 def shrunk(
     recorded: Recorded, *, seconds: float, say: Callable[[str], None] = lambda _: None
 ) -> str:
-    """Return a script with a smaller kernel that fails as the recorded one did.
+    """Return a script with a smaller kernel that fails like the recorded one.
 
     Args:
-      seconds: limit of the search; the best result so far is returned then.
+      seconds: limit of the search, after which the best result so far is returned.
       say: called with a sentence for each step.
 
     Raises:
@@ -96,7 +96,7 @@ class _Search:
         return script_of(self._recorded, program=program.text, note=note)
 
     def _step(self, program: Program) -> Program | None:
-        """The program after one round of all kinds; None if nothing helped."""
+        """Return the program after one round of all kinds, or None if nothing helped."""
         start = program
         for kind in KINDS:
             while time.monotonic() < self._ends:
@@ -151,7 +151,7 @@ def _of(outcome: RequestOutcome) -> Signature | None:
 
 
 def _counted(steps: list[str]) -> list[str]:
-    """Group steps by kind, in the order of the first of each."""
+    """Summarise the steps, with all removals of statements as one."""
     taken = [int(n) for s in steps for n in re.findall(r"took out (\d+) statements", s)]
     alone = sum(step == "took out a statement" for step in steps)
     total = sum(taken) + alone

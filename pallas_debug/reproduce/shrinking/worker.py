@@ -1,4 +1,4 @@
-"""Lower scripts one by one, in the confined process that `lowering.py` starts.
+"""Worker that lowers scripts one by one, in the confined process that `lowering.py` starts.
 
 A request is a script; the reply is a letter and the module, or the failure as JSON. Both are
 prefixed with their length.
@@ -15,7 +15,7 @@ MODULE, FAILURE = b"M", b"F"
 """First byte of a reply."""
 
 LENGTH = 4
-"""Bytes of a length, big-endian."""
+"""Number of bytes of a length prefix, big-endian."""
 
 
 def main() -> None:
@@ -23,7 +23,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
-    os.dup2(nothing, 1)  # prints of a kernel during tracing must not end up in the reply
+    os.dup2(nothing, 1)  # keep prints of a kernel during tracing out of the reply
     from pallas_debug.bridge.lowering import lower
     from pallas_debug.bridge.unparse import scripts
 

@@ -1,7 +1,7 @@
-"""Has the real compiler write the dumps beside this file: `python make.py TARGET…`.
+"""Generator of the dumps next to this file, using the real compiler: `python make.py TARGET…`.
 
-The folder is named after the libtpu that the Python which runs this has. In what is written the
-directories of this machine become `…`.
+The folder is named after the installed libtpu. In the output, the directories of this machine are
+replaced with `…`.
 """
 
 from __future__ import annotations

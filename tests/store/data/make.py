@@ -1,4 +1,4 @@
-"""Has libtpu write its raw dumps: `python make.py KERNEL`, with `--xla_mosaic_dump_to=DIR` set.
+"""Generator of libtpu's raw dumps: `python make.py KERNEL`, with `--xla_mosaic_dump_to=DIR` set.
 
     env JAX_PLATFORMS=cpu TPU_SKIP_MDS_QUERY=1 ALLOW_MULTIPLE_LIBTPU_LOAD=1 \\
       LIBTPU_INIT_ARGS=--xla_mosaic_dump_to=libtpu-0.0.50/add  python make.py add

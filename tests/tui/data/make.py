@@ -1,7 +1,7 @@
-"""Has the real compiler write the dumps beside this file: `python make.py`.
+"""Generator of the dumps next to this file, using the real compiler: `python make.py`.
 
-In what is written the directories of this machine become `…`. The record of a run is written by
-hand: what the interpreters find is tested elsewhere.
+In the output, the directories of this machine are replaced with `…`. The record of a run is written
+by hand: findings of the interpreters are tested elsewhere.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a user calls to move rows between chips."""
+"""Public API of the collectives: rows moved between chips."""
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh
@@ -12,20 +12,20 @@ DTYPES = ("float32", "bfloat16", "int32")
 def right_permute(
     x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
 ) -> jax.Array:
-    """Every device's rows of `x` go to the device on its right, the last one's to the first.
+    """Send every device's rows of `x` to the device on its right, and the last one's to the first.
 
     Args:
-      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are spread over the devices.
-      mesh: the devices; None is a ring of all there are. An `AbstractMesh` is laid over the first
-        devices of this host; where there are too few, the kernel can be compiled, and not run.
-      axis_name: the axis of `mesh` that is the ring.
+      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are sharded over the devices.
+      mesh: the devices; None is a ring of all devices. An `AbstractMesh` is mapped to the first
+        devices of this host; if there are too few, the kernel can be compiled but not run.
+      axis_name: the axis of `mesh` that forms the ring.
 
     Returns:
-      Of the shape and dtype of `x`, spread like it.
+      An array with the shape, dtype and sharding of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or axis other than these, or rows that the devices cannot
-        share evenly.
+      ValueError: for any other shape, dtype or axis, or rows that cannot be divided evenly among
+        the devices.
     """
     mesh = _checked_mesh("right_permute", x, mesh, axis_name)
     out: jax.Array = launch_right_permute(x, mesh=mesh, axis_name=axis_name)
@@ -35,20 +35,20 @@ def right_permute(
 def all_gather(
     x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
 ) -> jax.Array:
-    """Every device gets all rows of `x`: they go round the ring, a neighbour at a time.
+    """Gather all rows of `x` on every device, passing them around the ring one hop at a time.
 
     Args:
-      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are spread over the devices.
-      mesh: the devices; None is a ring of all there are. An `AbstractMesh` is laid over the first
-        devices of this host; where there are too few, the kernel can be compiled, and not run.
-      axis_name: the axis of `mesh` that is the ring.
+      x: float32, bfloat16 or int32 `[rows, cols]`; its rows are sharded over the devices.
+      mesh: the devices; None is a ring of all devices. An `AbstractMesh` is mapped to the first
+        devices of this host; if there are too few, the kernel can be compiled but not run.
+      axis_name: the axis of `mesh` that forms the ring.
 
     Returns:
-      Of the shape and dtype of `x`, whole on every device.
+      An array with the shape and dtype of `x`, replicated on every device.
 
     Raises:
-      ValueError: for a shape, dtype or axis other than these, or rows that the devices cannot
-        share evenly.
+      ValueError: for any other shape, dtype or axis, or rows that cannot be divided evenly among
+        the devices.
     """
     mesh = _checked_mesh("all_gather", x, mesh, axis_name)
     out: jax.Array = launch_all_gather(x, mesh=mesh, axis_name=axis_name)

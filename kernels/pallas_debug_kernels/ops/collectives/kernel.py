@@ -1,7 +1,7 @@
-"""What runs on every core of the ring.
+"""Kernels that run on every core of the ring.
 
-A chip may write into another's memory only when that one has entered the same kernel: before, the
-memory may still be in use for something else. The barrier semaphore says so.
+A chip may write to another's memory only once that chip has entered the same kernel: until then,
+the memory may still be in use for something else. The barrier semaphore ensures this.
 """
 
 from functools import partial
@@ -13,7 +13,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 
-# Kernels that may run at the same time need barrier semaphores, hence ids, of their own.
+# Kernels that may run concurrently need distinct barrier semaphores, hence distinct ids.
 RIGHT_PERMUTE_ID = 0
 ALL_GATHER_ID = 1
 
@@ -28,7 +28,7 @@ def right_permute_kernel(
     *,
     axis_name: str,
 ) -> None:
-    """Send this device's rows to the right, and wait for those of the left."""
+    """Send this device's rows to the right, and wait for those from the left."""
     _, right = _meet_neighbours(axis_name)
     copy = pltpu.make_async_remote_copy(
         x_ref, out_ref, send_sem, receive_sem, device_id={axis_name: right}
@@ -46,7 +46,7 @@ def all_gather_kernel(
     *,
     axis_name: str,
 ) -> None:
-    """Pass on to the right, hop after hop, what came from the left the hop before."""
+    """On each hop, forward to the right what arrived from the left on the previous hop."""
     num_devices = out_ref.shape[0]
     me = lax.axis_index(axis_name)
     own = pltpu.make_async_copy(x_ref, out_ref.at[me], own_sem)
@@ -63,11 +63,11 @@ def all_gather_kernel(
             device_id={axis_name: right},
         )
         copy.start()
-        copy.wait()  # sent, and the next part has come
+        copy.wait()  # sent, and the next part has arrived
 
 
 def _meet_neighbours(axis_name: str) -> tuple[jax.Array, jax.Array]:
-    """Wait until both neighbours are in this kernel too; their indices, left and right."""
+    """Wait until both neighbours have entered this kernel; return their indices, left and right."""
     me, num_devices = lax.axis_index(axis_name), jnp.int32(lax.axis_size(axis_name))
     left = lax.rem(me + (num_devices - 1), num_devices)
     right = lax.rem(me + 1, num_devices)

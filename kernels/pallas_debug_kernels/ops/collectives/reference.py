@@ -8,7 +8,7 @@ from jax.sharding import AbstractMesh, Mesh
 def right_permute_reference(
     x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
 ) -> jax.Array:
-    """`x` with each device's rows moved to the next one's place."""
+    """Return `x` with each device's rows moved to the place of the next."""
     num_devices = jax.device_count() if mesh is None else mesh.shape[axis_name]
     out: jax.Array = jnp.roll(x, x.shape[0] // num_devices, axis=0)
     return out
@@ -17,7 +17,7 @@ def right_permute_reference(
 def all_gather_reference(
     x: jax.Array, *, mesh: Mesh | AbstractMesh | None = None, axis_name: str = "x"
 ) -> jax.Array:
-    """`x`: what changes is where it lies."""
+    """Return a copy of `x`: only its placement changes."""
     del mesh, axis_name
     out: jax.Array = jnp.copy(x)
     return out

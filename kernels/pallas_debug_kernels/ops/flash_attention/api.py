@@ -1,4 +1,4 @@
-"""What a user calls for attention."""
+"""Public API of flash attention."""
 
 import math
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ NO_KEYS = 0.7 * float(jnp.finfo(jnp.float32).max)
 
 
 class Residuals(NamedTuple):
-    """What the softmax divided by: weight = exp(score - m) / l. Both float32.
+    """Softmax statistics: weight = exp(score - m) / l. Both float32.
 
     For a query that sees no key l is 0 and m is -inf.
     """
@@ -42,7 +42,7 @@ class Residuals(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class _Config:
-    """What is known before tracing."""
+    """Parameters that are static under tracing."""
 
     causal: bool
     sm_scale: float
@@ -51,7 +51,7 @@ class _Config:
 
 
 class _Saved(NamedTuple):
-    """What the backward pass needs of the forward pass."""
+    """Values that the backward pass needs from the forward pass."""
 
     q: jax.Array
     k: jax.Array
@@ -110,12 +110,12 @@ def flash_attention(
     block_sizes: FlashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> jax.Array | tuple[jax.Array, Residuals]:
-    """Attention, `softmax(sm_scale * (q @ k.T + ab)) @ v` for each batch entry and head.
+    """Compute attention, `softmax(sm_scale * (q @ k.T + ab)) @ v` for each batch entry and head.
 
     The softmax and all sums are float32; float32 inputs are multiplied at full float32 precision.
-    Differentiable once, in reverse mode, in q, k, v and ab. A query that sees no key gives zeros,
-    in the output and in the gradients. No sequence need be a multiple of its block; one that is
-    not costs a copy of its arrays.
+    Differentiable once, in reverse mode, with respect to q, k, v and ab. For a query that sees no
+    key, the output and the gradients are zero. A sequence need not be a multiple of its
+    block; if it is not, its arrays are copied.
 
     Args:
       q: float32 or bfloat16 `[batch, heads, q_seq, head_dim]`.
@@ -128,15 +128,15 @@ def flash_attention(
       block_q: queries per grid step: a multiple of 8 (bfloat16: 16), or at least `q_seq`. None is
         512.
       block_k: keys per grid step: a multiple of 128, or at least `kv_seq`. None is 512.
-      block_sizes: every block of every kernel, in place of `block_q` and `block_k`.
-      save_residuals: also return what the softmax divided by. It counts as constant in a gradient.
+      block_sizes: all block sizes of all kernels, instead of `block_q` and `block_k`.
+      save_residuals: also return the softmax statistics, which are constants under differentiation.
 
     Returns:
       `[batch, heads, q_seq, head_dim]`, with the dtype of `q`; with `save_residuals` a pair of this
       and `Residuals`.
 
     Raises:
-      ValueError: for a shape, dtype, scale or block size other than these.
+      ValueError: for any other shape, dtype, scale or block size.
     """
     _check_arrays(q, k, v)
     if ab is not None:
@@ -168,7 +168,7 @@ def _attend(
     segment_ids: SegmentIds | None,
     config: _Config,
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
-    """The output, and l and m (base 2) if they are to be saved."""
+    """Return the output, and l and m (base 2) if they are to be saved."""
     blocks, q_seq = config.blocks, q.shape[2]
     q_multiple, kv_multiple = blocks.block_q, blocks.block_k_major
     q_ids, kv_ids = segment_ids or (None, None)
@@ -265,7 +265,7 @@ def _mask(config: _Config, q: jax.Array, k: jax.Array, kv_multiple: int) -> Posi
 def _padded(
     x: jax.Array | None, multiples: Mapping[int, int], *, value: float = 0.0
 ) -> jax.Array | None:
-    """`x`, filled up with `value` at the end of each axis of `multiples` to a multiple of that."""
+    """Return `x` padded with `value` at the end of each axis of `multiples` to that multiple."""
     if x is None:
         return None
     widths = [(0, -size % multiples.get(axis, 1)) for axis, size in enumerate(x.shape)]

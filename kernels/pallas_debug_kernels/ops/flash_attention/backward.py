@@ -1,14 +1,14 @@
-"""What runs on the core for the gradients of attention.
+"""Kernels for the gradients of attention.
 
-Neither kernel reads stored scores: both compute them again, block by block, and need of the forward
+Neither kernel reads stored scores: both recompute them block by block, and need from the forward
 pass only the logarithm of each query's sum (lse). With p = exp(score - lse), the weights,
 
     ds = p * (do @ v.T - di)
     dv = p.T @ do,  dk = sm_scale * ds.T @ q,  dq = sm_scale * ds @ k
 
 where di is the sum of out * do over head_dim. A query that sees no key has an lse so large that p
-is 0. The dK/dV kernel holds the scores as `[keys, queries]`: both its products then take p and ds
-as they are, and lse and di lie along the lanes.
+is 0. The dK/dV kernel holds the scores as `[keys, queries]`, so that both its products take p and
+ds without a transpose, and lse and di lie along the lanes.
 """
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
@@ -45,7 +45,7 @@ def flash_attention_dkv_kernel(
     block_q: int,
     block_k: int,
 ) -> None:
-    """Take in one major block of queries; the last grid step along the queries writes dk and dv."""
+    """Process one major block of queries; the last grid step along the queries writes dk and dv."""
     block_q_major, block_k_major = q_ref.shape[0], k_ref.shape[0]
     kv_step, q_step = pl.program_id(2), pl.program_id(3)
     last_q_step = pl.num_programs(3) - 1
@@ -103,7 +103,7 @@ def flash_attention_dq_kernel(
     mask: PositionMask,
     block_k: int,
 ) -> None:
-    """Take in one major block of keys; the last grid step along the keys writes dq."""
+    """Process one major block of keys; the last grid step along the keys writes dq."""
     block_q, block_k_major = q_ref.shape[0], k_ref.shape[0]
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
     last_kv_step = pl.num_programs(3) - 1
@@ -180,7 +180,7 @@ def launch_dkv(
     kv_seq = k.shape[2]
 
     def fetched(j: jax.Array, i: jax.Array) -> jax.Array:
-        """A skipped step fetches the first block of queries that sees a key of block j."""
+        """For a skipped step, fetch the first block of queries that sees a key of block j."""
         if mask.diagonal is None:
             return i
         first_query = jnp.maximum(j * block_k_major - mask.diagonal, 0)
@@ -267,12 +267,12 @@ def launch_dq(
     block_k_major: int,
     block_k: int,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Run the dQ kernel over the grid (batch, heads, q blocks, kv blocks); also dab, or None."""
+    """Run the dQ kernel over the grid (batch, heads, q blocks, kv blocks); dab may be None."""
     batch, heads, q_seq, head_dim = q.shape
     kv_seq = k.shape[2]
 
     def fetched(i: jax.Array, j: jax.Array) -> jax.Array:
-        """A skipped step fetches the block that the next row of blocks starts with."""
+        """For a skipped step, fetch the block that the next row of blocks starts with."""
         is_visible = mask.is_visible(i * block_q + block_q - 1, j * block_k_major)
         return j if is_visible is True else jnp.where(is_visible, j, 0)
 

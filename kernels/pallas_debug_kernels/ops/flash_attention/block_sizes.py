@@ -1,4 +1,4 @@
-"""How attention is cut into blocks."""
+"""Block sizes of flash attention."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -8,7 +8,7 @@ from ..._arguments import LANES, checked_block, sublanes
 
 OPERATION = "flash_attention"
 
-# Which block is cut into which.
+# Major block of each minor block.
 _MINOR_OF = {
     "block_k_major": "block_k",
     "block_q_major_dkv": "block_q_dkv",
@@ -19,10 +19,10 @@ _MINOR_OF = {
 
 @dataclass(frozen=True, kw_only=True)
 class FlashBlockSizes:
-    """The blocks of the forward kernel and of both backward kernels.
+    """Block sizes of the forward kernel and of both backward kernels.
 
-    A grid step loads a major block of one sequence and works through it in minor blocks, so a minor
-    block divides its major block. A block that is larger than its sequence is cut down to it.
+    A grid step loads a major block of one sequence and processes it in minor blocks, so a minor
+    block divides its major block. A block larger than its sequence is reduced to fit.
 
     Attributes:
       block_q: queries per grid step, forward: a multiple of 8 (bfloat16: 16).
@@ -38,7 +38,7 @@ class FlashBlockSizes:
       block_q_dq: queries per grid step of the dQ kernel: a multiple of 8 (bfloat16: 16).
 
     Raises:
-      ValueError: for a block that is no positive int, or does not divide its major block.
+      ValueError: for a block that is not a positive int, or does not divide its major block.
     """
 
     block_q: int = 512
@@ -72,9 +72,9 @@ class FlashBlockSizes:
 
     @classmethod
     def square(cls, block_q: int, block_k: int) -> "FlashBlockSizes":
-        """Blocks of `block_q` queries and `block_k` keys everywhere, no block cut in two.
+        """Return blocks of `block_q` queries and `block_k` keys everywhere, with no minor blocks.
 
-        The dK/dV kernel takes queries 128 at a time, so there `block_q` is rounded up.
+        The dK/dV kernel processes queries in multiples of 128, so there `block_q` is rounded up.
         """
         block_q_dkv = round_up(block_q, LANES)
         return cls(
@@ -91,7 +91,7 @@ class FlashBlockSizes:
         )
 
     def fitted(self, q: jax.Array, k: jax.Array) -> "FlashBlockSizes":
-        """The blocks to use for `q` and `k`: legal for the dtype, and no larger than need be."""
+        """Return blocks for `q` and `k`: legal for the dtype, and no larger than needed."""
         rows = sublanes(q.dtype)
         multiples = {
             "block_q": rows,
@@ -124,5 +124,5 @@ class FlashBlockSizes:
 
 
 def round_up(size: int, multiple: int) -> int:
-    """The smallest multiple of `multiple` that is at least `size`."""
+    """Round `size` up to a multiple of `multiple`."""
     return -(-size // multiple) * multiple

@@ -1,12 +1,12 @@
-"""What runs on the core for attention, forward.
+"""Forward kernel of flash attention.
 
 The online softmax: scores arrive one block of keys at a time. For each query, scratch holds the
 largest score so far (m), the sum of exp(score - m) so far (l) and the same sum weighted by the
 values (acc). When a block raises m, the two sums are scaled down to match.
 
-Two choices keep the core's vector units free. Scores are in base 2: `log2(e)` joins the factor
-`sm_scale`, and a power of two is what the core has. m and l are held once per lane, so that no step
-has to spread them.
+Two choices reduce work on the vector units. Scores are in base 2: `log2(e)` is folded into
+`sm_scale`, and the core's native exponential is base 2. m and l are replicated in every lane, so
+that no step has to broadcast them.
 """
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
@@ -33,16 +33,16 @@ Indices = tuple[jax.Array, ...]
 
 @dataclass(frozen=True, kw_only=True)
 class PositionMask:
-    """What the positions alone hide: query i sees the keys up to i + `diagonal` (None: all keys).
+    """Mask by position: query i sees the keys up to i + `diagonal` (None: all keys).
 
-    Keys from `kv_seq` on are padding; None means that there is none.
+    Keys from `kv_seq` on are padding; None means that there is no padding.
     """
 
     diagonal: int | None
     kv_seq: int | None
 
     def is_visible(self, last_query: jax.Array, first_key: jax.Array) -> jax.Array | bool:
-        """Whether a block has a visible score: its bottom left corner is the last to be masked."""
+        """Return whether any score of a block is visible; its bottom left corner is masked last."""
         return True if self.diagonal is None else first_key <= last_query + self.diagonal
 
     def apply(
@@ -54,7 +54,7 @@ class PositionMask:
         query_axis: int = 0,
         same_segment: jax.Array | None = None,  # the shape of scores
     ) -> jax.Array:
-        """The scores, with -inf where a query does not see a key."""
+        """Return the scores, with -inf where a query does not see a key."""
         key = lax.broadcasted_iota(jnp.int32, scores.shape, 1 - query_axis)
         visible = same_segment
         if self.diagonal is not None:
@@ -83,7 +83,7 @@ def flash_attention_kernel(
     mask: PositionMask,
     block_k: int,
 ) -> None:
-    """Take in one major block of keys; the last grid step along the keys writes the output."""
+    """Process one major block of keys; the last grid step along the keys writes the output."""
     block_b, block_q, _ = q_ref.shape
     block_k_major = k_ref.shape[1]
     q_step, kv_step = pl.program_id(2), pl.program_id(3)
@@ -160,7 +160,7 @@ def scaled_scores(
     *,
     sm_scale: float,
 ) -> jax.Array:
-    """The scores in base 2: exp2 of them is exp of `sm_scale * (q @ k.T + ab)`."""
+    """Return the scores in base 2: exp2 of them is exp of `sm_scale * (q @ k.T + ab)`."""
     scores = dot(q, k, contract=(1, 1))  # [block_q, block_k]
     if ab is not None:
         scores += ab.astype(jnp.float32)
@@ -168,7 +168,7 @@ def scaled_scores(
 
 
 def spread(x: jax.Array, width: int) -> jax.Array:
-    """`[rows, 128]`, whose lanes are all the same, as `[rows, width]`."""
+    """Broadcast `[rows, 128]`, equal in all lanes, to `[rows, width]`."""
     if width <= LANES:
         return x[:, :width]
     tiled: jax.Array = jnp.tile(x, (1, pl.cdiv(width, LANES)))
@@ -180,7 +180,7 @@ def _both(x: jax.Array | None, y: jax.Array) -> jax.Array:
 
 
 def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
-    """A float32 product that sums over the dimensions `contract` of `x` and `y`."""
+    """Return the float32 product, summed over the dimensions `contract` of `x` and `y`."""
     x_dim, y_dim = contract
     product: jax.Array = lax.dot_general(
         x,
@@ -193,7 +193,7 @@ def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
 
 
 def _precision(dtype: DTypeLike) -> lax.Precision:
-    """By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it."""
+    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
@@ -227,14 +227,14 @@ def launch(
 ) -> tuple[jax.Array, jax.Array | None, jax.Array | None]:
     """Run the kernel over the grid (batch, heads, q blocks, kv blocks).
 
-    Every sequence is a multiple of its block. The residuals l and m (base 2) are
-    `[batch, heads, q_seq]`, or None.
+    Every sequence must be a multiple of its block. The residuals l and m (base 2) are `[batch,
+    heads, q_seq]`, or None.
     """
     batch, heads, q_seq, head_dim = q.shape
     kv_seq = k.shape[2]
 
     def fetched(i: jax.Array, j: jax.Array) -> jax.Array:
-        """A skipped step fetches the block that the next row of blocks starts with."""
+        """For a skipped step, fetch the block that the next row of blocks starts with."""
         is_visible = mask.is_visible(i * block_q + block_q - 1, j * block_k_major)
         return j if is_visible is True else jnp.where(is_visible, j, 0)
 
@@ -294,19 +294,19 @@ def launch(
 
 
 def replicated(x: jax.Array | None) -> jax.Array | None:
-    """`[..., seq]` as `[..., seq, 128]`: one value for each row of a block of scores."""
+    """Return `[..., seq]` as `[..., seq, 128]`: one value for each row of a block of scores."""
     return None if x is None else jnp.broadcast_to(x[..., None], (*x.shape, LANES))
 
 
 def as_row(x: jax.Array | None) -> jax.Array | None:
-    """`[..., seq]` as `[..., 1, seq]`: one value for each column of a block of scores."""
+    """Return `[..., seq]` as `[..., 1, seq]`: one value for each column of a block of scores."""
     return None if x is None else x[..., None, :]
 
 
 def cost(
     q: jax.Array, k: jax.Array, ab: jax.Array | None, *, mask: PositionMask, products: int
 ) -> pl.CostEstimate:
-    """What a kernel costs that computes `products` matrix products per block of scores."""
+    """Estimate the cost of a kernel with `products` matrix products per block of scores."""
     batch, heads, q_seq, head_dim = q.shape
     scores = batch * heads * q_seq * k.shape[2] // (1 if mask.diagonal is None else 2)
     ab_bytes = 0 if ab is None else ab.size * ab.dtype.itemsize

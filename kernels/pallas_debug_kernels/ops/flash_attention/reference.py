@@ -25,9 +25,9 @@ def flash_attention_reference(
     block_k: int | None = None,
     block_sizes: "FlashBlockSizes | None" = None,
 ) -> jax.Array:
-    """Attention for `[batch, heads, seq, head_dim]`, computed in float32.
+    """Compute attention for `[batch, heads, seq, head_dim]` in float32.
 
-    The block sizes are taken, and ignored, so that one spec calls the kernel and this.
+    The block sizes are ignored; they are accepted so that one spec fits both kernel and reference.
     """
     del block_q, block_k, block_sizes
     q_seq, kv_seq, head_dim = q.shape[2], k.shape[2], q.shape[3]
@@ -44,7 +44,7 @@ def flash_attention_reference(
     if segment_ids is not None:
         same = segment_ids.q[:, :, None] == segment_ids.kv[:, None, :]  # [batch, q_seq, kv_seq]
         visible = visible & same[:, None]
-    # jax.nn.softmax gives a row with nothing visible a NaN; such a row is all zeros here.
+    # For a fully masked row, jax.nn.softmax returns NaN; the result here is zero.
     any_visible = jnp.any(visible, axis=-1, keepdims=True)
     weights = jax.nn.softmax(scale * scores, axis=-1, where=visible | ~any_visible)
     weights = jnp.where(visible, weights, 0.0)

@@ -31,7 +31,7 @@ def _spec(
 
 
 def _segments(batch: int, q_seq: int, kv_seq: int, *, count: int = 3) -> SegmentIds:
-    """`count` segments of equal length; no key has the id of the first, so its queries see none."""
+    """Return `count` segments of equal length, the first without keys, so its queries see none."""
     q, kv = (np.arange(seq, dtype=np.int32) * count // seq for seq in (q_seq, kv_seq))
     ids = SegmentIds(q=q, kv=np.maximum(kv, 1))  # type: ignore[arg-type]
     return SegmentIds(*(np.broadcast_to(x, (batch, x.size)) for x in ids))  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What a user calls to normalize rows."""
+"""Public API of layer normalisation."""
 
 import math
 from functools import partial
@@ -22,9 +22,9 @@ def layer_norm(
     eps: float = 1e-5,
     block_rows: int = 128,
 ) -> jax.Array:
-    """Each row of `x` less its mean, over its standard deviation, `* weight + bias`.
+    """Normalise each row of `x` to mean 0 and variance 1, and return it `* weight + bias`.
 
-    Mean and variance are float32. The gradient is a kernel of its own, which computes them again.
+    Mean and variance are float32. The gradient is a separate kernel, which recomputes them.
 
     Args:
       x: float32 or bfloat16 `[rows, features]`.
@@ -38,7 +38,7 @@ def layer_norm(
       `[rows, features]`, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype, eps or block size other than these.
+      ValueError: for any other shape, dtype, eps or block size.
     """
     check_ndim("layer_norm", "x", x, ("rows", "features"))
     rows, features = x.shape

@@ -1,4 +1,4 @@
-"""What runs on the core to normalize rows, and for the gradient."""
+"""Kernels for layer normalisation and its gradient."""
 
 from functools import partial
 
@@ -19,7 +19,7 @@ def layer_norm_kernel(
     *,
     eps: float,
 ) -> None:
-    """Normalize one block of rows; what lies past the last row touches no other."""
+    """Normalise one block of rows; the padding past the last row affects no other row."""
     normalized, _ = _normalize(x_ref[...].astype(jnp.float32), eps)
     out = normalized * weight_ref[...].astype(jnp.float32) + bias_ref[...].astype(jnp.float32)
     out_ref[...] = out.astype(out_ref.dtype)
@@ -36,16 +36,16 @@ def layer_norm_backward_kernel(
     rows: int,
     eps: float,
 ) -> None:
-    """The gradient of one block of rows, and what the block adds to those of weight and bias."""
+    """Compute the gradient of one block of rows, and its share of those of weight and bias."""
     x, dout = x_ref[...].astype(jnp.float32), dout_ref[...].astype(jnp.float32)
     block_rows = x.shape[0]
     if rows % block_rows:
-        # Past the last row a block holds anything, and here sums run over the rows.
+        # Past the last row a block's content is undefined, and the sums here run over the rows.
         remaining = rows - pl.program_id(0) * block_rows
         x, dout = _keep_first(x, remaining), _keep_first(dout, remaining)
     normalized, inverse_std = _normalize(x, eps)
     dnormalized = dout * weight_ref[...].astype(jnp.float32)
-    # Mean and standard deviation depend on x too: take off what dnormalized has along both.
+    # Mean and standard deviation depend on x too: subtract dnormalized's components along both.
     along_mean = jnp.mean(dnormalized, axis=1, keepdims=True)  # [block_rows, 1]
     along_std = jnp.mean(dnormalized * normalized, axis=1, keepdims=True)
     dx = inverse_std * (dnormalized - along_mean - normalized * along_std)
@@ -55,7 +55,7 @@ def layer_norm_backward_kernel(
 
 
 def _normalize(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
-    """Rows of mean 0 and variance 1, and 1 / standard deviation `[block_rows, 1]`."""
+    """Return rows of mean 0 and variance 1, and 1 / standard deviation `[block_rows, 1]`."""
     centered = x - jnp.mean(x, axis=1, keepdims=True)
     variance = jnp.mean(centered * centered, axis=1, keepdims=True)
     inverse_std = lax.rsqrt(variance + eps)
@@ -63,7 +63,7 @@ def _normalize(x: jax.Array, eps: float) -> tuple[jax.Array, jax.Array]:
 
 
 def _keep_first(block: jax.Array, count: jax.Array) -> jax.Array:
-    """`block` with zeros from row `count` on."""
+    """Return `block` with zeros from row `count` on."""
     row = lax.broadcasted_iota(jnp.int32, block.shape, 0)
     kept: jax.Array = jnp.where(row < count, block, jnp.zeros_like(block))
     return kept
@@ -96,7 +96,7 @@ def launch(
 def launch_backward(
     x: jax.Array, weight: jax.Array, dout: jax.Array, *, eps: float, block_rows: int
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The gradients of x, weight and bias; the last two in float32.
+    """Return the gradients of x, weight and bias; the last two in float32.
 
     Every block of rows writes its own sums, so that the grid stays parallel.
     """
@@ -122,7 +122,7 @@ def launch_backward(
 
 
 def _specs(block_rows: int, features: int) -> tuple[pl.BlockSpec, pl.BlockSpec]:
-    """Blocks of whole rows of `[rows, features]`, and the whole of `[1, features]`."""
+    """Return specs for blocks of whole rows of `[rows, features]`, and for `[1, features]`."""
     return (
         pl.BlockSpec((block_rows, features), lambda i: (i, jnp.int32(0))),
         pl.BlockSpec((1, features), lambda i: (jnp.int32(0), jnp.int32(0))),

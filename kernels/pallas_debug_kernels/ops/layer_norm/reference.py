@@ -13,9 +13,9 @@ def layer_norm_reference(
     eps: float = 1e-5,
     block_rows: int = 0,
 ) -> jax.Array:
-    """`(x - mean) / sqrt(var + eps) * weight + bias` for each row, computed in float32.
+    """Compute `(x - mean) / sqrt(var + eps) * weight + bias` for each row in float32.
 
-    `block_rows` is taken, and ignored, so that one spec calls the kernel and this.
+    `block_rows` is ignored; it is accepted so that one spec fits both kernel and reference.
     """
     del block_rows
     wide, weight, bias = (array.astype(jnp.float32) for array in (x, weight, bias))

@@ -1,4 +1,4 @@
-"""What a user calls to multiply two matrices."""
+"""Public API of the matrix product."""
 
 import jax
 
@@ -27,16 +27,16 @@ def matmul(
     block_n: int = 512,
     block_k: int = 512,
 ) -> jax.Array:
-    """The product `activation(x @ y)`, accumulated in float32 (int8: in int32).
+    """Compute `activation(x @ y)`, accumulated in float32 (int8: in int32).
 
-    float32 inputs are multiplied at full float32 precision. No dimension need be a multiple of its
-    block. TPU v4 has no int8 matmul: there the compiler refuses int8 with error E2001.
+    float32 inputs are multiplied at full float32 precision. Dimensions need not be multiples of
+    their blocks. TPU v4 has no int8 matmul: its compiler rejects int8 with error E2001.
 
     Args:
       x: float32, bfloat16 or int8 `[m, k]`.
       y: `[k, n]`, with the dtype of `x`.
       activation: applied to the accumulator: None, "relu", "silu" or "gelu" (the tanh
-        approximation). int8 takes None or "relu".
+        approximation). int8 supports only None and "relu".
       block_m: rows of `x` per grid step: a multiple of 8 (bfloat16: 16, int8: 32), or at least `m`.
       block_n: columns of `y` per grid step: a multiple of 128, or at least `n`.
       block_k: terms summed per grid step: a multiple of 128, or at least `k`.
@@ -45,7 +45,7 @@ def matmul(
       `[m, n]`, with the dtype of `x` (int8: int32).
 
     Raises:
-      ValueError: for a shape, dtype, activation or block size other than these.
+      ValueError: for any other shape, dtype, activation or block size.
     """
     check_ndim("matmul", "x", x, ("m", "k"))
     check_ndim("matmul", "y", y, ("k", "n"))

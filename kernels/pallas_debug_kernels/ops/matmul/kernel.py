@@ -1,4 +1,4 @@
-"""What runs on the core to multiply two matrices."""
+"""Kernel of the matrix product."""
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
 
@@ -33,7 +33,7 @@ def matmul_kernel(
     block_k = x_ref.shape[1]
     x, y = x_ref[...], y_ref[...]
     if k % block_k:
-        # Past the end of k a block holds anything, NaN too, so zeroing one side is not enough.
+        # Past the end of k a block's content is undefined and may be NaN: zero both operands.
         remaining = k - step * block_k
         x = _keep_first(x, remaining, axis=1)
         y = _keep_first(y, remaining, axis=0)
@@ -47,7 +47,7 @@ def matmul_kernel(
 
 
 def _keep_first(block: jax.Array, count: jax.Array, *, axis: int) -> jax.Array:
-    """`block` with zeros from index `count` of `axis` on."""
+    """Return `block` with zeros from index `count` of `axis` on."""
     index = lax.broadcasted_iota(jnp.int32, block.shape, axis)
     kept: jax.Array = jnp.where(index < count, block, jnp.zeros_like(block))
     return kept
@@ -66,7 +66,7 @@ def _activate(z: jax.Array, activation: str | None) -> jax.Array:
 
 
 def _precision(dtype: DTypeLike) -> lax.Precision:
-    """By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it."""
+    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
@@ -80,7 +80,7 @@ def launch(
     block_n: int,
     block_k: int,
 ) -> jax.Array:
-    """Run the kernel over the grid (m, n, k), with k innermost so that the accumulator stays."""
+    """Run the kernel over the grid (m, n, k), with k innermost to keep the accumulator in VMEM."""
     (m, k), n = x.shape, y.shape[1]
     is_integer = x.dtype == jnp.int8
     acc_dtype = jnp.int32 if is_integer else jnp.float32

@@ -14,9 +14,9 @@ def matmul_reference(
     block_n: int = 0,
     block_k: int = 0,
 ) -> jax.Array:
-    """`activation(x @ y)` for `[m, k]` and `[k, n]`, computed in float32 (int8: int32).
+    """Compute `activation(x @ y)` for `[m, k]` and `[k, n]` in float32 (int8: int32).
 
-    The block sizes are taken, and ignored, so that one spec calls the kernel and this.
+    The block sizes are ignored; they are accepted so that one spec fits both kernel and reference.
     """
     del block_m, block_n, block_k
     is_integer = x.dtype == jnp.int8

@@ -1,4 +1,4 @@
-"""Attention of one new query per sequence over keys and values that lie in pages."""
+"""Attention of one new query per sequence over paged keys and values."""
 
 from .api import paged_attention as paged_attention
 from .reference import paged_attention_reference as paged_attention_reference

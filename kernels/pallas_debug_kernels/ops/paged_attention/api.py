@@ -1,4 +1,4 @@
-"""What a user calls for attention over pages."""
+"""Public API of paged attention."""
 
 import math
 from numbers import Real
@@ -22,21 +22,21 @@ def paged_attention(
     *,
     sm_scale: float | None = None,
 ) -> jax.Array:
-    """Attention of one query per sequence over the keys and values of its pages (decoding).
+    """Compute attention of one query per sequence over the keys and values in its pages (decoding).
 
-    Position t of sequence b lies in page `page_table[b, t // page_size]`, at `t % page_size`.
-    Neighbouring query heads share a key-value head (GQA; all of them for MQA). The softmax and
-    both sums are float32; float32 inputs are multiplied at full float32 precision.
+    Position t of sequence b is in page `page_table[b, t // page_size]`, at `t % page_size`.
+    Neighbouring query heads share a key-value head (GQA; all of them for MQA). The softmax and both
+    sums are float32; float32 inputs are multiplied at full float32 precision.
 
-    What a sequence does not reach may hold anything: page table entries past its last page, and
-    positions past its length within that page. Values are not checked here: lengths must be in
-    `[0, pages_per_seq * page_size]`, and table entries in use in `[0, num_pages)`.
+    Data that a sequence does not reach may have any value: page table entries past its last page,
+    and positions past its length within that page. Values are not checked: lengths must be in `[0,
+    pages_per_seq * page_size]`, and table entries in use in `[0, num_pages)`.
 
     Args:
       q: float32 or bfloat16 `[batch, num_q_heads, head_dim]`.
       k_pages: `[num_kv_heads, num_pages, page_size, head_dim]`, with the dtype of `q`.
       v_pages: like `k_pages`.
-      lengths: int32 `[batch]`. A sequence of length 0 gives zeros.
+      lengths: int32 `[batch]`. The output for a sequence of length 0 is zero.
       page_table: int32 `[batch, pages_per_seq]`.
       sm_scale: factor of the scores; None is `1 / sqrt(head_dim)`.
 
@@ -44,7 +44,7 @@ def paged_attention(
       `[batch, num_q_heads, head_dim]`, with the dtype of `q`.
 
     Raises:
-      ValueError: for a shape, dtype or scale other than these.
+      ValueError: for any other shape, dtype or scale.
     """
     _check_arrays(q, k_pages, v_pages)
     _check_tables(q, lengths, page_table)

@@ -1,7 +1,7 @@
-"""What runs on the core for attention over pages.
+"""Kernel of paged attention.
 
-The page table is there before the grid starts (scalar prefetch), so that an index map can say
-which page a grid step reads: the pipeline gathers pages, and the kernel never sees where they lay.
+The page table is available before the grid starts (scalar prefetch), so that an index map can
+select the page of a grid step: the pipeline gathers pages, and the kernel never sees their place.
 """
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
@@ -31,7 +31,7 @@ def paged_attention_kernel(
     *,
     sm_scale: float,
 ) -> None:
-    """Fold one page into the running softmax; the last grid step along pages writes the output."""
+    """Add one page to the online softmax; the last grid step along pages writes the output."""
     del page_table_ref
     step = pl.program_id(2)
     last_step = pl.num_programs(2) - 1
@@ -47,12 +47,12 @@ def paged_attention_kernel(
     def _fold() -> None:
         scores = _scores(q_ref[...], k_ref[...], sm_scale)  # [group, page_size]
         scores = jnp.where(_index(scores, axis=1) < remaining, scores, -jnp.inf)
-        # Past the length a page holds anything, NaN too, and 0 * NaN is NaN.
+        # Past the length a page's content is undefined and may be NaN, and 0 * NaN is NaN.
         v = v_ref[...]
         v = jnp.where(_index(v, axis=0) < remaining, v, jnp.zeros_like(v))
 
         old_max, old_sum = max_ref[:, :1], sum_ref[:, :1]  # [group, 1]
-        # One position of the page is seen, so that the maximum is finite.
+        # At least one position of the page is visible, so the maximum is finite.
         new_max = jnp.maximum(old_max, jnp.max(scores, axis=1, keepdims=True))
         weights = jnp.exp(scores - new_max)
         shrink = jnp.exp(old_max - new_max)  # 0 for the first page
@@ -70,13 +70,13 @@ def paged_attention_kernel(
     @pl.when(step == last_step)
     def _finish() -> None:
         total = sum_ref[:, :1]
-        seen = total > 0  # not, for a length of 0
+        seen = total > 0  # False for a length of 0
         out = jnp.where(seen, acc_ref[...] / jnp.where(seen, total, 1.0), 0.0)
         out_ref[...] = out.astype(out_ref.dtype)
 
 
 def _scores(q: jax.Array, k: jax.Array, sm_scale: float) -> jax.Array:
-    """`sm_scale * q @ k.T` in float32, `[group, page_size]`."""
+    """Return `sm_scale * q @ k.T` in float32, `[group, page_size]`."""
     scores: jax.Array = lax.dot_general(
         q,
         k,
@@ -93,7 +93,7 @@ def _index(array: jax.Array, *, axis: int) -> jax.Array:
 
 
 def _precision(dtype: DTypeLike) -> lax.Precision:
-    """By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it."""
+    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT
 
 
@@ -119,7 +119,7 @@ def launch(
     def page(
         b: jax.Array, h: jax.Array, step: jax.Array, lengths_ref: jax.Ref, table_ref: jax.Ref
     ) -> tuple[jax.Array, ...]:
-        # After a sequence's last page that one again: what does not change is not fetched.
+        # After its last page, repeat it: a block whose index is unchanged is not fetched.
         used = lax.div(lengths_ref[b] + (page_size - 1), jnp.int32(page_size))
         number = table_ref[b * pages_per_seq + jnp.clip(step, 0, jnp.maximum(used - 1, 0))]
         return h, jnp.where(used > 0, number, 0), zero(), zero()

@@ -16,7 +16,7 @@ def paged_attention_reference(
     *,
     sm_scale: float | None = None,
 ) -> jax.Array:
-    """Gather the pages of every sequence, then attention in float32; length 0 gives zeros."""
+    """Gather the pages of every sequence and compute attention in float32; zero for length 0."""
     batch, num_q_heads, head_dim = q.shape
     num_kv_heads = k_pages.shape[0]
     group = num_q_heads // num_kv_heads
@@ -32,7 +32,7 @@ def paged_attention_reference(
 
 
 def _gather(pages: jax.Array, page_table: jax.Array) -> jax.Array:
-    """`[batch, num_kv_heads, pages_per_seq * page_size, head_dim]` in float32."""
+    """Return the gathered pages, `[batch, num_kv_heads, pages_per_seq * page_size, head_dim]`."""
     gathered = pages.astype(jnp.float32)[:, page_table]  # [kv heads, batch, pages, size, head_dim]
     num_kv_heads, batch, _, _, head_dim = gathered.shape
     return gathered.swapaxes(0, 1).reshape(batch, num_kv_heads, -1, head_dim)

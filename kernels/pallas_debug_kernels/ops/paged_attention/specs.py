@@ -20,7 +20,7 @@ def _spec(
     pages_per_seq: int = 4,
     **kwargs: object,
 ) -> Spec:
-    """`heads` are those of q and of the pages, which every sequence has in an order of its own."""
+    """Return a spec with `heads` (query, key-value), and pages in random order."""
     batch = len(lengths)
     num_q_heads, num_kv_heads = heads
     num_pages = batch * pages_per_seq

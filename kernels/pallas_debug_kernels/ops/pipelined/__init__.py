@@ -1,4 +1,4 @@
-"""A copy and a matrix product that overlap their DMAs with work, by hand and by `emit_pipeline`."""
+"""Copy and matrix product with DMAs overlapped with compute, by hand and by `emit_pipeline`."""
 
 from .api import dma_copy as dma_copy
 from .api import dma_matmul as dma_matmul

@@ -1,4 +1,4 @@
-"""What a user calls for a copy and a matrix product whose DMAs are part of the kernel."""
+"""Public API of a copy and a matrix product whose DMAs are part of the kernel."""
 
 import jax
 
@@ -17,7 +17,7 @@ MATMUL_DTYPES = ("float32", "bfloat16")
 
 
 def dma_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
-    """A copy of `x` through VMEM: the next block is read while the last one is written.
+    """Copy `x` through VMEM, reading the next block while the last one is written.
 
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`.
@@ -28,7 +28,7 @@ def dma_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
       `[rows, cols]`, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or block size other than these.
+      ValueError: for any other shape, dtype or block size.
     """
     block = _copy_block("dma_copy", x, block_rows)
     out: jax.Array = dma.launch_copy(x, block_rows=block)
@@ -36,7 +36,7 @@ def dma_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
 
 
 def pipelined_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
-    """A copy of `x` through VMEM, with the DMAs of `pltpu.emit_pipeline`.
+    """Copy `x` through VMEM, with the DMAs of `pltpu.emit_pipeline`.
 
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`.
@@ -47,7 +47,7 @@ def pipelined_copy(x: jax.Array, *, block_rows: int = 256) -> jax.Array:
       `[rows, cols]`, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or block size other than these.
+      ValueError: for any other shape, dtype or block size.
     """
     block = _copy_block("pipelined_copy", x, block_rows)
     out: jax.Array = emitted.launch_copy(x, block_rows=block)
@@ -62,7 +62,7 @@ def dma_matmul(
     block_n: int = 256,
     block_k: int = 256,
 ) -> jax.Array:
-    """The product `x @ y`: the next blocks are read while these are multiplied.
+    """Compute `x @ y`, reading the next blocks while the current ones are multiplied.
 
     Accumulated in float32; float32 inputs are multiplied at full float32 precision.
 
@@ -78,7 +78,7 @@ def dma_matmul(
       `[m, n]`, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or block size other than these.
+      ValueError: for any other shape, dtype or block size.
     """
     blocks = _matmul_blocks("dma_matmul", x, y, (block_m, block_n, block_k))
     out: jax.Array = dma.launch_matmul(x, y, blocks=blocks)
@@ -93,7 +93,7 @@ def pipelined_matmul(
     block_n: int = 256,
     block_k: int = 256,
 ) -> jax.Array:
-    """The product `x @ y`, with the DMAs of `pltpu.emit_pipeline`.
+    """Compute `x @ y`, with the DMAs of `pltpu.emit_pipeline`.
 
     Arguments, result and errors are those of `dma_matmul`.
     """

@@ -1,4 +1,4 @@
-"""Double buffering by hand: two slots in VMEM, a DMA into one while the core works on the other.
+"""Manual double buffering: two slots in VMEM, a DMA into one while the core works on the other.
 
 Every DMA that is started is waited for once, by a copy of the same shape on the same semaphore.
 """
@@ -28,7 +28,7 @@ def dma_copy_kernel(
     read_sems: jax.Ref,  # [2]
     write_sems: jax.Ref,  # [2]
 ) -> None:
-    """Write block `step`, and read the next one into the other slot as soon as that is free."""
+    """Write block `step`, and read the next one into the other slot as soon as it is free."""
     step, num_steps = pl.program_id(0), pl.num_programs(0)
 
     def read(i: jax.Array) -> Any:
@@ -107,13 +107,13 @@ def dma_matmul_kernel(
 
 
 def _block(i: jax.Array, block: int, size: int) -> slice | pl.Slice:
-    """Elements of block `i` along a dimension of `size`."""
+    """Return the elements of block `i` along a dimension of `size`."""
     return slice(None) if block == size else pl.ds(i * block, block)
 
 
 @partial(jax.jit, static_argnames=("block_rows",))
 def launch_copy(x: jax.Array, *, block_rows: int) -> jax.Array:
-    """Run the kernel once per block; its slots and semaphores live through the whole grid."""
+    """Run the kernel once per block; its slots and semaphores persist across the whole grid."""
     rows, cols = x.shape
     copy = pl.pallas_call(
         dma_copy_kernel,
@@ -136,7 +136,7 @@ def launch_copy(x: jax.Array, *, block_rows: int) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("blocks",))
 def launch_matmul(x: jax.Array, y: jax.Array, *, blocks: tuple[int, int, int]) -> jax.Array:
-    """Run the kernel over the grid (m, n); it goes along k itself."""
+    """Run the kernel over the grid (m, n); the kernel itself iterates along k."""
     (m, k), n = x.shape, y.shape[1]
     block_m, block_n, block_k = blocks
     matmul = pl.pallas_call(

@@ -1,4 +1,4 @@
-"""The same by `pltpu.emit_pipeline`, which makes the slots, semaphores and DMAs itself."""
+"""The same with `pltpu.emit_pipeline`, which creates the slots, semaphores and DMAs itself."""
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
 
@@ -24,7 +24,7 @@ def pipelined_copy_kernel(
     *,
     block_rows: int,
 ) -> None:
-    """Copy block after block."""
+    """Copy the rows block by block."""
     rows, cols = x_ref.shape
     block = pl.BlockSpec((block_rows, cols), lambda i: (i, jnp.int32(0)))
     pipeline = pltpu.emit_pipeline(
@@ -47,7 +47,7 @@ def pipelined_matmul_kernel(
     *,
     block_k: int,
 ) -> None:
-    """Go over the blocks, with k innermost so that the accumulator stays."""
+    """Iterate over the blocks, with k innermost to keep the accumulator."""
     (m, k), n = x_ref.shape, y_ref.shape[1]
     block_m, block_n = acc_ref.shape
     pipeline = pltpu.emit_pipeline(
@@ -87,7 +87,7 @@ def add_term(
 
 @contextmanager
 def _traceable() -> Iterator[None]:
-    """emit_pipeline counts in Python's ints, and asks for the chip: any from v4 on will do."""
+    """Provide what emit_pipeline needs while tracing: 32-bit ints, and a chip (any from v4 on)."""
     with ExitStack() as stack:
         stack.enter_context(jax.enable_x64(False))
         if not pltpu.is_tpu_device():
@@ -97,7 +97,7 @@ def _traceable() -> Iterator[None]:
 
 @partial(jax.jit, static_argnames=("block_rows",))
 def launch_copy(x: jax.Array, *, block_rows: int) -> jax.Array:
-    """Run the kernel once: the grid is inside."""
+    """Run the kernel once: the grid is inside it."""
     copy = pl.pallas_call(
         partial(pipelined_copy_kernel, block_rows=block_rows),
         out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype),
@@ -112,7 +112,7 @@ def launch_copy(x: jax.Array, *, block_rows: int) -> jax.Array:
 
 @partial(jax.jit, static_argnames=("blocks",))
 def launch_matmul(x: jax.Array, y: jax.Array, *, blocks: tuple[int, int, int]) -> jax.Array:
-    """Run the kernel once: the grid (m, n, k) is inside."""
+    """Run the kernel once: the grid (m, n, k) is inside it."""
     (m, k), n = x.shape, y.shape[1]
     block_m, block_n, block_k = blocks
     matmul = pl.pallas_call(

@@ -1,4 +1,4 @@
-"""What both ways of moving the blocks have in common."""
+"""Code common to both ways of moving the blocks."""
 
 import jax
 import jax.numpy as jnp
@@ -6,9 +6,9 @@ from jax import lax
 
 
 def multiply(x: jax.Array, y: jax.Array) -> jax.Array:
-    """`x @ y` in float32.
+    """Compute `x @ y` in float32.
 
-    By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it.
+    By default the MXU rounds float32 to bfloat16; HIGHEST keeps full precision.
     """
     exact = x.dtype == jnp.float32
     product: jax.Array = jnp.dot(

@@ -1,4 +1,4 @@
-"""What a user calls to reduce a matrix over one axis."""
+"""Public API of the reduction of a matrix over one axis."""
 
 import jax
 
@@ -18,13 +18,13 @@ def reduction(
     block_rows: int = 256,
     block_cols: int = 1024,
 ) -> jax.Array:
-    """The sum or the maximum of `x` over one axis, accumulated in float32 (int32: in int32).
+    """Compute the sum or maximum of `x` over one axis, accumulated in float32 (int32: in int32).
 
-    Neither dimension need be a multiple of its block.
+    Dimensions need not be multiples of their blocks.
 
     Args:
       x: float32, bfloat16 or int32 `[rows, cols]`.
-      kind: "sum" or "max". A NaN makes either NaN.
+      kind: "sum" or "max". Both propagate NaN.
       axis: 0 to reduce over rows, 1 to reduce over columns.
       block_rows: rows per grid step: a multiple of 8 (bfloat16: 16), or at least `rows`.
       block_cols: columns per grid step: a multiple of 128, or at least `cols`.
@@ -33,7 +33,7 @@ def reduction(
       `[cols]` for axis 0, `[rows]` for axis 1, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype, kind, axis or block size other than these.
+      ValueError: for any other shape, dtype, kind, axis or block size.
     """
     check_ndim("reduction", "x", x, ("rows", "cols"))
     check_dtype("reduction", "x", x, DTYPES)

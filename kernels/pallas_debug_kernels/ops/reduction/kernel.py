@@ -1,4 +1,4 @@
-"""What runs on the core to reduce a matrix over one axis."""
+"""Kernel of the reduction of a matrix over one axis."""
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
 
@@ -20,7 +20,7 @@ def reduction_kernel(
     axis: int,
     size: int,
 ) -> None:
-    """Fold one block into the output block, which stays in VMEM while the grid runs along `axis`.
+    """Add one block to the output block, which stays in VMEM while the grid runs along `axis`.
 
     The reduced axis is the last of the grid, so that the visits of an output block are consecutive.
     """
@@ -34,7 +34,7 @@ def reduction_kernel(
     block_size = x_ref.shape[axis]
     x = x_ref[...].astype(out_ref.dtype)
     if size % block_size:
-        # Past the end of the axis a block holds anything.
+        # Past the end of the axis a block's content is undefined.
         index = lax.broadcasted_iota(jnp.int32, x.shape, axis)
         x = jnp.where(index < size - step * block_size, x, jnp.full_like(x, identity))
     if kind == "sum":
@@ -44,7 +44,7 @@ def reduction_kernel(
 
 
 def _identity(kind: str, dtype: DTypeLike) -> int | float:
-    """What changes no sum, or no maximum."""
+    """Return the identity element of the reduction."""
     if kind == "sum":
         return 0
     if jnp.issubdtype(dtype, jnp.integer):

@@ -12,9 +12,9 @@ def reduction_reference(
     block_rows: int = 0,
     block_cols: int = 0,
 ) -> jax.Array:
-    """`x.sum(axis)` or `x.max(axis)`, accumulated in float32 (int32: in int32).
+    """Compute `x.sum(axis)` or `x.max(axis)`, accumulated in float32 (int32: in int32).
 
-    The block sizes are taken, and ignored, so that one spec calls the kernel and this.
+    The block sizes are ignored; they are accepted so that one spec fits both kernel and reference.
     """
     del block_rows, block_cols
     wide = x.astype(jnp.int32 if x.dtype == jnp.int32 else jnp.float32)

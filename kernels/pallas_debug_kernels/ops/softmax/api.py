@@ -1,4 +1,4 @@
-"""What a user calls for the softmax of rows."""
+"""Public API of the softmax of rows."""
 
 from functools import partial
 
@@ -11,20 +11,20 @@ DTYPES = ("float32", "bfloat16")
 
 
 def softmax(x: jax.Array, *, block_rows: int = 128) -> jax.Array:
-    """The softmax of `x` over its last axis, computed in float32.
+    """Compute the softmax of `x` over its last axis in float32.
 
-    A whole row is in VMEM at once. A row of nothing but `-inf` gives NaN, as in jax.nn.softmax.
+    A whole row is in VMEM at once. A row of only `-inf` gives NaN, as in jax.nn.softmax.
 
     Args:
       x: float32 or bfloat16 `[..., features]`.
-      block_rows: rows of `features` per grid step: a multiple of 8 (bfloat16: 16), or at least
-        their number. That number need not be a multiple of it.
+      block_rows: rows of `features` per grid step: a multiple of 8 (bfloat16: 16), or at least the
+        number of rows, which need not be a multiple of it.
 
     Returns:
-      Of the shape and dtype of `x`.
+      An array with the shape and dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or block size other than these.
+      ValueError: for any other shape, dtype or block size.
     """
     check_not_empty("softmax", "x", x, ("...", "features"))
     check_dtype("softmax", "x", x, DTYPES)

@@ -1,6 +1,6 @@
-"""What runs on the core for the softmax of rows, and for its gradient.
+"""Kernels for the softmax of rows and its gradient.
 
-The rows past the last one of a ragged block hold anything; no row looks at another.
+The content of a ragged block past the last row is undefined; rows do not affect one another.
 """
 
 from collections.abc import Callable
@@ -13,14 +13,14 @@ from jax.experimental.pallas import tpu as pltpu
 
 
 def softmax_kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-    """The softmax of one block; both refs are `[block_rows, features]`."""
+    """Compute the softmax of one block; both refs are `[block_rows, features]`."""
     x = x_ref[...].astype(jnp.float32)
     exp = jnp.exp(x - jnp.max(x, axis=1, keepdims=True))  # at most 1
     out_ref[...] = (exp / jnp.sum(exp, axis=1, keepdims=True)).astype(out_ref.dtype)
 
 
 def softmax_backward_kernel(out_ref: jax.Ref, dout_ref: jax.Ref, dx_ref: jax.Ref) -> None:
-    """The gradient of one block, from its output; all refs are `[block_rows, features]`."""
+    """Compute the gradient of one block from its output; all refs are `[block_rows, features]`."""
     out, dout = out_ref[...].astype(jnp.float32), dout_ref[...].astype(jnp.float32)
     along_out = jnp.sum(out * dout, axis=1, keepdims=True)  # [block_rows, 1]
     dx_ref[...] = (out * (dout - along_out)).astype(dx_ref.dtype)
@@ -43,7 +43,7 @@ def launch_backward(out: jax.Array, dout: jax.Array, *, block_rows: int) -> jax.
 def _by_rows(
     kernel: Callable[..., None], name: str, block_rows: int, *arrays: jax.Array
 ) -> jax.Array:
-    """Run `kernel` over blocks of rows of `arrays`, which are like each other and its output."""
+    """Run `kernel` over blocks of rows of `arrays`, all with the shape and dtype of the output."""
     rows, features = arrays[0].shape
     block = pl.BlockSpec((block_rows, features), lambda i: (i, jnp.int32(0)))
     call = pl.pallas_call(

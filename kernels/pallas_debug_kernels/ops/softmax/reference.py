@@ -5,9 +5,9 @@ import jax.numpy as jnp
 
 
 def softmax_reference(x: jax.Array, *, block_rows: int = 0) -> jax.Array:
-    """`softmax(x)` over the last axis, computed in float32.
+    """Compute `softmax(x)` over the last axis in float32.
 
-    `block_rows` is taken, and ignored, so that one spec calls the kernel and this.
+    `block_rows` is ignored; it is accepted so that one spec fits both kernel and reference.
     """
     del block_rows
     out: jax.Array = jax.nn.softmax(x.astype(jnp.float32), axis=-1)

@@ -1,4 +1,4 @@
-"""What a user calls for block-sparse attention."""
+"""Public API of splash attention, which is block-sparse."""
 # mypy: disable-error-code="untyped-decorator"
 # custom_vmap is untyped.
 
@@ -24,7 +24,7 @@ from .tile import MASK_VALUE, Score
 DTYPES = ("float32", "bfloat16")
 
 AnyMask = Mask | MultiHeadMask | np.ndarray | jax.Array
-# The output, or with `save_residuals` a pair of it and the logsumexp.
+# The output, or with `save_residuals` a pair of the output and the logsumexp.
 Output = Any
 
 
@@ -40,14 +40,14 @@ def splash_attention(
     block_sizes: SplashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> Output:
-    """Attention that neither fetches nor computes the blocks which the mask leaves empty.
+    """Compute attention, without fetching or computing blocks that the mask leaves empty.
 
     For each head, `softmax(cap(sm_scale * q @ k.T)) @ v` over the keys that a query sees. The
-    softmax and all sums are float32; float32 inputs are multiplied at full float32 precision.
-    A query that sees no key gives zeros, and zero gradients. Batches go through `jax.vmap`.
+    softmax and all sums are float32; float32 inputs are multiplied at full float32 precision. For a
+    query that sees no key, output and gradients are zero. Use `jax.vmap` for batches.
 
-    Scores are not scaled by default, unlike those of `flash_attention`: scale q before the call, or
-    pass `sm_scale=1 / math.sqrt(head_dim)`.
+    Unlike in `flash_attention`, scores are not scaled by default: scale q before the call, or pass
+    `sm_scale=1 / math.sqrt(head_dim)`.
 
     Args:
       q: float32 or bfloat16 `[num_q_heads, q_seq, head_dim]`.
@@ -55,10 +55,10 @@ def splash_attention(
         `num_kv_heads`; consecutive query heads share a head of keys (GQA, and MQA for one head).
       v: `[num_kv_heads, kv_seq, head_dim]`, with the dtype of `q`.
       mask: a `Mask` for all heads, a `MultiHeadMask`, or a bool array `[q_seq, kv_seq]` or
-        `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed here and now; a `jax.Array` when
+        `[num_q_heads, q_seq, kv_seq]`. A numpy array is processed immediately; a `jax.Array` when
         the program runs, and it must not be batched by `jax.vmap`.
-      segment_ids: a query sees only the keys with its own id. Blocks that segments alone leave
-        empty are not skipped.
+      segment_ids: a query sees only the keys with its own id. Blocks that are empty only because of
+        segments are not skipped.
       sm_scale: factor of the scores.
       attn_logits_soft_cap: scores become `cap * tanh(scores / cap)`; None is no cap.
       block_sizes: None is `SplashBlockSizes.default(q_seq, kv_seq)`.
@@ -70,7 +70,7 @@ def splash_attention(
       and the float32 logsumexp `[num_q_heads, q_seq]`.
 
     Raises:
-      ValueError: for a shape, dtype, mask, scale or block size other than these.
+      ValueError: for any other shape, dtype, mask, scale or block size.
     """
     _check_arrays(q, k, v)
     mask = _checked_mask(mask)
@@ -86,7 +86,7 @@ def splash_attention(
 
 
 class SplashAttention:
-    """Splash attention with a processed mask; made by `make_splash_attention`."""
+    """Splash attention with a processed mask; created by `make_splash_attention`."""
 
     def __init__(self, mask: AnyMask, infos: "_Infos", static: "_Static") -> None:
         self._mask = mask
@@ -95,28 +95,28 @@ class SplashAttention:
 
     @property
     def block_sizes(self) -> SplashBlockSizes:
-        """The blocks that the mask was cut into."""
+        """Block sizes for which the mask was processed."""
         return self._static.block_sizes
 
     @property
     def forward_info(self) -> MaskInfo:
-        """The processed mask of the forward kernel."""
+        """Processed mask of the forward kernel."""
         return self._infos.forward
 
     @property
     def dkv_info(self) -> MaskInfo:
-        """The processed mask of the dK and dV kernel, whose rows are blocks of keys."""
+        """Processed mask of the dK and dV kernel, whose rows are blocks of keys."""
         return self._infos.dkv
 
     @property
     def dq_info(self) -> MaskInfo:
-        """The processed mask of the dQ kernel."""
+        """Processed mask of the dQ kernel."""
         return self._infos.dq
 
     def __call__(
         self, q: jax.Array, k: jax.Array, v: jax.Array, segment_ids: SegmentIds | None = None
     ) -> Output:
-        """As `splash_attention`."""
+        """Same as `splash_attention`."""
         _check_arrays(q, k, v)
         _check_mask_fits(self._mask, q, k)
         if segment_ids is not None:
@@ -135,10 +135,10 @@ def make_splash_attention(
 ) -> SplashAttention:
     """Process a mask once, for many calls: `attend = make_splash_attention(mask)`.
 
-    `attend(q, k, v, segment_ids)` is then `splash_attention`, whose arguments these are.
+    `attend(q, k, v, segment_ids)` then equals `splash_attention` with these arguments.
 
     Raises:
-      ValueError: for a mask, scale, cap or block size other than `splash_attention` takes.
+      ValueError: for a mask, scale, cap or block size that `splash_attention` does not accept.
     """
     mask = _checked_mask(mask)
     q_seq, kv_seq = mask.shape[-2:]
@@ -171,7 +171,7 @@ def make_splash_attention(
 
 
 class _Infos(NamedTuple):
-    """The mask as each kernel takes it."""
+    """Processed mask for each kernel."""
 
     forward: MaskInfo
     dkv: MaskInfo
@@ -179,7 +179,7 @@ class _Infos(NamedTuple):
 
 
 class _Static(NamedTuple):
-    """What is known before the run."""
+    """Parameters that are static under tracing."""
 
     scores: tuple[Score, ...]  # of each kernel
     block_sizes: SplashBlockSizes
@@ -189,7 +189,7 @@ class _Static(NamedTuple):
 def _processed(
     mask: Mask | MultiHeadMask | jax.Array, blocks: SplashBlockSizes
 ) -> tuple[_Infos, tuple[IntervalMask | None, ...]]:
-    """The mask for each kernel, and what each computes of it."""
+    """Return the mask for each kernel, and the part that each kernel computes."""
     forward = (blocks.block_q, blocks.block_kv)
     dkv = (blocks.block_q_dkv, blocks.block_kv_dkv)
     dq = (blocks.block_q_dq, blocks.block_kv_dq)
@@ -217,7 +217,7 @@ def _processed(
 
 @custom_vmap
 def _unbatched(mask: jax.Array) -> jax.Array:
-    """The mask as it is, but refused under `jax.vmap`: each example would need its own table."""
+    """Return the mask unchanged, but reject `jax.vmap`: each example would need its own table."""
     return mask
 
 
@@ -288,7 +288,7 @@ def _attention_bwd(
     di = jnp.sum(out.astype(jnp.float32) * do.astype(jnp.float32), axis=-1)  # [num_q_heads, q_seq]
     if dlogsumexp is not None:
         di = di - dlogsumexp
-    # Where a query sees no key, exp(MASK_VALUE - 0) gives the weights 0.
+    # If a query sees no key, exp(MASK_VALUE - 0) makes its weights 0.
     logsumexp = jnp.where(logsumexp <= 0.5 * MASK_VALUE, 0.0, logsumexp)
     arrays = (q, k, v, do, logsumexp, di, segment_ids)
     _, dkv_score, dq_score = static.scores
@@ -324,7 +324,7 @@ def _check_arrays(q: jax.Array, k: jax.Array, v: jax.Array) -> None:
 
 
 def _checked_mask(mask: AnyMask) -> Mask | MultiHeadMask | jax.Array:
-    """The mask; numpy arrays become mask objects."""
+    """Validate the mask, converting numpy arrays to mask objects."""
     if isinstance(mask, Mask | MultiHeadMask):
         return mask
     if not isinstance(mask, np.ndarray | jax.Array):
@@ -356,7 +356,7 @@ def _check_mask_fits(mask: AnyMask, q: jax.Array, k: jax.Array) -> None:
 
 
 def _checked_segment_ids(segment_ids: SegmentIds, q_seq: int, kv_seq: int) -> SegmentIds:
-    """The ids as int32 arrays."""
+    """Validate the ids, converting them to int32 arrays."""
     if not isinstance(segment_ids, tuple) or len(segment_ids) != 2:
         raise ValueError(
             f"splash_attention: segment_ids is a {type(segment_ids).__name__}. "

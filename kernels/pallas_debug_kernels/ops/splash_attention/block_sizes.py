@@ -1,4 +1,4 @@
-"""How the three kernels cut the sequences."""
+"""Block sizes of the three kernels."""
 
 from dataclasses import dataclass, fields
 
@@ -9,10 +9,10 @@ LARGEST_DEFAULT = 512
 
 @dataclass(frozen=True, kw_only=True)
 class SplashBlockSizes:
-    """Queries (`block_q*`) and keys (`block_kv*`) of a block, for each kernel.
+    """Queries (`block_q*`) and keys (`block_kv*`) per block, for each kernel.
 
     Every size is a multiple of 128 and divides its sequence. Of a block of keys in VMEM, the
-    kernels compute with `block_kv*_compute` at a time, which must divide the block.
+    kernels process `block_kv*_compute` at a time, which must divide the block.
 
     block_q, block_kv, block_kv_compute: forward.
     block_q_dkv, block_kv_dkv, block_kv_dkv_compute: dK and dV.
@@ -46,7 +46,7 @@ class SplashBlockSizes:
 
     @classmethod
     def same(cls, block_q: int, block_kv: int) -> "SplashBlockSizes":
-        """The same blocks in all three kernels."""
+        """Return the same blocks for all three kernels."""
         return cls(
             block_q=block_q,
             block_kv=block_kv,
@@ -60,11 +60,11 @@ class SplashBlockSizes:
 
     @classmethod
     def default(cls, q_seq: int, kv_seq: int) -> "SplashBlockSizes":
-        """The largest blocks, up to 512, that divide the sequences."""
+        """Return the largest blocks, up to 512, that divide the sequences."""
         return cls.same(_largest_block("q_seq", q_seq), _largest_block("kv_seq", kv_seq))
 
     def check(self, q_seq: int, kv_seq: int) -> None:
-        """A ValueError where a block does not divide its sequence."""
+        """Raise a ValueError if a block does not divide its sequence."""
         for field in fields(self):
             dim, size = ("q_seq", q_seq) if field.name.startswith("block_q") else ("kv_seq", kv_seq)
             block = getattr(self, field.name)

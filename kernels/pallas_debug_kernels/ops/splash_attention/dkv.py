@@ -1,8 +1,8 @@
 """The dK and dV kernel of splash attention.
 
-It walks, for each block of keys, the blocks of queries that see it, of every query head that shares
-the keys. Tiles are transposed, [block_kv_compute, block_q]: what is known per query lies along the
-lanes, and no product needs a transpose. With p = exp(score - logsumexp), recomputed,
+For each block of keys, it iterates over the blocks of queries that see it, for every query head
+that shares the keys. Tiles are transposed, [block_kv_compute, block_q]: per-query values lie along
+the lanes, and no product needs a transpose. With p = exp(score - logsumexp), recomputed,
 
     dV = p^T dO,    dS = p * (dO V^T - di),    dK = dS^T Q,    di = sum(dO * O).
 """
@@ -54,8 +54,8 @@ def splash_attention_dkv_kernel(
     group: int,
     block_kv_compute: int,
 ) -> None:
-    """Take in one block of queries, unless the mask hides it; the last step writes dK and dV."""
-    del data_next_ref, mask_next_ref  # for the index maps
+    """Process one block of queries, unless the mask hides it; the last step writes dK and dV."""
+    del data_next_ref, mask_next_ref  # used by the index maps
     row, member, column = pl.program_id(1), pl.program_id(2), pl.program_id(3)
     head = pl.program_id(0) * group + member
     kind = block_mask_ref[step_of(table_shape, head, row, column)]
@@ -112,7 +112,7 @@ def launch_dkv(
     score: Score,
     block_sizes: SplashBlockSizes,
 ) -> tuple[jax.Array, jax.Array]:
-    """Run the kernel over the grid (kv heads, kv blocks, q heads of each, blocks shown)."""
+    """Run the kernel over the grid (kv heads, kv blocks, q heads per kv head, visible blocks)."""
     kv_heads, kv_seq, head_dim = k.shape
     group = q.shape[0] // kv_heads
     block_q, block_kv = block_sizes.block_q_dkv, block_sizes.block_kv_dkv

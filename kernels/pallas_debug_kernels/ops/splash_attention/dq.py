@@ -1,7 +1,7 @@
 """The dQ kernel of splash attention.
 
-It walks, for each block of queries, the blocks of keys that these see, as the forward kernel does.
-With p = exp(score - logsumexp), recomputed,
+For each block of queries, it iterates over the blocks of keys that they see, like the forward
+kernel. With p = exp(score - logsumexp), recomputed,
 
     dS = p * (dO V^T - di),    dQ = dS K,    di = sum(dO * O).
 """
@@ -49,8 +49,8 @@ def splash_attention_dq_kernel(
     score: Score,
     table_shape: tuple[int, ...],
 ) -> None:
-    """Take in one block of keys, unless the mask hides it; the last step writes dQ."""
-    del mask_next_ref  # for the index maps
+    """Process one block of keys, unless the mask hides it; the last step writes dQ."""
+    del mask_next_ref  # used by the index maps
     column = pl.program_id(2)
     step = step_of(table_shape, pl.program_id(0), pl.program_id(1), column)
     kind, kv_block = block_mask_ref[step], data_next_ref[step]
@@ -73,7 +73,7 @@ def splash_attention_dq_kernel(
             kv_start=0,
             kv_axis=1,
         )
-        # What is known per query turns from lanes to sublanes.
+        # Per-query values move from lanes to sublanes.
         p = jnp.exp(scores - logsumexp_ref[0, :][:, None])
         dp = dot(do_ref[...], v_ref[...], contract=(1, 1))
         ds = (dp - di_ref[0, :][:, None]) * p
@@ -102,7 +102,7 @@ def launch_dq(
     score: Score,
     block_sizes: SplashBlockSizes,
 ) -> jax.Array:
-    """Run the kernel over the grid (heads, q blocks, blocks that the mask shows)."""
+    """Run the kernel over the grid (heads, q blocks, visible blocks)."""
     heads, q_seq, head_dim = q.shape
     group = heads // k.shape[0]
     block_q, block_kv = block_sizes.block_q_dq, block_sizes.block_kv_dq

@@ -1,7 +1,7 @@
 """The forward kernel of splash attention: an online softmax over the blocks that the mask shows.
 
 For each query, scratch holds the largest score so far (m), the sum of exp(score - m) so far (l) and
-the same sum weighted by the values (acc). m and l are kept in all 128 lanes of a row.
+the same sum weighted by the values (acc). m and l are replicated in all 128 lanes of a row.
 """
 # mypy: disable-error-code="untyped-decorator"
 # pl.when runs the function that it decorates and returns nothing.
@@ -50,8 +50,8 @@ def splash_attention_kernel(
     table_shape: tuple[int, ...],
     block_kv_compute: int,
 ) -> None:
-    """Take in one block of keys, unless the mask hides it; the last step writes the output."""
-    del mask_next_ref  # for the index maps
+    """Process one block of keys, unless the mask hides it; the last step writes the output."""
+    del mask_next_ref  # used by the index maps
     column = pl.program_id(2)
     step = step_of(table_shape, pl.program_id(0), pl.program_id(1), column)
     kind, kv_block = block_mask_ref[step], data_next_ref[step]
@@ -83,7 +83,7 @@ def splash_attention_kernel(
     @pl.when(column == table_shape[2] - 1)
     def _finish() -> None:
         m, l = m_ref[...], l_ref[...]  # noqa: E741
-        # A query that sees no key still has m = MASK_VALUE, and sums over masked scores.
+        # A query that sees no key still has m = MASK_VALUE, and a sum over masked scores.
         sees_none = m <= 0.5 * MASK_VALUE
         divisor = jnp.where(sees_none, jnp.ones_like(l), l)
         factor = jnp.where(sees_none, jnp.zeros_like(l), 1.0 / divisor)
@@ -101,9 +101,9 @@ def _accumulate(
     l_ref: jax.Ref,
     acc_ref: jax.Ref,
 ) -> None:
-    """One step of the online softmax.
+    """Perform one step of the online softmax.
 
-    While a row has seen nothing, masked scores count as 1; alpha is 0 once it sees a key.
+    Until a row sees a key, masked scores count as 1; the first key it sees makes alpha 0.
     """
     m_prev = m_ref[...]
     m_next = jnp.maximum(m_prev, jnp.max(scores, axis=1, keepdims=True))  # [block_q, 128]
@@ -127,9 +127,9 @@ def launch_forward(
     block_sizes: SplashBlockSizes,
     save_logsumexp: bool,
 ) -> tuple[jax.Array, jax.Array | None]:
-    """Run the kernel over the grid (heads, q blocks, blocks that the mask shows).
+    """Run the kernel over the grid (heads, q blocks, visible blocks).
 
-    The output, and the logsumexp of each query `[num_q_heads, q_seq]` if it is asked for.
+    Returns the output, and the logsumexp of each query `[num_q_heads, q_seq]` if requested.
     """
     heads, q_seq, head_dim = q.shape
     group = heads // k.shape[0]
@@ -190,7 +190,7 @@ def launch_forward(
 
 
 def flat_tables(info: MaskInfo) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The tables for scalar memory, flat: there, a row of an array is padded."""
+    """Flatten the tables for scalar memory, which would pad the rows of an array."""
     data_next, block_mask, mask_next = map(
         jnp.asarray, (info.data_next, info.block_mask, info.mask_next)
     )
@@ -198,5 +198,5 @@ def flat_tables(info: MaskInfo) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def kv_head(head: jax.Array, group: int) -> jax.Array:
-    """The head of keys for a head of queries; `group` of these share one."""
+    """Return the head of keys for a head of queries; `group` query heads share one."""
     return head if group == 1 else lax.div(head, jnp.int32(group))

@@ -1,7 +1,7 @@
-"""Masks as the kernels take them: which blocks to visit, and which of these to mask.
+"""Processed masks: which blocks the kernels visit, and which of these they mask.
 
 The kernels walk a table with a row for each block of queries (dkv: of keys). A row lists the blocks
-to visit, the non-empty ones first; the table is as wide as its longest row.
+to visit, non-empty ones first; the table is as wide as its longest row.
 """
 
 from types import ModuleType
@@ -19,15 +19,15 @@ EMPTY, FULL, PARTIAL = 0, 1, 2
 
 
 class MaskInfo(NamedTuple):
-    """A processed mask. `heads` is 1 where all heads have the same mask.
+    """A processed mask. `heads` is 1 if all heads have the same mask.
 
-    data_next: `[heads, rows, width]`, the block to have in VMEM at each step. A step with nothing
-      to do names the block of the next step that has, which is so fetched ahead, once.
+    data_next: `[heads, rows, width]`, the block to have in VMEM at each step. An empty step names
+      the block of the next non-empty one, which is thereby prefetched, once.
     block_mask: `[heads, rows, width]`, 0 to skip the step, 1 for a full block, 2 for a partial one.
     mask_next: like `data_next`, for the blocks of `partial_mask_blocks`.
     partial_mask_blocks: int8 `[blocks, block_q, block_kv]` (dkv: transposed), the distinct partial
-      blocks; None where the kernel computes the mask, or no block is partial.
-    q_sequence: `[q_seq]`, the positions of the queries where the kernel computes the mask.
+      blocks; None if the kernel computes the mask, or no block is partial.
+    q_sequence: `[q_seq]`, the positions of the queries if the kernel computes the mask.
     """
 
     data_next: Array
@@ -40,10 +40,10 @@ class MaskInfo(NamedTuple):
 def process_mask(
     mask: Mask | MultiHeadMask, block_shape: tuple[int, int], *, kv_major: bool = False
 ) -> tuple[MaskInfo, IntervalMask | None]:
-    """The mask cut into blocks `(block_q, block_kv)`, and the mask for the kernel to compute.
+    """Return the mask cut into blocks `(block_q, block_kv)`, and the mask to compute in the kernel.
 
-    `kv_major` makes the rows blocks of keys, as the dkv kernel walks them. Equal heads are
-    processed once, equal blocks are stored once.
+    With `kv_major` the rows are blocks of keys, as the dkv kernel walks them. Equal heads are
+    processed once, and equal blocks are stored once.
     """
     masks = mask.masks if isinstance(mask, MultiHeadMask) else (mask,)
     distinct = list(dict.fromkeys(masks))
@@ -76,9 +76,9 @@ def process_dynamic_mask(
     *,
     kv_major: bool = False,
 ) -> MaskInfo:
-    """The same for a mask that is only known when the program runs.
+    """Process a mask that is only known when the program runs.
 
-    The table is as wide as it can be, and every block is stored.
+    The table has its maximum width, and every block is stored.
     """
     heads, q_seq, kv_seq = mask.shape
     block_q, block_kv = block_shape
@@ -98,7 +98,7 @@ def process_dynamic_mask(
 def _table(
     mask: Mask, block_shape: tuple[int, int], stored: dict[bytes, tuple[int, np.ndarray]]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The kind of each block, and for partial ones their place in `stored`, which grows."""
+    """Return the kind of each block, and the place of partial ones in `stored`, which grows."""
     block_q, block_kv = block_shape
     q_seq, kv_seq = mask.shape
     kinds = np.zeros((q_seq // block_q, kv_seq // block_kv), np.int32)
@@ -118,7 +118,7 @@ def _table(
 def _interval_table(
     mask: IntervalMask, block_shape: tuple[int, int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The same from the bounds of each query, without evaluating any block."""
+    """Return the same from the bounds of each query, without evaluating any block."""
     block_q, block_kv = block_shape
     q_seq, kv_seq = mask.shape
     lower, upper = mask.bounds(np.arange(q_seq))
@@ -136,7 +136,7 @@ def _interval_table(
 
 
 def _schedule(kinds: Array, ids: Array, width: int, xp: ModuleType) -> MaskInfo:
-    """The table of steps for blocks of `kinds` `[heads, rows, columns]`, by numpy or jax.numpy."""
+    """Return the table of steps for `kinds` `[heads, rows, columns]`, using numpy or jax.numpy."""
     columns = xp.argsort(kinds == EMPTY, axis=-1, stable=True)[..., :width]
     block_mask = xp.take_along_axis(kinds, columns, axis=-1)
     mask_next = xp.take_along_axis(ids, columns, axis=-1)
@@ -150,7 +150,7 @@ def _schedule(kinds: Array, ids: Array, width: int, xp: ModuleType) -> MaskInfo:
 
 
 def _look_ahead(values: Array, needed: Array, xp: ModuleType) -> Array:
-    """Where a value is not needed, the next one that is, in the order of the steps; cyclic."""
+    """Replace values that are not needed by the next needed one in step order, cyclically."""
     flat, flat_needed = values.ravel(), needed.ravel()
     needed_places = xp.argsort(~flat_needed, stable=True)
     before = xp.cumsum(flat_needed) - flat_needed  # needed values before each step

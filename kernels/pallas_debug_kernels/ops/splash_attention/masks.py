@@ -1,10 +1,10 @@
-"""Which query sees which key, evaluated one slice at a time.
+"""Attention masks, evaluated lazily, one slice at a time.
 
-`mask[q_slice, kv_slice]` is a bool numpy array. A mask of 100,000 by 100,000 costs nothing until a
-slice of it is asked for. Masks are immutable, hashable, and combine by `&`, `|` and `~`.
+`mask[q_slice, kv_slice]` is a bool numpy array. A mask of 100,000 by 100,000 costs nothing until it
+is sliced. Masks are immutable, hashable, and combine with `&`, `|` and `~`.
 
-Most masks show each query one interval of keys. These are an `IntervalMask`: kernels compute them
-from the position of the query, so that nothing is loaded.
+In most masks each query sees one interval of keys. For these, subclasses of `IntervalMask`,
+kernels compute the mask from the position of the query instead of loading it.
 """
 
 from abc import ABC, abstractmethod
@@ -30,7 +30,7 @@ class Mask(ABC):
 
     @abstractmethod
     def __getitem__(self, index: Index) -> np.ndarray:
-        """The entries of a slice of queries and a slice of keys."""
+        """Return the entries of a slice of queries and a slice of keys."""
 
     def __and__(self, other: "Mask") -> "Mask":
         if isinstance(self, IntervalMask) and isinstance(other, IntervalMask):
@@ -46,7 +46,7 @@ class Mask(ABC):
 
 @dataclass(frozen=True)
 class _Pair(Mask):
-    """Two masks of one shape."""
+    """Two masks of the same shape."""
 
     left: Mask
     right: Mask
@@ -92,11 +92,11 @@ class _Not(Mask):
 
 
 class IntervalMask(Mask):
-    """A mask that shows each query one interval of keys."""
+    """Mask in which each query sees one interval of keys."""
 
     @abstractmethod
     def bounds(self, q: Positions) -> Bounds:
-        """The first and the last key that each of the queries `q` sees; None is no bound."""
+        """Return the first and the last key that each of the queries `q` sees; None is no bound."""
 
     def __getitem__(self, index: Index) -> np.ndarray:
         q, k = (
@@ -113,7 +113,7 @@ class IntervalMask(Mask):
 
 @dataclass(frozen=True)
 class _IntervalAnd(_Pair, IntervalMask):
-    """The intersection of two intervals is an interval."""
+    """Intersection of two interval masks, which is an interval mask."""
 
     left: IntervalMask
     right: IntervalMask
@@ -158,7 +158,7 @@ class _Sized(IntervalMask):
 
 @dataclass(frozen=True)
 class FullMask(_Sized):
-    """Every query sees every key."""
+    """Mask in which every query sees every key."""
 
     def bounds(self, q: Positions) -> Bounds:
         del q
@@ -167,7 +167,7 @@ class FullMask(_Sized):
 
 @dataclass(frozen=True)
 class CausalMask(_Sized):
-    """Query i sees the keys up to i + `offset`."""
+    """Mask in which query i sees the keys up to i + `offset`."""
 
     offset: int = 0
 
@@ -181,7 +181,7 @@ class CausalMask(_Sized):
 
 @dataclass(frozen=True)
 class LocalMask(_Sized):
-    """Query i sees the keys from i + `offset` - left to i + `offset` + right.
+    """Mask in which query i sees the keys from i + `offset` - left to i + `offset` + right.
 
     `window_size` is (left, right); None is no bound on that side.
     """
@@ -209,7 +209,7 @@ class LocalMask(_Sized):
 
 @dataclass(frozen=True)
 class ChunkedCausalMask(_Sized):
-    """Query i sees the keys up to i that lie in its own chunk of `chunk_size` positions."""
+    """Mask in which query i sees the keys up to i in its own chunk of `chunk_size` positions."""
 
     chunk_size: int
 
@@ -228,7 +228,7 @@ class ChunkedCausalMask(_Sized):
 
 @dataclass(frozen=True, eq=False)
 class NumpyMask(Mask):
-    """A mask that is held as a bool array `[q_seq, kv_seq]`; it must not be changed later."""
+    """Mask stored as a bool array `[q_seq, kv_seq]`, which must not be modified later."""
 
     array: np.ndarray
     shape: tuple[int, int] = field(init=False, repr=False)
@@ -257,7 +257,7 @@ class NumpyMask(Mask):
 
 @dataclass(frozen=True)
 class MultiHeadMask:
-    """One mask for each query head, all of one shape."""
+    """One mask for each query head, all of the same shape."""
 
     masks: tuple[Mask, ...]
 

@@ -24,9 +24,9 @@ def splash_attention_reference(
     block_sizes: SplashBlockSizes | None = None,
     save_residuals: bool = False,
 ) -> Output:
-    """Attention for `[heads, seq, head_dim]`, computed in float32.
+    """Compute attention for `[heads, seq, head_dim]` in float32.
 
-    The block sizes are taken, and ignored, so that one spec calls the kernel and this.
+    The block sizes are ignored; they are accepted so that one spec fits both kernel and reference.
     """
     del block_sizes
     group = q.shape[0] // k.shape[0]
@@ -41,7 +41,7 @@ def splash_attention_reference(
     if segment_ids is not None:
         q_ids, kv_ids = (jnp.asarray(ids) for ids in segment_ids)
         visible = visible & (q_ids[:, None] == kv_ids[None, :])
-    # A row with nothing visible is all zeros; its softmax would be NaN.
+    # A fully masked row is zero; its softmax would be NaN.
     sees_some = jnp.any(visible, axis=-1)
     scores = jnp.where(visible, scores, MASK_VALUE)
     logsumexp = jnp.where(sees_some, jax.nn.logsumexp(scores, axis=-1), MASK_VALUE)
@@ -52,7 +52,7 @@ def splash_attention_reference(
 
 
 def _dense(mask: AnyMask) -> np.ndarray | jax.Array:
-    """The mask as one array."""
+    """Return the mask as one array."""
     everything = (slice(None), slice(None))
     if isinstance(mask, MultiHeadMask):
         return np.stack([m[everything] for m in mask.masks])

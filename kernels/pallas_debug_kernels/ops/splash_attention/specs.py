@@ -23,7 +23,7 @@ def _spec(name: str, tag: str, shape: Shape, dtype: DTypeLike, **kwargs: object)
 
 
 def _segments(q_lengths: tuple[int, ...], kv_lengths: tuple[int, ...]) -> SegmentIds:
-    """Ids 0, 1, ... for segments of these lengths."""
+    """Return ids 0, 1, ... for segments of these lengths."""
     q_ids, kv_ids = (
         np.repeat(np.arange(len(lengths), dtype=np.int32), lengths)
         for lengths in (q_lengths, kv_lengths)
@@ -32,7 +32,7 @@ def _segments(q_lengths: tuple[int, ...], kv_lengths: tuple[int, ...]) -> Segmen
 
 
 def _random_mask(*shape: int) -> np.ndarray:
-    """Sparse enough that rows and blocks are empty, others full."""
+    """Return a sparse mask with some empty rows and blocks, and some full blocks."""
     rng = np.random.default_rng(0)
     mask = rng.random(shape) < 0.1
     mask[..., :128, :128] = False

@@ -1,4 +1,4 @@
-"""What the three kernels have in common: the scores of one tile, their mask, and how it is fed.
+"""Code common to the three kernels: scores of one tile, their mask, and its operands.
 
 The forward and dQ kernels hold a tile of scores as `[block_q, block_kv]`, keys along the lanes:
 `kv_axis` is 1. The dkv kernel holds it transposed, so that its products need no transposes.
@@ -28,9 +28,9 @@ Index = Callable[..., jax.Array]
 
 @dataclass(frozen=True, kw_only=True)
 class Score:
-    """What becomes of a product of query and key, as far as it is known before the run.
+    """Processing of the products of queries and keys, as far as static under tracing.
 
-    computed: the mask that the kernel computes; None where it loads blocks, or masks nothing.
+    computed: the mask that the kernel computes; None if it loads mask blocks, or masks nothing.
     """
 
     sm_scale: float
@@ -39,7 +39,7 @@ class Score:
 
 
 class Masking(NamedTuple):
-    """The operands that say what is masked: as arrays, as block specs, and in a kernel as refs.
+    """Mask operands: as arrays, as block specs, and in a kernel as refs.
 
     blocks: int8, a partial block, `[block_q, block_kv]`.
     q_sequence, q_ids: int32, one for each query, `[block_q, 128]`.
@@ -55,7 +55,7 @@ class Masking(NamedTuple):
 
 
 def masking_arrays(info: MaskInfo, segment_ids: SegmentIds | None, *, kv_axis: int) -> Masking:
-    """The operands as arrays."""
+    """Return the operands as arrays."""
     q_side, kv_side = (
         (_along_sublanes, _along_lanes) if kv_axis == 1 else (_along_lanes, _along_sublanes)
     )
@@ -77,7 +77,7 @@ def masking_specs(
     block: Index,
     kv_axis: int,
 ) -> Masking:
-    """The block specs; `q`, `kv` and `block` give the number of the block at a grid point."""
+    """Return the block specs; `q`, `kv` and `block` map a grid point to a block number."""
     tile = (block_q, block_kv) if kv_axis == 1 else (block_kv, block_q)
     q_spec, kv_spec = (
         (_sublane_spec(block_q, q), _lane_spec(block_kv, kv))
@@ -95,13 +95,13 @@ def masking_specs(
 
 
 def _along_sublanes(x: jax.Array | np.ndarray) -> jax.Array:
-    """[n] to [n, 128]: the same value in all lanes of a row."""
+    """Broadcast [n] to [n, 128]: the same value in all lanes of a row."""
     rows: jax.Array = jnp.broadcast_to(x[:, None], (*x.shape, LANES))
     return rows
 
 
 def _along_lanes(x: jax.Array | np.ndarray) -> jax.Array:
-    """[n] to [1, n]."""
+    """Reshape [n] to [1, n]."""
     row: jax.Array = jnp.asarray(x)[None, :]
     return row
 
@@ -117,7 +117,7 @@ def _lane_spec(size: int, index: Index) -> pl.BlockSpec:
 def step_of(
     table_shape: Sequence[int], head: jax.Array, row: jax.Array, column: jax.Array
 ) -> jax.Array:
-    """The place of a step in a flat table `[heads, rows, width]`; one head if all share it."""
+    """Return the place of a step in a flat `[heads, rows, width]` table; one head if shared."""
     heads, rows, width = table_shape
     row = row if heads == 1 else head * rows + row
     return row * width + column
@@ -130,13 +130,13 @@ def entry(
     row: jax.Array,
     column: jax.Array,
 ) -> jax.Array:
-    """What a flat table says of a step."""
+    """Return the entry of a flat table for a step."""
     value: jax.Array = table[step_of(table_shape, head, row, column)]
     return value
 
 
 def scaled(products: jax.Array, score: Score) -> tuple[jax.Array, jax.Array | None]:
-    """The scores, and their slope against `sm_scale * products` where that is not 1."""
+    """Return the scores, and their slope against `sm_scale * products` if it is not 1."""
     scores = products if score.sm_scale == 1.0 else products * score.sm_scale
     if score.soft_cap is None:
         return scores, None
@@ -155,7 +155,7 @@ def masked(
     kv_start: int,
     kv_axis: int,
 ) -> jax.Array:
-    """The scores with MASK_VALUE where the query does not see the key.
+    """Return the scores with MASK_VALUE where the query does not see the key.
 
     The tile starts at key `kv_start` of block `kv_block`, which is of `kind` (0, 1 or 2).
     """
@@ -163,7 +163,7 @@ def masked(
     visible = []
     if masking.blocks is not None:
         block = masking.blocks[:, keys] if kv_axis == 1 else masking.blocks[keys, :]
-        # In a full block everything is above -1, whatever was loaded.
+        # In a full block every entry exceeds -1, whatever was loaded.
         threshold = jnp.where(kind == FULL, -1, 0).astype(jnp.int32)
         visible.append(block.astype(jnp.int32) > threshold)
     if score.computed is not None:
@@ -186,20 +186,20 @@ def masked(
 
 
 def _spread(x: jax.Array, shape: tuple[int, ...]) -> jax.Array:
-    """`[rows, 128]`, the same in all lanes, or `[1, columns]`, to the shape of the tile."""
+    """Broadcast `[rows, 128]`, equal in all lanes, or `[1, columns]`, to the shape of the tile."""
     wide: jax.Array = jnp.broadcast_to(x, shape) if x.shape[0] == 1 else spread_lanes(x, shape[1])
     return wide
 
 
 def spread_lanes(x: jax.Array, columns: int) -> jax.Array:
-    """`[rows, 128]`, the same in all lanes, to `[rows, columns]`."""
+    """Broadcast `[rows, 128]`, equal in all lanes, to `[rows, columns]`."""
     repeats = pl.cdiv(columns, LANES)
     wide: jax.Array = x if repeats == 1 else jnp.tile(x, (1, repeats))
     return wide[:, :columns]
 
 
 def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
-    """A float32 product that sums over the dimensions `contract` of `x` and `y`."""
+    """Return the float32 product, summed over the dimensions `contract` of `x` and `y`."""
     x_dim, y_dim = contract
     product: jax.Array = lax.dot_general(
         x,
@@ -212,5 +212,5 @@ def dot(x: jax.Array, y: jax.Array, *, contract: tuple[int, int]) -> jax.Array:
 
 
 def _precision(dtype: DTypeLike) -> lax.Precision:
-    """By default the MXU rounds float32 to bfloat16; HIGHEST keeps all of it."""
+    """Return HIGHEST for float32, which the MXU otherwise rounds to bfloat16."""
     return lax.Precision.HIGHEST if dtype == jnp.float32 else lax.Precision.DEFAULT

@@ -1,4 +1,4 @@
-"""What a user calls to add two vectors."""
+"""Public API of the vector sum."""
 
 import jax
 
@@ -9,20 +9,19 @@ DTYPES = ("float32", "bfloat16", "int32")
 
 
 def vector_add(x: jax.Array, y: jax.Array, *, block_size: int = 64 * 1024) -> jax.Array:
-    """The sum `x + y` of two vectors.
+    """Compute the sum `x + y` of two vectors.
 
     Args:
       x: float32, bfloat16 or int32 `[n]`.
       y: `[n]`, with the dtype of `x`.
-      block_size: elements per grid step: a multiple of 1024 (bfloat16: 2048), or at least `n`.
-        `n` need not be a multiple of it. An `n` that is no multiple of 128 costs a copy of `x` and
-        `y`.
+      block_size: elements per grid step: a multiple of 1024 (bfloat16: 2048), or at least `n`. `n`
+        need not be a multiple of it. If `n` is not a multiple of 128, `x` and `y` are copied.
 
     Returns:
       `[n]`, with the dtype of `x`.
 
     Raises:
-      ValueError: for a shape, dtype or block size other than these.
+      ValueError: for any other shape, dtype or block size.
     """
     check_ndim("vector_add", "x", x, ("n",))
     check_ndim("vector_add", "y", y, ("n",))

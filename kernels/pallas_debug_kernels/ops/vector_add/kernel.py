@@ -1,7 +1,7 @@
-"""What runs on the core to add two vectors.
+"""Kernel of the vector sum.
 
-The core sees a vector as rows of 128 lanes: to lower a one-dimensional block, jax asks for the
-chip, and fails where there is none.
+The kernel treats a vector as rows of 128 lanes: to lower a one-dimensional block, jax queries the
+chip, and fails if there is none.
 """
 
 from functools import partial
@@ -21,7 +21,7 @@ def vector_add_kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
 
 @partial(jax.jit, static_argnames=("block_size",))
 def launch(x: jax.Array, y: jax.Array, *, block_size: int) -> jax.Array:
-    """Run the kernel over `[n]` in blocks; the last block may reach past the end."""
+    """Run the kernel over `[n]` in blocks; the last block may extend past the end."""
     (n,) = x.shape
     rows, block_rows = pl.cdiv(n, LANES), pl.cdiv(block_size, LANES)
     block = pl.BlockSpec((block_rows, LANES), lambda i: (i, jnp.int32(0)))
@@ -39,6 +39,6 @@ def launch(x: jax.Array, y: jax.Array, *, block_size: int) -> jax.Array:
 
 
 def _as_rows(x: jax.Array) -> jax.Array:
-    """`[n]` as `[rows, 128]`, with zeros at the end."""
+    """Return `[n]` as `[rows, 128]`, padded with zeros."""
     padded: jax.Array = jnp.pad(x, (0, -x.size % LANES))
     return padded.reshape(-1, LANES)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 
 
 def vector_add_reference(x: jax.Array, y: jax.Array, *, block_size: int = 0) -> jax.Array:
-    """`x + y` for two `[n]`; `block_size` is taken, and ignored, so that one spec calls both."""
+    """Compute `x + y`; `block_size` is accepted, and ignored, so that one spec fits both."""
     del block_size
     out: jax.Array = jnp.add(x, y)
     return out
