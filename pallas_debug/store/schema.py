@@ -64,7 +64,7 @@ def decode(data: bytes, kind: type[T], path: Path, kernel: Kernel | None = None)
     where = one_line(path)
     if not data.strip():
         raise DumpFormatError(
-            f"{where} is empty: whoever wrote it was stopped. Delete its folder and dump again."
+            f"{where} is empty: its writer was stopped. Delete its folder and dump again."
         )
     try:
         document: Any = msgspec.json.decode(data)

@@ -118,7 +118,7 @@ def test_it_goes_after_it_was_opened(folder: Path) -> None:
 @pytest.mark.parametrize(
     "content, problem",
     [
-        (b"", "{path} is empty: whoever wrote it was stopped. Delete its folder and dump again."),
+        (b"", "{path} is empty: its writer was stopped. Delete its folder and dump again."),
         (
             b'{"tool": "tritonparse"}',
             "{path} was not written by pallas-debug (its `tool` is 'tritonparse'). "

@@ -184,7 +184,7 @@ def test_surrogates_of_a_path_that_is_no_utf8_do_not_break_a_document() -> None:
 @pytest.mark.parametrize("data", [b"", b" \n\t"])
 def test_empty(data: bytes) -> None:
     assert refusal(data) == (
-        f"{PATH} is empty: whoever wrote it was stopped. Delete its folder and dump again."
+        f"{PATH} is empty: its writer was stopped. Delete its folder and dump again."
     )
 
 
