@@ -348,7 +348,7 @@ def test_the_doctor_knows_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "detect_races" in found["TPU interpret mode's parameters"].detail
     raises = hasattr(pltpu.InterpretParams(), "on_race")
     expected = (
-        "raises an exception unless told by on_race" if raises else "prints a race and goes on"
+        "raises an exception; on_race changes that" if raises else "prints a race and goes on"
     )
     assert found["TPU interpret mode's races"].detail == f"detect_races {expected}"
     assert "GPU interpret mode" in found

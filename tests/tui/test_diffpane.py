@@ -42,7 +42,7 @@ class Alone(App[None]):
     def on_mount(self) -> None:
         self.pane.focus()
 
-    def on_diff_pane_changed(self) -> None:
+    def on_diff_pane_diff_changed(self) -> None:
         self.told.append(self.pane.state)
 
     def rows(self) -> list[str]:

@@ -41,7 +41,7 @@ class Alone(App[None]):
     def on_mount(self) -> None:
         self.pane.focus()
 
-    def on_text_pane_changed(self) -> None:
+    def on_text_pane_text_changed(self) -> None:
         self.told += 1
 
     def rows(self) -> list[str]:

@@ -125,4 +125,4 @@ def race_report() -> str:
     if "on_race" not in defaults:
         return "prints a race and goes on"
     does = {"raise": "raises an exception", "warn": "prints a race and goes on"}
-    return f"{does.get(defaults['on_race'], defaults['on_race'])} by default, set by on_race"
+    return f"{does.get(defaults['on_race'], defaults['on_race'])}; on_race changes that"
