@@ -103,7 +103,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
 
 @pytest.fixture
 def pallas_target(request: pytest.FixtureRequest) -> Iterator[Target]:
-    """Chip this test is for, as an abstract target; kernels that query their chip get it.
+    """The chip this test is for, as an abstract target; kernels that query their chip get it.
 
     Each of `--pallas-target` in turn; by default v5e.
     """
