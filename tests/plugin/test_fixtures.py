@@ -158,4 +158,4 @@ def test_the_target(sessions: Sessions, child_files: ChildFiles) -> None:
 def test_the_words_of_help(child: Child) -> None:
     text = child("", "--fixtures", "-q").stdout.str()
     assert "The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`." in text
-    assert "The chip this test is for, as an abstract one" in text
+    assert "The chip this test is for, as an abstract target" in text
