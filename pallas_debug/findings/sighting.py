@@ -34,17 +34,16 @@ class Sighting:
 
     def found(self, kind: Fault, wording: Wording) -> Finding:
         """Create the finding, with an explanation if the wording lacks a cause or advice."""
-        finding = Finding(
-            kind=kind,
-            kernel=self.kernel,
-            message=wording.message,
-            cause=wording.cause,
-            advice=wording.advice,
-            witness=self.witness,
-            engines=(self.engine,),
-            targets=self.targets,
-            count=self.count,
+        return explain.explained(
+            Finding(
+                kind=kind,
+                kernel=self.kernel,
+                message=wording.message,
+                cause=wording.cause,
+                advice=wording.advice,
+                witness=self.witness,
+                engines=(self.engine,),
+                targets=self.targets,
+                count=self.count,
+            )
         )
-        if wording.cause and wording.advice:
-            return finding
-        return explain.explained(finding)
