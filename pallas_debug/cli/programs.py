@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import importlib.util
 import re
@@ -74,7 +75,9 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            raise UsageError(f"{module} has no {name!r}") from error
+            near = difflib.get_close_matches(part, [n for n in dir(found) if n[:1] != "_"], n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise UsageError(f"{module} has no {name!r}{hint}") from error
     if not callable(found):
         raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
     return found  # type: ignore[no-any-return]

@@ -151,8 +151,8 @@ def _verdict(options: VerifyOptions) -> Verdict:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         raise UsageError(
-            f"{what} cannot be called so: {error}. Give what it takes, each with its own --arg, "
-            "such as --arg 'f32[128,128]' or --arg causal=True"
+            f"{what} cannot be called with these arguments: {error}. Pass --arg once per "
+            "argument, such as --arg 'f32[128,128]' or --arg causal=True"
         ) from error
     return verify(function, *args, **wanted, **kwargs)
 

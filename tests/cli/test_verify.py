@@ -118,11 +118,12 @@ def test_a_trace_that_fails_is_a_finding_at_its_line(command: Any, tmp_path: Pat
     [
         (["gone.py"], "no such script: gone.py"),
         (["rows:gone"], "rows has no 'gone'"),
+        (["rows:gathr"], "rows has no 'gathr'; did you mean 'gather'?"),
         (
             ["rows:gather"],
-            "rows:gather cannot be called so: missing a required argument: 'x'. Give",
+            "rows:gather cannot be called with these arguments: missing a required argument: 'x'.",
         ),
-        (["rows:gather", ARGUMENT, ARGUMENT], "too many positional arguments. Give what it takes"),
+        (["rows:gather", ARGUMENT, ARGUMENT], "too many positional arguments. Pass --arg once per"),
         (["rows.py", ARGUMENT], "--arg is for package.module:function"),
         (["rows:gather", ARGUMENT, "-e", "magic"], "no engine magic; there are static, compile, "),
         (["rows:gather", ARGUMENT, "-t", "v9"], "unknown target 'v9'"),
