@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
-from jax._src import config, dispatch, source_info_util
+from jax._src import config, core, dispatch, source_info_util
 from jax._src.interpreters import mlir
 from jax.experimental.pallas import tpu as pltpu
 
@@ -122,13 +122,35 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
     if not interpret and kind in ("auto", "hlo"):
-        return functools.partial(rule, **{**params, "interpret": True})
+        return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
+    if interpret is True:
+        return _on_plain_arrays(functools.partial(rule, **params))
     if not isinstance(interpret, pltpu.InterpretParams):
         return functools.partial(rule, **params)
     run = interpret_vmap.one_by_one(params)
     if run is not None:
         return cast(Callable[..., Any], mlir.lower_fun(run, multiple_results=True))
     return functools.partial(rule, **interpret_vmap.with_semantics(params))
+
+
+def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """Lowering rule that hides memory spaces, and axes that values vary over, from the interpreter.
+
+    HLO interpret mode runs a kernel as array code in which neither means anything: its loop over
+    the grid mixes the operands with its own zeros, which vary over no axis, and under
+    `jax_enable_checks` jax compares the memory spaces with those of the kernel's references.
+    """
+
+    def lower(context: Any, *nodes: Any) -> Any:
+        return rule(context.replace(avals_in=tuple(map(_plain, context.avals_in))), *nodes)
+
+    return lower
+
+
+def _plain(aval: Any) -> Any:
+    if not isinstance(aval, core.ShapedArray):
+        return aval
+    return core.ShapedArray(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
 
 def settle() -> None:

@@ -1,0 +1,66 @@
+"""Operands whose types carry more than a shape: memory spaces, and axes that values vary over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+
+
+def add_one(x_ref, out_ref):
+    out_ref[...] = x_ref[...] + 1
+
+
+@pytest.fixture(autouse=True)
+def strict() -> Iterator[None]:
+    """jax compares the types of all values, as its own tests make it do."""
+    with jax.enable_checks(True):
+        yield
+
+
+def run(mode: str, call: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
+    if mode == "check":
+        report, result = pallas_debug.check(call)(x)
+        assert report.ok and not report.not_checked
+        return np.asarray(result)
+    with pallas_debug.interpret(mode):
+        return np.asarray(call(x))
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu", "check"])
+def test_an_operand_in_a_memory_space(mode):
+    @jax.jit
+    def call(x):
+        x = pltpu.with_memory_space_constraint(x, pltpu.HBM)
+        block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            add_one,
+            out_shape=pltpu.HBM((16, 128), jnp.float32),
+            grid=2,
+            in_specs=[block],
+            out_specs=block,
+        )(x)
+
+    x = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+    np.testing.assert_array_equal(run(mode, call, x), x + 1)
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu", "check"])
+def test_an_operand_that_varies_over_a_mesh_axis(mode):
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(jax.sharding.AxisType.Auto,))
+    spec = jax.sharding.PartitionSpec("x")
+
+    def call(x):
+        return pl.pallas_call(add_one, out_shape=jax.typeof(x), name="varying")(x)
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec))
+    np.testing.assert_array_equal(run(mode, sharded, x), x + 1)
