@@ -43,6 +43,10 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if _HOMES[name].startswith("pallas_debug._api."):
+        from pallas_debug.installed import require_jax
+
+        require_jax(f"pallas_debug.{name}")
     return getattr(importlib.import_module(_HOMES[name]), name)
 
 

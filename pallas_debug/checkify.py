@@ -13,10 +13,16 @@ the unchecked kernel. A warning names each kernel that cannot be instrumented.
 
 from __future__ import annotations
 
-from pallas_debug.bridge.instrument import checkify_rule
-from pallas_debug.bridge.instrument.checkify_rule import UncheckedKernel as UncheckedKernel
-from pallas_debug.bridge.instrument.checkify_rule import install as install
-from pallas_debug.bridge.instrument.checkify_rule import uninstall as uninstall
+from pallas_debug.installed import require_jax
+
+require_jax("pallas_debug.checkify")
+
+from pallas_debug.bridge.instrument import checkify_rule  # noqa: E402
+from pallas_debug.bridge.instrument.checkify_rule import (  # noqa: E402
+    UncheckedKernel as UncheckedKernel,
+)
+from pallas_debug.bridge.instrument.checkify_rule import install as install  # noqa: E402
+from pallas_debug.bridge.instrument.checkify_rule import uninstall as uninstall  # noqa: E402
 
 __all__ = ["UncheckedKernel", "install", "uninstall"]
 

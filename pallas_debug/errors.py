@@ -69,6 +69,10 @@ class WorkerError(PallasDebugError):
     """The compiler's process failed to start, or sent an invalid reply."""
 
 
+class MissingJaxError(CannotRunError, ImportError):
+    """jax is not installed, or is too old; the message says how to install it."""
+
+
 class IncompatibleJaxError(CannotRunError):
     """The installed jax does not have what `bridge/` hooks into."""
 

@@ -36,7 +36,7 @@ if (
 
 ENVIRONMENT = dict(os.environ)
 
-pytest_plugins = ("tiers", "evidence")
+pytest_plugins = ("tiers", "evidence", "jaxless")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

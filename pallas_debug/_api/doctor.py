@@ -19,6 +19,7 @@ from typing import Literal
 
 from pallas_debug import defaults
 from pallas_debug._version import __version__
+from pallas_debug.installed import REMEDY, jax_problem
 
 State = Literal["ok", "warning", "failed"]
 
@@ -47,6 +48,10 @@ def examine() -> Iterator[Check]:
         detail=f"{__version__} on Python {platform.python_version()}",
     )
     yield _machine()
+    problem = jax_problem()
+    if problem is not None:
+        yield from _without_jax(problem)
+        return
     yield from _guarded("jax", _jax)
     yield from _guarded("hooks", _hooks)
     yield from _guarded("libtpu", _libtpu)
@@ -77,6 +82,31 @@ def _machine() -> Check:
         detail=f"{detail}; libtpu runs on x86-64 Linux only",
         remedy="dump on such a machine or in a container; dumps are read anywhere",
     )
+
+
+def _without_jax(problem: str) -> Iterator[Check]:
+    """Report what is missing; the other checks need jax and are left out."""
+    yield Check(
+        name="jax",
+        state="failed",
+        detail=f"{problem}: kernels cannot be compiled, checked or interpreted here",
+        remedy=REMEDY,
+    )
+    libtpu = _version_of("libtpu")
+    yield Check(
+        name="libtpu",
+        state="ok" if libtpu else "failed",
+        detail=libtpu or "not installed, so nothing can be compiled",
+        remedy=None if libtpu else REMEDY,
+    )
+    yield Check(name="dumps", state="ok", detail="can be read and browsed without jax")
+
+
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def _jax() -> Iterator[Check]:
@@ -115,7 +145,7 @@ def _libtpu() -> Iterator[Check]:
             name="libtpu",
             state="failed",
             detail="not installed, so nothing can be compiled",
-            remedy="pip install 'pallas-debug[tpu]'",
+            remedy=REMEDY,
         )
     elif wanted and not _fits(installed, wanted):
         yield Check(

@@ -15,8 +15,9 @@ from __future__ import annotations
 import functools
 from importlib import metadata
 
-OLDEST = "0.10.2"
-"""Oldest supported jax."""
+from pallas_debug.installed import OLDEST_JAX
+
+OLDEST = OLDEST_JAX
 
 NEWEST = "0.12"
 """Newest jax series that this room was verified with."""

@@ -48,7 +48,7 @@ def run(options: DemoOptions) -> int:
     return code
 
 
-command = shared.make("demo", DemoOptions, run)
+command = shared.make("demo", DemoOptions, run, needs_jax=True)
 
 
 def _quoted(text: str) -> str:

@@ -83,7 +83,9 @@ def run(options: DumpOptions) -> int:
     return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED
 
 
-command = shared.make("dump", DumpOptions, run, context_settings={"allow_interspersed_args": False})
+command = shared.make(
+    "dump", DumpOptions, run, needs_jax=True, context_settings={"allow_interspersed_args": False}
+)
 
 
 def _given(context: click.Context) -> Iterator[str]:

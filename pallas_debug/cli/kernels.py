@@ -40,7 +40,7 @@ def run(options: KernelsOptions) -> int:
     return Exit.OK
 
 
-command = shared.make("kernels", KernelsOptions, run)
+command = shared.make("kernels", KernelsOptions, run, needs_jax=True)
 
 
 def _by_tag(op: BundledOperation) -> str:

@@ -14,22 +14,32 @@ from typing import Any, TypeVar
 import click
 
 from pallas_debug import defaults
+from pallas_debug.installed import require_jax
 
 Decorator = Callable[[Any], Any]
 Options = TypeVar("Options")
 
 
 def make(
-    name: str, kind: Callable[..., Options], run: Callable[[Options], int], **settings: Any
+    name: str,
+    kind: Callable[..., Options],
+    run: Callable[[Options], int],
+    *,
+    needs_jax: bool = False,
+    **settings: Any,
 ) -> click.Command:
     """Return a click command that fills `kind`, a dataclass of options, and passes it to `run`.
 
     Args:
       run: carries click's parameters, named like the fields; its docstring is the help text.
+      needs_jax: refuse to run, with exit code 3, where jax is not installed.
     """
 
     def callback(**given: Any) -> int:
-        return run(kind(**given))
+        options = kind(**given)
+        if needs_jax:
+            require_jax(f"`{name}`")
+        return run(options)
 
     callback.__doc__ = run.__doc__
     callback.__click_params__ = run.__click_params__  # type: ignore[attr-defined]

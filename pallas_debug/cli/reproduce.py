@@ -14,6 +14,7 @@ from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.where import kernel_at
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.installed import require_jax
 
 if TYPE_CHECKING:
     from pallas_debug.model import Failure
@@ -81,6 +82,7 @@ def run(options: ReproduceOptions) -> int:
             f"{found.kernel.name} did not fail for {found.target.name}: there is nothing to shrink"
         )
     if options.is_run or options.shrink:
+        require_jax("`reproduce --run`" if options.is_run else "`reproduce --shrink`")
         _ask(found, is_trusted=options.trust)
     if options.shrink:
         text = _shrunk(found, options.timeout)

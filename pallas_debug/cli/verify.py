@@ -88,7 +88,7 @@ def run(options: VerifyOptions) -> int:
     return exit_code(verdict)
 
 
-command = shared.make("verify", VerifyOptions, run)
+command = shared.make("verify", VerifyOptions, run, needs_jax=True)
 
 
 def exit_code(verdict: Verdict) -> Exit:

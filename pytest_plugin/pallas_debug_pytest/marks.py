@@ -16,8 +16,9 @@ from typing import Any
 import pytest
 
 from pallas_debug.compiler import targets
-from pallas_debug.errors import UnknownTargetError
+from pallas_debug.errors import MissingJaxError, UnknownTargetError
 from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.installed import require_jax
 from pallas_debug.model import Target
 from pallas_debug_pytest import FIXTURES, options, requirements
 from pallas_debug_pytest import settings as settings_
@@ -75,6 +76,11 @@ def is_watched(item: pytest.Item) -> bool:
 
 def _apply(item: pytest.Item, settings: settings_.Settings, extra: tuple[Target, ...]) -> None:
     marks = item.stash[MARKS] = _read(item, extra)
+    if is_watched(item):
+        try:
+            require_jax(f"{item.nodeid}, which asks for pallas-debug,")
+        except MissingJaxError as error:
+            raise pytest.UsageError(str(error)) from error
     target = _target(item, settings, extra) if marks.requires else None
     reason = unmet(marks, target) if target is not None else None
     if reason:

@@ -88,12 +88,15 @@ def _mode(value: str) -> None:
     if value in MODES:
         return
     # Parameters need jax, which is not imported for a mode alone.
-    from pallas_debug.errors import UsageError
-    from pallas_debug.session import Mode
+    from pallas_debug.errors import MissingJaxError, UsageError
+    from pallas_debug.installed import require_jax
 
     try:
+        require_jax(f"{value!r}")
+        from pallas_debug.session import Mode
+
         Mode.parse(value)
-    except UsageError as error:
+    except (MissingJaxError, UsageError) as error:
         raise ValueError(str(error)) from error
 
 

@@ -17,9 +17,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from pallas_debug.compiler import targets
-from pallas_debug.errors import UnknownTargetError
+from pallas_debug.errors import MissingJaxError, UnknownTargetError
 from pallas_debug.guards import problem_of
 from pallas_debug.hooks import extra_targets, plugin_manager
+from pallas_debug.installed import require_jax
+from pallas_debug_pytest import options
 from pallas_debug_pytest import settings as settings_
 from pallas_debug_pytest.listener import Listener
 
@@ -39,6 +41,12 @@ def start(config: pytest.Config) -> None:
     settings = settings_.of(config)
     if not settings.speaks:
         return
+    if settings.watches:
+        given = [one.flag for one in options.OPTIONS if options.value(config, one) is not None]
+        try:
+            require_jax(f"pallas-debug ({', '.join(given)})")
+        except MissingJaxError as error:
+            raise pytest.UsageError(str(error)) from error
     listen(config)
     try:
         targets.resolve_all(settings.targets, extra_targets(plugin_manager()))

@@ -29,7 +29,8 @@ def strict() -> Iterator[None]:
 def run(mode: str, call: Callable[[Any], Any], x: np.ndarray) -> np.ndarray:
     if mode == "check":
         report, result = pallas_debug.check(call)(x)
-        assert report.ok and not report.not_checked
+        assert report.ok
+        assert not report.not_checked
         return np.asarray(result)
     with pallas_debug.interpret(mode):
         return np.asarray(call(x))

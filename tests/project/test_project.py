@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from pallas_debug.installed import OLDEST_JAX
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = {"pallas_debug", "pallas_debug_kernels", "pallas_debug_pytest"}
@@ -48,14 +51,43 @@ def test_the_wheel_s_metadata(wheel: zipfile.ZipFile) -> None:
     (name,) = (n for n in wheel.namelist() if n.endswith("dist-info/METADATA"))
     metadata = wheel.read(name).decode()
     assert "Requires-Python: >=3.11" in metadata
-    assert "Requires-Dist: jax>=0.10.2\n" in metadata
+    required = re.findall(r"^Requires-Dist: ([^;\n]*)$", metadata, re.MULTILINE)
+    assert "numpy>=2.0" in required
+    assert not [one for one in required if one.startswith("jax")], "jax is an extra"
+    for extra in ("all", "tpu"):
+        assert f"Requires-Dist: jax[tpu]>={OLDEST_JAX}; extra == '{extra}'\n" in metadata
+    extras = re.findall(r"^Provides-Extra: (.*)$", metadata, re.MULTILINE)
+    assert set(extras) == {"tpu", "pytest", "all", "docs", "dev"}
     assert "License-Expression: Apache-2.0" in metadata
-    for extra in ("tpu", "pytest", "all", "dev"):
-        assert f"Provides-Extra: {extra}\n" in metadata
+    for field in ("Author: ", "Project-URL: ", "Classifier: Topic :: Software Development :: Test"):
+        assert f"\n{field}" in metadata, field
     (name,) = (n for n in wheel.namelist() if n.endswith("entry_points.txt"))
     points = wheel.read(name).decode()
     assert "pallas-debug = pallas_debug.cli:main" in points
     assert "pallas_debug_pytest = pallas_debug_pytest" in points
+
+
+def test_the_sdist_can_be_tested_and_has_no_ci_files(tmp_path: Path, run_python: Any) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (path,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(path) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (tree,) = (p for p in tmp_path.iterdir() if p.is_dir())
+    assert {p.name for p in tree.iterdir()} >= {"Makefile", "docs", "benchmarks", "pyproject.toml"}
+    assert not [p.name for p in tree.iterdir() if p.name.startswith((".ci", ".github", ".venv"))]
+    left_out = {
+        str(file.relative_to(ROOT))
+        for file in (ROOT / "tests").rglob("*")
+        if file.is_file() and "__pycache__" not in file.parts
+    } - {str(file.relative_to(tree)) for file in tree.rglob("*")}
+    assert not left_out
+    tests = [
+        tree / "tests" / "project" / "test_layout.py",
+        tree / "tests" / "cli" / "test_options.py",
+    ]
+    done = run_python("-m", "pytest", "-q", "-p", "no:cacheprovider", f"--rootdir={tree}", *tests)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 @pytest.mark.parametrize(

@@ -168,6 +168,16 @@ def test_from_start_to_quit(tmp_path: Path, dumps: Path) -> None:
         assert terminal.quit() == 0
 
 
+def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Path) -> None:
+    program = (jaxless, "-m", "pallas_debug", "browse")
+    with Terminal(tmp_path, str(dumps), program=program) as terminal:
+        terminal.wait_for("vector_add-")
+        terminal.send("]")
+        # The numbers of lines that a pass added and removed: comparisons, which need numpy.
+        terminal.wait_until(lambda: re.search(r"\+\d+ -\d+", terminal.seen), "a comparison")
+        assert terminal.quit() == 0
+
+
 def test_in_tmux(tmp_path: Path, add: str) -> None:
     tmux = shutil.which("tmux")
     if tmux is None:

@@ -14,9 +14,10 @@ binds primitives that have none by name.
 
 from __future__ import annotations
 
-from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.unparse import program
-from pallas_debug.bridge.unparse.values import CannotUnparse
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pallas_debug.bridge.capture.capture import Capture
 
 NO_PROGRAM = "# There is no program of this kernel: "
 """Start of the file for a kernel that cannot be unparsed; the reason follows."""
@@ -24,6 +25,10 @@ NO_PROGRAM = "# There is no program of this kernel: "
 
 def program_of(captured: Capture) -> str:
     """Unparse a kernel to a module, or to a comment with the reason why that is impossible."""
+    # Lazily, since scripts are made from dumps without jax, and with the names in this package.
+    from pallas_debug.bridge.unparse import program
+    from pallas_debug.bridge.unparse.values import CannotUnparse
+
     try:
         return program.unparsed(captured)
     except CannotUnparse as error:

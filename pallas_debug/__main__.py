@@ -1,0 +1,8 @@
+"""`python -m pallas_debug`: the same as the command `pallas-debug`."""
+
+from __future__ import annotations
+
+from pallas_debug.cli import main
+
+if __name__ == "__main__":
+    main()

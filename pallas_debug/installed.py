@@ -1,0 +1,68 @@
+"""Whether a usable jax is installed; it is an extra, as dumps are read without it.
+
+Floor 0: nothing here imports jax.
+"""
+
+from __future__ import annotations
+
+from importlib import metadata
+from importlib.util import find_spec
+
+from pallas_debug.errors import MissingJaxError
+
+OLDEST_JAX = "0.10.2"
+"""Oldest supported jax."""
+
+REMEDY = "pip install 'pallas-debug[tpu]'"
+"""Command that installs jax and libtpu beside pallas-debug."""
+
+
+def jax_problem() -> str | None:
+    """Return what is wrong with the installed jax, as a clause; None if it can be used."""
+    if not _is_there("jax"):
+        return "jax is not installed"
+    version = _version("jax")
+    if not _is_there("jaxlib"):
+        return f"jax {version} is installed without jaxlib"
+    if numbers(version) < numbers(OLDEST_JAX):
+        return f"jax {version} is too old ({OLDEST_JAX} or later is needed)"
+    return None
+
+
+def require_jax(what: str) -> None:
+    """Check that a usable jax is installed.
+
+    Args:
+      what: needs it; begins the message.
+
+    Raises:
+      MissingJaxError: there is none.
+    """
+    problem = jax_problem()
+    if problem is not None:
+        raise MissingJaxError(f"{what} needs jax, and {problem}. To install it: {REMEDY}")
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version: (0, 11, 1) for `0.11.1.dev3`."""
+    found = []
+    for part in version.split("."):
+        if not part.isdecimal():
+            break
+        found.append(int(part))
+    return tuple(found)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ValueError:  # a module without a spec, made by hand
+        return True
+
+
+def _version(distribution: str) -> str:
+    """Return the version; that of a jax without metadata, such as a checkout, is not judged."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return OLDEST_JAX
