@@ -21,6 +21,9 @@ HANG_AFTER = 30.0
 VERIFY_HANG_AFTER = 5.0
 """The same limit in `verify`."""
 
+MAX_INPUT_BYTES = 4 << 30
+"""Maximum bytes of one array that is made or read as an argument."""
+
 SCRIPT_TIMEOUT = 120.0
 """Seconds for one run of a reproduction script."""
 

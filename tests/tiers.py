@@ -43,6 +43,7 @@ BUDGET = {
     "ir": 12,
     "hooks": 6,
     "findings": 5,
+    "inputs": 8,
     "report": 5,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""

@@ -267,7 +267,7 @@ def _compiles() -> Iterator[Check]:
     from pallas_debug_kernels import vector_add
 
     from pallas_debug._api.dump import dump
-    from pallas_debug.bridge.lowering.trace import shape_dtype
+    from pallas_debug.bridge.jaxprs.arrays import shape_dtype
     from pallas_debug.compiler import targets
     from pallas_debug.store import scratch
     from pallas_debug.store.scratch import PREFIX

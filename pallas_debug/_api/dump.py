@@ -9,7 +9,6 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug._api.debug import say_problem
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.bridge.lowering.trace import shape_dtype as shape_dtype
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError

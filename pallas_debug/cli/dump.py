@@ -34,6 +34,7 @@ class DumpOptions(shared.ProgramOptions):
 )
 @shared.targets(defaults.TARGETS)
 @shared.args
+@shared.inputs
 @shared.spec
 @click.option(
     "--interpret",
@@ -74,7 +75,7 @@ def run(options: DumpOptions) -> int:
     if function is not None:
         dumps = _of_function(*function, options)
     else:
-        programs.refuse_arguments(options.what, options.args, options.spec)
+        programs.refuse_arguments(options)
         dumps = _of_program(options)
     if options.as_json:
         output.print_json(dumps)
@@ -114,7 +115,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
         raise CannotRunError(
             f"{module} raised {type(error).__name__} as it was imported: {error}"
         ) from error
-    positional, keyword = programs.function_arguments(function, options.args, options.spec)
+    positional, keyword = programs.function_arguments(function, options)
     sessions: list[Session] = []
 
     with output.progress(
@@ -144,7 +145,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
             programs.print_their_traceback(error)
             raise CannotRunError(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
-                f"{', '.join(options.args) or 'no arguments'}. "
+                f"{', '.join(options.args) or options.inputs or 'no arguments'}. "
                 "Are shapes and dtypes what it expects?"
             ) from error
     return list(dumps)

@@ -55,6 +55,7 @@ class ProgramOptions:
     rest: tuple[str, ...]
     module: bool
     args: tuple[str, ...]
+    inputs: str | None
     spec: str | None
     targets: tuple[str, ...]
     timeout: float
@@ -65,7 +66,20 @@ class ProgramOptions:
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
 
 args = click.option(
-    "-a", "--arg", "args", multiple=True, help="For a function: bf16[1,2,512,128], 128, causal=True"
+    "-a",
+    "--arg",
+    "args",
+    multiple=True,
+    help="For a function, once per argument: f32[8,128], lengths=i32[2]=[512,100], "
+    "f32[8,128]=ones, i32[8]=randint(0,100), table=@table.npy, 128, causal=True. Also arange, "
+    "zeros, full(x), normal, uniform, permutation, key(0), and tuples, lists and dicts of them.",
+)
+
+inputs = click.option(
+    "--inputs",
+    metavar="MODULE:FUNCTION",
+    help="For a function: call this function, without arguments, for its arguments; it returns "
+    "(args, kwargs), or one of them.",
 )
 
 spec = click.option(

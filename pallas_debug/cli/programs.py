@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import importlib.util
+import inspect
 import re
 import runpy
 import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pallas_debug.cli import arguments
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+
+if TYPE_CHECKING:
+    from pallas_debug.cli.options import ProgramOptions
 
 _FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
 
@@ -27,16 +31,16 @@ def named_function(what: str) -> tuple[str, str] | None:
     return found["module"], found["function"]
 
 
-def refuse_arguments(what: str, args: tuple[str, ...], spec: str | None) -> None:
+def refuse_arguments(options: ProgramOptions) -> None:
     """Reject options for functions if given for a script or module.
 
     Raises:
-      UsageError: `--arg` or `--spec` was given.
+      UsageError: `--arg`, `--inputs` or `--spec` was given.
     """
-    if args or spec:
+    given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
+    for name in [name for name, value in given.items() if value]:
         raise UsageError(
-            f"{'--arg' if args else '--spec'} is for package.module:function, "
-            f"and {what!r} is a script or module"
+            f"{name} is for package.module:function, and {options.what!r} is a script or module"
         )
 
 
@@ -84,21 +88,59 @@ def import_function(module: str, name: str) -> Callable[..., Any]:
 
 
 def function_arguments(
-    function: Callable[..., Any], args: tuple[str, ...], spec: str | None, *, values: bool = False
+    function: Callable[..., Any], options: ProgramOptions, *, values: bool = False
 ) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a function, from `--arg` or from a bundled kernel's spec.
+    """Return the arguments of a function: of `--arg`, `--inputs`, or a bundled kernel's spec.
 
     Args:
-      values: whether a spec's arrays have values or are only shapes.
+      values: whether arrays have values; without, those of `--arg` and specs are only shapes.
 
     Raises:
-      UsageError: an argument does not parse, there is no such spec, or both were given.
+      UsageError: an argument does not parse, there is no such spec or function, or several of the
+        options were given.
+      CannotRunError: the function of `--inputs` raised.
     """
-    if not args:
-        return _bundled_arguments(function, spec, values=values)
-    if spec is not None:
-        raise UsageError("--spec and --arg both say what the arguments are: give one of them")
-    return arguments.parse(args)
+    given = {"--arg": options.args, "--inputs": options.inputs, "--spec": options.spec}
+    several = [name for name, value in given.items() if value]
+    if len(several) > 1:
+        raise UsageError(f"{' and '.join(several)} say what the arguments are: give one of them")
+    if not options.args and not options.inputs:
+        return _bundled_arguments(function, options.spec, values=values)
+    from pallas_debug import inputs, session
+
+    session.leave_out_absent_tpu()
+    if options.args:
+        return inputs.parse(options.args, values=values)
+    return _returned(str(options.inputs))
+
+
+def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that the function of `--inputs` returns."""
+    from pallas_debug import inputs
+
+    named = named_function(what)
+    if named is None:
+        raise UsageError(f"--inputs names a function, as package.module:function, and not {what!r}")
+    function = import_function(*named)
+    with contextlib.suppress(ValueError):  # a builtin may have no signature
+        needed = [p for p in inspect.signature(function).parameters.values() if _is_needed(p)]
+        if needed:
+            raise UsageError(
+                f"--inputs {what} needs arguments ({', '.join(p.name for p in needed)}), and is "
+                "called without any: it is the function that returns those of the kernel's caller"
+            )
+    try:
+        return inputs.from_function(function, f"--inputs {what}")
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        print_their_traceback(error)
+        raise CannotRunError(f"--inputs {what} raised {type(error).__name__}: {error}") from error
+
+
+def _is_needed(parameter: inspect.Parameter) -> bool:
+    optional = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in optional
 
 
 def _bundled_arguments(

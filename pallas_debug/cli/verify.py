@@ -30,6 +30,7 @@ class VerifyOptions(shared.ProgramOptions):
 
 @shared.targets("all")
 @shared.args
+@shared.inputs
 @shared.spec
 @shared.module
 @click.option(
@@ -128,7 +129,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
         wanted["engines"] = ",".join(options.engines)
     named = None if options.module else programs.named_function(what)
     if named is None:
-        programs.refuse_arguments(what, options.args, options.spec)
+        programs.refuse_arguments(options)
         programs.check_exists(what, module=options.module)
         source = programs.source_file(what, module=options.module)
 
@@ -146,7 +147,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
         stopped = error
         source = programs.source_file(named[0], module=True)
         return verify_program(lambda: stopped, what, Request(**wanted), source)
-    args, kwargs = programs.function_arguments(function, options.args, options.spec, values=True)
+    args, kwargs = programs.function_arguments(function, options, values=True)
     try:
         inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:

@@ -151,9 +151,9 @@ NO_SENSE: list[tuple[list[str], str]] = [
      "in another directory?"),
     (["dump", "json:nothing"], "json has no 'nothing'"),
     (["dump", "json:__doc__"], "json:__doc__ is str, and not a function"),
-    (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[' is neither an abstract array such as "
-     "bf16[1,2,512,128] nor a Python value such as 128, True or 'relu'"),
-    (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33'; write it as jax does"),
+    (["dump", "-a", "wat[", "json:dumps"], "--arg 'wat[', column 4: unknown dtype 'wat'; "
+     "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn; an argument is an array"),
+    (["dump", "-a", "f33[2]", "json:dumps"], "unknown dtype 'f33' (did you mean 'f32'?); write"),
     (["dump", "--timeout=0", "script.py"], "Invalid value for '--timeout'"),
     (["dump"], "Missing argument 'WHAT'"),
     (["wat"], "No such command 'wat'"),

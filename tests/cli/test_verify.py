@@ -136,3 +136,64 @@ def test_what_makes_no_sense(command: Any, module: Path, arguments: list[str], s
     assert done.returncode == 2, done.stdout + done.stderr
     assert said in done.stderr
     assert done.stdout == ""
+
+
+PAGES = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+def gather(table, pool):
+    def copy_page(table_ref, page_ref, out_ref):
+        out_ref[...] = page_ref[...]
+    page = (1, 8, 128)
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(3,),
+        in_specs=[pl.BlockSpec(page, lambda i, table_ref: (table_ref[i], 0, 0))],
+        out_specs=pl.BlockSpec(page, lambda i, table_ref: (i, 0, 0)),
+    )
+    shape = jax.ShapeDtypeStruct((3, 8, 128), pool.dtype)
+    return pl.pallas_call(copy_page, grid_spec=spec, out_shape=shape)(table, pool)
+
+def inputs():
+    return (jnp.array([0, 1, 9]),), {"pool": jnp.ones((4, 8, 128))}
+
+def broken():
+    raise LookupError("no such batch")
+
+if __name__ == "__main__":
+    args, kwargs = inputs()
+    jax.jit(gather)(*args, **kwargs)
+"""
+PAST_THE_POOL = "page_ref gives block 9 along dimension 0 of float32[4, 8, 128], which has 4"
+
+
+def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "pages.py").write_text(PAGES)
+    static = ["verify", "pages:gather", "-e", "static", "-t", "v5e"]
+    for given in (
+        ["--arg", "i32[3]=[0,1,9]", "--arg=pool=f32[4,8,128]"],
+        ["--inputs", "pages:inputs"],
+    ):
+        done = command(*static, *given)
+        assert done.returncode == 1, done.stdout + done.stderr
+        assert PAST_THE_POOL in done.stdout
+    done = command(*static, "--arg", "i32[3]=[0,1,3]", "--arg", "f32[4,8,128]")
+    assert done.returncode == 0, done.stdout
+    done = command("dump", "pages:gather", "--inputs", "pages:inputs", "-t", "v5e")
+    assert done.returncode == 0, done.stderr
+    for given, code, said in (
+        (["pages:gather", "--inputs", "pages"], 2, "--inputs names a function, as package.module"),
+        (["pages:gather", "--inputs", "pages:gone"], 2, "pages has no 'gone'"),
+        (["pages:gather", "--inputs", "pages:gather"], 2, "--inputs pages:gather needs arguments "
+         "(table, pool), and is called without any: it is the function that returns those"),
+        (["pages:gather", "--inputs", "pages:broken"], 3, "raised LookupError: no such batch"),
+        (["pages:gather", "--inputs", "pages:inputs", "--arg", "1"], 2, "--arg and --inputs say "
+         "what the arguments are: give one of them"),
+        (["pages.py", "--inputs", "pages:inputs"], 2, "--inputs is for package.module:function"),
+        (["pages:gather", "--arg", "i32[3]=[0,1"], 2, "column 12: expected ',' or ']'"),
+    ):  # fmt: skip
+        done = command("verify", *given)
+        assert done.returncode == code, done.stderr
+        assert said in done.stderr.replace("\n", " ")
+        assert "pallas_debug/" not in done.stderr

@@ -25,6 +25,42 @@ class Difference:
     second: str
 
 
+def dtype_named(name: str) -> Any:
+    """Return the numpy dtype of this name, of jax's own dtypes too; None if there is none."""
+    try:
+        dtype = jnp.dtype(name)
+    except TypeError:
+        return None
+    # Without this, one-letter codes such as `x` and numpy's strings and objects would pass.
+    return dtype if dtype.name == name and jnp.issubdtype(dtype, np.generic) else None
+
+
+def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
+    """Return an abstract array."""
+    return jax.ShapeDtypeStruct(tuple(shape), jnp.dtype(dtype))
+
+
+def canonical(dtype: Any) -> Any:
+    """Return the dtype that jax gives such values: int32 for int64 unless x64 is enabled."""
+    return jax.dtypes.canonicalize_dtype(dtype)
+
+
+def put(values: np.ndarray[Any, Any]) -> jax.Array:
+    """Return a jax array of these values."""
+    array: jax.Array = jnp.asarray(values, canonical(values.dtype))
+    return array
+
+
+def key(seed: int, *, is_raw: bool, is_abstract: bool) -> Any:
+    """Return a PRNG key, or its type.
+
+    Args:
+      is_raw: whether it is an array of integers, as from `jax.random.PRNGKey`.
+    """
+    make = jax.random.PRNGKey if is_raw else jax.random.key
+    return jax.eval_shape(make, seed) if is_abstract else make(seed)
+
+
 def is_abstract(leaf: Any) -> bool:
     """Whether an argument is a shape and dtype without values."""
     return isinstance(leaf, jax.ShapeDtypeStruct)

@@ -9,25 +9,9 @@ import jax
 
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.lowering import hook
-from pallas_debug.errors import UsageError
 from pallas_debug.model import Target
 
 _R = TypeVar("_R")
-
-
-def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
-    """Return an abstract array.
-
-    Raises:
-      UsageError: unknown dtype.
-    """
-    try:
-        return jax.ShapeDtypeStruct(tuple(shape), jax.numpy.dtype(dtype))
-    except TypeError as error:
-        raise UsageError(
-            f"unknown dtype {dtype!r}; "
-            "write it as jax does, such as bf16, f32, i32 or float8_e4m3fn"
-        ) from error
 
 
 def lower_for_kernels(

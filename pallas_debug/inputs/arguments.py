@@ -1,0 +1,91 @@
+"""Arguments of a function, from `--arg` texts or from a function that returns them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.errors import UsageError
+from pallas_debug.inputs import contents, grammar
+from pallas_debug.inputs.grammar import ArraySpec, DtypeSpec, KeySpec
+
+
+def parse(texts: Sequence[str], *, values: bool = True) -> tuple[list[Any], dict[str, Any]]:
+    """Return the positional and keyword arguments that these texts describe.
+
+    Arrays without a fill are `jax.ShapeDtypeStruct`s, the others jax arrays.
+
+    Args:
+      values: whether to make values; without, every array is a `jax.ShapeDtypeStruct`.
+
+    Raises:
+      UsageError: a text is no argument, or its values do not fit.
+    """
+    args, kwargs = grammar.parse(tuple(texts), lambda name: arrays.dtype_named(name) is not None)
+
+    def build(node: Any) -> Any:
+        if isinstance(node, dict):
+            return {key: build(value) for key, value in node.items()}
+        if isinstance(node, (list, tuple)):
+            return type(node)(build(value) for value in node)
+        if isinstance(node, ArraySpec):
+            return _array(node, values=values)
+        if isinstance(node, KeySpec):
+            return arrays.key(node.seed, is_raw=node.is_raw, is_abstract=not values)
+        if isinstance(node, DtypeSpec):
+            return arrays.dtype_named(node.name)
+        return node
+
+    return [build(arg) for arg in args], {name: build(arg) for name, arg in kwargs.items()}
+
+
+def _array(spec: ArraySpec, *, values: bool) -> Any:
+    dtype = None if spec.dtype is None else arrays.dtype_named(spec.dtype)
+    if spec.fill is None:
+        assert spec.shape is not None
+        return arrays.shape_dtype(spec.shape, str(spec.dtype))
+    if not values and spec.shape is not None:
+        return arrays.shape_dtype(spec.shape, str(spec.dtype))
+    made = contents.made(spec, dtype)
+    if spec.dtype is None:  # as jax does: int64 becomes int32, unless x64 is enabled
+        made = contents.converted(f"--arg {spec.text!r}", made, arrays.canonical(made.dtype))
+    return arrays.put(made) if values else arrays.shape_dtype(made.shape, str(made.dtype))
+
+
+def from_function(function: Callable[[], Any], what: str) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments that `function()` returns.
+
+    It returns a pair of a tuple and a dict: positional and keyword arguments; or only a tuple or
+    list of positional ones, or only a dict of keyword ones.
+
+    Args:
+      what: its name, for messages.
+
+    Raises:
+      UsageError: it returned anything else.
+    """
+    returned = function()
+    if isinstance(returned, (tuple, list)):
+        if len(returned) == 2 and isinstance(returned[0], (tuple, list)) and _is_named(returned[1]):
+            return list(returned[0]), dict(returned[1])
+        return list(returned), {}
+    if _is_named(returned):
+        return [], dict(returned)
+    shown = (
+        f"an array of shape {returned.shape}" if _is_array(returned) else type(returned).__name__
+    )
+    raise UsageError(
+        f"{what} returned {shown}: it must return (args, kwargs), a tuple of positional arguments "
+        "and a dict of keyword arguments, or one of the two"
+    )
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(key, str) for key in value)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray) or (hasattr(value, "shape") and hasattr(value, "dtype"))
