@@ -47,6 +47,7 @@ def debug(
     to: str | Path = ...,
     targets: str | Iterable[str] = ...,
     interpret: Interpret = ...,
+    pretend: bool | str = ...,
     timeout: float = ...,
     jobs: int = ...,
     switches: str | Iterable[str] = ...,
@@ -61,6 +62,7 @@ def debug(
     to: str | Path = defaults.DIRECTORY,
     targets: str | Iterable[str] = defaults.TARGETS,
     interpret: Interpret = None,
+    pretend: bool | str = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
     switches: str | Iterable[str] = (),
@@ -87,6 +89,8 @@ def debug(
       targets: names, as a list or joined by commas; `""` captures without compiling.
       interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
         without an accelerator.
+      pretend: whether jax's devices answer as the first target, as in `interpret`; a name is that
+        of another one.
       timeout: seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
@@ -102,6 +106,7 @@ def debug(
         dumps=Path(to),
         targets=targets_by_name(targets),
         interpret=interpret,
+        pretend=pretend,
         timeout=timeout,
         jobs=jobs,
         switches=switch_names.parse(switches),

@@ -20,6 +20,7 @@ def interpret(
     /,
     *,
     chip: str = defaults.CHIP,
+    pretend: bool | str = False,
     quiet: bool = False,
     **params: object,
 ) -> Any:
@@ -34,6 +35,9 @@ def interpret(
         with pallas_debug.interpret("hlo"):
             attention(q, k, v)
 
+        @pallas_debug.interpret(pretend="v6e")
+        def attention(q, k, v): ...  # jax.default_backend() == "tpu" in here
+
     Nothing is compiled or dumped. The mode applies in all threads and to all functions called, even
     if jitted before; when nested, the innermost mode applies. A kernel's failure is raised before
     the function returns or the block is left, and does not affect the next kernel.
@@ -43,6 +47,9 @@ def interpret(
         kernel that HLO mode cannot run; `off` for the mode that the code selects. Parameters may
         follow: `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries one during tracing.
+      pretend: whether jax's devices answer as `chip`, so that code which runs its kernels only on a
+        TPU does; a name such as `"v6e"` is that of the target to answer as instead of `chip`. A
+        no-op with an accelerator.
       quiet: do not report on standard error which kernels `auto` runs in TPU interpret mode.
       **params: of `pltpu.InterpretParams`, or of Mosaic GPU's.
 
@@ -51,9 +58,10 @@ def interpret(
       UnknownTargetError: an unknown chip.
     """
     if callable(mode):
-        return interpret(chip=chip, quiet=quiet, **params)(mode)
+        return interpret(chip=chip, pretend=pretend, quiet=quiet, **params)(mode)
     asked = Mode.parse(mode)
     if twice := sorted(asked.params.keys() & params.keys()):
         raise UsageError(f"{twice[0]} is given twice: in {str(mode)!r} and by itself")
     merged = Mode(asked.kind, {**asked.params, **params})
-    return Debug(Options(interpret=merged, chip=chip), quiet=quiet, reports=False)
+    options = Options(interpret=merged, chip=chip, pretend=pretend)
+    return Debug(options, quiet=quiet, reports=False)

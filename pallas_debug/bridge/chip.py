@@ -15,6 +15,7 @@ from typing import TypeVar
 
 import jax
 from jax._src import mesh as mesh_lib
+from jax._src import xla_bridge
 
 try:
     from jax._src import tpu_info as tpu_info  # from jax 0.11 on
@@ -24,7 +25,7 @@ except ImportError:
 from pallas_debug.bridge import patches
 from pallas_debug.model import Target
 
-_Answer = TypeVar("_Answer", str, int)
+_Answer = TypeVar("_Answer", str, int, str | None)
 
 _context = jax.make_user_context(None)
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
@@ -38,6 +39,8 @@ class _Chip(threading.local):
 _local = _Chip()
 _everywhere: Target | None = None
 """Chip for threads without one of their own; set for the duration of a session."""
+_pretends = False
+"""Whether jax's devices answer as the chip too; see `pretend.py`."""
 
 
 @contextlib.contextmanager
@@ -45,30 +48,68 @@ def answering(target: Target) -> Iterator[None]:
     """Present `target`'s chip to code in this thread."""
     before, _local.target = _local.target, target
     try:
-        with patches.installed(patches.CHIP), _context(target.device_kind):
+        with patches.installed(patches.CHIP), _context(_key(target, pretend=_pretends)):
             yield
     finally:
         _local.target = before
 
 
 @contextlib.contextmanager
-def answering_everywhere(target: Target) -> Iterator[None]:
-    """Present `target`'s chip to code in all threads."""
-    global _everywhere
-    before, _everywhere = (_everywhere, _context.get_global()), target
-    _context.set_global(target.device_kind)
-    try:
-        with patches.installed(patches.CHIP):
+def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[None]:
+    """Present `target`'s chip to code in all threads.
+
+    Args:
+      pretend: whether jax's devices answer as that chip too, `jax.default_backend()` among them.
+    """
+    global _everywhere, _pretends
+    before = (_everywhere, _pretends, _context.get_global())
+    areas = (patches.CHIP, *([patches.PRETEND] if pretend else []))
+    with patches.installed(*areas):
+        _everywhere, _pretends = target, pretend
+        _context.set_global(_key(target, pretend=pretend))
+        _forget_backends()
+        try:
             yield
-    finally:
-        _everywhere = before[0]
-        _context.set_global(before[1])
+        finally:
+            _everywhere, _pretends = before[:2]
+            _context.set_global(before[2])
+            _forget_backends()
+
+
+def _key(target: Target, *, pretend: bool) -> object:
+    """What jax's caches depend on."""
+    return (target.device_kind, "devices") if pretend else target.device_kind
+
+
+def _forget_backends() -> None:
+    """Clear what jax remembers of its backends by name, which depends on pretending."""
+    for function in (xla_bridge.get_backend, xla_bridge.local_devices):
+        clear = getattr(function, "cache_clear", None)
+        if clear is not None:
+            clear()
+
+
+def pretended() -> Target | None:
+    """Chip that jax's devices answer as in this thread; None if they answer as themselves."""
+    return _local.target or _everywhere if _pretends else None
 
 
 def was_asked() -> str | None:
     """Device kind returned to queries in this thread since `forget`; None without queries."""
     target = _local.target or _everywhere
     return target.device_kind if _local.asked and target else None
+
+
+def note(answer: _Answer) -> _Answer:
+    """Return an answer that differs between chips, for `was_asked`."""
+    _local.asked = True
+    return answer
+
+
+def _is_in_mesh_of_tpus() -> bool:
+    """Whether the user's code says which TPU; a mesh of simulated devices does not."""
+    device = mesh_lib.get_abstract_mesh().abstract_device
+    return device is not None and device.platform == "tpu"
 
 
 def forget() -> None:
@@ -94,12 +135,11 @@ def _asking(
     @functools.wraps(original)
     def ask() -> _Answer:
         target = _local.target or _everywhere
-        if target is None or mesh_lib.get_abstract_mesh().abstract_device is not None:
+        if target is None or _is_in_mesh_of_tpus():
             return original()
         given = answer(target)
         if given is None:
             return original()
-        _local.asked = True
-        return given
+        return note(given)
 
     return ask

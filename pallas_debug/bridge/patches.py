@@ -11,16 +11,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
-import inspect
 import re
 import threading
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from pallas_debug.bridge import versions
+from pallas_debug.bridge.patch import ABSENT, Patch, resolve, without
 
 LOWERING = "capture: lowering rules"
 LINES = "capture: lines of kernels under grad"
@@ -28,104 +27,13 @@ RUNS = "capture: runs of jitted programs"
 MODES = "interpret modes"
 TPU_MODE = "TPU interpret mode"
 CHIP = "chip while tracing"
+PRETEND = "devices that answer as the chip"
 MOSAIC = "Mosaic module"
 CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 FRAMES = "frames of jax in errors"
 QUIET = "log of callbacks"
 QUICK = "optimisation of programs that run once"
-
-ABSENT: Any = object()
-"""Marks a missing value, both as an original and as a replacement."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Patch:
-    """One replacement in jax.
-
-    Attributes:
-      area: purpose; the patches of an area are installed together.
-      owner: `module` or `module:attribute` of the object to modify.
-      name: name of the attribute, key or setting.
-      how: whether `name` is an attribute, a literal key, the dotted path of a key, or a setting of
-        `jax.config`.
-      replacement: `module:function`, called with the original and `args`; returns the value to
-        install.
-      why: the reason, in a clause.
-      parameters: parameters of the original that the replacement relies on.
-      is_optional: whether the original may be missing.
-      first: first jax that needs it.
-      last: last series of jax that it was verified with; a row with an older one ends there.
-    """
-
-    area: str
-    owner: str
-    name: str
-    replacement: str
-    why: str
-    how: Literal["attribute", "key", "object key", "setting"] = "attribute"
-    args: tuple[str | bool, ...] = ()
-    parameters: tuple[str, ...] = ()
-    is_optional: bool = False
-    first: str = versions.OLDEST
-    last: str = versions.NEWEST
-
-    def __str__(self) -> str:
-        owner = re.split(r"[.:]", self.owner)[-1]
-        if self.how in ("key", "object key"):
-            key = self.name.rpartition(":")[2] if self.how == "object key" else repr(self.name)
-            module = self.owner.partition(":")[0].rpartition(".")[2]
-            return f"{module}.{owner}[{key}]"
-        return f"{owner}.{self.name}"
-
-    @property
-    def is_needed(self) -> bool:
-        """Whether the installed jax needs this patch."""
-        jax = _numbers(versions.installed().get("jax", versions.OLDEST))
-        last = _numbers(self.last)
-        return jax >= _numbers(self.first) and (
-            self.last == versions.NEWEST or jax[: len(last)] <= last
-        )
-
-    def problem(self) -> str | None:
-        """Return how the installed jax does not fit this row, or None."""
-        now = self._now()
-        if now is ABSENT:
-            return None if self.is_optional else f"{self} is not where it was"
-        return _without(str(self), now, self.parameters)
-
-    def _now(self) -> Any:
-        """Current value, inherited or not."""
-        owner = _resolve(self.owner)
-        if self.how in ("key", "object key"):
-            return owner.get(self._key, ABSENT)
-        if self.how == "setting" and not hasattr(owner, self.name):
-            return owner.read(self.name)  # a flag without a context manager
-        return getattr(owner, self.name, ABSENT)
-
-    def _own(self) -> Any:
-        """Current value; ABSENT for an inherited attribute."""
-        if self.how == "attribute":
-            return vars(_resolve(self.owner)).get(self.name, ABSENT)
-        return self._now()
-
-    @property
-    def _key(self) -> Any:
-        return _resolve(self.name) if self.how == "object key" else self.name
-
-    def _put(self, value: Any) -> None:
-        owner = _resolve(self.owner)
-        if self.how == "setting":
-            owner.update(self.name, value)
-        elif self.how == "attribute":
-            if value is not ABSENT:
-                setattr(owner, self.name, value)
-            elif self.name in vars(owner):
-                delattr(owner, self.name)
-        elif value is ABSENT:
-            owner.pop(self._key, None)
-        else:
-            owner[self._key] = value
 
 
 @dataclass(frozen=True)
@@ -182,18 +90,18 @@ def uninstall(area: str) -> None:
 
 
 def _install(patch: Patch) -> None:
-    before, now = _in_place.get(patch), patch._own()
+    before, now = _in_place.get(patch), patch.own()
     if before is not None and now is not before.original:
         return  # other code has patched on top of ours
-    ours = _resolve(patch.replacement)(patch._now(), *patch.args)
+    ours = resolve(patch.replacement)(patch.now(), *patch.args)
     _in_place[patch] = _Installed(now, ours)
-    patch._put(ours)
+    patch.put(ours)
 
 
 def _restore(patch: Patch) -> None:
     before = _in_place[patch]
-    if patch._own() is before.ours:
-        patch._put(before.original)
+    if patch.own() is before.ours:
+        patch.put(before.original)
         del _in_place[patch]
 
 
@@ -211,15 +119,8 @@ def problem(area: str) -> str | None:
 def problem_with(owner: str, name: str, parameters: tuple[str, ...] = ()) -> str | None:
     """Return how an attribute that is used but not replaced does not fit, or None."""
     title = f"{re.split(r'[.:]', owner)[-1]}.{name}"
-    found = getattr(_resolve(owner), name, ABSENT)
-    return f"{title} is not where it was" if found is ABSENT else _without(title, found, parameters)
-
-
-def _without(title: str, function: Any, parameters: tuple[str, ...]) -> str | None:
-    if not parameters:
-        return None
-    missing = set(parameters) - set(inspect.signature(function).parameters)
-    return f"{title} has no parameter {', '.join(sorted(missing))}" if missing else None
+    found = getattr(resolve(owner), name, ABSENT)
+    return f"{title} is not where it was" if found is ABSENT else without(title, found, parameters)
 
 
 def absent(_: Any) -> Any:
@@ -230,18 +131,6 @@ def absent(_: Any) -> Any:
 def constant(_: Any, value: Any) -> Any:
     """Replacement by a fixed value."""
     return value
-
-
-def _resolve(path: str) -> Any:
-    module, _, names = path.partition(":")
-    found: Any = importlib.import_module(module)
-    for name in names.split(".") if names else ():
-        found = getattr(found, name)
-    return found
-
-
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])
 
 
 _HOOK = "pallas_debug.bridge.lowering.hook"
@@ -256,6 +145,7 @@ _SEES_KERNELS = "a lowering rule sees every kernel in its final form, after vmap
 _NO_FASTPATH = "jax's dispatch in C++ forgets Python once it knows a program"
 _BINDS = "jax reads the interpret mode when `pallas_call` is made, not when it is called"
 _NO_CHIP = "without a TPU, code that asks for its chip while it is traced fails"
+_GATES = "code queries its device before it calls a kernel; jax itself gets the truth"
 _CHECKIFY = "since 0.10.1 checkify reports no error in a kernel"
 _ACCESSES = "names what a copy reads and writes"
 _FINDS_RACES = "reports races with line and operand"
@@ -419,6 +309,30 @@ TABLE: tuple[Patch, ...] = (
             ("jax._src.tpu_info", "0.11", versions.NEWEST),
         )
         for name, what in (("get_device_kind", "kind"), ("get_num_device_cores", "cores"))
+    ),
+    *(
+        Patch(
+            area=PRETEND,
+            owner=f"jaxlib._jax:{owner}",
+            name=name,
+            replacement=f"pallas_debug.bridge.pretend:answering_{what}",
+            is_optional=name == "num_cores",
+            why=_GATES,
+        )
+        for owner, name, what in (
+            ("Device", "platform", "platform"),
+            ("Device", "device_kind", "kind"),
+            ("Device", "num_cores", "cores"),
+            ("Client", "platform", "platform"),
+        )
+    ),
+    Patch(
+        area=PRETEND,
+        owner="jax._src.xla_bridge",
+        name="_get_backend_uncached",
+        replacement="pallas_debug.bridge.pretend:finding_backends",
+        why='`jax.devices("tpu")` are the simulated devices',
+        parameters=("platform",),
     ),
     Patch(
         area=MOSAIC,

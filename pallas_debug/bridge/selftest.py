@@ -61,6 +61,11 @@ _USED: dict[str, dict[str, dict[str, str]]] = {
         },
         "jax._src.dispatch:RuntimeTokenSet": {"block_until_ready": "", "clear": ""},
     },
+    patches.PRETEND: {
+        "jax._src.xla_bridge": {"get_backend": "platform", "local_devices": "backend"},
+        "jax._src.xla_bridge:xla_client": {"Device": ""},
+        "jax._src.xla_bridge:default_backend": {"__code__": ""},
+    },
     patches.MOSAIC: {
         "jax._src.pallas.mosaic.lowering": {
             "_debug_print_rule": "fmt ordered in_tree static_args has_placeholders",

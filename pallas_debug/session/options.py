@@ -29,6 +29,8 @@ class Options:
       targets: names to compile for; empty for none.
       chip: target whose chip is presented to code that queries it; defaults to the first target, or
         to v5e without targets.
+      pretend: whether jax's devices answer as that chip too; a name is that of another target,
+        which is then the chip.
       interpret: mode in which kernels run, such as `hlo`, `tpu,detect_races`, `auto` or `off`; None
         means `auto` without an accelerator, else `off`.
       timeout: seconds per compilation.
@@ -43,6 +45,7 @@ class Options:
     dumps: Path | None = None
     targets: tuple[str, ...] = ()
     chip: str | None = None
+    pretend: bool | str = False
     interpret: Interpret = None
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0

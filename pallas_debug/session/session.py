@@ -80,8 +80,9 @@ class Session:
         ours = [StorePlugin(self.store)] if self.store else []
         self.plugins = plugin_manager(*ours, *plugins)
         self.targets = self._wanted = resolve_targets(options.targets, self.plugins)
-        needs_chip = self._interprets and not self.targets
-        chip_name = options.chip or (defaults.CHIP if needs_chip else None)
+        needs_chip = (self._interprets or options.pretend) and not self.targets
+        named = options.pretend if isinstance(options.pretend, str) else options.chip
+        chip_name = named or (defaults.CHIP if needs_chip else None)
         chips = resolve_targets((chip_name,), self.plugins) if chip_name else self.targets
         self._chip = chips[0] if chips else None
         self.problems: list[PallasDebugError] = []
@@ -112,8 +113,10 @@ class Session:
     def __enter__(self) -> Session:
         with contextlib.ExitStack() as stack:
             platform.leave_out_absent_tpu()
-            if self._chip is not None and not platform.has_tpu():
-                stack.enter_context(chip.answering_everywhere(self._chip))
+            if self._chip is not None:
+                stack.enter_context(
+                    self.answering(self._chip, pretend=True if self.options.pretend else None)
+                )
             stack.enter_context(self.interpreting(self.interpret_mode))
             stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
             stack.enter_context(launched.listening(self.launched.add))
@@ -159,6 +162,11 @@ class Session:
     def interpret_mode(self) -> Mode:
         """Mode in which kernels run; `off` leaves it to the code."""
         return self._mode
+
+    @property
+    def pretends(self) -> bool:
+        """Whether jax's devices answer as the session's chip."""
+        return bool(self.options.pretend) and not platform.has_accelerator()
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -305,12 +313,35 @@ class Session:
             self._wanted = before
 
     @contextlib.contextmanager
-    def answering(self, target: Target) -> Iterator[None]:
-        """Change the chip presented to code that queries it; a no-op on a TPU."""
+    def answering(self, target: Target, *, pretend: bool | None = None) -> Iterator[None]:
+        """Change the chip presented to code that queries it; a no-op on a TPU.
+
+        Args:
+          pretend: whether jax's devices answer as that chip too; by default as before. They answer
+            as themselves if there is an accelerator.
+        """
         if platform.has_tpu():
             yield
             return
-        with chip.answering_everywhere(target):
+        if pretend is None:
+            pretend = chip.pretended() is not None
+        with chip.answering_everywhere(target, pretend=pretend and not platform.has_accelerator()):
+            yield
+
+    @contextlib.contextmanager
+    def pretending(self, name: str | bool) -> Iterator[None]:
+        """Change whether jax's devices answer as the target, for one test within the session.
+
+        Args:
+          name: of the target; True for the session's own, False for none.
+
+        Raises:
+          UnknownTargetError: an unknown target.
+        """
+        target = self._chip or resolve_targets((defaults.CHIP,), self.plugins)[0]
+        if isinstance(name, str):
+            (target,) = resolve_targets((name,), self.plugins)
+        with self.answering(target, pretend=bool(name)):
             yield
 
     @contextlib.contextmanager

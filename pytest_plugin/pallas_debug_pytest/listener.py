@@ -76,6 +76,8 @@ class Listener:
             doing.append(f"kernels run in {_title(settings.interpret)}")
         elif settings.watches and self._interprets():
             doing.append("kernels run in HLO interpret mode, as there is no accelerator")
+        if settings.pretend is not None:
+            doing.append(self._pretending(settings.pretend))
         if settings.verify:
             doing.append(f"kernels verified for {', '.join(settings.verify)}")
         if settings.checks:
@@ -87,6 +89,12 @@ class Listener:
         if settings.flags:
             doing.append(f"libtpu flags {settings.flags}")
         return doing
+
+    def _pretending(self, name: str) -> str:
+        session = self.watcher.session if self.watcher is not None else None
+        if session is not None and not session.pretends:
+            return "jax's devices answer as themselves, as there is an accelerator"
+        return f"jax's devices answer as {name}"
 
     def _interprets(self) -> bool:
         session = self.watcher.session if self.watcher is not None else None

@@ -32,11 +32,12 @@ class Marks:
     check: tuple[str, ...] | None = None
     targets: tuple[str, ...] | None = None
     requires: tuple[requirements.Need, ...] = ()
+    pretend: bool | str | None = None
 
     @property
     def asks(self) -> bool:
         """Whether they need a session, or change one."""
-        return self.interpret is not None or self.check is not None
+        return any(one is not None for one in (self.interpret, self.check, self.pretend))
 
 
 MARKS = pytest.StashKey[Marks]()
@@ -94,11 +95,12 @@ def unmet(marks: Marks, target: Target) -> str | None:
 
 
 def target_name(item: pytest.Item, settings: settings_.Settings) -> str:
-    """Return the name of the chip a test is for: its own parameter, or else the run's first."""
+    """Return the name of the chip a test is for: its own parameter, or else its marker's or the
+    run's."""
+    pretend = item.stash.get(MARKS, Marks()).pretend
+    name = pretend if isinstance(pretend, str) else settings.chip
     call = getattr(item, "callspec", None)
-    return str(
-        call.params.get("pallas_target", settings.targets[0]) if call else settings.targets[0]
-    )
+    return str(call.params.get("pallas_target", name) if call else name)
 
 
 def _target(
@@ -176,6 +178,16 @@ def _names(value: object, argument: str) -> tuple[str, ...]:
     return tuple(name.strip() for name in names)
 
 
+def _pretend(value: object, extra: tuple[Target, ...]) -> bool | str:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"pretend must be a target, such as 'v6e', True or False, not {value!r}")
+    options.named("pretend").check(value)
+    (name,) = _known_targets(value, extra)
+    return name
+
+
 def _known_targets(value: object, extra: tuple[Target, ...]) -> tuple[str, ...]:
     try:
         return _targets(value, extra)
@@ -187,5 +199,6 @@ _READERS: dict[str, Callable[[Any, tuple[Target, ...]], Any]] = {
     "interpret": _interpret,
     "check": _check,
     "targets": _known_targets,
+    "pretend": _pretend,
     "requires": lambda value, extra: requirements.parse(value, extra),
 }

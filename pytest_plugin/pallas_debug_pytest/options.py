@@ -29,13 +29,14 @@ DEFAULT_TARGET = "v5e"
 RACES = "tpu,detect_races,num_cores_or_threads=2"
 
 MARKER = (
-    "pallas(interpret=None, check=None, targets=None, requires=None): "
+    "pallas(interpret=None, check=None, targets=None, requires=None, pretend=None): "
     "how this test runs its Pallas kernels, whatever the run's options say. "
     "interpret: a mode as --pallas-interpret takes it. "
     "check: names as --pallas-check takes them, True for the default ones, False for none. "
     "targets: chips for which its kernels are compiled while dumping, such as 'v5e,v6e'. "
     "requires: what the target and the installed versions must be, else the test is skipped: "
-    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple."
+    "'v5e+', 'v6e', 'v5e or v6e', 'not v4', 'jax>=0.11', or several of them in a tuple. "
+    "pretend: chip as which jax's devices answer meanwhile, True for the run's first target."
 )
 """Description of the marker in `pytest --markers`."""
 
@@ -82,6 +83,11 @@ def _directory(value: str) -> None:
 def _target(value: str) -> None:
     if not all(part.strip() for part in value.split(",")):
         raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
+
+
+def _pretended(value: str) -> None:
+    if "," in value or not value.strip():
+        raise ValueError(f"{value!r} is not one target; jax's devices answer as one, such as v6e")
 
 
 def _mode(value: str) -> None:
@@ -164,6 +170,15 @@ OPTIONS = (
         help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
         "need it) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; while "
         "dumping on a machine without an accelerator the default is auto",
+    ),
+    Option(
+        name="pretend",
+        metavar="v6e",
+        const="on",
+        check=_pretended,
+        help="let jax's devices answer as this chip (the first target), for code that queries "
+        "jax.default_backend(), a device's platform or device_kind, or jax.devices('tpu') before "
+        "it calls a kernel; programs run on the CPU as before, kernels in an interpret mode",
     ),
     Option(
         name="timeout",

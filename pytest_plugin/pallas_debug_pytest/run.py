@@ -49,7 +49,7 @@ def start(config: pytest.Config) -> None:
             raise pytest.UsageError(str(error)) from error
     listen(config)
     try:
-        targets.resolve_all(settings.targets, extra_targets(plugin_manager()))
+        targets.resolve_all((*settings.targets, settings.chip), extra_targets(plugin_manager()))
     except UnknownTargetError as error:
         raise pytest.UsageError(str(error)) from error
     if settings.watches and not _is_controller(config):

@@ -31,6 +31,7 @@ class Settings:
     dump: Path | None
     targets: tuple[str, ...]
     interpret: str | None
+    pretend: str | None
     timeout: float | None
     checks: tuple[str, ...]
     names_checks: bool
@@ -44,7 +45,14 @@ class Settings:
     @property
     def watches(self) -> bool:
         """Whether the whole run is watched, not only tests with a marker or a fixture."""
-        asked = (self.dump, self.interpret, self.checks, self.verify, self.coverage)
+        asked = (
+            self.dump,
+            self.interpret,
+            self.pretend,
+            self.checks,
+            self.verify,
+            self.coverage,
+        )
         return any(one not in (None, (), False) for one in asked)
 
     @property
@@ -60,7 +68,8 @@ class Settings:
 
     @property
     def chip(self) -> str:
-        return self.targets[0]
+        """Target presented to code that queries its chip."""
+        return self.pretend or self.targets[0]
 
     @property
     def speaks(self) -> bool:
@@ -89,10 +98,14 @@ def _resolve(config: pytest.Config) -> Settings:
     races = switch(found["races"] or "off")
     verify = _names(found["verify"] or "")
     own = tuple(name for name in verify if name != "all")
+    pretends = SWITCH.get((found["pretend"] or "off").lower())
+    pretended = (found["pretend"],) if found["pretend"] and pretends is None else ()
+    targets = _names(found["target"] or "") or own or pretended or (DEFAULT_TARGET,)
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
-        targets=_names(found["target"] or "") or own or (DEFAULT_TARGET,),
+        targets=targets,
         interpret=_racing(found["interpret"]) if races else found["interpret"],
+        pretend=targets[0] if pretends else next(iter(pretended), None),
         timeout=None if timeout is None else float(timeout),
         checks=checks(found["check"]) if found["check"] else DEFAULT_CHECKS if verify else (),
         names_checks=found["check"] is not None,

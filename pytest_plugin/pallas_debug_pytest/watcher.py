@@ -104,6 +104,7 @@ class Watcher:
                 dumps=settings.dump,
                 targets=settings.compiled,
                 chip=settings.chip,
+                pretend=settings.pretend is not None,
                 interpret=settings.interpret,
                 checks=settings.checks,
             )
@@ -214,6 +215,7 @@ class Watcher:
         self._leave_out_what_came_before()
         session = self._session or self._opened(
             chip=marks.target_name(item, self.settings),
+            pretend=bool(marked.pretend),
             interpret=marked.interpret,
             checks=marked.check or (),
         )
@@ -226,6 +228,8 @@ class Watcher:
             return running
         if marked.interpret is not None:
             running.stack.enter_context(session.interpreting(marked.interpret))
+        if marked.pretend is not None:
+            running.stack.enter_context(session.pretending(marked.pretend))
         if marked.check is not None:
             running.stack.enter_context(session.checking(marked.check))
         if marked.targets is not None and session.store is not None:

@@ -31,7 +31,7 @@ from pallas_debug.errors import UsageError
 
 X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
 FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
-PRIMITIVES = [patches._resolve(patch.owner) for patch in patches.needed(patches.MODES)]
+PRIMITIVES = [patches.resolve(patch.owner) for patch in patches.needed(patches.MODES)]
 HAS_GPU = True
 try:
     interpret_params.fields("gpu")

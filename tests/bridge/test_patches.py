@@ -21,7 +21,7 @@ ROWS = [patch for patch in patches.TABLE if patch.is_needed]
 def test_a_row_fits_the_installed_jax(patch: patches.Patch) -> None:
     assert patch.problem() is None
     assert patch.why
-    assert callable(patches._resolve(patch.replacement))
+    assert callable(patches.resolve(patch.replacement))
 
 
 @pytest.fixture
@@ -39,15 +39,15 @@ def without_checkify() -> Iterator[None]:
 def test_a_row_is_in_place_for_its_users_and_restored_after_the_last(patch: patches.Patch) -> None:
     if patch.area == patches.NO_TPU:
         pytest.skip("never undone")
-    before = patch._own()
+    before = patch.own()
     with patches.installed(patch.area):
-        during = patch._own()
+        during = patch.own()
         assert during is not before
         assert patch.problem() is None  # ours looks like jax's own
         with patches.installed(patch.area):
-            assert patch._own() is during
-        assert patch._own() is during
-    assert patch._own() is before
+            assert patch.own() is during
+        assert patch.own() is during
+    assert patch.own() is before
 
 
 def test_an_area_without_users_has_nothing_to_restore() -> None:

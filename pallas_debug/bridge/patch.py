@@ -1,0 +1,125 @@
+"""One replacement in jax: a row of the table in `patches.py`, looked up and applied."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pallas_debug.bridge import versions
+
+ABSENT: Any = object()
+"""Marks a missing value, both as an original and as a replacement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """One replacement in jax.
+
+    Attributes:
+      area: purpose; the patches of an area are installed together.
+      owner: `module` or `module:attribute` of the object to modify.
+      name: name of the attribute, key or setting.
+      how: whether `name` is an attribute, a literal key, the dotted path of a key, or a setting of
+        `jax.config`.
+      replacement: `module:function`, called with the original and `args`; returns the value to
+        install.
+      why: the reason, in a clause.
+      parameters: parameters of the original that the replacement relies on.
+      is_optional: whether the original may be missing.
+      first: first jax that needs it.
+      last: last series of jax that it was verified with; a row with an older one ends there.
+    """
+
+    area: str
+    owner: str
+    name: str
+    replacement: str
+    why: str
+    how: Literal["attribute", "key", "object key", "setting"] = "attribute"
+    args: tuple[str | bool, ...] = ()
+    parameters: tuple[str, ...] = ()
+    is_optional: bool = False
+    first: str = versions.OLDEST
+    last: str = versions.NEWEST
+
+    def __str__(self) -> str:
+        owner = re.split(r"[.:]", self.owner)[-1]
+        if self.how in ("key", "object key"):
+            key = self.name.rpartition(":")[2] if self.how == "object key" else repr(self.name)
+            module = self.owner.partition(":")[0].rpartition(".")[2]
+            return f"{module}.{owner}[{key}]"
+        return f"{owner}.{self.name}"
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether the installed jax needs this patch."""
+        jax = _numbers(versions.installed().get("jax", versions.OLDEST))
+        last = _numbers(self.last)
+        return jax >= _numbers(self.first) and (
+            self.last == versions.NEWEST or jax[: len(last)] <= last
+        )
+
+    def problem(self) -> str | None:
+        """Return how the installed jax does not fit this row, or None."""
+        now = self.now()
+        if now is ABSENT:
+            return None if self.is_optional else f"{self} is not where it was"
+        return without(str(self), now, self.parameters)
+
+    def now(self) -> Any:
+        """Current value, inherited or not."""
+        owner = resolve(self.owner)
+        if self.how in ("key", "object key"):
+            return owner.get(self._key, ABSENT)
+        if self.how == "setting" and not hasattr(owner, self.name):
+            return owner.read(self.name)  # a flag without a context manager
+        return getattr(owner, self.name, ABSENT)
+
+    def own(self) -> Any:
+        """Current value; ABSENT for an inherited attribute."""
+        if self.how == "attribute":
+            return vars(resolve(self.owner)).get(self.name, ABSENT)
+        return self.now()
+
+    @property
+    def _key(self) -> Any:
+        return resolve(self.name) if self.how == "object key" else self.name
+
+    def put(self, value: Any) -> None:
+        """Install a value; ABSENT removes it."""
+        owner = resolve(self.owner)
+        if self.how == "setting":
+            owner.update(self.name, value)
+        elif self.how == "attribute":
+            if value is not ABSENT:
+                setattr(owner, self.name, value)
+            elif self.name in vars(owner):
+                delattr(owner, self.name)
+        elif value is ABSENT:
+            owner.pop(self._key, None)
+        else:
+            owner[self._key] = value
+
+
+def without(title: str, function: Any, parameters: tuple[str, ...]) -> str | None:
+    """Return which of these parameters a function lacks, or None."""
+    if not parameters:
+        return None
+    missing = set(parameters) - set(inspect.signature(function).parameters)
+    return f"{title} has no parameter {', '.join(sorted(missing))}" if missing else None
+
+
+def resolve(path: str) -> Any:
+    """Return the object at `module` or `module:attribute.attribute`."""
+    module, _, names = path.partition(":")
+    found: Any = importlib.import_module(module)
+    for name in names.split(".") if names else ():
+        found = getattr(found, name)
+    return found
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:3])

@@ -1,0 +1,100 @@
+"""Devices that answer as the emulated chip, for code that queries them before it calls a kernel.
+
+The answer depends on the caller. jax itself gets the truth, and so keeps compiling for the CPU.
+Other code gets the chip from `jax.default_backend()` (through the platform of its client) and from
+a device's `platform`, `device_kind` and `num_cores`. The devices stay what they are: they compare,
+hash and work in `jax.device_put`, `Mesh` and `jax.jit` as before.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Iterable
+from types import FrameType
+from typing import Any
+
+from jax._src import xla_bridge
+
+from pallas_debug.bridge import chip
+from pallas_debug.model import Target
+
+_PLATFORM = "tpu"
+_OURS = ("jax", "jaxlib", "pallas_debug", "pallas_debug_pytest")
+"""Packages that get the truth."""
+
+_OTHERS = (
+    "jax._src.test_util",
+    "jax._src.internal_test_util",
+    "jax._src.pallas.pallas_test_util",
+    "jax.experimental.pallas.ops",
+)
+"""Modules of jax that query devices like a user's code: utilities of tests, bundled kernels."""
+
+_default_backend = xla_bridge.default_backend.__code__
+
+
+def answering_platform(original: property) -> property:
+    """Replacement for the property `platform` of a device or client."""
+    return _answering(original, original, lambda target: _PLATFORM)
+
+
+def answering_kind(original: property) -> property:
+    """Replacement for a device's `device_kind`."""
+    return _answering(original, _platform_of(), lambda target: chip.note(target.device_kind))
+
+
+def answering_cores(original: Any) -> property:
+    """Replacement for a device's `num_cores`, which devices other than TPUs do not have."""
+
+    def missing(device: Any) -> int:
+        raise AttributeError(f"{type(device).__name__!r} object has no attribute 'num_cores'")
+
+    return _answering(property(missing), _platform_of(), lambda target: chip.note(target.num_cores))
+
+
+def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Replacement for jax's search of a backend: `jax.devices("tpu")` are the simulated ones."""
+
+    @functools.wraps(original)
+    def find(platform: Any = None) -> Any:
+        if platform == _PLATFORM and chip.pretended() is not None:
+            return original(None)
+        return original(platform)
+
+    return find
+
+
+def _platform_of() -> property:
+    """jax's own property `platform` of a device, whether it is replaced at the moment or not."""
+    found: property = vars(xla_bridge.xla_client.Device)["platform"]
+    return found.original if isinstance(found, _Answer) else found
+
+
+class _Answer(property):
+    original: property
+
+
+def _answering(original: property, platform: property, answer: Callable[[Target], Any]) -> property:
+    def get(device: Any) -> Any:
+        target = chip.pretended()
+        if target is None or _is_jax(sys._getframe(1)) or platform.__get__(device) != "cpu":
+            return original.__get__(device)
+        found = answer(target)
+        return original.__get__(device) if found is None else found
+
+    made = _Answer(get, doc=original.__doc__)
+    made.original = original
+    return made
+
+
+def _is_jax(frame: FrameType | None) -> bool:
+    """Whether jax asks, or we do, and not the user's code."""
+    while frame is not None and frame.f_code is _default_backend:
+        frame = frame.f_back
+    name = str(frame.f_globals.get("__name__", "")) if frame is not None else ""
+    return _is_in(name, _OURS) and not _is_in(name, _OTHERS)
+
+
+def _is_in(name: str, packages: Iterable[str]) -> bool:
+    return any(name == package or name.startswith(f"{package}.") for package in packages)

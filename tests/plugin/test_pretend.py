@@ -1,0 +1,115 @@
+"""`--pallas-pretend` in real child runs: for tests, modules that are collected, and markers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+Run = Callable[..., pytest.RunResult]
+
+GATES = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+
+IS_TPU = jax.default_backend() == "tpu"  # while pytest collects the tests
+
+def kernel(x_ref, o_ref):
+    o_ref[...] = x_ref[...] * 2
+
+def double(x):
+    if jax.devices()[0].platform != "tpu":
+        raise RuntimeError("double needs a TPU")
+    return pl.pallas_call(kernel, out_shape=x)(x)
+"""
+
+TESTS = """
+import jax, jax.numpy as jnp, pytest, unittest
+from gates import IS_TPU, double
+
+@pytest.mark.skipif(not IS_TPU, reason="needs a TPU")
+def test_gated():
+    assert double(jnp.ones((8, 128)))[0, 0] == 2
+    assert jax.local_devices()[0].device_kind == "TPU v6 lite"
+
+@pytest.mark.pallas(pretend=False)
+def test_not_here():
+    assert jax.default_backend() == jax.devices()[0].device_kind == "cpu"
+
+@pytest.mark.pallas(pretend="tpu7x", requires="tpu7x")
+def test_another():
+    assert jax.devices("tpu")[0].device_kind == "TPU7x"
+    assert double(jnp.ones((8, 128)))[0, 0] == 2
+
+def test_after_another():
+    assert jax.default_backend() == ("tpu" if IS_TPU else "cpu")
+
+class TestOld(unittest.TestCase):
+    def setUp(self):
+        if jax.default_backend() != "tpu":
+            self.skipTest("needs a TPU")
+
+    def test_old(self):
+        self.assertEqual(jax.devices()[0].device_kind, "TPU v6 lite")
+"""
+
+EACH = """
+import jax
+
+def test_each(pallas_target):
+    assert jax.devices()[0].device_kind == pallas_target.device_kind
+
+def test_the_first():
+    assert jax.devices()[0].device_kind == "TPU v6 lite"
+"""
+
+HEADER = "*; jax's devices answer as v6e"
+
+
+@pytest.fixture(autouse=True)
+def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    pytester.makepyfile(gates=GATES, test_gates=TESTS)
+
+
+@pytest.mark.parametrize("place", ["option", "xdist", "environment", "ini"])
+def test_gates_open_for_the_run_wherever_it_is_requested(
+    run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    pytester.makeini("[pytest]\n" + ("pallas_pretend = v6e\n" if place == "ini" else ""))
+    if place == "environment":
+        monkeypatch.setenv("PALLAS_DEBUG_PRETEND", "v6e")
+    arguments = {"option": ["--pallas-pretend=v6e"], "xdist": ["--pallas-pretend=v6e", "-n", "1"]}
+    result = run_pytest(*arguments.get(place, []))
+    result.assert_outcomes(passed=5)
+    result.stdout.fnmatch_lines([HEADER])
+
+
+def test_without_the_option_only_the_marked_test_sees_a_tpu(run_pytest: Run) -> None:
+    result = run_pytest("-rs")
+    result.assert_outcomes(passed=3, skipped=2)
+    assert "answer as" not in result.stdout.str()
+
+
+def test_it_is_the_first_target_or_that_of_the_test(
+    run_pytest: Run, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile(test_gates=EACH)
+    result = run_pytest("--pallas-pretend", "--pallas-target=v6e,v4")
+    result.assert_outcomes(passed=3)
+    result.stdout.fnmatch_lines([HEADER])
+
+
+def test_what_it_cannot_be(run_pytest: Run, pytester: pytest.Pytester) -> None:
+    for value, message in (
+        ("v6e,v5e", "*'v6e,v5e' is not one target; jax's devices answer as one, such as v6e"),
+        ("v99", "*unknown target 'v99'; the known ones are v4, *"),
+    ):
+        run_pytest(f"--pallas-pretend={value}").stderr.fnmatch_lines([message])
+    mark = "import pytest\npytestmark = pytest.mark.pallas(pretend={})\ndef test_it(): pass\n"
+    for value, message in (
+        ("6", "*pretend must be a target, such as 'v6e', True or False, not 6"),
+        ("'v99'", "*unknown target 'v99'; *"),
+    ):
+        pytester.makepyfile(test_gates=mark.format(value))
+        run_pytest().stderr.fnmatch_lines([message])
