@@ -89,14 +89,19 @@ def _forget_backends() -> None:
             clear()
 
 
+def answered() -> Target | None:
+    """Chip presented to code in this thread."""
+    return _local.target or _everywhere
+
+
 def pretended() -> Target | None:
     """Chip that jax's devices answer as in this thread; None if they answer as themselves."""
-    return _local.target or _everywhere if _pretends else None
+    return answered() if _pretends else None
 
 
 def was_asked() -> str | None:
     """Device kind returned to queries in this thread since `forget`; None without queries."""
-    target = _local.target or _everywhere
+    target = answered()
     return target.device_kind if _local.asked and target else None
 
 
@@ -134,7 +139,7 @@ def _asking(
 ) -> Callable[[], _Answer]:
     @functools.wraps(original)
     def ask() -> _Answer:
-        target = _local.target or _everywhere
+        target = answered()
         if target is None or _is_in_mesh_of_tpus():
             return original()
         given = answer(target)

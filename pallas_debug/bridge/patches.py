@@ -310,19 +310,25 @@ TABLE: tuple[Patch, ...] = (
         )
         for name, what in (("get_device_kind", "kind"), ("get_num_device_cores", "cores"))
     ),
+    Patch(
+        area=CHIP,
+        owner="jaxlib._jax:Device",
+        name="num_cores",
+        replacement="pallas_debug.bridge.pretend:answering_cores",
+        is_optional=True,
+        why="meshes of cores ask a device for their number, which only TPUs have",
+    ),
     *(
         Patch(
             area=PRETEND,
             owner=f"jaxlib._jax:{owner}",
             name=name,
             replacement=f"pallas_debug.bridge.pretend:answering_{what}",
-            is_optional=name == "num_cores",
             why=_GATES,
         )
         for owner, name, what in (
             ("Device", "platform", "platform"),
             ("Device", "device_kind", "kind"),
-            ("Device", "num_cores", "cores"),
             ("Client", "platform", "platform"),
         )
     ),

@@ -2,7 +2,7 @@
 
 The answer depends on the caller. jax itself gets the truth, and so keeps compiling for the CPU.
 Other code gets the chip from `jax.default_backend()` (through the platform of its client) and from
-a device's `platform`, `device_kind` and `num_cores`. The devices stay what they are: they compare,
+a device's `platform` and `device_kind`. The devices stay what they are: they compare,
 hash and work in `jax.device_put`, `Mesh` and `jax.jit` as before.
 """
 
@@ -45,12 +45,18 @@ def answering_kind(original: property) -> property:
 
 
 def answering_cores(original: Any) -> property:
-    """Replacement for a device's `num_cores`, which devices other than TPUs do not have."""
+    """Replacement for a device's `num_cores`, which devices other than TPUs do not have.
 
-    def missing(device: Any) -> int:
+    Everyone gets the answer, jax too: `pltpu.create_tensorcore_mesh` reads it.
+    """
+
+    def get(device: Any) -> int:
+        target = chip.answered()
+        if target is not None and _platform_of().__get__(device) == "cpu":
+            return chip.note(target.num_cores)
         raise AttributeError(f"{type(device).__name__!r} object has no attribute 'num_cores'")
 
-    return _answering(property(missing), _platform_of(), lambda target: chip.note(target.num_cores))
+    return property(get)
 
 
 def finding_backends(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -68,6 +68,7 @@ def test_without_pretending_devices_answer_as_themselves() -> None:
         assert jax.default_backend() == "cpu"
         assert jax.devices()[0].device_kind == "cpu"
         assert pltpu.get_tpu_info().generation == 6
+        assert jax.devices()[0].num_cores == 1  # type: ignore[attr-defined]
         with chip.answering_everywhere(V6E, pretend=True):
             assert jax.default_backend() == "tpu"
         assert jax.default_backend() == "cpu"
