@@ -88,6 +88,8 @@ def check(
     Raises:
       UsageError: an unknown check, or a call within jit.
       KernelFault: raised by the returned function if an interpreter stopped the program.
+
+    The returned function raises `UsageError` if `function` called no kernel: nothing was checked.
     """
     checks = names.parse(errors)
     options = Options(
@@ -98,10 +100,12 @@ def check(
         epoch=f"check {next(_epochs)}",
     )
 
+    earlier: dict[str, tuple[str, ...]] = {}
+
     @functools.wraps(function)
     def checked(*args: P.args, **kwargs: P.kwargs) -> tuple[Report, R]:
+        name = getattr(function, "__qualname__", repr(function))
         if trace.is_traced((args, kwargs)):
-            name = getattr(function, "__qualname__", repr(function))
             raise UsageError(
                 f"pallas_debug.check({name}) runs its function and cannot be traced by jit, vmap "
                 "or grad. Put it outside of them, as in check(jax.jit(f)), or use "
@@ -115,13 +119,40 @@ def check(
                     fault = session.observer.findings[-1]
                     raise KernelFault(text.finding_text(fault), fault) from error
                 raise
+        if not session.used and not session.problems:
+            raise UsageError(
+                f"{name} called no Pallas kernel with these arguments: nothing was checked. Does "
+                "it take another path for them, or off a TPU, or was it compiled before?"
+            )
         return (
             Report(
                 findings=session.observer.findings,
                 prints=session.observer.records,
-                not_checked=tuple(str(problem) for problem in session.problems),
+                not_checked=tuple(_not_checked(session, earlier)),
             ),
             out,
         )
 
     return checked
+
+
+def _not_checked(session: Session, earlier: dict[str, tuple[str, ...]]) -> list[str]:
+    """Sentences about kernels of a call that were not checked, or only in part.
+
+    Args:
+      earlier: by digest, the sentences about a kernel that an earlier call lowered: jax keeps its
+        program, and a later call does not lower it again.
+    """
+    names = {kernel.digest: kernel.name for kernel in session.kernels}
+    for digest, name in names.items():
+        earlier[digest] = (name, *(s.sentence for s in session.skips if s.kernel == name))
+    found = [str(problem) for problem in session.problems]
+    for digest in session.used:
+        name, *sentences = earlier.get(digest, ("?",))
+        if digest not in session.launched and not sentences:
+            sentences = [
+                f"kernel `{name}` was not checked: it did not run to its end. "
+                "Is it in a branch that was not taken?"
+            ]
+        found += sentences
+    return list(dict.fromkeys(found))

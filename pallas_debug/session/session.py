@@ -52,8 +52,9 @@ class Session:
 
     Leaving waits for the compilations; leaving by ctrl+c, or ctrl+c while waiting, stops them.
     `kernels`, `dumps` and `problems` hold the results, during and after; `uncaptured` the kernels
-    that could not be captured, `skips` those that were not checked, and `launched` the digests of
-    kernels that ran to completion in an interpreter or with checks. `queue` compiles them.
+    that could not be captured, `skips` those that were not checked, `used` the digests of those in
+    programs that were lowered or run, and `launched` of those that ran to completion in an
+    interpreter or with checks. `queue` compiles them.
 
     Args:
       options: what to do.
@@ -89,6 +90,7 @@ class Session:
         self.uncaptured: list[Uncaptured] = []
         self.skips: list[Skip] = []
         self.launched: set[str] = set()
+        self.used: set[str] = set()
         self.raised: list[str] = []
         self.observer = RunObserver(
             checks=options.checks,
@@ -413,6 +415,7 @@ class Session:
 
     def _captured(self, captured: capture.Capture) -> object:
         kernel = captured.kernel
+        self.used.add(kernel.digest)
         with self._lock:
             known = kernel.digest in self._captures
             self._captures.setdefault(kernel.digest, captured)
@@ -444,6 +447,7 @@ class Session:
                 self.observer.found(finding)
 
     def ran(self, tokens: tuple[object, ...]) -> None:
+        self.used.update(map(str, tokens))
         for token in tokens:
             with self._guarded("hook", "noting which kernels ran"):
                 captured = self._captures.get(str(token))

@@ -30,6 +30,9 @@ NAME = "pallas-debug"
 VERIFIED: tuple[Engine, ...] = ("static", "compile", "checks")
 """Engines of `--pallas-verify`: the test itself runs the kernels."""
 
+MAX_SHOWN = 10
+"""Maximum number of kernels named in one line of the summary."""
+
 NOTHING: Mapping[str, Any] = {
     "problems": [],
     "notices": [],
@@ -38,6 +41,7 @@ NOTHING: Mapping[str, Any] = {
     "found": {},
     "outcomes": [],
     "coverage": None,
+    "checked": {},
 }
 """A watcher's output for a run in which nothing happened."""
 
@@ -164,6 +168,7 @@ class Listener:
             self._coverage,
             self._verdicts,
             self._findings,
+            self._not_run,
             lambda: self._kernels() if self._settings.watches else [],
         ]
         lines: list[str] = []
@@ -226,10 +231,24 @@ class Listener:
         total = text.plural(kinds.total(), "finding")
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
 
+    def _not_run(self) -> list[str]:
+        """Kernels to be checked that ran to their end in no process."""
+        found: dict[str, bool] = {}
+        for output in self._received:
+            for kernel, ran in output["checked"].items():
+                found[kernel] = found.get(kernel, False) or ran
+        names = dict.fromkeys(k.partition(" ")[2] for k, ran in found.items() if not ran)
+        if not names or self._settings.verify:  # its table says so
+            return []
+        shown = ", ".join(map(table.visible, list(names)[:MAX_SHOWN]))
+        more = f" and {len(names) - MAX_SHOWN} more" if len(names) > MAX_SHOWN else ""
+        return [f"not checked, as no test ran them to their end: {shown}{more}"]
+
     def _kernels(self) -> list[str]:
         used = {folder for folders in self._tests.values() for folder in folders}
         if not used:
-            return []
+            asked = self._settings.checks or self._settings.verify
+            return ["no test called a Pallas kernel: nothing was checked"] if asked else []
         tests = text.plural(len(self._tests), "test")
         if self._settings.dump is None:
             return [f"{text.plural(len(used), 'kernel')} used by {tests}"]

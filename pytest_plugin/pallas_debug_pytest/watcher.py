@@ -90,6 +90,7 @@ class Watcher:
         self.unchecked: list[str] = []
         self.unjudged: list[Gap] = []
         self._found: dict[str, list[str]] = {}
+        self._checked: dict[str, bool] = {}
         self._verification: Verification | None = None
 
     def open(self) -> None:
@@ -447,6 +448,7 @@ class Watcher:
             "found": self._found,
             "outcomes": outcomes,
             "coverage": launched,
+            "checked": self._checked,
         }
 
     def _close(self, session: Session, *, stop: bool = False) -> None:
@@ -457,6 +459,13 @@ class Watcher:
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
+        if session.options.checks:
+            skipped = {skip.kernel for skip in session.skips}
+            self._checked |= {
+                f"{kernel.digest} {kernel.name}": kernel.digest in session.launched
+                for kernel in session.kernels
+                if kernel.name not in skipped
+            }
         reported = {*session.unchecked, *(missing.reason for missing in self.unjudged)}
         self.problems += [str(p) for p in session.problems if str(p) not in reported]
 

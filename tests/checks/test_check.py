@@ -535,6 +535,38 @@ def test_the_report() -> None:
     assert str(sound) == "no check failed"
 
 
+@pytest.mark.parametrize("function", [jnp.sin, jax.jit(lambda x: x + 1)])
+def test_a_function_without_kernels_is_refused(function: Callable[..., Any]) -> None:
+    with pytest.raises(UsageError, match="called no Pallas kernel with these arguments: nothing"):
+        pallas_debug.check(function)(X)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_kernel_that_did_not_run_is_not_checked(mode: str) -> None:
+    def copies(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]  # nothing that a check could find
+
+    def maybe(x: jax.Array) -> jax.Array:
+        return lax.cond(x[0, 0] > 5, lambda: call(copies, x), lambda: x)
+
+    check = pallas_debug.check(jax.jit(maybe), interpret=mode)
+    for _ in range(2):
+        report, _ = check(X)
+        assert report.not_checked == (
+            "kernel `copies` was not checked: it did not run to its end. Is it in a branch that was "
+            "not taken?",
+        )
+    report, _ = check(X + 6)
+    assert report.ok
+    for dtype in ("int4", "bool", "float8_e4m3fn"):  # what ran is known for any dtype
+        whole = jnp.ones((16, 128), dtype)
+        out = jax.ShapeDtypeStruct(whole.shape, whole.dtype)
+        report, _ = pallas_debug.check(
+            lambda x, out=out: call(copies, x, shape=out), interpret=mode
+        )(whole)
+        assert report.ok, report
+
+
 def test_prints_are_in_the_report() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         pl.debug_print("x = {}", x_ref[0, 1])
@@ -601,7 +633,10 @@ def test_what_cannot_be_checked_is_said_once(
     def twice(x: jax.Array) -> jax.Array:
         return function(x) + function(x + 1)
 
-    report, _ = pallas_debug.check(twice, interpret="hlo")(X)
+    check = pallas_debug.check(jax.jit(twice), interpret="hlo")
+    report, _ = check(X)
+    again, _ = check(X)  # jax keeps the program
+    assert again == report
     (sentence,) = report.not_checked
     assert sentence == (
         f"kernel `{kernel}` is not checked as asked for: {reason}. "

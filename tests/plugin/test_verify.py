@@ -59,3 +59,64 @@ def test_a_target_that_nobody_knows(child: Child) -> None:
     result = child("def test_it(): pass", "--pallas-verify=v9")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["*unknown target 'v9'*"])
+
+
+REFUSED = """
+import unittest
+
+@jax.jit
+def random(x):
+    def random(x_ref, o_ref):
+        pltpu.prng_seed(0)
+        o_ref[...] = pltpu.bitcast(pltpu.prng_random_bits((8, 128)), jnp.float32)
+    return call(random, x)
+
+@jax.jit
+def maybe(x):
+    def copies(x_ref, o_ref):
+        o_ref[...] = x_ref[...]
+    return jax.lax.cond(x[0, 0] > 5, lambda: call(copies, x), lambda: x)
+
+def test_refused():
+    with pytest.raises(NotImplementedError):
+        random(GOOD)
+
+class TestCase(unittest.TestCase):
+    def test_refused(self):
+        with self.assertRaises(NotImplementedError):
+            random(GOOD)
+
+    def test_not_taken(self):
+        maybe(GOOD)
+
+def test_good():
+    log(GOOD)
+"""
+
+
+@pytest.mark.parametrize(
+    "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
+)
+def test_what_no_interpreter_ran_is_not_ok(child: Child, workers: list[str]) -> None:
+    result = child(REFUSED, "--pallas-verify=v5e", "--pallas-interpret=hlo", *workers)
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines_random(
+        [
+            "random *ok *ok *[?]",
+            "copies *ok *ok *[?]",
+            "log *ok *ok *ok",
+            "not judged: * checks, * checks: no test ran it to its end with checks",
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)], ids=str
+)
+def test_what_did_not_run_was_not_checked(child: Child, workers: list[str]) -> None:
+    result = child(REFUSED, "--pallas-check", "--pallas-interpret=hlo", *workers)
+    result.assert_outcomes(passed=4)
+    (line,) = (n for n in result.outlines if n.startswith("not checked, as no test ran them to"))
+    assert sorted(line.partition(": ")[2].split(", ")) == ["copies", "random"]
+    result = child("def test_it(): pass", "--pallas-check", *workers)
+    result.stdout.fnmatch_lines(["no test called a Pallas kernel: nothing was checked"])

@@ -176,14 +176,48 @@ def _lowering(
         return None
     trips = again.can_be_run_again(params)
     made = instrument.instrument(params, observer.checks, prints, trips=trips)
-    if made is None or made.layout is None:
-        # Nothing in it can fail a check, so it counts as checked without running.
-        launched.notify(launched.current())
     if made is None:
-        return None
+        return _noting(primitive, params) if observer.checks else None
     for inner in made.not_entered:
         observer.skipped(name, f"what is inside its `{inner}` is not checked", partly=True)
     return _rule(primitive, params, made, observer, name)
+
+
+def _noting(primitive: jax_core.Primitive, params: dict[str, Any]) -> Callable[..., Any]:
+    """Lowering rule for a kernel in which nothing can fail a check: notes that it ran."""
+
+    def rule(context: Any, *nodes: Any, **_: Any) -> Any:
+        results = _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
+        if context.module_context.get_backend(optional=True) is not None:
+            _note_launch(context, results)
+        return results
+
+    return rule
+
+
+def _note_launch(context: Any, results: Sequence[Any]) -> None:
+    """Call back after a kernel, with an element of its result, so that it has to run first."""
+    tokens = launched.current()
+
+    def note(*_: Any) -> tuple[()]:
+        launched.notify(tokens)
+        return ()
+
+    outputs = [
+        (node, aval)
+        for node, aval in zip(results, context.avals_out, strict=False)
+        if isinstance(getattr(aval, "dtype", None), np.dtype) and aval.size
+    ]
+    if not outputs:
+        _call_back(context, note, [], [])
+        return
+    node, aval = outputs[0]
+    first = jax_core.ShapedArray((), np.dtype(np.float32))  # callbacks do not take all dtypes
+    inner = context.replace(avals_in=(aval,), avals_out=(first,), tokens_in=None, tokens_out=None)
+    element = _lower(
+        inner, lambda array: [array[(0,) * array.ndim].real.astype(np.float32)], [node]
+    )
+    _call_back(context, note, element, [first])
 
 
 def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
@@ -203,7 +237,9 @@ def _rule(
             # The platform is not available here: the kernel is only inspected or cross-compiled.
             return _lower(context, lambda *args: primitive.bind(*args, **params), nodes)
         if made.layout is None:
-            return _lower(context, lambda *args: made.bind(primitive, args), nodes)
+            results = _lower(context, lambda *args: made.bind(primitive, args), nodes)
+            _note_launch(context, results)
+            return results
         chosen, second = made, None
         if made.trips and again.is_on_one_cpu(context):
             second = again.Again(primitive, params, observer.checks, _lowering_ours)
