@@ -26,6 +26,7 @@ LINES = "capture: lines of kernels under grad"
 RUNS = "capture: runs of jitted programs"
 MODES = "interpret modes"
 TPU_MODE = "TPU interpret mode"
+TPU_EXTENSIONS = "TPU interpret mode: extensions"
 CHIP = "chip while tracing"
 PRETEND = "devices that answer as the chip"
 MOSAIC = "Mosaic module"
@@ -220,12 +221,23 @@ TABLE: tuple[Patch, ...] = (
         parameters=("jaxpr", "grid_mapping", "name"),
     ),
     Patch(
-        area=TPU_MODE,
+        area=TPU_EXTENSIONS,
         owner=_INTERPRETER,
         name="_interpret_jaxpr",
         replacement=f"{_OURS}:tracing_jaxprs",
-        why="learns which value is which operand, and the loops around it",
+        why="adds equations that jax lacks; learns which value is which operand, and the loops",
         parameters=("jaxpr", "args", "ctx", "token"),
+    ),
+    *(
+        Patch(
+            area=TPU_EXTENSIONS,
+            owner=_INTERPRETER,
+            name=name,
+            replacement=f"pallas_debug.bridge.interpret.extend.memory:{replacement}",
+            why="reads and writes references that are reshaped, bitcast or transposed",
+            parameters=("token", "buffer_id", "transforms"),
+        )
+        for name, replacement in (("get", "reading"), ("store", "storing"), ("swap", "swapping"))
     ),
     Patch(
         area=TPU_MODE,

@@ -66,6 +66,21 @@ _USED: dict[str, dict[str, dict[str, str]]] = {
         "jax._src.xla_bridge:xla_client": {"Device": ""},
         "jax._src.xla_bridge:default_backend": {"__code__": ""},
     },
+    patches.TPU_EXTENSIONS: {
+        _INTERPRETER: {
+            "fail_on_exception": "func",
+            "_get_shared_memory": "",
+            "_get_memory_space_and_raise_if_hbm": "aval primitive_name",
+            "_local_core_id_or_zero_if_hbm": "local_core_id memory_space",
+        },
+        _MEMORY: {
+            "get_buffer_content": "key rnge",
+            "get_global_core_id": "device_id local_core_id",
+            "get_semaphores_and_increment_clock": "sem_ids global_core_id",
+        },
+        "jax._src.pallas.mosaic.primitives": {"_dma_flatten": ""},
+        "jax._src.state.discharge": {"transform_array": "transforms"},
+    },
     patches.MOSAIC: {
         "jax._src.pallas.mosaic.lowering": {
             "_debug_print_rule": "fmt ordered in_tree static_args has_placeholders",

@@ -551,17 +551,20 @@ def test_a_dynamic_grid_and_operands_without_names() -> None:
 
 
 def test_what_the_interpreter_cannot_do_is_told_with_its_line() -> None:
-    def kernel(x_ref: Any, out_ref: Any, sem: Any) -> None:
-        pl.semaphore_signal(sem, 1)
-        pl.semaphore_wait(sem, 1, decrement=False)  # not decrementing
-        out_ref[...] = x_ref[...]
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def body(tile: Any) -> None:
+            out_ref[0:8] = tile[...]
 
-    seen = Seen(lambda: launch(kernel, scratch_shapes=[REGULAR])(X))
+        pl.run_scoped(body, TILE, collective_axes="core")  # collective
+
+    seen = Seen(lambda: launch(kernel)(X))
     assert isinstance(seen.error, NotImplementedError)
     assert seen.only.kind == "InterpretError"
-    assert seen.only.message == ("NotImplementedError: Non-decrementing wait is not supported.")
+    assert seen.only.message == (
+        "NotImplementedError: run_scoped_p with collective axes is not supported"
+    )
     assert seen.only.source is not None
-    assert seen.only.source.line == here("not decrementing")
+    assert seen.only.source.line == here("collective")
 
 
 def test_a_kernel_that_we_cannot_describe_runs_all_the_same(

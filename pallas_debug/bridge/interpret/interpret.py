@@ -191,6 +191,7 @@ def reset(*, wait: bool = True) -> None:
 def _push(asked: _Asked) -> None:
     global _asked
     patches.install(patches.MODES)
+    patches.install(patches.TPU_EXTENSIONS)
     with _lock:
         _asked = (*_asked, asked)
 
@@ -199,6 +200,7 @@ def _remove(asked: _Asked) -> None:
     global _asked
     with _lock:
         _asked = tuple(other for other in _asked if other is not asked)
+    patches.uninstall(patches.TPU_EXTENSIONS)
     patches.uninstall(patches.MODES)
 
 

@@ -86,7 +86,8 @@ def _names(axis_name: object) -> set[object]:
 class Limit:
     """A feature of TPUs, and its support in each mode.
 
-    `yes` if simulated, `no` if jax rejects the kernel; any other text describes what happens.
+    `yes` if jax simulates it, `with pallas-debug` if we add it, `no` if jax rejects the kernel; any
+    other text describes what happens.
     """
 
     name: str
@@ -98,16 +99,16 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="remote DMAs", hlo="only where all devices are in step", tpu="yes"),
     Limit(name="barrier semaphores", hlo="no", tpu="yes"),
     Limit(name="signals to other devices and cores", hlo="no", tpu="yes"),
-    Limit(name="DMAs that add", hlo="no", tpu="yes"),
+    Limit(name="DMAs that add", hlo="no", tpu="with pallas-debug"),
     Limit(name="program_id in loops and branches", hlo="no", tpu="yes"),
     Limit(name="axis index of a grid or of a mesh of cores", hlo="no", tpu="yes"),
     Limit(name="delays", hlo="no", tpu="yes"),
     Limit(name="random bits (prng_random_bits)", hlo="no", tpu="zeros"),
     Limit(name="stateful_uniform and keys of the TPU", hlo="no", tpu="no"),
     Limit(name="stochastic_round, pack_elementwise", hlo="no", tpu="no"),
-    Limit(name="masked loads", hlo="yes", tpu="no"),
-    Limit(name="references that are bitcast or reshaped", hlo="yes", tpu="no"),
-    Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="no"),
+    Limit(name="masked loads", hlo="yes", tpu="with pallas-debug"),
+    Limit(name="references that are bitcast or reshaped", hlo="yes", tpu="with pallas-debug"),
+    Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="with pallas-debug"),
     Limit(name="vmap with dimension semantics", hlo="yes", tpu="with pallas-debug"),
     Limit(name="copies that take time", hlo="done at once", tpu="done at the wait, or at once"),
     Limit(name="several cores", hlo="one after the other", tpu="num_cores_or_threads"),

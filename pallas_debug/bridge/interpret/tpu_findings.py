@@ -6,7 +6,6 @@ Knows buffers, ranges and places in a program; `tpu_interpret.py` does everythin
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -42,9 +41,6 @@ class Buffer:
 
     def holds(self, range_: Range) -> bool:
         return self.left(range_) is None
-
-    def num_elements(self, range_: Range) -> int:
-        return math.prod(max(0, stop - start) for start, stop, _ in self._extents(range_))
 
     def left(self, range_: Range) -> tuple[int, int, int, int] | None:
         """First axis on which the range is out of bounds, with start, stop and the axis size."""

@@ -18,6 +18,8 @@ from jax._src.pallas.mosaic.interpret import vector_clock
 
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.extend.memory import concrete
+from pallas_debug.bridge.interpret.extend.views import OutOfView, size_of
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import (
     MARK,
@@ -137,7 +139,7 @@ def _access(
         except KernelFault:
             raise
         except Exception as error:
-            touch = _touch(run, place, arguments, writes)
+            touch = _touch(run, place, arguments, writes, error)
             if touch is not None and index_map is not None and not touch.buffer.holds(touch.range):
                 block = point(arguments["block_indices"]) or ()
                 touch = replace(touch, buffer=index_map.array)
@@ -149,10 +151,22 @@ def _access(
             raise stop(found) from error
 
 
-def _touch(run: KernelRun, place: Place, arguments: Arguments, writes: bool) -> Touch | None:
-    range_ = range_of(arguments["transforms"])
+def _touch(
+    run: KernelRun, place: Place, arguments: Arguments, writes: bool, error: Exception
+) -> Touch | None:
     device, core = place.thread
     buffer = run.buffer(device, core, int(arguments["buffer_id"]))
+    return _touch_of(place, buffer, arguments["transforms"], writes, error)
+
+
+def _touch_of(
+    place: Place, buffer: Buffer | None, transforms: Any, writes: bool, error: Exception
+) -> Touch | None:
+    range_ = range_of(transforms)
+    if buffer is not None and isinstance(error, OutOfView):
+        range_ = error.range
+        name = buffer.name + error.chain
+        buffer = replace(buffer, name=name, shape=error.shape, dtype=str(np.dtype(error.dtype)))
     if buffer is None or range_ is None:
         return None
     return Touch(place=place, buffer=buffer, range=range_, writes=writes)
@@ -194,10 +208,12 @@ def start_copy(
 
 def _size(buffer: Buffer | None, transforms: Any) -> int:
     """Size of the copy in bytes; 0 if unknown, and then the copy is not tracked."""
-    range_ = range_of(transforms)
-    if buffer is None or range_ is None:
+    if buffer is None:
         return 0
-    return buffer.num_elements(range_) * np.dtype(buffer.dtype).itemsize
+    try:
+        return size_of(buffer.shape, np.dtype(buffer.dtype), concrete(transforms))
+    except (TypeError, ValueError):
+        return 0
 
 
 def adopt(dma: Any) -> Any:
@@ -221,19 +237,19 @@ def execute(dma: Any, call: Call, *, writes: bool) -> None:
         except KernelFault:
             raise
         except Exception as error:
-            raise stop(_explain(_copy_touch(run, dma, place, writes), place, error)) from error
+            touch = _copy_touch(run, dma, place, writes, error)
+            raise stop(_explain(touch, place, error)) from error
 
 
-def _copy_touch(run: KernelRun, dma: Any, place: Place, writes: bool) -> Touch | None:
+def _copy_touch(
+    run: KernelRun, dma: Any, place: Place, writes: bool, error: Exception
+) -> Touch | None:
     side = "dst" if writes else "src"
     device, core, identity, transforms = (
         getattr(dma, f"{side}_{part}")
         for part in ("device_id", "local_core_id", "buffer_id", "transforms")
     )
-    range_, buffer = range_of(transforms), run.buffer(device, core, identity)
-    if buffer is None or range_ is None:
-        return None
-    return Touch(place=place, buffer=buffer, range=range_, writes=writes)
+    return _touch_of(place, run.buffer(device, core, identity), transforms, writes, error)
 
 
 def wait_copy(
@@ -250,7 +266,8 @@ def _wait(run: KernelRun, place: Place, call: Call, arguments: Arguments, size: 
     with running(place):
         token = call()
     at = int(arguments["sem_id"]), run.core(*place.thread)
-    run.awaited(*at, size)
+    if arguments.get("decrement", True):
+        run.awaited(*at, size)
     run.waits[at] = place
     return token
 

@@ -35,6 +35,7 @@ from pallas_debug.bridge.interpret import (
     tpu_run,
 )
 from pallas_debug.bridge.interpret import tpu_findings as words
+from pallas_debug.bridge.interpret.extend import rules
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place
 from pallas_debug.bridge.interpret.tpu_run import (
     CallbackSite,
@@ -68,6 +69,7 @@ def reporting(
         all cores wait for each other, that is detected within a second.
     """
     reporter = tpu_run.Reporter(report, hang_after)
+    patches.install(patches.TPU_EXTENSIONS)
     patches.install(patches.TPU_MODE)
     with _lock:
         tpu_run.reporters = (*tpu_run.reporters, reporter)
@@ -84,6 +86,7 @@ def reporting(
         with _lock:
             tpu_run.reporters = tuple(r for r in tpu_run.reporters if r is not reporter)
         patches.uninstall(patches.TPU_MODE)
+        patches.uninstall(patches.TPU_EXTENSIONS)
         if not tpu_run.reporters:
             threads.forget()
 
@@ -117,6 +120,7 @@ class _Tracing(threading.local):
 _tracing = _Tracing()
 _traced_kernel_by_jax = interpreter.interpret_pallas_call
 _traced_jaxpr_by_jax = interpreter._interpret_jaxpr
+_extended = functools.partial(rules.evaluate, _traced_jaxpr_by_jax)
 
 
 def tracing_kernels(by_jax: Callable[..., Any]) -> Callable[..., Any]:
@@ -210,12 +214,12 @@ def _line(traceback: Any) -> SourceLine | None:
 def _traced_jaxpr(jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
     trace = _tracing.trace
     if trace is None:
-        return _traced_jaxpr_by_jax(jaxpr, *args, ctx=ctx, token=token)
+        return _extended(jaxpr, *args, ctx=ctx, token=token)
     before = trace.grid_point, trace.loop
     _enter(trace, jaxpr, args, ctx)
     _report_checks(trace, jaxpr)
     try:
-        return _traced_jaxpr_by_jax(jaxpr, *args, ctx=ctx, token=token)
+        return _extended(jaxpr, *args, ctx=ctx, token=token)
     finally:
         trace.grid_point, trace.loop = before
 

@@ -1,0 +1,1 @@
+"""Extensions of jax's interpreters: references and primitives that they lack."""

@@ -1,0 +1,330 @@
+"""Elements of a buffer that a chain of transforms selects, in memory as on a TPU.
+
+jax's TPU interpret mode supports chains of indexers. A `View` also supports references that are
+reshaped, bitcast or transposed. It shares the buffer's memory where numpy can express the chain as
+strides, and keeps the position of each element otherwise.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from jax._src import dtypes
+from jax._src.state import indexing
+from jax._src.state.types import BitcastTransform, ReshapeTransform, TransposeTransform
+
+Range = tuple[slice | int, ...]
+
+
+class OutOfView(IndexError):
+    """An indexer that leaves the reference it indexes.
+
+    Attributes:
+      chain: the transforms before the indexer, such as `.reshape(4, 2, 128)`.
+      shape: shape of the indexed reference.
+      dtype: its dtype.
+      range: what the indexer selects.
+    """
+
+    def __init__(self, chain: str, shape: tuple[int, ...], dtype: Any, range_: Range) -> None:
+        super().__init__(f"{range_} is out of bounds for the reference {chain} of shape {shape}")
+        self.chain = chain
+        self.shape = shape
+        self.dtype = dtype
+        self.range = range_
+
+
+def is_plain(transforms: Sequence[Any]) -> bool:
+    """Whether jax's interpreter supports this chain of transforms itself."""
+    return all(isinstance(transform, indexing.NDIndexer) for transform in transforms)
+
+
+def range_of(indexer: Any) -> Range:
+    """Entries of an indexer with concrete values, an index or a slice each."""
+    return tuple(
+        slice(i.start, i.start + i.size * i.stride, i.stride)
+        if isinstance(i, indexing.Slice)
+        else int(i)
+        for i in indexer.indices
+    )
+
+
+def size_of(shape: tuple[int, ...], dtype: Any, transforms: Sequence[Any]) -> int:
+    """Size in bytes of what a chain of transforms with concrete values selects."""
+    for transform in transforms:
+        match transform:
+            case indexing.NDIndexer():
+                entries = range_of(transform)
+                shape = tuple(num_elements(index) for index in entries if isinstance(index, slice))
+            case BitcastTransform():
+                before = dtypes.itemsize_bits(dtype)
+                dtype, after = transform.dtype, dtypes.itemsize_bits(transform.dtype)
+                if after != before:  # else it may have one dimension
+                    shape = (*shape[:-2], shape[-2] * before // after, shape[-1])
+            case ReshapeTransform():
+                shape = transform.shape
+            case TransposeTransform():
+                shape = tuple(shape[axis] for axis in transform.permutation)
+    return int(math.prod(shape) * np.dtype(dtype).itemsize)
+
+
+def num_elements(index: slice) -> int:
+    """Number of elements that a slice selects."""
+    return max(0, -(-int(index.stop - index.start) // (index.step or 1)))
+
+
+def holds(shape: Sequence[int], range_: Range) -> bool:
+    """Whether a range is within an array of this shape."""
+    for index, size in zip(range_, shape, strict=True):
+        if isinstance(index, int):
+            if not 0 <= index < size:
+                return False
+        elif count := num_elements(index):
+            last = index.start + (count - 1) * (index.step or 1)
+            if index.start < 0 or last >= size:
+                return False
+    return True
+
+
+class View:
+    """What a chain of transforms selects from a buffer.
+
+    Elements are split into atoms, whose width is that of the narrowest dtype in the chain. The last
+    `_num_axes` axes of `_atoms` hold the atoms of one element, the lowest bits first; a bitcast to
+    a wider dtype adds an axis.
+    """
+
+    def __init__(
+        self,
+        content: np.ndarray[Any, Any],
+        transforms: Sequence[Any],
+        *,
+        logical_shape: tuple[int, ...] | None = None,
+        is_padded: bool = False,
+    ) -> None:
+        """Apply the transforms.
+
+        Args:
+          content: the buffer's memory, contiguous.
+          transforms: with concrete values.
+          logical_shape: shape of the array in the buffer, where its memory is padded.
+          is_padded: whether elements out of bounds may be selected; they have no position.
+
+        Raises:
+          OutOfView: an indexer is out of bounds, unless `is_padded`.
+        """
+        shape = content.shape if logical_shape is None else logical_shape
+        widths = [
+            dtypes.itemsize_bits(content.dtype),
+            *(dtypes.itemsize_bits(t.dtype) for t in transforms if isinstance(t, BitcastTransform)),
+        ]
+        self._content = content
+        self._logical_shape = shape
+        self._width = min(widths)
+        self._memory = _split(content, self._width)
+        self._is_copy = self._width < 8 and self._width < widths[0]
+        self._atoms: np.ndarray[Any, Any] = self._memory[tuple(slice(0, size) for size in shape)]
+        self._has_positions = False
+        self._is_padded = is_padded
+        self._num_axes = 1
+        self._chain = ""
+        self.dtype: Any = content.dtype
+        for transform in transforms:
+            self._apply(transform)
+            self._chain += _shown(transform)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._atoms.shape[: self._atoms.ndim - self._num_axes])
+
+    def is_missing(self) -> np.ndarray[Any, Any] | None:
+        """Which elements are out of bounds; None if none is."""
+        if not (self._is_padded and self._has_positions):
+            return None
+        missing = np.asarray((self._atoms < 0).reshape(*self.shape, -1).any(axis=-1))
+        return missing if missing.any() else None
+
+    def read(self, default: Any = 0) -> np.ndarray[Any, Any]:
+        """Copy of the elements; `default` for those out of bounds."""
+        atoms = self._atoms
+        if self._has_positions:
+            atoms = self._memory.reshape(-1)[np.maximum(self._atoms, 0)]
+        values = _join(atoms.reshape(*self.shape, -1), self._width, self.dtype)
+        missing = self.is_missing()
+        if missing is not None:
+            values[missing] = default
+        return values
+
+    def write(self, values: np.ndarray[Any, Any]) -> None:
+        """Replace the elements."""
+        atoms = _split(np.ascontiguousarray(values), self._width)
+        atoms = atoms.reshape(self._atoms.shape)
+        if self._has_positions:
+            self._memory.reshape(-1)[self._atoms] = atoms
+        else:
+            self._atoms[...] = atoms
+        if self._is_copy:
+            self._content[...] = _join(self._memory, self._width, self._content.dtype)
+
+    def ranges(self) -> list[Range]:
+        """Disjoint ranges of the buffer that cover exactly what is selected, also in part."""
+        if not self._content.shape:
+            return [()]
+        per_element = self._memory.shape[-1]
+        positions = self._positions().reshape(-1)
+        elements = np.unique(positions[positions >= 0] // per_element)
+        coordinates = np.stack(np.unravel_index(elements, self._content.shape), axis=-1)
+        return list(_cover(coordinates))
+
+    def _apply(self, transform: Any) -> None:
+        match transform:
+            case indexing.NDIndexer():
+                self._index(range_of(transform))
+            case ReshapeTransform():
+                self._reshape((*transform.shape, *self._atoms.shape[len(self.shape) :]))
+            case BitcastTransform():
+                self._bitcast(transform.dtype)
+            case TransposeTransform():
+                rest = range(len(self.shape), self._atoms.ndim)
+                self._atoms = self._atoms.transpose(*transform.permutation, *rest)
+            case _:
+                raise NotImplementedError(f"{type(transform).__name__} of a reference")
+
+    def _index(self, range_: Range) -> None:
+        if holds(self.shape, range_):
+            self._atoms = self._atoms[range_]
+            return
+        if not self._is_padded:
+            raise OutOfView(self._chain, self.shape, self.dtype, range_)
+        atoms = self._positions()
+        for axis, index in reversed(list(enumerate(range_))):
+            size = atoms.shape[axis]
+            if isinstance(index, int):
+                wanted = np.array([index])
+            else:
+                wanted = index.start + np.arange(num_elements(index)) * (index.step or 1)
+            is_inside = (wanted >= 0) & (wanted < size)
+            atoms = (
+                np.take(atoms, np.where(is_inside, wanted, 0), axis=axis)
+                if size
+                else (np.full((*atoms.shape[:axis], len(wanted), *atoms.shape[axis + 1 :]), -1))
+            )
+            atoms = np.where(
+                np.expand_dims(is_inside, list(range(1, atoms.ndim - axis))), atoms, -1
+            )
+            if isinstance(index, int):
+                atoms = atoms.squeeze(axis)
+        self._atoms, self._has_positions = atoms, True
+
+    def _reshape(self, shape: tuple[int, ...]) -> None:
+        atoms = self._atoms.reshape(shape)
+        is_copy = atoms.size and not np.may_share_memory(atoms, self._memory)
+        if is_copy and not self._has_positions:
+            atoms, self._has_positions = self._positions().reshape(shape), True
+        self._atoms = atoms
+
+    def _bitcast(self, dtype: Any) -> None:
+        """Join or split rows, as on a TPU: one 32-bit row is two 16-bit rows."""
+        before, after = dtypes.itemsize_bits(self.dtype), dtypes.itemsize_bits(dtype)
+        self.dtype = np.dtype(dtype)
+        *rows, columns = self.shape if self.shape else (1,)
+        first = len(self.shape)
+        own = self._atoms.shape[first:]
+        if after > before:
+            ratio = after // before
+            self._reshape((*rows[:-1], rows[-1] // ratio, ratio, columns, *own))
+            self._atoms = np.moveaxis(self._atoms, first - 1, first)
+            self._num_axes += 1
+        elif after < before:
+            ratio = before // after
+            # The highest bits are in the last row.
+            self._reshape((*rows, columns, ratio, math.prod(own) // ratio))
+            self._atoms = np.moveaxis(self._atoms, first, first - 1)
+            self._num_axes = 1
+            self._reshape((*rows[:-1], rows[-1] * ratio, columns, math.prod(own) // ratio))
+
+    def _positions(self) -> np.ndarray[Any, Any]:
+        if self._has_positions:
+            return self._atoms
+        start = self._atoms.__array_interface__["data"][0]
+        start -= self._memory.__array_interface__["data"][0]
+        found = np.array(start // self._memory.itemsize)
+        for size, stride in zip(self._atoms.shape, self._atoms.strides, strict=True):
+            found = np.add.outer(found, np.arange(size) * (stride // self._memory.itemsize))
+        return found
+
+
+def _shown(transform: Any) -> str:
+    """A transform as in Python."""
+    match transform:
+        case indexing.NDIndexer():
+            parts = (
+                f"{i.start}:{i.stop}" + (f":{i.step}" if i.step not in (None, 1) else "")
+                if isinstance(i, slice)
+                else str(i)
+                for i in range_of(transform)
+            )
+            return f".at[{', '.join(parts)}]"
+        case ReshapeTransform():
+            return f".reshape({', '.join(map(str, transform.shape))})"
+        case BitcastTransform():
+            return f".bitcast({np.dtype(transform.dtype)})"
+        case TransposeTransform():
+            return f".transpose({', '.join(map(str, transform.permutation))})"
+    return ""
+
+
+def _split(values: np.ndarray[Any, Any], width: int) -> np.ndarray[Any, Any]:
+    """Atoms of contiguous values, in an additional axis, lowest bits first."""
+    bits = dtypes.itemsize_bits(values.dtype)
+    raw = values.reshape(*values.shape, 1).view(f"u{values.dtype.itemsize}")
+    if bits == width:
+        return raw
+    if width >= 8:
+        return raw.view(f"u{width // 8}")
+    shifts = np.arange(0, bits, width, dtype=raw.dtype)
+    return ((raw >> shifts) & ((1 << width) - 1)).astype(np.uint8)
+
+
+def _join(atoms: np.ndarray[Any, Any], width: int, dtype: Any) -> np.ndarray[Any, Any]:
+    """Values of atoms in the last axis; always a copy."""
+    dtype = np.dtype(dtype)
+    bits = dtypes.itemsize_bits(dtype)
+    if bits == width:
+        raw = np.array(atoms[..., 0], order="C")
+    elif width >= 8:
+        raw = np.array(atoms, order="C").view(f"u{dtype.itemsize}")[..., 0]
+    else:
+        wide = atoms.astype(f"u{dtype.itemsize}") & ((1 << width) - 1)
+        shifts = np.arange(0, bits, width, dtype=wide.dtype)
+        raw = np.asarray(np.bitwise_or.reduce(wide << shifts, axis=-1), dtype=wide.dtype)
+    values: np.ndarray[Any, Any] = raw.view(dtype)
+    return values
+
+
+def _cover(coordinates: np.ndarray[Any, Any]) -> Iterator[Range]:
+    """Cover sorted, unique coordinates, of shape [elements, axes], with disjoint ranges."""
+    if not len(coordinates):
+        return
+    if not coordinates.shape[1]:
+        yield ()
+        return
+    used = [np.unique(axis) for axis in coordinates.T]
+    if math.prod(len(axis) for axis in used) == len(coordinates):
+        yield from itertools.product(*(list(_slices(axis)) for axis in used))
+        return
+    for value in used[0]:
+        rest = coordinates[coordinates[:, 0] == value][:, 1:]
+        row = slice(int(value), int(value) + 1, 1)
+        yield from ((row, *range_) for range_ in _cover(rest))
+
+
+def _slices(values: np.ndarray[Any, Any]) -> Iterator[slice]:
+    """Runs of consecutive values."""
+    breaks = np.flatnonzero(np.diff(values) != 1) + 1
+    for run in np.split(values, breaks):
+        yield slice(int(run[0]), int(run[-1]) + 1, 1)

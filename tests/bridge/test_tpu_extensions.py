@@ -1,0 +1,301 @@
+"""What TPU interpret mode lacks and we add: views of references, masks, semaphores, DMAs."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import dtypes
+from jax._src.state import discharge, indexing, types
+from jax._src.state.primitives import ref_addupdate
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.interpret import interpret, tpu_interpret
+from pallas_debug.bridge.interpret.extend.views import OutOfView, View, size_of
+from pallas_debug.model import Finding
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+F32 = jnp.float32
+X = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+TILE = pltpu.VMEM((8, 128), F32)
+DMA = pltpu.SemaphoreType.DMA
+REGULAR = pltpu.SemaphoreType.REGULAR
+
+
+# Views, compared with jax's own discharge of references.
+
+DTYPES = (jnp.uint8, jnp.uint16, jnp.bfloat16, jnp.int32, jnp.float32, jnp.int4)
+
+
+def chains(seed: int) -> Iterator[tuple[np.ndarray[Any, Any], list[Any]]]:
+    """Arrays with chains of random transforms."""
+    rng = random.Random(seed)
+    for number in range(20):
+        dtype = jnp.dtype(rng.choice(DTYPES))
+        shape = rng.choice([(16, 8), (4, 8, 16), (8,)])
+        values = np.random.RandomState(number).randint(0, 7, shape).astype(dtype)
+        chain: list[Any] = []
+        aval: Any = jax.core.ShapedArray(shape, dtype)
+        for _ in range(rng.randint(1, 4)):
+            transform = a_transform(rng, aval.shape, aval.dtype)
+            chain.append(transform)
+            aval = transform.transform_type(aval)
+        yield values, chain
+
+
+def a_transform(rng: random.Random, shape: tuple[int, ...], dtype: Any) -> Any:
+    kind = rng.choice("nrb")
+    if kind == "b" and len(shape) > 1:
+        bits = shape[-2] * dtypes.itemsize_bits(dtype)
+        fitting = [d for d in map(jnp.dtype, DTYPES) if bits % dtypes.itemsize_bits(d) == 0]
+        return types.BitcastTransform(rng.choice(fitting))
+    if kind == "r":
+        size = int(np.prod(shape))
+        return types.ReshapeTransform(
+            rng.choice([(size,), *((n, size // n) for n in (2, 4, 8) if size % n == 0)])
+        )
+    indices: list[Any] = []
+    for size in shape:
+        stride = rng.choice([1, 1, 2])
+        count = rng.randint(1, -(-size // stride))
+        start = rng.randint(0, size - ((count - 1) * stride + 1))
+        is_index = len(shape) > 2 and rng.random() < 0.2
+        indices.append(np.int32(start) if is_index else indexing.Slice(start, count, stride))
+    return indexing.NDIndexer(tuple(indices), shape, ())
+
+
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_views_select_what_jax_selects(seed: int) -> None:
+    for values, chain in chains(seed):
+        wanted = np.asarray(
+            discharge.transform_array(jnp.asarray(values), jax.tree.map(jnp.int32, chain))
+        )
+        read = View(values, chain).read()
+        assert read.dtype == wanted.dtype, chain
+        assert read.shape == wanted.shape, chain
+        assert read.tobytes() == wanted.tobytes(), chain
+        assert size_of(values.shape, values.dtype, chain) == wanted.nbytes
+
+        ones = np.zeros_like(values)
+        ones.view(np.uint8)[...] = 0xF if values.dtype == jnp.int4 else 0xFF
+        view = View(ones, chain)
+        view.write(np.zeros_like(wanted))
+        assert not view.read().view(np.uint8).any()
+        changed = (ones.view(np.uint8).reshape(*values.shape, -1) & 0xF != 0xF).any(axis=-1)
+        covered = np.zeros(values.shape, int)
+        for range_ in view.ranges():
+            covered[range_] += 1
+        np.testing.assert_array_equal(covered, changed.astype(int), str(chain))
+
+
+def test_a_transposed_view_and_one_that_leaves_its_reference() -> None:
+    values = X.copy()
+    transposed = types.TransposeTransform((1, 0))
+    rows = indexing.NDIndexer((indexing.Slice(126, 4, 1), indexing.Slice(0, 8, 1)), (128, 8), ())
+    View(values, [transposed]).write(-X.T)
+    np.testing.assert_array_equal(values, -X)
+    with pytest.raises(OutOfView) as caught:
+        View(values, [types.ReshapeTransform((8, 128)), transposed, rows])
+    assert caught.value.chain == ".reshape(8, 128).transpose(1, 0)"
+    assert caught.value.shape == (128, 8)
+    padded = View(values, [transposed, rows], is_padded=True)
+    np.testing.assert_array_equal(padded.read(np.nan)[:2], -X.T[126:])
+    assert np.isnan(padded.read(np.nan)[2:]).all()
+    assert padded.ranges() == [(slice(0, 8, 1), slice(126, 128, 1))]
+
+
+# Kernels.
+
+
+def run(kernel: Callable[..., None], *args: Any, out: Any = None, **options: Any) -> Any:
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype) if out is None else out
+    found: list[Finding] = []
+    with tpu_interpret.reporting(found.append), interpret.interpreting("tpu,detect_races"):
+        result = pl.pallas_call(kernel, out_shape=out, **options)(*(args or (X,)))
+        jax.block_until_ready(result)
+    assert found == []
+    return np.asarray(result)
+
+
+def test_loads_and_stores_of_reshaped_and_bitcast_references() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+        o_ref.reshape(4, 2, 128)[:, 1] = x_ref.reshape(4, 2, 128)[:, 0] * 2
+        bits = o_ref.bitcast(jnp.int32)
+        bits[0] = bits[0] ^ jnp.int32(-(2**31))
+
+    wanted = X.copy()
+    wanted[1::2] = wanted[::2] * 2
+    wanted[0] = -wanted[0]
+    np.testing.assert_array_equal(run(kernel), wanted)
+
+
+def test_bitcasts_join_rows() -> None:
+    halves = jnp.arange(16 * 128).reshape(16, 128).astype(jnp.uint16)
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref.bitcast(jnp.uint32)[2:4]
+
+    wanted = np.asarray(halves).astype(np.uint32)
+    out = jax.ShapeDtypeStruct((2, 128), jnp.uint32)
+    result = run(kernel, halves, out=out)
+    np.testing.assert_array_equal(result, wanted[4:8:2] | wanted[5:8:2] << 16)
+
+
+def test_copies_between_views_of_dynamic_size() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        o_ref[...] = jnp.zeros_like(o_ref)
+        size = x_ref[0, 3].astype(jnp.int32)
+        source = x_ref.reshape(8, 1, 128).at[pl.ds(1, size)]
+        copy = pltpu.make_async_copy(source, o_ref.reshape(8, 1, 128).at[pl.ds(4, size)], sem)
+        copy.start()
+        copy.wait()
+
+    wanted = np.zeros_like(X)
+    wanted[4:7] = X[1:4]
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[DMA]), wanted)
+
+
+def test_copies_that_add_and_updates_that_add() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        o_ref[...] = x_ref[...]
+        pltpu.async_copy(x_ref.at[0:4], o_ref.at[4:8], sem, add=True).wait()
+        ref_addupdate(o_ref, (slice(0, 2),), jnp.ones((2, 128)))
+
+    wanted = X.copy()
+    wanted[4:] += X[:4]
+    wanted[:2] += 1
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[DMA]), wanted)
+
+
+@pytest.mark.parametrize("choice", [0, 1])
+def test_copies_of_selected_references(choice: int) -> None:
+    def kernel(x_ref: Any, o_ref: Any, one: Any, other: Any, sem: Any) -> None:
+        one[...], other[...], o_ref[...] = x_ref[...], -x_ref[...], x_ref[...] * 2
+        index = x_ref[0, choice].astype(jnp.int32)
+        source = pl.select_ref(index, one.at[2:6], other.at[4:8])
+        target = pl.select_ref(1 - index, o_ref.at[0:4], o_ref.at[4:8])
+        copy = pltpu.make_async_copy(source, target, sem)
+        copy.start()
+        copy.wait()
+
+    wanted = X * 2
+    if choice:
+        wanted[0:4] = -X[4:8]
+    else:
+        wanted[4:8] = X[2:6]
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[TILE, TILE, DMA]), wanted)
+
+
+def test_masked_loads() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        rows = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0)
+        loaded = pltpu.load(x_ref, mask=rows < 5)
+        o_ref[...] = jnp.where(rows < 5, loaded, -1.0)
+
+    wanted = X.copy()
+    wanted[5:] = -1
+    np.testing.assert_array_equal(run(kernel), wanted)
+
+
+def test_semaphores_are_read_and_awaited_without_a_decrement() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sems: Any) -> None:
+        pl.semaphore_signal(sems.at[1], 3)
+        pl.semaphore_wait(sems.at[1], 2, decrement=False)
+        count = pl.semaphore_read(sems.at[1]) * 10 + pl.semaphore_read(sems.at[0])
+        o_ref[...] = x_ref[...] + count.astype(F32)
+        pl.semaphore_wait(sems.at[1], 3)
+
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[REGULAR((2,))]), X + 30)
+
+
+def test_a_loop_that_polls_a_copy_ends() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, o_ref, sem)
+        copy.start()
+        jax.lax.while_loop(lambda n: n == 0, lambda _: pl.semaphore_read(sem), jnp.int32(0))
+        copy.wait()
+
+    np.testing.assert_array_equal(run(kernel, scratch_shapes=[DMA]), X)
+
+
+# Findings.
+
+
+def only_finding(kernel: Callable[..., None], mode: str = "tpu", **options: Any) -> Finding:
+    found: list[Finding] = []
+    out = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    with (
+        pytest.raises(Exception, match="in kernel"),
+        tpu_interpret.reporting(found.append),
+        interpret.interpreting(mode),
+    ):
+        jax.block_until_ready(pl.pallas_call(kernel, out_shape=out, **options)(X))
+    (finding,) = found
+    return finding
+
+
+def test_an_index_that_leaves_a_view() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        row = x_ref[0, 3].astype(jnp.int32)
+        o_ref[...] = x_ref[...]
+        o_ref[0:4] = x_ref.reshape(4, 2, 128)[pl.ds(row, 2)].reshape(4, 128)
+
+    finding = only_finding(kernel)
+    assert finding.kind == "OutOfBoundsRead"
+    assert finding.operand == "x_ref.reshape(4, 2, 128)"
+    assert finding.index == "x_ref.reshape(4, 2, 128)[3:5, 0:2, 0:128]"
+    assert "reaches 1 past the end of dimension 0 of float32[4, 2, 128]" in finding.message
+
+
+def test_a_copy_to_a_view_that_it_leaves() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        row = x_ref[0, 3].astype(jnp.int32)
+        copy = pltpu.make_async_copy(
+            x_ref.reshape(4, 2, 128).at[0:2], o_ref.reshape(4, 2, 128).at[pl.ds(row, 2)], sem
+        )
+        copy.start()
+        copy.wait()
+
+    finding = only_finding(kernel, scratch_shapes=[DMA])
+    assert finding.kind == "OutOfBoundsWrite"
+    assert finding.index == "o_ref.reshape(4, 2, 128)[3:5, 0:2, 0:128]"
+
+
+@pytest.mark.parametrize("offset", [0, 1])
+def test_races_of_views_are_those_of_their_elements(offset: int) -> None:
+    """Two cores write alternate rows, through a reshaped reference; or one writes the other's."""
+
+    def kernel(x_ref: Any, o_hbm: Any, tile: Any, sem: Any) -> None:
+        core = pl.program_id(0)
+        tile[...] = x_ref[...]
+        rows = o_hbm.reshape(4, 2, 128).at[:, core * (1 - offset)]
+        pltpu.async_copy(tile.reshape(4, 2, 128).at[:, core], rows, sem).wait()
+
+    options: dict[str, Any] = {
+        "grid": (2,),
+        "out_specs": pl.BlockSpec(memory_space=pl.ANY),
+        "in_specs": [pl.BlockSpec((8, 128), lambda i: (0, 0))],
+        "scratch_shapes": [TILE, DMA],
+        "compiler_params": pltpu.CompilerParams(dimension_semantics=("parallel",)),
+    }
+    found: list[Finding] = []
+    mode = "tpu,detect_races,num_cores_or_threads=2"
+    with tpu_interpret.reporting(found.append), interpret.interpreting(mode):
+        call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct(X.shape, X.dtype), **options)
+        with contextlib.ExitStack() as stack:
+            if offset and "on_race" in inspect.signature(pltpu.InterpretParams).parameters:
+                stack.enter_context(pytest.raises(Exception, match="DataRace"))
+            result = jax.block_until_ready(call(X))
+    if not offset:
+        np.testing.assert_array_equal(result, X)
+    assert [finding.kind for finding in found] == ["DataRace"] * offset
