@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.interpret import interpret, tpu_interpret
-from pallas_debug.bridge.interpret.extend.views import OutOfView, View, size_of
+from pallas_debug.bridge.interpret.extend.views import OutOfView, RefView, size_of
 from pallas_debug.model import Finding
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -79,7 +79,7 @@ def test_views_select_what_jax_selects(seed: int) -> None:
         wanted = np.asarray(
             discharge.transform_array(jnp.asarray(values), jax.tree.map(jnp.int32, chain))
         )
-        read = View(values, chain).read()
+        read = RefView(values, chain).read()
         assert read.dtype == wanted.dtype, chain
         assert read.shape == wanted.shape, chain
         assert read.tobytes() == wanted.tobytes(), chain
@@ -87,7 +87,7 @@ def test_views_select_what_jax_selects(seed: int) -> None:
 
         ones = np.zeros_like(values)
         ones.view(np.uint8)[...] = 0xF if values.dtype == jnp.int4 else 0xFF
-        view = View(ones, chain)
+        view = RefView(ones, chain)
         view.write(np.zeros_like(wanted))
         assert not view.read().view(np.uint8).any()
         changed = (ones.view(np.uint8).reshape(*values.shape, -1) & 0xF != 0xF).any(axis=-1)
@@ -101,13 +101,13 @@ def test_a_transposed_view_and_one_that_leaves_its_reference() -> None:
     values = X.copy()
     transposed = types.TransposeTransform((1, 0))
     rows = indexing.NDIndexer((indexing.Slice(126, 4, 1), indexing.Slice(0, 8, 1)), (128, 8), ())
-    View(values, [transposed]).write(-X.T)
+    RefView(values, [transposed]).write(-X.T)
     np.testing.assert_array_equal(values, -X)
     with pytest.raises(OutOfView) as caught:
-        View(values, [types.ReshapeTransform((8, 128)), transposed, rows])
+        RefView(values, [types.ReshapeTransform((8, 128)), transposed, rows])
     assert caught.value.chain == ".reshape(8, 128).transpose(1, 0)"
     assert caught.value.shape == (128, 8)
-    padded = View(values, [transposed, rows], is_padded=True)
+    padded = RefView(values, [transposed, rows], is_padded=True)
     np.testing.assert_array_equal(padded.read(np.nan)[:2], -X.T[126:])
     assert np.isnan(padded.read(np.nan)[2:]).all()
     assert padded.ranges() == [(slice(0, 8, 1), slice(126, 128, 1))]

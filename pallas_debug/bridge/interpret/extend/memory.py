@@ -17,7 +17,7 @@ import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import utils
 
-from pallas_debug.bridge.interpret.extend.views import View, is_plain
+from pallas_debug.bridge.interpret.extend.views import RefView, is_plain
 
 Function = Callable[..., Any]
 
@@ -203,12 +203,12 @@ class _Access:
                 source_info=self._options.get("source_info"),
             )
 
-    def _view(self, *, is_padded: bool = False) -> View:
+    def _view(self, *, is_padded: bool = False) -> RefView:
         buffer = self._memory.mem[self._key]
         shape = buffer.logical_shape
-        return View(buffer.content, self._transforms, logical_shape=shape, is_padded=is_padded)
+        return RefView(buffer.content, self._transforms, logical_shape=shape, is_padded=is_padded)
 
-    def _note(self, view: View) -> None:
+    def _note(self, view: RefView) -> None:
         if self._memory.detect_races:
             self._ranges = view.ranges()
 

@@ -1,6 +1,6 @@
 """Elements of a buffer that a chain of transforms selects, in memory as on a TPU.
 
-jax's TPU interpret mode supports chains of indexers. A `View` also supports references that are
+jax's TPU interpret mode supports chains of indexers. A `RefView` also supports references that are
 reshaped, bitcast or transposed. It shares the buffer's memory where numpy can express the chain as
 strides, and keeps the position of each element otherwise.
 """
@@ -90,7 +90,7 @@ def holds(shape: Sequence[int], range_: Range) -> bool:
     return True
 
 
-class View:
+class RefView:
     """What a chain of transforms selects from a buffer.
 
     Elements are split into atoms, whose width is that of the narrowest dtype in the chain. The last
