@@ -40,7 +40,7 @@ class _Piece:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Equation:
+class EquationStep:
     """An equation to evaluate.
 
     Attributes:
@@ -89,7 +89,7 @@ class Equation:
         return self.evaluate(piece, *values, ctx=self.ctx, token=self.token)  # type: ignore[no-any-return]
 
 
-Rule = Callable[[Equation], tuple[Any, Any]]
+Rule = Callable[[EquationStep], tuple[Any, Any]]
 
 
 def evaluate(by_jax: Evaluate, jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
@@ -111,7 +111,7 @@ def evaluate(by_jax: Evaluate, jaxpr: Any, *args: Any, ctx: Any, token: Any) -> 
             with source_info_util.user_context(
                 eqn.source_info.traceback, name_stack=eqn.source_info.name_stack
             ):
-                step = Equation(eqn=eqn, values=values, ctx=ctx, token=token, evaluate=by_jax)
+                step = EquationStep(eqn=eqn, values=values, ctx=ctx, token=token, evaluate=by_jax)
                 token, outputs = rule(step)
             known.update(zip(eqn.outvars, outputs, strict=True))
     return token, [_read(known, atom) for atom in jaxpr.outvars]
@@ -158,7 +158,7 @@ def _evaluate_piece(
 # Rules.
 
 
-def _masked_load(step: Equation) -> tuple[Any, Any]:
+def _masked_load(step: EquationStep) -> tuple[Any, Any]:
     _, (ref, transforms, mask, other) = step.tree("args_tree")
     space = interpreter._get_memory_space_and_raise_if_hbm(step.eqn.invars[0].aval, "load_p")
     if isinstance(ref, TransformedRef):
@@ -176,7 +176,7 @@ def _masked_load(step: Equation) -> tuple[Any, Any]:
     return token, [loaded if other is None else jnp.where(mask, loaded, other)]
 
 
-def _add_update(step: Equation) -> tuple[Any, Any]:
+def _add_update(step: EquationStep) -> tuple[Any, Any]:
     ref, value, *indices = step.values
     aval = step.eqn.invars[1].aval
     space = interpreter._get_memory_space_and_raise_if_hbm(step.eqn.invars[0].aval, "addupdate_p")
@@ -191,7 +191,7 @@ def _add_update(step: Equation) -> tuple[Any, Any]:
     return token, []
 
 
-def _read_semaphore(step: Equation) -> tuple[Any, Any]:
+def _read_semaphore(step: EquationStep) -> tuple[Any, Any]:
     _, (ref, transforms) = step.tree("args_tree")
     semaphore = discharge.transform_array(ref, transforms)
     result = jax.ShapeDtypeStruct((), jnp.int32)
@@ -199,13 +199,13 @@ def _read_semaphore(step: Equation) -> tuple[Any, Any]:
     return token, [count]
 
 
-def _wait_without_decrement(step: Equation) -> tuple[Any, Any]:
+def _wait_without_decrement(step: EquationStep) -> tuple[Any, Any]:
     _, (ref, transforms, value, _) = step.tree("args_tree")
     semaphore = discharge.transform_array(ref, transforms)
     return step.callback(semaphores.semaphore_wait, None, semaphore, value, decrement=False), []
 
 
-def _adding_dma(step: Equation) -> tuple[Any, Any]:
+def _adding_dma(step: EquationStep) -> tuple[Any, Any]:
     def adding(tree: Any) -> Any:
         source, destination, *rest = tree
         if isinstance(destination, TransformedRef):
@@ -218,7 +218,7 @@ def _adding_dma(step: Equation) -> tuple[Any, Any]:
     return step.with_refs(adding(variables), adding(values), add=False)
 
 
-def _selected_dma(step: Equation) -> tuple[Any, Any]:
+def _selected_dma(step: EquationStep) -> tuple[Any, Any]:
     """A DMA from or to one of several references, which an index selects."""
     variables, values = step.tree("tree")
     position = next(i for i, ref in enumerate(variables) if _is_selected(ref))
@@ -264,7 +264,7 @@ def _resolved(ref: Any, choice: int) -> Any:
     return TransformedRef(inner, ref.transforms)
 
 
-def _nothing(step: Equation) -> tuple[Any, Any]:
+def _nothing(step: EquationStep) -> tuple[Any, Any]:
     return step.token, []
 
 
