@@ -65,3 +65,25 @@ def test_an_operand_that_varies_over_a_mesh_axis(mode):
     x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
     sharded = jax.jit(jax.shard_map(call, mesh=mesh, in_specs=spec, out_specs=spec))
     np.testing.assert_array_equal(run(mode, sharded, x), x + 1)
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_a_captured_scalar_in_a_kernel_on_a_mesh_of_cores(cores):
+    if hasattr(pltpu, "TensorCoreMesh"):
+        mesh: Any = pltpu.TensorCoreMesh(axis_name="core", num_cores=cores)
+    else:
+        mesh = pltpu.create_tensorcore_mesh("core", num_cores=cores)
+
+    @jax.jit
+    def call(x, row):
+        @pl.kernel(out_type=jax.ShapeDtypeStruct((cores, 8, 128), jnp.int32), mesh=mesh)
+        def copy_rows(x_ref, out_ref):
+            core = jax.lax.axis_index("core")
+            pltpu.sync_copy(x_ref.at[row + core], out_ref.at[core])
+
+        return copy_rows(x)
+
+    x = np.arange(4 * 8 * 128, dtype=np.int32).reshape(4, 8, 128)
+    for mode in ("tpu", "auto"):
+        with pallas_debug.interpret(mode):
+            np.testing.assert_array_equal(call(x, 1), x[1 : 1 + cores])

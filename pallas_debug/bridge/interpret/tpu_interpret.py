@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+from jax._src import core as jax_core
 from jax._src import source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 
@@ -100,6 +101,8 @@ class _Trace:
         identities unique.
       grid_point, loop: traced values at the current point of the trace.
       body_point: grid point of the kernel body traced last.
+      scalars: values that the kernel captures, by the position of the operand. jax passes the
+        number of a buffer in their place, with which the kernel would compute.
     """
 
     kernel: TracedKernel
@@ -111,6 +114,7 @@ class _Trace:
     grid_point: Any = None
     loop: tuple[Any, ...] = ()
     body_point: Any = None
+    scalars: dict[int, Any] = field(default_factory=dict)
 
 
 class _Tracing(threading.local):
@@ -181,6 +185,13 @@ def _describe(params: Mapping[str, Any], args: Any) -> _Trace:
         operands=operands,
         index_maps={id(plain(b.index_map_jaxpr)): name for name, b in blocks.items()},
         num_axes=len(grid_mapping.grid),
+        scalars={
+            i: arg
+            for i, (var, arg) in enumerate(
+                zip(jaxpr.invars, args[grid_mapping.num_dynamic_grid_bounds :], strict=False)
+            )
+            if isinstance(var.aval, jax_core.ShapedArray)
+        },
     )
 
 
@@ -217,6 +228,8 @@ def _traced_jaxpr(jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
         return _extended(jaxpr, *args, ctx=ctx, token=token)
     before = trace.grid_point, trace.loop
     _enter(trace, jaxpr, args, ctx)
+    if jaxpr is trace.jaxpr:
+        args = tuple(trace.scalars.get(i, arg) for i, arg in enumerate(args))
     _report_checks(trace, jaxpr)
     try:
         return _extended(jaxpr, *args, ctx=ctx, token=token)
