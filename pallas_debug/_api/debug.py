@@ -176,6 +176,11 @@ class Debug:
             for finding in session.observer.findings:
                 with guarded("summary", "printing a finding", say_problem):
                     sys.stderr.write(report.finding_text(finding) + "\n")
+        for gap in session.queue.elsewhere():
+            say_once(
+                f"pallas-debug: kernel `{gap.kernel}` was not compiled for {gap.engine}: "
+                f"{gap.reason}. pallas_debug.dump traces the function for each chip"
+            )
         with guarded("summary", "printing what was dumped", say_problem):
             _report(session, quiet=self._quiet or not self._reports)
 

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import TypeVar
 
 import jax
 from jax._src import mesh as mesh_lib
-from jax._src import xla_bridge
+from jax._src import source_info_util, xla_bridge
 
 try:
     from jax._src import tpu_info as tpu_info  # from jax 0.11 on
@@ -31,9 +33,20 @@ _context = jax.make_user_context(None)
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
 
+Frame = tuple[str, str]
+"""File and qualified name of a function, or of a module for what it does while it is imported."""
+
+_RUNNERS = ("_pytest", "pluggy", "pytest", "xdist", "unittest", "absl", "hypothesis", "click")
+"""Packages that run the user's functions: their frames say nothing about who asked."""
+
+
 class _Chip(threading.local):
     target: Target | None = None
     asked: bool = False
+
+
+_askers: set[Frame] = set()
+"""Functions that have asked, or called one that did: they may keep the answer."""
 
 
 _local = _Chip()
@@ -68,6 +81,8 @@ def answering_everywhere(target: Target, *, pretend: bool = False) -> Iterator[N
         _everywhere, _pretends = target, pretend
         _context.set_global(_key(target, pretend=pretend))
         _forget_backends()
+        if before[0] is None:
+            forget()
         try:
             yield
         finally:
@@ -99,16 +114,48 @@ def pretended() -> Target | None:
     return answered() if _pretends else None
 
 
-def was_asked() -> str | None:
-    """Device kind returned to queries in this thread since `forget`; None without queries."""
+def was_asked(calling: Iterable[Frame] = ()) -> str | None:
+    """Device kind that a kernel may have been traced for; None if the code did not ask for it.
+
+    That is if this thread has asked since `forget`, or if one of the functions that lead to the
+    kernel ever has, as it may have kept the answer.
+
+    Args:
+      calling: the functions that lead to the kernel.
+    """
     target = answered()
-    return target.device_kind if _local.asked and target else None
+    asked = _local.asked or any(
+        frame in _askers or (frame[0], _MODULE) in _askers for frame in calling
+    )
+    return target.device_kind if asked and target else None
 
 
 def note(answer: _Answer) -> _Answer:
     """Return an answer that differs between chips, for `was_asked`."""
     _local.asked = True
+    _askers.update(_asking_frames())
     return answer
+
+
+_MODULE = "<module>"
+
+
+def _asking_frames() -> Iterator[Frame]:
+    """The user's functions on the stack, up to the module whose import asks."""
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
+        is_users = source_info_util.is_user_filename(code.co_filename)
+        if is_users and not _is_runner(name) and name.partition(".")[0] != "pallas_debug":
+            yield code.co_filename, code.co_qualname
+            if code.co_name == _MODULE:
+                return
+        frame = frame.f_back
+
+
+def _is_runner(module: str) -> bool:
+    package = module.partition(".")[0]
+    return package in _RUNNERS or package in sys.stdlib_module_names
 
 
 def _is_in_mesh_of_tpus() -> bool:
@@ -117,8 +164,19 @@ def _is_in_mesh_of_tpus() -> bool:
     return device is not None and device.platform == "tpu"
 
 
+@contextlib.contextmanager
+def listening() -> Iterator[Callable[[], bool]]:
+    """Find out whether code asks for its chip in this context, in this thread."""
+    before = _local.asked
+    forget()
+    try:
+        yield lambda: _local.asked
+    finally:
+        _local.asked = before or _local.asked
+
+
 def forget() -> None:
-    """Reset `was_asked` in this thread."""
+    """Reset what this thread has asked; the functions that did are remembered."""
     _local.asked = False
     if hasattr(tpu_info.get_tpu_info, "cache_clear"):  # a cached answer would bypass us
         tpu_info.get_tpu_info.cache_clear()

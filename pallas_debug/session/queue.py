@@ -25,7 +25,7 @@ from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.hooks import first, hookimpl, notify
-from pallas_debug.model import Compilation, Kernel, Target
+from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.session.options import Options
 from pallas_debug.store.locks import WAIT_MARGIN, Waiting
 from pallas_debug.store.writer import Store
@@ -99,6 +99,7 @@ class Queue:
         self._report = report
         self._lock = threading.Lock()
         self._requested: dict[tuple[str, str], Kernel] = {}
+        self._elsewhere: dict[tuple[str, str], Kernel] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
         settings = PoolSettings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
         self._pool = Pool(settings, shared=True)
@@ -123,6 +124,37 @@ class Queue:
             with self._compiling(captured.kernel, target):
                 compile_it = functools.partial(self._compile, captured, target)
                 self._futures.append(self._pool.submit(compile_it))
+
+    def request_traced(self, captured: Capture, wanted: Iterable[Target]) -> None:
+        """Compile a kernel for those targets that it may have been traced for.
+
+        If the code asked for its chip, it may call another kernel on the others: see `elsewhere`.
+        """
+        kernel, fitting = captured.kernel, list[Target]()
+        for target in wanted:
+            if kernel.chip in (None, target.device_kind):
+                fitting.append(target)
+            else:
+                self._elsewhere[kernel.digest, target.name] = kernel
+        self.request([captured], fitting)
+
+    def elsewhere(self) -> list[Gap]:
+        """Kernels that were not compiled for a target because they were traced for another chip."""
+        return [
+            Gap(kernel=kernel.name, engine=target, reason=reason, is_limit=True)
+            for (digest, target), kernel in list(self._elsewhere.items())
+            if (reason := self.why_elsewhere(digest, target)) is not None
+        ]
+
+    def why_elsewhere(self, digest: str, target: str) -> str | None:
+        """Explain why a kernel was not compiled for a target, if it was traced for another chip."""
+        kernel = self._elsewhere.get((digest, target))
+        if kernel is None or (digest, target) in self._requested:
+            return None
+        return (
+            f"the code asked for its chip and got {kernel.chip}; "
+            f"for {target} it may call another kernel"
+        )
 
     @property
     def pending(self) -> int:

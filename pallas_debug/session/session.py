@@ -354,6 +354,7 @@ class Session:
         """
         self.observer.clear()
         self.raised.clear()
+        chip.forget()
         with self._reports():
             yield
 
@@ -428,7 +429,7 @@ class Session:
         if collected is not None:
             collected.append(captured)
         else:
-            self.request([captured], self._wanted)
+            self.queue.request_traced(captured, self._wanted)
         return kernel.digest
 
     def _keep(self, captured: capture.Capture) -> None:
@@ -453,7 +454,7 @@ class Session:
                 captured = self._captures.get(str(token))
                 if captured is not None:
                     if self._wanted is not self.targets:  # jitted before these targets were set
-                        self.request([captured], self._wanted)
+                        self.queue.request_traced(captured, self._wanted)
                     self._tell("kernel_used", kernel=captured.kernel)
 
     def failed(self, error: Exception) -> None:

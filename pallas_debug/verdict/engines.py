@@ -262,11 +262,22 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
     return [
         compiled(kernel, finished[target])
         if target in finished
-        else Seen(
-            outcomes=(not_compiled(kernel, target, session.queue.not_compiled(kernel, target)),)
-        )
+        else Seen(outcomes=(_uncompiled(session, kernel, target),))
         for target in targets
     ]
+
+
+def _uncompiled(session: Session, kernel: Kernel, target: str) -> Outcome:
+    why = session.queue.why_elsewhere(kernel.digest, target)
+    if why is None:
+        return not_compiled(kernel, target, session.queue.not_compiled(kernel, target))
+    return replace(outcome_of(kernel, "compile", "unsupported", why), target=target)
+
+
+def traced_for(session: Session, kernel: Kernel, targets: Iterable[Target]) -> list[Target]:
+    """The targets that a kernel may have been traced for, of these."""
+    queue = session.queue
+    return [t for t in targets if queue.why_elsewhere(kernel.digest, t.name) is None]
 
 
 def own_problems(session: Session, outcomes: Iterable[Outcome]) -> tuple[str, ...]:

@@ -198,7 +198,10 @@ def verify_program(
         )
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
-        seen += [_static(captured, wanted, ()) for captured in captures]
+        seen += [
+            _static(captured, ask.traced_for(session, captured.kernel, wanted), ())
+            for captured in captures
+        ]
     if "compile" in asked:
         for captured in captures:
             seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])

@@ -7,11 +7,11 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
 
 from pallas_debug.findings.collector import merged
-from pallas_debug.model import Finding, Kernel
+from pallas_debug.model import Finding, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict import engines, interpreted, table
 from pallas_debug.verdict.engines import Seen
@@ -31,20 +31,22 @@ class Verification:
         self._targets = tuple(targets)
         self._kernels: dict[str, Kernel] = {}
         self._seen: dict[str, list[Seen]] = {}
+        self._judged: dict[str, tuple[Target, ...]] = {}
         self._faulty: set[str] = set()
 
     def findings(self, kernel: Kernel) -> tuple[Finding, ...]:
         """Return the findings of a kernel; the first call waits for its compilations."""
         self._kernels.setdefault(kernel.digest, kernel)
-        if kernel.digest not in self._seen:
-            self._seen[kernel.digest] = self._ask(kernel)
+        targets = tuple(engines.traced_for(self._session, kernel, self._session.targets))
+        if self._judged.get(kernel.digest) != targets:  # each test may trace it for another chip
+            self._judged[kernel.digest] = targets
+            self._seen[kernel.digest] = self._ask(kernel, targets)
         findings = (f for seen in self._seen[kernel.digest] for f in seen.findings)
         return merged(findings, (kernel.source,))
 
-    def _ask(self, kernel: Kernel) -> list[Seen]:
+    def _ask(self, kernel: Kernel, targets: Sequence[Target]) -> list[Seen]:
         captured = {c.kernel.digest: c for c in self._session.captures}[kernel.digest]
         self._session.wait()
-        targets = self._session.targets
         return [
             engines.guarded("static", [kernel], lambda: engines.static(captured, targets)),
             *engines.compilations(self._session, kernel, self._targets),

@@ -456,6 +456,7 @@ class Watcher:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
             self.problems.append(f"a kernel failed outside of the tests: {error}")
+        self._elsewhere(session)
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
@@ -483,6 +484,15 @@ class Watcher:
                 yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
         for kernel, target, reason in session.queue.uncompiled():
             yield Gap(kernel=kernel, engine=target, reason=reason)
+
+    def _elsewhere(self, session: Session) -> None:
+        """Say which kernels are not compiled for some targets, as the table of a verdict does."""
+        if self._verification is None:
+            self.notices += [
+                f"kernel `{gap.kernel}` was not compiled for {gap.engine}: {gap.reason}; "
+                "with the fixture pallas_target a test runs for each chip"
+                for gap in session.queue.elsewhere()
+            ]
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.

@@ -9,6 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels import vector_add
 
 import pallas_debug
@@ -149,3 +151,28 @@ def test_a_dump_with_arguments_of_every_sort(tmp_path: Path) -> None:
     (run,) = open_dumps(tmp_path / "d").runs()
     assert run.kernels == (dump.name,)
     assert "scaled" in run.name
+
+
+def test_a_kernel_whose_code_asks_for_its_chip_is_compiled_for_that_one(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def scaled(x: Any) -> Any:
+        factor = pltpu.get_tpu_info().generation
+
+        def scale(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] * factor
+
+        return pl.pallas_call(scale, out_shape=x)(x)
+
+    x = jnp.ones((8, 128))
+    decorated = pallas_debug.debug(targets="v5e,v6e", to=tmp_path, interpret="hlo")(scaled)
+    assert decorated(x)[0, 0] == 5
+    (kernel,) = open_dumps(tmp_path).kernels()
+    assert [c.target for c in kernel.compilations] == ["v5e"]
+    assert (
+        "pallas-debug: kernel `scale` was not compiled for v6e: the code asked for its chip and got "
+        "TPU v5 lite; for v6e it may call another kernel. pallas_debug.dump traces the function for "
+        "each chip"
+    ) in capfd.readouterr().err.splitlines()
+    dumps = pallas_debug.dump(scaled, x, targets="v5e,v6e", to=tmp_path)
+    assert [[c.target for c in dump.compilations] for dump in dumps] == [["v5e"], ["v6e"]]

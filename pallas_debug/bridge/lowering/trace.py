@@ -39,10 +39,14 @@ def lower_for_kernels(
         return function(*a, **k)
 
     avals = [_abstract(leaves[i]) for i in traced]
-    with chip.answering(target), hook.stubbed(), hook.without_caches():
-        chip.forget()
+    with (
+        chip.answering(target),
+        chip.listening() as has_asked,
+        hook.stubbed(),
+        hook.without_caches(),
+    ):
         jax.jit(call).trace(*avals).lower(lowering_platforms=("tpu",))
-        return chip.was_asked() is not None
+        return has_asked()
 
 
 def is_traced(args: Any) -> bool:
