@@ -26,6 +26,15 @@ def line(gap: Gap) -> str:
     return f"NOT JUDGED: {visible(gap.kernel)} {gap.engine}: {gap.reason}"
 
 
+def elsewhere(gaps: Iterable[Gap]) -> list[str]:
+    """Return lines on kernels that were traced for one chip and not compiled for the others."""
+    return [
+        f"kernel `{visible(gap.kernel)}` was not compiled for {gap.engine}: {gap.reason}; "
+        "with the fixture pallas_target a test runs for each chip"
+        for gap in gaps
+    ]
+
+
 class _Text:
     """Text in place of a traceback, for the terminal and the short summary."""
 

@@ -27,7 +27,7 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
-from pallas_debug_pytest import REPORTED, coverage, failures, marks
+from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
 from pallas_debug_pytest.settings import Settings
@@ -456,7 +456,8 @@ class Watcher:
             session.__exit__(KeyboardInterrupt if stop else None, None, None)
         except Exception as error:  # noqa: BLE001 - of a kernel; must not fail the end of the run
             self.problems.append(f"a kernel failed outside of the tests: {error}")
-        self._elsewhere(session)
+        if self._verification is None:  # else its table says so
+            self.notices += unjudged.elsewhere(session.queue.elsewhere())
         self.unchecked += session.unchecked
         if not stop:
             self.unjudged += self._missing(session)
@@ -484,15 +485,6 @@ class Watcher:
                 yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
         for kernel, target, reason in session.queue.uncompiled():
             yield Gap(kernel=kernel, engine=target, reason=reason)
-
-    def _elsewhere(self, session: Session) -> None:
-        """Say which kernels are not compiled for some targets, as the table of a verdict does."""
-        if self._verification is None:
-            self.notices += [
-                f"kernel `{gap.kernel}` was not compiled for {gap.engine}: {gap.reason}; "
-                "with the fixture pallas_target a test runs for each chip"
-                for gap in session.queue.elsewhere()
-            ]
 
     def pytest_unconfigure(self) -> None:
         # An interrupted run does not call sessionfinish.
