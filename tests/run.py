@@ -1,14 +1,17 @@
-"""The suite: static checks, then the tests on the current Python and on a second one.
+"""The suite: static checks, and the tests on the current Python and on a second one, side by side.
 
 `make test` runs every test that is not marked `slow`, one quarter of those that are, and of those
-marked `large` one sixteenth: others after each commit, and others on the second Python. The second Python is the
-newest of 3.12 or later if the one at hand is older (the newest jax needs it), else the oldest that
-the project supports; it is installed while the first one is used, and of the folders that depend
-little on Python and jax it runs a quarter.
+marked `large` one sixteenth: others after each commit, and others on the second Python. The second
+Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
+the oldest that the project supports. It is installed while the first one already tests, and of the
+folders and files that depend little on Python and jax it runs a quarter.
+
+Each Python has two workers, and the static checks run beside them: tests that wait for a child or a
+deadline leave a core to the others. The output of the second Python follows that of the first. The
+last lines say what each run used, how long it took, and what did not run.
+
 `make test-all` (`--all`) runs everything on both. Other arguments go to pytest; of files and
-folders
-named there every test runs. The last lines say what each run used, how long it took, and what did
-not run.
+folders named there every test runs.
 """
 
 from __future__ import annotations
@@ -22,9 +25,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 ROOT = Path(__file__).parents[1]
 VENV = ROOT / ".venv"
@@ -93,28 +97,27 @@ def main(arguments: list[str]) -> int:
     if not is_all:
         first = quarter(0)
         other = [*quarter(2), "--sampled", ",".join(SAMPLED)]
-    with ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor() as executor:
         second = second_python()
-        # Beside the first environment, the static checks and the first run, as far as it takes.
+        # Beside the first environment, and then its run, as far as it takes.
         installed = executor.submit(install, second) if second else None
         mark = VENV.relative_to(ROOT) / ".installed"  # as the Makefile names it
         if subprocess.run(["make", "--silent", mark], cwd=ROOT, check=False).returncode:
             return 1
         ready = time.monotonic() - start
-        check = subprocess.run(["make", "--silent", "check"], cwd=ROOT, check=False).returncode
-        checked = time.monotonic() - start - ready
-        runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
-        missing = None
-        if installed is None:
-            missing = "no second Python: there is none of 3.12 or later on PATH or under pyenv"
-        elif not installed.result():
-            missing = f"no second run: the project could not be installed for {second}"
-        else:
-            runs.append(suite(SECOND_VENV / "bin" / "python", [*other, *arguments]))
+        checking = executor.submit(static_checks)
+        with tempfile.TemporaryFile("w+") as output:
+            testing = executor.submit(second_suite, installed, [*other, *arguments], output)
+            runs = [suite(VENV / "bin" / "python", [*first, *arguments])]
+            run, missing = testing.result()
+            output.seek(0)
+            shutil.copyfileobj(output, sys.stdout)
+        runs += [run] if run else []
+        check, checked = checking.result()
     print(f"\ninstallation: {ready:.0f} s before the first run")
     print(f"static checks: {'failed' if check else 'ok'} in {checked:.0f} s")
-    for run in runs:
-        report(run)
+    for done in runs:
+        report(done)
     if missing:
         print(missing)
     if not is_all:
@@ -127,7 +130,34 @@ def main(arguments: list[str]) -> int:
         if len(runs) > 1:
             print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
     print(f"in all: {time.monotonic() - start:.0f} s")
-    return max(check, *(run.code for run in runs))
+    return max(check, *(done.code for done in runs))
+
+
+def static_checks() -> tuple[int, float]:
+    """Exit code of `make check`, and seconds; its output appears where it fails."""
+    start = time.monotonic()
+    done = subprocess.run(
+        ["make", "--silent", "check"],
+        cwd=ROOT,
+        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    if done.returncode:
+        print(f"\n=== static checks failed ===\n{done.stdout}", flush=True)
+    return done.returncode, time.monotonic() - start
+
+
+def second_suite(
+    installed: Future[bool] | None, arguments: list[str], output: IO[str]
+) -> tuple[Run | None, str | None]:
+    """The run on the second Python, once that is installed; or why there is none."""
+    if installed is None:
+        return None, "no second Python: there is none of 3.12 or later on PATH or under pyenv"
+    if not installed.result():
+        return None, "no second run: the project could not be installed for the second Python"
+    return suite(SECOND_VENV / "bin" / "python", arguments, output), None
 
 
 def report(run: Run) -> None:
@@ -157,22 +187,26 @@ def quarter(offset: int) -> list[str]:
     return ["--quarter", str((commits + offset) % PARTS)]
 
 
-def suite(python: Path, arguments: list[str]) -> Run:
-    """The tests on one Python."""
+def suite(python: Path, arguments: list[str], output: IO[str] | None = None) -> Run:
+    """The tests on one Python; into `output`, or onto the terminal."""
     printed = subprocess.run(
         [python, "-c", _VERSIONS], capture_output=True, text=True, check=True
     ).stdout
     description = ", ".join(f"{name} {version}" for name, version in json.loads(printed).items())
-    print(f"\n=== {description} ===", flush=True)
+    print(f"\n=== {description} ===", file=output, flush=True)
     start = time.monotonic()
     # Child processes import these, and where PYTHONDONTWRITEBYTECODE is set each of them would
     # compile them.
     subprocess.run([python, "-m", "compileall", "-q", *PACKAGES], cwd=ROOT, check=False)
     command = [python, "-m", "pytest", "-n", "2", "--dist", "worksteal", *arguments]
+    if output is not None:  # two runs at once cannot share a cache of failures
+        command += ["-o", f"cache_dir={python.parents[1] / '.pytest_cache'}"]
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "summary.json")
         environment = {**os.environ, "JAX_PLATFORMS": "cpu", "TIERS_SUMMARY": str(path)}
-        with subprocess.Popen(command, cwd=ROOT, env=environment) as process:
+        with subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=output
+        ) as process:
             _, status, used = os.wait4(process.pid, 0)
             process.returncode = os.waitstatus_to_exitcode(status)
         summary = json.loads(path.read_text()) if path.exists() else {}

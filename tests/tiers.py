@@ -80,8 +80,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sampled",
         default="",
-        metavar="FOLDERS",
-        help="folders of tests/, joined by commas, whose tests all count as slow",
+        metavar="PATHS",
+        help="folders and files of tests/, joined by commas, whose tests all count as slow",
     )
 
 
@@ -108,7 +108,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     slow = [
         item
         for item in items
-        if item.get_closest_marker("slow") or not sampled.isdisjoint(item.path.parents)
+        if item.get_closest_marker("slow")
+        or not sampled.isdisjoint([item.path, *item.path.parents])
         if not item.get_closest_marker("large")
     ]
     left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter % QUARTERS}

@@ -46,7 +46,7 @@ def test_of_the_large_tests_each_part_has_a_sixteenth(pytester: pytest.Pytester)
     assert len(set.union(*parts)) == 32
 
 
-def test_all_tests_of_a_sampled_folder_count_as_slow(pytester: pytest.Pytester) -> None:
+def test_all_tests_of_a_sampled_folder_or_file_count_as_slow(pytester: pytest.Pytester) -> None:
     for folder in ("cli", "kernels"):
         (pytester.mkdir("tests") if folder == "cli" else pytester.path / "tests").joinpath(
             folder
@@ -57,6 +57,8 @@ def test_all_tests_of_a_sampled_folder_count_as_slow(pytester: pytest.Pytester) 
         )
     found = ran(pytester, "--quarter", "1", "--sampled", "cli")
     assert found == {"test_cli[1]", *(f"test_kernels[{n}]" for n in range(4))}
+    both = ran(pytester, "--quarter", "1", "--sampled", "cli,kernels/test_kernels.py")
+    assert both == {"test_cli[1]", "test_kernels[1]"}
 
 
 def test_only_the_first_of_each_key_is_not_slow() -> None:
