@@ -69,8 +69,8 @@ def run(options: VerifyOptions) -> int:
 
     Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
     detector, and reports each fault once, however many of them found it. A function is traced and
-    run, with random values where `--arg` gives shapes. A script or module is run once, without
-    looking for races.
+    run, with random values where `--arg` gives shapes. A script or module is run once, and the
+    calls that it makes of its kernels are judged again with their arrays, for races too.
 
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was.

@@ -13,7 +13,7 @@ from pallas_debug import defaults
 from pallas_debug.bridge import platform
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
-from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
@@ -193,13 +193,34 @@ def ran_once(
         outcomes += [  # whatever stopped the program is a finding, if only of the program
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
-    if "races" in asked:
-        reason = "a program is run once; name a function to have its kernels looked at for races"
-        outcomes += each(kernels, "races", "unsupported", reason)
     if error is not None and not findings:
         findings.append(not_traced(raised.failure(error), _program_name(error)))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
+
+
+def replayed(captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float) -> Seen:
+    """Look for races in the calls that a program made of a kernel, with their arrays."""
+    kernel = captured.kernel
+    known = recorder.calls(kernel.digest)
+    points = math.prod(size or 1 for size in kernel.grid)
+    wanted = known[: max(MAX_POINTS // max(points, 1), 1)]
+    left_out = recorder.left_out(kernel.digest)
+    if not known:
+        status: Status = "unjudged" if left_out is None else "unsupported"
+        reason = left_out or "no call of it ran: is it in a branch that was not taken?"
+        return Seen(outcomes=each([kernel], "races", status, reason))
+    call = Call(function=replay.replay(captured, wanted), args=(), kwargs={})
+    seen = raced(call, [captured], chip, hang_after)
+    if len(wanted) < len(known):
+        left_out = (
+            f"{len(known) - len(wanted)} of {len(known)} recorded calls: TPU interpret mode walks "
+            f"grid points one by one, at most {MAX_POINTS:,} here"
+        )
+    if left_out is None:
+        return seen
+    noted = (replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
+    return replace(seen, outcomes=tuple(noted), result=None)
 
 
 def _program_name(error: BaseException) -> str:

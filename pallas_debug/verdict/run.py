@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError
@@ -168,7 +169,10 @@ def verify_program(
     request: Request,
     source: Path | None = None,
 ) -> Verdict:
-    """Verify the kernels that a program lowers while it runs, once.
+    """Verify the kernels that a program lowers while it runs, with the arrays of its calls.
+
+    The program runs once, with checks. Its calls are then replayed with their arrays, to look for
+    races, and their scalar prefetch is analysed statically.
 
     Args:
       run: runs the program and returns the exception that ended it, None on success.
@@ -186,7 +190,8 @@ def verify_program(
         interpret="auto",
         hang_after=request.hang_after,
     )
-    with Session(options, runs=True) as session:
+    recorder = calls.CallRecorder()
+    with Session(options, runs=True) as session, calls.recording(recorder):
         seen = [interpreted.ran_once(run, session, asked)]
     if "static" in asked and source is not None:
         seen.append(ask.guarded("static", (), lambda: ask.names_in(source)))
@@ -199,15 +204,45 @@ def verify_program(
     wanted = session.targets or resolve_targets(request.chips, session.plugins)
     if "static" in asked:
         seen += [
-            _static(captured, ask.traced_for(session, captured.kernel, wanted), ())
-            for captured in captures
+            _static_of_calls(c, ask.traced_for(session, c.kernel, wanted), recorder)
+            for c in captures
         ]
     if "compile" in asked:
         for captured in captures:
             seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
+    if "races" in asked:
+        seen += [_raced(c, recorder, wanted[0].name, request.hang_after) for c in captures]
     judging = _Judging(request, session, captures, left_out)
     judging.wanted = wanted
     return judging.verdict(name, seen)
+
+
+def _static_of_calls(
+    captured: Capture, targets: Sequence[Target], recorder: calls.CallRecorder
+) -> Seen:
+    """Run the static analysis with the scalar prefetch of a program's calls."""
+    seen = _static(captured, targets, _recorded_tables(captured, recorder))
+    left_out = recorder.left_out(captured.kernel.digest)
+    if left_out is None or not captured.kernel.of_kind("scalar_prefetch"):
+        return seen
+    return replace(
+        seen, outcomes=tuple(replace(o, notes=(*o.notes, left_out)) for o in seen.outcomes)
+    )
+
+
+def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[prefetch.Tables]:
+    """Scalar prefetch of the calls that a program made of a kernel."""
+    first = len(captured.kernel.of_kind("dynamic_grid"))
+    count = len(captured.kernel.of_kind("scalar_prefetch"))
+    known = recorder.calls(captured.kernel.digest) if count else ()
+    return [operands[first : first + count] for operands in known]
+
+
+def _raced(captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float) -> Seen:
+    def judge() -> Seen:
+        return interpreted.replayed(captured, recorder, chip, hang_after)
+
+    return ask.guarded("races", [captured.kernel], judge)
 
 
 class _Judging:

@@ -79,22 +79,37 @@ def test_suppressed_findings_do_not_fail(command: Any, module: Path, tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_script_is_run_once(command: Any, module: Path, tmp_path: Path) -> None:
+def test_a_script_is_judged_by_every_engine(command: Any, module: Path, tmp_path: Path) -> None:
     done = command("verify", "rows.py", "--target", "v5e", "--to", "kept")
     assert done.returncode == 1, done.stderr
     assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
-    assert "not judged: rows races: a program is run once; name a function" in done.stdout
+    assert "seen by: checks, tpu interpret, static" in done.stdout
     assert done.stdout.splitlines()[-1] == "rows.py: 1 finding in 1 kernel"
     assert list((tmp_path / "kept").glob("rows-*/v5e/compilation.json"))
 
 
-def test_an_engine_that_was_named_has_to_judge(command: Any, module: Path, tmp_path: Path) -> None:
+SHARDED = (
+    ROWS.partition("if __name__")[0]
+    + """
+import numpy as np
+mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ("d",))
+spec = jax.sharding.PartitionSpec("d")
+jax.jit(jax.shard_map(gather, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False))(
+    jnp.ones((32, 128))
+)
+"""
+)
+
+
+def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.py").write_text(SHARDED)
     done = command("verify", "rows.py", "-e", "races", "--github")
     assert done.returncode == 3, done.stdout + done.stderr
+    reason = "it runs on several devices at once, and its calls cannot be replayed on their own"
     annotation, begin, header, row, *_, last, end = done.stdout.splitlines()
-    assert annotation.startswith("::error title=not judged%3A rows races::a program is run once;")
+    assert annotation == f"::error title=not judged%3A rows races::{reason}"
     assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])
-    assert last.startswith("rows.py: 1 of 1 judgement not made (races: a program is run once; name")
+    assert last.startswith(f"rows.py: 1 of 1 judgement not made (races: {reason})")
     assert last.endswith("nothing is known about its kernels")
     token = begin.removeprefix("::stop-commands::")
     assert len(token) == 32
@@ -197,3 +212,59 @@ def test_real_inputs_decide(command: Any, tmp_path: Path) -> None:
         assert done.returncode == code, done.stderr
         assert said in done.stderr.replace("\n", " ")
         assert "pallas_debug/" not in done.stderr
+
+
+CALLS = (
+    PAGES.partition("def inputs")[0]
+    + """
+def copy(x, order):
+    def copies(order_ref, x_ref, out_ref, sem):
+        started = pltpu.make_async_copy(x_ref, out_ref, sem)
+        started.start()
+        pl.when(order_ref[0] == 0)(started.wait)
+        y = out_ref[...]
+        pl.when(order_ref[0] != 0)(started.wait)
+        out_ref[...] = y
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(1,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, _: (0, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
+        scratch_shapes=[pltpu.SemaphoreType.DMA],
+    )
+    return pl.pallas_call(copies, grid_spec=spec, out_shape=x)(jnp.array([order]), x)
+
+import sys
+pool = jnp.ones((4, 8, 128))
+for table in eval(sys.argv[1]):
+    jax.jit(gather)(jnp.array(table), pool * sum(table))
+for order in eval(sys.argv[2]):
+    copy(pool[0], order)
+"""
+)
+
+
+@pytest.mark.parametrize(
+    "tables, orders, code, said",
+    [
+        ([[0, 1, 3]], [0, 0], 0, ["copy_page  ok      ok", "copies     ok      ok"]),
+        ([[0, 1, 3], [2, 9, 0]], [0, 1], 1, [
+            "copy_page  FOUND   FOUND", PAST_THE_POOL, "copies     FOUND   FOUND",
+            "DataRace in kernel `copies`", "seen by: static, tpu interpret",
+        ]),
+        ([[n % 4, n // 4, 0] for n in range(10)] * 2, [], 0, [
+            "copy_page  ok*     ok*",
+            "not judged: copy_page static, copy_page races: 2 of 10 calls that differ in integers: "
+            "the first 8 are kept",
+        ]),
+    ],
+    ids=["sound", "faulty", "many"],
+)  # fmt: skip
+def test_the_calls_that_a_script_makes_are_judged(
+    command: Any, tmp_path: Path, tables: Any, orders: Any, code: int, said: list[str]
+) -> None:
+    (tmp_path / "calls.py").write_text(CALLS)
+    options = ["verify", "-e", "static,races", "-t", "v5e", "-m", "calls"]
+    done = command(*options, str(tables), str(orders))
+    assert done.returncode == code, done.stdout + done.stderr
+    for text in said:
+        assert text in done.stdout

@@ -209,7 +209,7 @@ def _note_launch(context: Any, results: Sequence[Any]) -> None:
         if isinstance(getattr(aval, "dtype", None), np.dtype) and aval.size
     ]
     if not outputs:
-        _call_back(context, note, [], [])
+        call_back(context, note, [], [])
         return
     node, aval = outputs[0]
     first = jax_core.ShapedArray((), np.dtype(np.float32))  # callbacks do not take all dtypes
@@ -217,7 +217,7 @@ def _note_launch(context: Any, results: Sequence[Any]) -> None:
     element = _lower(
         inner, lambda array: [array[(0,) * array.ndim].real.astype(np.float32)], [node]
     )
-    _call_back(context, note, element, [first])
+    call_back(context, note, element, [first])
 
 
 def _fault(observer: Observer, name: str, error: Exception, doing: str) -> None:
@@ -254,7 +254,7 @@ def _rule(
             context.set_tokens_out(wider.tokens_out)
         arrays, avals = _looked_at(chosen, nodes, results, context)
         told = _telling(chosen, second, observer, name, _call(chosen.params))
-        _call_back(context, told, [rows, *arrays], [words, *avals])
+        call_back(context, told, [rows, *arrays], [words, *avals])
         return results
 
     return rule
@@ -394,7 +394,7 @@ def _box_of_nan(name: str, array: np.ndarray) -> str:
     return f"{name}[{', '.join(spans)}]"
 
 
-def _call_back(
+def call_back(
     context: Any, function: Callable[..., Any], nodes: Sequence[Any], avals: Sequence[Any]
 ) -> None:
     """Emit a call back to `function` with these values; once per device under `shard_map`."""

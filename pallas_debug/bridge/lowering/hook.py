@@ -29,6 +29,7 @@ from jax._src.pallas import mpmd, pallas_call
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
+from pallas_debug.bridge.lowering import calls
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 
@@ -178,6 +179,9 @@ def reporting(entry: Any, name: str) -> Any:
         if getattr(_local, "unwatched", False):
             return rule(context, *nodes, **params)
         with launched.lowering(token):
+            if token is not None and calls.is_active():
+                with guarded("hook", "recording the calls of a kernel", _report):
+                    calls.emit(context, nodes, str(token))
             return observe.lowered(
                 PRIMITIVES[name], params, context, nodes, lambda: _in_mode(rule, params)
             )
@@ -249,8 +253,9 @@ def following(call: Callable[..., Any]) -> Callable[..., Any]:
             result = call(*args, **kwargs)
             with guarded("hook", "noting which program ran", _report):
                 executable = result[1]
-            if observe.is_active() and (collected or _has_kernels(executable)):
-                # Wait, so that the checks report before the call returns.
+            is_told = observe.is_active() or calls.is_active()
+            if is_told and (collected or _has_kernels(executable)):
+                # Wait, so that the callbacks have run before the call returns.
                 jax.block_until_ready(result[0])
         except Exception as error:
             for watcher in _watchers:
