@@ -3,8 +3,9 @@
 `make test` runs every test that is not marked `slow`, one quarter of those that are, and of those
 marked `large` one sixteenth: others after each commit, and others on the second Python. The second
 Python is the newest of 3.12 or later if the one at hand is older (the newest jax needs it), else
-the oldest that the project supports. It is installed while the first one already tests, and of the
-folders and files that depend little on Python and jax it runs a quarter.
+the oldest that the project supports. It is installed while the first one already tests. It runs a
+sixteenth of the slow tests, and of the folders and files that depend little on Python and jax it
+runs a quarter of the others.
 
 Each Python has two workers, and the static checks run beside them: tests that wait for a child or a
 deadline leave a core to the others. The output of the second Python follows that of the first. The
@@ -44,6 +45,7 @@ SAMPLED = (
     "explain",
     "findings",
     "hooks",
+    "inputs",
     "ir",
     "project",
     "report",
@@ -51,9 +53,28 @@ SAMPLED = (
     "store",
     "torture",
     "tui",
+    "analysis/test_memory.py",
+    "analysis/test_names.py",
+    "analysis/test_words.py",
+    "compiler/test_children.py",
+    "compiler/test_pool.py",
+    "compiler/test_protocol.py",
+    "kernels/test_package.py",
+    "plugin/test_coverage.py",
+    "plugin/test_fixtures.py",
+    "plugin/test_flags.py",
+    "plugin/test_marker.py",
+    "plugin/test_plugin.py",
+    "plugin/test_verify.py",
+    "plugin/test_targets.py",
+    "session/test_compile.py",
+    "session/test_switches.py",
+    "verdict/test_formats.py",
+    "verdict/test_suppressions.py",
+    "verdict/test_table.py",
 )
-"""Test folders of which the second Python runs a quarter: they say little about Python and jax that
-the other folders, which run on both, do not."""
+"""Folders and files of tests/ of which the second Python runs a quarter: they say little about Python
+and jax that the others, which run on both, do not."""
 
 MAX_REASONS = 12
 """Skip reasons repeated in the last lines, per run."""
@@ -96,7 +117,7 @@ def main(arguments: list[str]) -> int:
     other: list[str] = []
     if not is_all:
         first = quarter(0)
-        other = [*quarter(2), "--sampled", ",".join(SAMPLED)]
+        other = [*quarter(2), "--sparse", "--sampled", ",".join(SAMPLED)]
     with ThreadPoolExecutor() as executor:
         second = second_python()
         # Beside the first environment, and then its run, as far as it takes.
@@ -122,13 +143,11 @@ def main(arguments: list[str]) -> int:
         print(missing)
     if not is_all:
         turns = [int(first[-1]), int(other[1])][: len(runs)]
-        ran = " and ".join(str(turn % QUARTERS) for turn in turns)
-        print(
-            f"slow tests: quarter {ran} of 0 to {QUARTERS - 1}; `make test-all` runs all of them."
-        )
-        print(f"largest shapes: part {' and '.join(map(str, turns))} of 0 to {PARTS - 1}.")
+        print(f"slow tests: quarter {turns[0] % QUARTERS} of 0 to {QUARTERS - 1}", end="")
+        print(f", large ones: part {turns[0]} of 0 to {PARTS - 1}; `make test-all` runs all.")
         if len(runs) > 1:
-            print(f"The second Python ran a quarter of {', '.join(SAMPLED)}, too.")
+            print(f"The second Python ran part {turns[1]} of the slow and large tests, and a")
+            print(f"quarter of the others in {', '.join(SAMPLED)}.")
     print(f"in all: {time.monotonic() - start:.0f} s")
     return max(check, *(done.code for done in runs))
 

@@ -1,7 +1,8 @@
 """Tiers of the suite: tests marked `slow` run by quarters, and each folder's CPU time is printed.
 
 `--quarter N` runs every unmarked test, each fourth slow one and each sixteenth large one, starting
-at number N; without it everything runs. CPU time includes that of child processes, alive or not: wall time depends on what
+at number N; without it everything runs. `--sparse` and `--sampled` move tests one tier down, for a
+second Python. CPU time includes that of child processes, alive or not: wall time depends on what
 else the machine does.
 """
 
@@ -69,6 +70,12 @@ def slow_but_first(cases: Iterable[Any], key: Callable[..., Hashable]) -> list[A
     return marked
 
 
+with_and_without_xdist = pytest.mark.parametrize(
+    "workers", [[], pytest.param(["-n", "2"], marks=pytest.mark.slow)]
+)
+"""Marks for child runs of pytest: those under xdist start three processes, and are slow."""
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quarter",
@@ -81,8 +88,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--sampled",
         default="",
         metavar="PATHS",
-        help="folders and files of tests/, joined by commas, whose tests all count as slow",
+        help="folders and files of tests/, joined by commas, whose unmarked tests count as slow",
     )
+    parser.addoption("--sparse", action="store_true", help="slow tests count as large")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -104,16 +112,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     names = filter(None, config.getoption("sampled").split(","))
     sampled = {config.rootpath / "tests" / name for name in names}
-    large = [item for item in items if item.get_closest_marker("large")]
-    slow = [
-        item
-        for item in items
-        if item.get_closest_marker("slow")
-        or not sampled.isdisjoint([item.path, *item.path.parents])
-        if not item.get_closest_marker("large")
-    ]
-    left_out = {item for n, item in enumerate(slow) if n % QUARTERS != quarter % QUARTERS}
-    left_out |= {item for n, item in enumerate(large) if n % PARTS != quarter}
+    tiers: dict[str, list[pytest.Item]] = {"slow": [], "large": []}
+    for item in items:
+        is_slow = item.get_closest_marker("slow")
+        if item.get_closest_marker("large") or (is_slow and config.getoption("sparse")):
+            tiers["large"].append(item)
+        elif is_slow or not sampled.isdisjoint([item.path, *item.path.parents]):
+            tiers["slow"].append(item)
+    left_out = {item for n, item in enumerate(tiers["slow"]) if n % QUARTERS != quarter % QUARTERS}
+    left_out |= {item for n, item in enumerate(tiers["large"]) if n % PARTS != quarter}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]

@@ -144,7 +144,7 @@ def children() -> Iterator[dict[tuple[str, JaxEngine], subprocess.Popen[str]]]:
             child.communicate()
 
 
-@pytest.mark.slow
+@pytest.mark.large
 def test_hanging() -> None:
     """The repaired twin ends, and the broken kernel of the same process does not."""
     assert HANGING

@@ -70,7 +70,7 @@ def test_forward(session: Session, op: BundledOperation, spec: Spec) -> None:
     assert set(failures) == set(spec.not_on), failures
 
 
-@pytest.mark.slow
+@pytest.mark.large
 @pytest.mark.parametrize("op, spec", cases(differentiable=True))
 def test_backward(session: Session, op: BundledOperation, spec: Spec) -> None:
     def loss(*args: jax.Array) -> jax.Array:

@@ -54,10 +54,13 @@ def quick_to_compile(request: pytest.FixtureRequest) -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", before)
 
 
-def in_modes(cases: list[Any], key: Callable[[str, str], Hashable]) -> list[Any]:
+def in_modes(
+    cases: list[Any], key: Callable[[str, str], Hashable], *, gradients: bool = False
+) -> list[Any]:
     """Those cases in HLO interpret mode, and the small ones in TPU interpret mode.
 
-    Slow but the first with each `key`, of operation and mode; the largest shapes are `large`.
+    Slow but the first with each `key`, of operation and mode; the largest shapes are `large`, and
+    so are gradients of attention, which have three kernels.
     """
     both = [
         pytest.param(*case.values, mode, id=f"{case.id}-{mode}")
@@ -68,9 +71,15 @@ def in_modes(cases: list[Any], key: Callable[[str, str], Hashable]) -> list[Any]
     ]
     small = [case for case in both if "bench" not in case.values[1].tags]
     large = [case for case in both if "bench" in case.values[1].tags]
+    marked = slow_but_first(small, lambda op, spec, mode: key(op.name, mode))
     return [
-        *slow_but_first(small, lambda op, spec, mode: key(op.name, mode)),
-        *(pytest.param(*c.values, marks=[*c.marks, pytest.mark.large], id=c.id) for c in large),
+        *(
+            pytest.param(*c.values, marks=pytest.mark.large, id=c.id)
+            if c.marks and gradients and c.values[0].name.endswith("attention")
+            else c
+            for c in marked
+        ),
+        *(pytest.param(*c.values, marks=pytest.mark.large, id=c.id) for c in large),
     ]
 
 
@@ -93,6 +102,7 @@ def test_equals_the_reference(op: BundledOperation, spec: Spec, mode: str) -> No
     in_modes(
         cases("small", "edge", "bench", differentiable=True),
         lambda op, mode: op if mode == "hlo" else None,
+        gradients=True,
     ),
 )
 def test_gradient_equals_the_references(op: BundledOperation, spec: Spec, mode: str) -> None:

@@ -8,6 +8,7 @@ from xml.etree import ElementTree
 
 import pytest
 from pallas_debug_pytest import options
+from tiers import with_and_without_xdist
 
 from pallas_debug import defaults
 from pallas_debug.checks import names
@@ -75,7 +76,7 @@ BEYOND = [
 ]
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_what_is_found_fails_the_test_it_belongs_to(
     child: Child, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
@@ -183,7 +184,7 @@ def test_it(i):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_a_kernel_that_is_not_checked_is_said_once(child: Child, workers: list[str]) -> None:
     result = child(UNCHECKED, "--pallas-check", "--pallas-interpret=tpu", *workers)
     said = [line for line in result.stdout.lines if line.startswith("NOT CHECKED: ")]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from pallas_debug_pytest import coverage
+from tiers import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 
@@ -54,7 +55,7 @@ def test_b():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_kernels_that_never_launched_are_listed(
     child: Child, pytester: pytest.Pytester, workers: list[str]
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tiers import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
@@ -86,7 +87,7 @@ def test_compile(pallas, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_without_an_option(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--tb=short", *workers)
     result.assert_outcomes(passed=8, failed=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tiers import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
 
@@ -12,7 +13,7 @@ Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_they_are_set_before_any_conftest_and_reach_the_compiler(
     child: Child, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: list[str]
 ) -> None:

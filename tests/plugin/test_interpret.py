@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 
 import pytest
+from tiers import with_and_without_xdist
 
 KERNELS = """
 import jax, jax.numpy as jnp
@@ -67,7 +68,7 @@ def files(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     pytester.makepyfile(kernels=KERNELS, test_kernels=TESTS)
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_the_bare_flag_chooses_and_the_summary_says_so(run_pytest: Run, workers: list[str]) -> None:
     result = run_pytest("--pallas-interpret", *workers)
     result.assert_outcomes(passed=4)
@@ -193,7 +194,7 @@ NO_SENSE = {
 }
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_a_value_that_makes_no_sense(sessions: Sessions, workers: list[str]) -> None:
     results = sessions(*(([f"--pallas-interpret={mode}", *workers], {}) for mode in NO_SENSE))
     for result, said in zip(results, NO_SENSE.values(), strict=True):

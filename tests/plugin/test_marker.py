@@ -9,6 +9,7 @@ from importlib import metadata
 
 import pytest
 from pallas_debug_pytest import marks, options, requirements
+from tiers import with_and_without_xdist
 
 from pallas_debug.compiler.targets import BUILTIN, resolve
 from pallas_debug.model import Target
@@ -36,7 +37,7 @@ def test_only_marked():
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_without_an_option_the_marker_turns_it_on_for_its_test(
     child: Child, workers: list[str]
 ) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 from pallas_debug_pytest.options import RACES
+from tiers import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 Sessions = Callable[..., list[pytest.RunResult]]
@@ -20,7 +21,7 @@ def test_good():
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_a_race_fails_its_test(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--pallas-races", "--tb=short", *workers)
     result.assert_outcomes(passed=1, failed=1)

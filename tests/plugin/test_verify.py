@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from tiers import with_and_without_xdist
 
 Child = Callable[..., pytest.RunResult]
 
@@ -29,7 +30,7 @@ def test_beyond():
 """
 
 
-@pytest.mark.parametrize("workers", [[], ["-n", "2"]])
+@with_and_without_xdist
 def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str]) -> None:
     result = child(TESTS, "--pallas-verify=v5e,v6e", *workers)
     result.assert_outcomes(passed=1, failed=3)

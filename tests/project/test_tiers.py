@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import run
 import tiers
 
 SLOW = """
@@ -59,6 +60,20 @@ def test_all_tests_of_a_sampled_folder_or_file_count_as_slow(pytester: pytest.Py
     assert found == {"test_cli[1]", *(f"test_kernels[{n}]" for n in range(4))}
     both = ran(pytester, "--quarter", "1", "--sampled", "cli,kernels/test_kernels.py")
     assert both == {"test_cli[1]", "test_kernels[1]"}
+
+
+def test_what_the_second_python_samples_is_there() -> None:
+    tests = Path(run.__file__).parent
+    assert [name for name in run.SAMPLED if not (tests / name).exists()] == []
+
+
+def test_where_they_are_sparse_a_sixteenth_of_the_slow_tests_runs(
+    pytester: pytest.Pytester,
+) -> None:
+    pytester.makepyfile(test_it=SLOW.replace("(10)", "(32)"))
+    parts = [ran(pytester, "--sparse", "--quarter", str(n)) for n in range(tiers.PARTS)]
+    assert {len(part) for part in parts} == {3}
+    assert len(set.union(*parts)) == 33
 
 
 def test_only_the_first_of_each_key_is_not_slow() -> None:
