@@ -37,6 +37,10 @@ class CannotRunError(PallasDebugError):
     """Valid request that cannot be met on this machine or in this process."""
 
 
+class InterpretModeError(CannotRunError):
+    """A kernel that the requested interpret mode, or none, runs correctly."""
+
+
 class DumpDirectoryError(CannotRunError):
     """Unusable dump directory: missing, a file, not writable, full."""
 

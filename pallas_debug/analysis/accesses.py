@@ -327,6 +327,8 @@ def _unwritten(subject: Subject, revisited: frozenset[str], result: Result) -> N
     for number, block in enumerate(grid.outputs):
         if number in grid.aliased or block.name in revisited or 0 in block.shape:
             continue
+        if "sem" in block.dtype:
+            continue
         buffer = buffers.get(len(grid.tables) + block.position)
         events = stores(subject, buffer) if buffer is not None else []
         covered = covered_by(subject, events)

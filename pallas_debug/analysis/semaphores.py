@@ -87,6 +87,8 @@ def _semaphore(event: Event) -> View | None:
 
 def _counts(subject: Subject, buffer: KernelRef) -> _Counts | str:
     """Collect what is done to a semaphore; a string says why that is unknown."""
+    if buffer.kind in ("input", "output"):
+        return "another kernel has it before or after this one"
     if subject.walked.incomplete:
         return subject.walked.incomplete
     events = []

@@ -341,6 +341,36 @@ def plain() -> Any:
     return call(body, grid=(2,), scratch_shapes=[pltpu.SemaphoreType.DMA])
 
 
+def selected_reference() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        source = pl.select_ref(x_ref[0, 1].astype(jnp.int32), o_ref, x_ref)
+        pltpu.async_copy(source, o_ref, semaphore).wait()
+
+    return call(body, scratch_shapes=[pltpu.SemaphoreType.DMA])
+
+
+def transposed_reference() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref.transpose((1, 0))[...]
+
+    return call(body, out=jax.ShapeDtypeStruct((128, 8), X.dtype))
+
+
+def dynamic_slice() -> Any:
+    def body(x_ref: Any, o_ref: Any, semaphore: Any) -> None:
+        rows = pl.ds(0, x_ref[0, 4].astype(jnp.int32))
+        pltpu.async_copy(x_ref.at[rows], o_ref.at[rows], semaphore).wait()
+
+    return call(body, scratch_shapes=[pltpu.SemaphoreType.DMA])
+
+
+def returned_semaphore() -> Any:
+    def body(x_ref: Any, semaphore: Any) -> None: ...
+
+    semaphores = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+    return call(body, out=pltpu.SemaphoreType.DMA(()), out_specs=semaphores)
+
+
 KERNELS: dict[str, Callable[[], Any]] = {
     "barrier semaphores": barrier_semaphore,
     "signals to other devices and cores": signal_to_a_core,
@@ -353,7 +383,11 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "stochastic_round, pack_elementwise": packed,
     "masked loads": masked_load,
     "references that are bitcast or reshaped": bitcast_reference,
+    "references chosen by select_ref": selected_reference,
+    "transposed references": transposed_reference,
+    "slices of dynamic size": dynamic_slice,
     "semaphore_read, waits that do not decrement": semaphore_read,
+    "semaphores that kernels hand on": returned_semaphore,
 }
 LIMITS = {limit.name: limit for limit in interpret_limits.LIMITS}
 

@@ -122,6 +122,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
     if not interpret and kind in ("auto", "hlo"):
+        interpret_limits.require_hlo(params)
         return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
     if interpret is True:
         return _on_plain_arrays(functools.partial(rule, **params))
@@ -225,6 +226,10 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     """Interpret value for a kernel; a value other than True in the user's code takes precedence."""
     given = params.get("interpret")
+    if given or asked.mode.kind != "off":
+        interpret_limits.require_any(params)
+    if asked.mode.kind == "hlo" and given in (None, False, True):
+        interpret_limits.require_hlo(params)
     if asked.mode.kind != "auto":
         return given or asked.value or False
     if given and given is not True:

@@ -7,14 +7,21 @@ jax is tested in `tests/bridge/test_interpret.py`, kernel by kernel.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from jax._src import core as jax_core
+from jax._src.state import types as state_types
+from jax._src.state.indexing import NDIndexer
+from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge.jaxprs.params import jaxprs_of
+from pallas_debug.bridge import versions
+from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.jaxprs.params import jaxprs_of, name_of, plain, semaphores_of
+from pallas_debug.errors import InterpretModeError
 
 _BY_NAME = {
     "get_barrier_semaphore": "barrier semaphores",
@@ -27,6 +34,8 @@ _BY_NAME = {
 
 _OF_THE_GRID = ("program_id", "num_programs")
 """Primitives that HLO interpret mode supports only at the top level of a kernel."""
+
+_WRITES = (state_types.WriteEffect, state_types.AccumEffect)
 
 
 def why_not_hlo(params: Mapping[str, Any]) -> str | None:
@@ -41,6 +50,99 @@ def why_not_hlo(params: Mapping[str, Any]) -> str | None:
             lacking = _lacking(eqn, axes, nested=nested)
             if lacking is not None:
                 return f"HLO interpret mode has no {lacking}"
+    return forgotten(params)
+
+
+def require_any(params: Mapping[str, Any]) -> None:
+    """Refuse a kernel that neither of jax's interpreters can run.
+
+    Raises:
+      InterpretModeError: the kernel shares semaphores with other kernels.
+    """
+    shared = semaphores_of(params)
+    if shared:
+        raise InterpretModeError(
+            f"kernel `{name_of(params)}` cannot be interpreted: it takes or returns the semaphores "
+            f"{', '.join(shared)}, and jax's interpreters free semaphores at the end of a kernel. "
+            "Run it on a TPU, or start and await the copy in one kernel"
+        )
+
+
+def require_hlo(params: Mapping[str, Any]) -> None:
+    """Refuse a kernel for which HLO interpret mode would silently return wrong results.
+
+    Raises:
+      InterpretModeError: the kernel relies on a write that the mode loses.
+    """
+    lost = forgotten(params)
+    if lost is not None:
+        raise InterpretModeError(
+            f"kernel `{name_of(params)}` may return wrong results: {lost}. "
+            "Run it in TPU interpret mode; `auto` does"
+        )
+
+
+def forgotten(params: Mapping[str, Any]) -> str | None:
+    """Name a write of a kernel that HLO interpret mode loses or keeps too long; None if none is."""
+    grid = params.get("grid_mapping")
+    if grid is None:
+        return None
+    (jaxpr,) = jaxprs_of(params)
+    written = {e.input for e in jaxpr.effects if isinstance(e, _WRITES)}
+    used = written | {e.input for e in jaxpr.effects if isinstance(e, state_types.ReadEffect)}
+    names = _names_of_operands(jaxpr)
+    first_input, first_output = grid.num_index_operands, grid.num_index_operands + grid.num_inputs
+    aliases = dict(params.get("input_output_aliases") or ())
+    has_steps = math.prod(size if isinstance(size, int) else 2 for size in grid.grid) > 1
+    for index, ref in enumerate(jaxpr.invars[:first_output]):
+        is_unblocked = index >= first_input and _is_unblocked(
+            grid.block_mappings[index - first_input]
+        )
+        if index in aliases and is_unblocked:
+            output = jaxpr.invars[first_output + aliases[index]]
+            if {ref, output} <= used and written & {ref, output}:
+                what = f"does not alias {names[ref]} and {names[output]} within a grid step"
+                return _told(what, jaxpr, ref if ref in written else output)
+        elif has_steps and ref in written and index < first_input:
+            what = f"forgets writes to {names[ref]}, scalar prefetch, after each grid step"
+            return _told(what, jaxpr, ref)
+        elif has_steps and ref in written and index not in aliases and not is_unblocked:
+            what = f"copies writes to the input block {names[ref]} back to the input"
+            return _told(what, jaxpr, ref)
+    return None
+
+
+def _told(what: str, jaxpr: Any, ref: Any) -> str:
+    eqn = _writer(jaxpr, ref)
+    source = None if eqn is None else lines.source_of(eqn)
+    at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
+    return f"HLO interpret mode {what}{at}"
+
+
+def _names_of_operands(jaxpr: Any) -> dict[Any, str]:
+    names = jaxpr.debug_info.arg_names or ()
+    numbered = [f"operand {i}" for i in range(len(jaxpr.invars))]
+    return dict(zip(jaxpr.invars, [*names, *numbered[len(names) :]], strict=False))
+
+
+def _is_unblocked(block: Any) -> bool:
+    return block.transformed_block_aval.memory_space in (pl.ANY, pltpu.HBM)
+
+
+def _writer(jaxpr: Any, variable: Any) -> Any:
+    """The first equation that writes to a reference, in an inner jaxpr if that is known."""
+    for eqn in jaxpr.eqns:
+        if not any(isinstance(e, _WRITES) and e.input is variable for e in eqn.effects):
+            continue
+        for inner in map(plain, jax_core.jaxprs_in_params(eqn.params)):
+            binders = [*inner.constvars, *inner.invars]
+            # An inner jaxpr takes the last operands, in a `run_scoped` the first.
+            outer = eqn.invars if inner.constvars else eqn.invars[-len(binders) :]
+            bound = dict(zip(map(id, outer), binders, strict=False))
+            found = _writer(inner, bound.get(id(variable)))
+            if found is not None:
+                return found
+        return eqn
     return None
 
 
@@ -63,18 +165,69 @@ def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
     name = str(eqn.primitive)
     if name in _BY_NAME:
         return _BY_NAME[name]
+    refs = _refs(eqn)
     if name == "dma_start":
-        *_, device = eqn.params["tree"].unflatten(eqn.invars)
-        if device is not None:
+        if refs[-1] is not None:
             return "remote DMAs"
-        return "DMAs that add" if eqn.params.get("add") else None
+        if eqn.params.get("add"):
+            return "DMAs that add"
     if name == "semaphore_signal":
-        *_, device, core = eqn.params["args_tree"].unflatten(eqn.invars)
-        return None if device is None and core is None else "signals to other devices and cores"
+        *_, device, core = refs
+        if device is not None or core is not None:
+            return "signals to other devices and cores"
     if name == "axis_index" and _names(eqn.params["axis_name"]) & axes:
         return "axis index of a grid or of a mesh of cores"
     if name in _OF_THE_GRID and nested:
         return f"{name} within loops and branches"
+    return _lacking_transform(_transforms(refs), is_write="swap" in name or name == "dma_start")
+
+
+def _refs(eqn: Any) -> Sequence[Any]:
+    """Operands of an equation that accesses references, with their transforms."""
+    tree = eqn.params.get("tree", eqn.params.get("args_tree"))
+    if not hasattr(tree, "unflatten"):
+        return ()
+    if str(eqn.primitive) in ("get", "swap", "addupdate"):
+        first = 1 if str(eqn.primitive) == "get" else 2
+        return (tree.unflatten(eqn.invars[first:]),)
+    found: Sequence[Any] = tree.unflatten(eqn.invars)
+    return found
+
+
+def _transforms(values: Iterable[Any]) -> Iterator[Any]:
+    for value in values:
+        if isinstance(value, state_types.TransformedRef):
+            yield from value.transforms
+            yield from _transforms(value.ref if value.multiref else (value.ref,))
+        elif isinstance(value, tuple | list):
+            yield from _transforms(value)
+        elif isinstance(value, (NDIndexer, *_TRANSFORMS)):
+            yield value
+
+
+_TRANSFORMS = (
+    state_types.BitcastTransform,
+    state_types.ReshapeTransform,
+    state_types.TransposeTransform,
+    state_types.SelectTransform,
+)
+
+_STORES_VIEWS = tuple(map(int, versions.installed().get("jax", "0").split(".")[:2])) >= (0, 12)
+"""Whether HLO interpret mode writes through references that are reshaped or bitcast."""
+
+
+def _lacking_transform(transforms: Iterable[Any], *, is_write: bool) -> str | None:
+    for transform in transforms:
+        match transform:
+            case NDIndexer() if transform.is_dynamic_size:
+                return "slices of dynamic size"
+            case state_types.SelectTransform():
+                return "references chosen by select_ref"
+            case state_types.TransposeTransform():
+                return "transposed references"
+            case state_types.ReshapeTransform() | state_types.BitcastTransform():
+                if is_write and not _STORES_VIEWS:
+                    return "writes to references that are bitcast or reshaped"
     return None
 
 
@@ -108,7 +261,14 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="stochastic_round, pack_elementwise", hlo="no", tpu="no"),
     Limit(name="masked loads", hlo="yes", tpu="with pallas-debug"),
     Limit(name="references that are bitcast or reshaped", hlo="yes", tpu="with pallas-debug"),
+    Limit(name="references chosen by select_ref", hlo="no", tpu="with pallas-debug"),
+    Limit(name="transposed references", hlo="no", tpu="with pallas-debug"),
+    Limit(name="slices of dynamic size", hlo="no", tpu="yes"),
     Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="with pallas-debug"),
+    Limit(name="semaphores that kernels hand on", hlo="no", tpu="no"),
+    Limit(name="writes to scalar prefetch", hlo="forgotten after each grid step", tpu="yes"),
+    Limit(name="writes to an input block", hlo="copied back to the input", tpu="yes"),
+    Limit(name="aliased operands in HBM", hlo="not aliased within a grid step", tpu="yes"),
     Limit(name="vmap with dimension semantics", hlo="yes", tpu="with pallas-debug"),
     Limit(name="copies that take time", hlo="done at once", tpu="done at the wait, or at once"),
     Limit(name="several cores", hlo="one after the other", tpu="num_cores_or_threads"),

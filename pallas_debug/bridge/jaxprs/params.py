@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
+
+from jax._src import dtypes
+from jax._src.pallas import core as pallas_core
 
 
 def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -14,6 +18,21 @@ def jaxprs_of(params: Mapping[str, Any]) -> tuple[Any, ...]:
 def name_of(params: Mapping[str, Any]) -> str:
     """jax's name for the kernel."""
     return str(params.get("name") or jaxprs_of(params)[0].debug_info.func_name)
+
+
+def semaphores_of(params: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of the semaphores that a kernel takes from or returns to other kernels."""
+    grid = params.get("grid_mapping")
+    if grid is None:
+        return ()
+    (jaxpr,) = jaxprs_of(params)
+    refs = jaxpr.invars[grid.slice_block_ops]
+    names = (jaxpr.debug_info.arg_names or ())[grid.slice_block_ops]
+    return tuple(
+        name or f"operand {i}"
+        for i, (ref, name) in enumerate(itertools.zip_longest(refs, names))
+        if dtypes.issubdtype(ref.aval.dtype, pallas_core.semaphore_dtype)
+    )
 
 
 def plain(jaxpr: Any) -> Any:

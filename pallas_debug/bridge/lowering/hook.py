@@ -198,7 +198,9 @@ def _in_mode(rule: Callable[..., Any], params: dict[str, Any]) -> Callable[..., 
 
 def _zeros(avals: Any) -> Callable[..., Any]:
     def zeros(*_: Any) -> Any:
-        return [jnp.zeros(aval.shape, aval.dtype) for aval in avals]
+        # A semaphore is an integer.
+        physical = map(jax_core.physical_aval, avals)
+        return [jnp.zeros(aval.shape, aval.dtype) for aval in physical]
 
     return zeros
 

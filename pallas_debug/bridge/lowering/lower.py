@@ -20,6 +20,7 @@ from jax.sharding import AbstractDevice, AbstractMesh, NamedSharding, PartitionS
 
 from pallas_debug.bridge import chip, patches
 from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs.params import semaphores_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Failure, SourceLine, Target
@@ -66,7 +67,15 @@ def lower(captured: Capture, target: Target, *, settings: Iterable[str] = ()) ->
 
     Raises:
       LoweringFailed: jax failed; its failure has the message and the Python line.
+      CannotRunError: the kernel takes semaphores from another kernel or returns them to one.
     """
+    shared = semaphores_of(captured.params)
+    if shared:
+        raise CannotRunError(
+            f"{captured.kernel.name} takes or returns the semaphores {', '.join(shared)}, which "
+            "cannot be inputs or outputs of a program. It compiles only within a program whose "
+            "other kernels return or take them, and here each kernel is compiled alone"
+        )
     start = time.perf_counter()
     sink: list[str] = []
     try:

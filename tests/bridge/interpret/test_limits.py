@@ -1,0 +1,227 @@
+"""Kernels that HLO interpret mode would run, and get wrong; and those that no interpreter runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.analysis import analyze
+from pallas_debug.bridge.interpret import interpret, limits
+from pallas_debug.bridge.lowering import lower, trace
+from pallas_debug.compiler.targets import BUILTIN
+from pallas_debug.errors import CannotRunError, InterpretModeError
+from pallas_debug.session import Options, Session
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+F32 = jnp.float32
+X = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+BLOCK = pl.BlockSpec((8, 128), lambda i, *_: (i, 0))
+ANY = pl.BlockSpec(memory_space=pl.ANY)
+DMA = pltpu.SemaphoreType.DMA
+
+
+def writes_scalar_prefetch() -> tuple[Any, np.ndarray]:
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * n_ref[0].astype(F32)
+
+        @pl.when(pl.program_id(0) < 5)
+        def _() -> None:
+            n_ref[0] = n_ref[0] + 1  # the write
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(2,), in_specs=[BLOCK], out_specs=BLOCK
+    )
+    result = pl.pallas_call(kernel, grid_spec=grid, out_shape=jax.typeof(X))(jnp.array([3]), X)
+    return result, np.concatenate([X[:8] * 3, X[8:] * 4])
+
+
+def writes_an_input_block() -> tuple[Any, np.ndarray]:
+    """On a TPU the second visit of a block reads it again from the input."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        x_ref[...] = x_ref[...] + 1  # the write
+        o_ref[...] = x_ref[...]
+
+    result = pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+        grid=(2, 2),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (j, 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, j: (2 * i + j, 0)),
+    )(X)
+    return result, np.concatenate([X, X]) + 1
+
+
+def reads_an_aliased_input() -> tuple[Any, np.ndarray]:
+    def kernel(x_hbm: Any, o_hbm: Any, sem: Any) -> None:
+        pltpu.async_copy(x_hbm.at[0:8], o_hbm.at[8:16], sem).wait()  # the write
+        pltpu.async_copy(x_hbm.at[8:12], o_hbm.at[4:8], sem).wait()
+
+    result = pl.pallas_call(
+        kernel,
+        out_shape=jax.typeof(X),
+        in_specs=[ANY],
+        out_specs=ANY,
+        scratch_shapes=[DMA],
+        input_output_aliases={0: 0},
+    )(X)
+    return result, np.concatenate([X[:4], X[:4], X[:8]])
+
+
+FORGOTTEN: dict[Callable[[], Any], str] = {
+    writes_scalar_prefetch: "forgets writes to n_ref, scalar prefetch, after each grid step",
+    writes_an_input_block: "copies writes to the input block x_ref back to the input",
+    reads_an_aliased_input: "does not alias x_hbm and o_hbm within a grid step",
+}
+
+
+@pytest.mark.parametrize("kernel", FORGOTTEN, ids=lambda kernel: kernel.__name__)
+def test_what_hlo_interpret_mode_forgets(kernel: Callable[[], Any]) -> None:
+    chosen: list[str] = []
+    with interpret.interpreting("auto", chosen=lambda _, why: chosen.append(why)):
+        result, wanted = kernel()
+    np.testing.assert_array_equal(result, wanted)
+    (why,) = chosen
+    assert why.startswith(f"HLO interpret mode {FORGOTTEN[kernel]} ({__file__}:")
+    assert why.endswith("# the write)")
+    with interpret.interpreting("hlo"), pytest.raises(InterpretModeError) as caught:
+        kernel()
+    assert str(caught.value) == (
+        f"kernel `kernel` may return wrong results: {why}. "
+        "Run it in TPU interpret mode; `auto` does"
+    )
+
+
+def test_one_grid_step_forgets_nothing() -> None:
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        n_ref[0] = n_ref[0] + 1
+        x_ref[...] = x_ref[...] * n_ref[0].astype(F32)
+        o_ref[...] = x_ref[...]
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(1,),
+        in_specs=[pl.BlockSpec((16, 128), lambda i, *_: (0, 0))],
+        out_specs=pl.BlockSpec((16, 128), lambda i, *_: (0, 0)),
+    )
+    with interpret.interpreting("hlo"):
+        call = pl.pallas_call(kernel, grid_spec=grid, out_shape=jax.typeof(X))
+        np.testing.assert_array_equal(call(jnp.array([1]), X), X * 2)
+
+
+def dynamic_size(x_ref: Any, o_ref: Any, sem: Any) -> None:
+    size = x_ref[0, 4].astype(jnp.int32)
+    o_ref[...] = jnp.zeros_like(o_ref)
+    pltpu.async_copy(x_ref.at[pl.ds(0, size)], o_ref.at[pl.ds(0, size)], sem).wait()
+
+
+def select_ref(x_ref: Any, o_ref: Any, sem: Any) -> None:
+    source = pl.select_ref(x_ref[0, 1].astype(jnp.int32), o_ref, x_ref)
+    copy = pltpu.make_async_copy(source, o_ref, sem)
+    copy.start()
+    copy.wait()
+
+
+def transposed(x_ref: Any, o_ref: Any, sem: Any) -> None:
+    def body(tile: Any) -> None:
+        tile[...] = x_ref[...].T
+        o_ref[...] = tile.transpose((1, 0))[...]
+
+    pl.run_scoped(body, pltpu.VMEM((128, 16), F32))
+
+
+@pytest.mark.parametrize(
+    "kernel,lacking,wanted",
+    [
+        (dynamic_size, "slices of dynamic size", np.where(np.arange(16)[:, None] < 4, X, 0)),
+        (select_ref, "references chosen by select_ref", X),
+        (transposed, "transposed references", X),
+    ],
+)
+def test_references_that_hlo_interpret_mode_lacks(
+    kernel: Callable[..., None], lacking: str, wanted: np.ndarray
+) -> None:
+    chosen: list[str] = []
+    with interpret.interpreting("auto", chosen=lambda _, why: chosen.append(why)):
+        result = pl.pallas_call(kernel, out_shape=jax.typeof(X), scratch_shapes=[DMA])(X)
+    np.testing.assert_array_equal(result, wanted)
+    assert chosen == [f"HLO interpret mode has no {lacking}"]
+
+
+def test_the_line_is_that_of_the_write_in_loops_and_branches_too() -> None:
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        def body(i: Any, _: None) -> None:
+            @pl.when(i > 0)
+            def _() -> None:
+                n_ref[0] = i  # in a branch
+
+        lax.fori_loop(0, 2, body, None)
+        o_ref[...] = x_ref[...]
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1, grid=(2,), in_specs=[BLOCK], out_specs=BLOCK
+    )
+    call = pl.pallas_call(kernel, grid_spec=grid, out_shape=jax.typeof(X))
+    (eqn,) = jax.make_jaxpr(call)(jnp.array([3]), X).jaxpr.eqns
+    assert str(limits.forgotten(eqn.params)).endswith("# in a branch)")
+
+
+# Semaphores that kernels hand on.
+
+
+def hand_on(x: jax.Array) -> Any:
+    def start(x_hbm: Any, o_hbm: Any, sem: Any) -> None:
+        pltpu.make_async_copy(x_hbm, o_hbm, sem).start()
+
+    def done(x_hbm: Any, y_hbm: Any, sem: Any, o_hbm: Any) -> None:
+        pltpu.make_async_copy(x_hbm, y_hbm, sem).wait()
+
+    semaphore = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+    aval = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    y, sem = pl.pallas_call(
+        start, in_specs=[ANY], out_specs=(ANY, semaphore), out_shape=(aval, DMA(()))
+    )(x)
+    return pl.pallas_call(
+        done,
+        in_specs=[ANY, ANY, semaphore],
+        out_specs=ANY,
+        out_shape=aval,
+        input_output_aliases={1: 0},
+    )(x, y, sem)
+
+
+@pytest.mark.parametrize("mode", ["auto", "hlo", "tpu"])
+def test_no_interpreter_hands_semaphores_on(mode: str) -> None:
+    with interpret.interpreting(mode), pytest.raises(InterpretModeError) as caught:
+        hand_on(X)
+    assert str(caught.value) == (
+        "kernel `start` cannot be interpreted: it takes or returns the semaphores sem, and jax's "
+        "interpreters free semaphores at the end of a kernel. "
+        "Run it on a TPU, or start and await the copy in one kernel"
+    )
+
+
+def test_kernels_that_hand_semaphores_on_are_captured_but_not_compiled_alone() -> None:
+    session = Session(Options(chip="v5e", interpret="off"))
+    (target,) = (target for target in BUILTIN if target.name == "v5e")
+    with session, session.collecting() as captures:
+        trace.lower_for_kernels(hand_on, [X], {}, target)
+    assert [captured.kernel.name for captured in captures] == ["start", "done"]
+    for captured in captures:
+        assert analyze(captured, BUILTIN).findings == ()
+        with pytest.raises(CannotRunError) as caught:
+            lower.lower(captured, target)
+        assert str(caught.value) == (
+            f"{captured.kernel.name} takes or returns the semaphores sem, which cannot be inputs or "
+            "outputs of a program. It compiles only within a program whose other kernels return or "
+            "take them, and here each kernel is compiled alone"
+        )
