@@ -1,0 +1,337 @@
+"""Other people's kernel tests under the plugin: which pass, and why the others do not.
+
+    python benchmarks/outside.py SUITE CHECKOUT [--modes off,interpret,check,dump] [--per N] [FILE…]
+
+SUITE is jax, tpu-inference, maxtext or tokamax, CHECKOUT a folder with a checkout of it (of jax:
+the tag of the installed release). Every file runs in its own pytest, which is started again after a
+test that hangs or ends the process. Modes:
+
+    off         without the plugin
+    interpret   --pallas-interpret --pallas-pretend=TARGET
+    tpu, hlo    the same with that interpret mode
+    check       --pallas-check: which tests that pass without the plugin fail with it?
+    dump        --pallas-dump: likewise
+
+The table has one row per file; below it, the reasons why tests did not pass, most frequent first.
+A test counts as `refused` if the plugin says by name what the interpreters do not support, as
+`found` if it reports another finding, and as `n/a` if it cannot pass on a machine without a TPU:
+it asserts what the compiler made of a program, or asks the hardware (NOT_APPLICABLE says which and
+why). Nothing is asserted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fnmatch
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+SETTINGS = "OUTSIDE"
+"""Environment variable: JSON for the plugin: `suite`, `checkout`, `results`, `per`, `done`."""
+
+FILES: Mapping[str, Sequence[str]] = {
+    "jax": ("tests/pallas/tpu_*_test.py",),
+    "tpu-inference": ("tests/kernels/**/*_test.py", "tests/kernels/**/test_*.py"),
+    "maxtext": (
+        "tests/unit/kernels_test.py",
+        "tests/unit/pallas_mosaic_tpu_v2_kernel_test.py",
+    ),
+    "tokamax": ("tokamax/_src/ops/**/*tpu*_test.py",),
+}
+IMPORTS: Mapping[str, Sequence[str]] = {"maxtext": ("src",), "tokamax": (".",)}
+"""Folders of a checkout that its tests import from, besides the checkout itself."""
+
+ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
+    "tpu-inference": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+}
+
+OPTIONS: Mapping[str, Sequence[str]] = {
+    "off": ("-p", "no:pallas_debug_pytest"),
+    "interpret": ("--pallas-interpret", "--pallas-pretend={target}"),
+    "hlo": ("--pallas-interpret=hlo", "--pallas-pretend={target}"),
+    "tpu": ("--pallas-interpret=tpu", "--pallas-pretend={target}"),
+    "check": ("--pallas-check",),
+    "dump": ("--pallas-dump={folder}", "--pallas-target={target}"),
+}
+KEYWORDS: Mapping[tuple[str, str], str] = {
+    ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu")
+}
+"""What pytest's `-k` selects: jax's classes for its own interpreters need no option of ours."""
+
+ORDER = ("passed", "refused", "found", "failed", "timed out", "crashed", "n/a", "skipped")
+
+NOT_APPLICABLE: Mapping[str, str] = {}
+"""Patterns of test ids, and why such a test cannot pass without the hardware."""
+
+
+@dataclass
+class Outcome:
+    """What became of one test.
+
+    Attributes:
+      name: one of ORDER.
+      reason: one line; empty for a test that passed.
+      seconds: wall time of its call.
+    """
+
+    name: str
+    reason: str = ""
+    seconds: float = 0.0
+
+
+@dataclass
+class Suite:
+    name: str
+    checkout: Path
+    per: int
+    timeout: float
+    target: str
+    outcomes: dict[str, dict[str, Outcome]] = field(default_factory=dict)
+    """By mode, then by test id."""
+
+    def files(self, patterns: Sequence[str]) -> list[str]:
+        found = {
+            str(path.relative_to(self.checkout))
+            for pattern in FILES[self.name]
+            for path in self.checkout.glob(pattern)
+        }
+        if patterns:
+            found = {
+                name for name in found if any(fnmatch.fnmatch(name, f"*{p}*") for p in patterns)
+            }
+        return sorted(found)
+
+    def run(self, file: str, mode: str) -> dict[str, Outcome]:
+        """Run one file's tests in a mode, in as many processes as it takes."""
+        outcomes: dict[str, Outcome] = {}
+        while True:
+            with tempfile.TemporaryDirectory() as folder:
+                remaining = self._attempt(file, mode, Path(folder), outcomes)
+            if not remaining:
+                return outcomes
+
+    def _attempt(self, file: str, mode: str, folder: Path, outcomes: dict[str, Outcome]) -> bool:
+        """Start pytest on the tests without an outcome; True if some are left for another start."""
+        results = folder / "results.jsonl"
+        results.touch()
+        settings = {
+            "suite": self.name,
+            "checkout": str(self.checkout),
+            "results": str(results),
+            "per": self.per,
+            "done": sorted(outcomes),
+        }
+        options = [
+            part.format(target=self.target, folder=folder / "dumps") for part in OPTIONS[mode]
+        ]
+        imports = [HERE, self.checkout, *(self.checkout / p for p in IMPORTS.get(self.name, ()))]
+        environment = {
+            **os.environ,
+            **ENVIRONMENT.get(self.name, {}),
+            SETTINGS: json.dumps(settings),
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONPATH": os.pathsep.join(map(str, imports)),
+        }
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "outside_plugin", *options]
+        command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", file]
+        command += ["-k", KEYWORDS.get((self.name, mode), "")]
+        with (folder / "output").open("w+") as output:
+            process = subprocess.Popen(
+                command,
+                cwd=self.checkout,
+                env=environment,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            is_stalled = self._is_stalled(process, results)
+            _kill(process)
+            output.seek(0)
+            printed = output.read()
+        lines = [json.loads(line) for line in results.read_text().splitlines()]
+        collected = next((line["collected"] for line in lines if "collected" in line), None)
+        for line in lines:
+            if "test" in line:
+                outcomes[line["test"]] = _outcome(line)
+        if collected is None:
+            if not any("test" in line for line in lines):
+                said = [line for line in printed.splitlines() if line.strip()]
+                outcomes[file] = Outcome("crashed", f"not collected: {(said or ['no output'])[-1]}")
+            return False
+        started = [line["started"] for line in lines if "started" in line]
+        if started and started[-1] not in outcomes:
+            outcomes[started[-1]] = (
+                Outcome("timed out", f"no result after {self.timeout:g} s", self.timeout)
+                if is_stalled
+                else Outcome("crashed", f"the process ended: {_last_words(printed)}")
+            )
+        return bool(started) and not set(collected) <= set(outcomes)
+
+    def _is_stalled(self, process: subprocess.Popen[bytes], results: Path) -> bool:
+        """Wait until the process ends, or has written nothing for too long."""
+        size, since = -1, time.monotonic()
+        while True:
+            try:
+                process.wait(timeout=1.0)
+            except subprocess.TimeoutExpired:
+                pass
+            else:
+                return False
+            now = results.stat().st_size
+            if now != size:
+                size, since = now, time.monotonic()
+            # Collection imports jax and the suite, once per process.
+            elif time.monotonic() - since > self.timeout + (60.0 if size == 0 else 0.0):
+                return True
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def _last_words(printed: str) -> str:
+    """The line of a dead process's output that says why, if there is one."""
+    lines = [line.strip() for line in printed.splitlines() if line.strip()]
+    telling = [line for line in lines if re.search(r"Check fail|Fatal|signal|Abort|F\d{4} ", line)]
+    return (telling or lines or ["no output"])[-1][:200]
+
+
+_KIND = re.compile(r"^([A-Z]\w+)\b", re.MULTILINE)
+
+
+def _outcome(line: Mapping[str, object]) -> Outcome:
+    name, test = str(line["outcome"]), str(line["test"])
+    text, ours = str(line.get("text", "")), str(line.get("ours", ""))
+    seconds = float(str(line.get("seconds", 0.0)))
+    if name in ("passed", "skipped"):
+        return Outcome(name, _first(text), seconds)
+    for pattern, why in NOT_APPLICABLE.items():
+        if fnmatch.fnmatch(test, f"*{pattern}*"):
+            return Outcome("n/a", why, seconds)
+    if name == "not collected":
+        return Outcome("crashed", f"not collected: {_first(text)}")
+    kinds = _KIND.findall(ours)
+    first = _first(ours) if kinds else _first(text)
+    if "InterpretError" in kinds or "does not support" in first:
+        return Outcome("refused", first, seconds)
+    if kinds:
+        return Outcome("found", first, seconds)
+    kind = str(line.get("kind", "")).removeprefix("builtins.")
+    return Outcome("failed", f"{kind}: {_first(text)}", seconds)
+
+
+def _first(text: str) -> str:
+    return (text.strip().splitlines() or [""])[0][:200]
+
+
+def table(suite: Suite, files: Sequence[str], modes: Sequence[str]) -> Iterator[str]:
+    """Lines of Markdown: one row per file and mode, and the sum."""
+    yield "| file | mode | tests | " + " | ".join(ORDER) + " | of those that apply |"
+    yield "|---" * (len(ORDER) + 4) + "|"
+    for mode in modes:
+        rows = {file: _in(suite.outcomes[mode], file) for file in files}
+        for file, outcomes in [*rows.items(), ("in all", list(suite.outcomes[mode].values()))]:
+            counts = Counter(outcome.name for outcome in outcomes)
+            ran = sum(counts.values()) - counts["skipped"] - counts["n/a"]
+            share = f"{100 * counts['passed'] / ran:.0f} %" if ran else "–"
+            cells = " | ".join(str(counts[name] or "") for name in ORDER)
+            yield f"| {file} | {mode} | {sum(counts.values())} | {cells} | {share} |"
+
+
+def _in(outcomes: Mapping[str, Outcome], file: str) -> list[Outcome]:
+    return [outcome for test, outcome in outcomes.items() if test.partition("::")[0] == file]
+
+
+def reasons(outcomes: Iterable[Outcome], most: int) -> Iterator[str]:
+    """Why tests did not pass, most frequent first; digits do not tell reasons apart."""
+    counts: Counter[tuple[str, str]] = Counter()
+    examples: dict[tuple[str, str], str] = {}
+    for outcome in outcomes:
+        if outcome.name != "passed":
+            key = (outcome.name, re.sub(r"\d+", "N", outcome.reason))
+            counts[key] += 1
+            examples.setdefault(key, outcome.reason)
+    for key, count in counts.most_common(most):
+        yield f"{count:5d}  {key[0]:<9}  {examples[key]}"
+    if len(counts) > most:
+        yield f"       … and {len(counts) - most} more reasons"
+
+
+def turned_red(suite: Suite, mode: str) -> Iterator[str]:
+    """Tests that pass without the plugin and fail in a mode, with the reason."""
+    for test, outcome in suite.outcomes[mode].items():
+        before = suite.outcomes["off"].get(test)
+        if before and before.name == "passed" and outcome.name != "passed":
+            yield f"{test}: {outcome.name}: {outcome.reason}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("suite", choices=FILES)
+    parser.add_argument("checkout", type=Path)
+    parser.add_argument("file", nargs="*", help="only files whose path contains this")
+    parser.add_argument("--modes", default="interpret", help="default: %(default)s")
+    parser.add_argument("--per", type=int, default=0, help="parameter sets per test; default: all")
+    parser.add_argument("--timeout", type=float, default=120.0, help="seconds per test")
+    parser.add_argument("--target", default="v6e", help="default: %(default)s")
+    parser.add_argument("--reasons", type=int, default=30, help="lines; default: %(default)s")
+    parser.add_argument("--json", type=Path, help="also write every outcome to this file")
+    options = parser.parse_args()
+    modes = options.modes.split(",")
+    unknown = [mode for mode in modes if mode not in OPTIONS]
+    if unknown:
+        parser.error(f"unknown mode {unknown[0]!r}; the modes are {', '.join(OPTIONS)}")
+    suite = Suite(
+        options.suite, options.checkout.resolve(), options.per, options.timeout, options.target
+    )
+    files = suite.files(options.file)
+    if not files:
+        parser.error(f"{options.checkout} has no {' or '.join(FILES[options.suite])}")
+    for mode in modes:
+        found = suite.outcomes[mode] = {}
+        for file in files:
+            start = time.monotonic()
+            outcomes = suite.run(file, mode)
+            found.update(outcomes)
+            counts = Counter(outcome.name for outcome in outcomes.values())
+            said = ", ".join(f"{counts[name]} {name}" for name in ORDER if counts[name])
+            print(f"{mode}: {file}: {said} ({time.monotonic() - start:.0f} s)", file=sys.stderr)
+            if options.json:
+                _save(options.json, suite)
+    print(*table(suite, files, modes), sep="\n")
+    for mode in modes:
+        print(f"\n{mode}: why tests did not pass")
+        print(*reasons(suite.outcomes[mode].values(), options.reasons), sep="\n")
+        if mode != "off" and "off" in modes:
+            red = list(turned_red(suite, mode))
+            print(f"\n{mode}: {len(red)} tests pass without the plugin and not with it")
+            print(*red, sep="\n")
+
+
+def _save(path: Path, suite: Suite) -> None:
+    everything = {
+        mode: {test: vars(outcome) for test, outcome in outcomes.items()}
+        for mode, outcomes in suite.outcomes.items()
+    }
+    path.write_text(json.dumps(everything, indent=1))
+
+
+if __name__ == "__main__":
+    main()
