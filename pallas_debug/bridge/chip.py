@@ -192,6 +192,22 @@ def asking_cores(original: Callable[[], int]) -> Callable[[], int]:
     return _asking(original, lambda target: target.num_cores)
 
 
+def asking_for_tpu(original: Callable[[], bool]) -> Callable[[], bool]:
+    """Replacement for `pltpu.is_tpu_device`: true where code is traced for a TPU, or we pretend.
+
+    Else a program that has a way for other devices would take the one for TPUs because it is
+    watched.
+    """
+
+    @functools.wraps(original)
+    def ask() -> bool:
+        if _local.target is not None or _pretends or _is_in_mesh_of_tpus():
+            return original()
+        return bool(xla_bridge.default_backend() == "tpu")
+
+    return ask
+
+
 def _asking(
     original: Callable[[], _Answer], answer: Callable[[Target], _Answer | None]
 ) -> Callable[[], _Answer]:

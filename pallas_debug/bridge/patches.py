@@ -324,6 +324,13 @@ TABLE: tuple[Patch, ...] = (
     ),
     Patch(
         area=CHIP,
+        owner="jax.experimental.pallas.tpu",
+        name="is_tpu_device",
+        replacement="pallas_debug.bridge.chip:asking_for_tpu",
+        why="the queries of a chip are answered, but there is no TPU unless we pretend so",
+    ),
+    Patch(
+        area=CHIP,
         owner="jaxlib._jax:Device",
         name="num_cores",
         replacement="pallas_debug.bridge.pretend:answering_cores",

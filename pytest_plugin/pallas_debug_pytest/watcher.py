@@ -23,6 +23,7 @@ from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.collector import Key, key
+from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
@@ -72,6 +73,7 @@ class Running:
             finding
             for finding in self.findings
             if finding.count > known[key(finding)]
+            and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
             and not failures.was_raised(finding, self.session.raised)
         ]
 

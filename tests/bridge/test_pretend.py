@@ -67,6 +67,7 @@ def test_without_pretending_devices_answer_as_themselves() -> None:
     with chip.answering_everywhere(V6E):
         assert jax.default_backend() == "cpu"
         assert jax.devices()[0].device_kind == "cpu"
+        assert not pltpu.is_tpu_device()
         assert pltpu.get_tpu_info().generation == 6
         assert jax.devices()[0].num_cores == 1  # type: ignore[attr-defined]
         with chip.answering_everywhere(V6E, pretend=True):

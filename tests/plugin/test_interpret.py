@@ -157,11 +157,18 @@ def test_an_error_in_a_kernel_leaves_the_next_test_alone(
             rows(12)
         def test_within_at_last():
             assert rows(8)[0, 0] == 1
+        def test_refused_by_the_interpreter_as_expected():
+            def body(o_ref):
+                def copy(tile_ref):
+                    o_ref[...] = tile_ref[...]
+                pl.run_scoped(copy, pltpu.VMEM((8, 128), jnp.float32), collective_axes="core")
+            with pytest.raises(NotImplementedError, match="collective axes"):
+                call(body)
         """
     )
     modes = ("tpu", "tpu,detect_races,num_cores=2")
     for result in sessions(*(([f"--pallas-interpret={mode}"], {}) for mode in modes)):
-        result.assert_outcomes(passed=4, failed=2)
+        result.assert_outcomes(passed=5, failed=2)
         assert "INTERNALERROR" not in result.stdout.str()
 
 
