@@ -47,18 +47,22 @@ def run(options: BrowseOptions) -> int:
         raise UsageError(f"browse takes two directories at most, not {len(where)}: {listed}")
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         raise CannotRunError(_without_a_terminal(where))
-    from pallas_debug.tui.run import browse
+    from pallas_debug.tui import terminal
 
-    roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
-    ended = browse(
-        roots,
-        kernel=options.kernel or of_path.get("kernel"),
-        target=options.target or of_path.get("target"),
-        step=options.step,
-        line=options.line,
-        theme=options.theme,
-        resume=not options.no_resume,
-    )
+    with terminal.type_ahead() as settings:  # importing Textual takes a while
+        from pallas_debug.tui.run import browse
+
+        roots, of_path = _roots(where or (Path(defaults.DIRECTORY),))
+        ended = browse(
+            roots,
+            kernel=options.kernel or of_path.get("kernel"),
+            target=options.target or of_path.get("target"),
+            step=options.step,
+            line=options.line,
+            theme=options.theme,
+            resume=not options.no_resume,
+            settings=settings,
+        )
     if ended.message:
         output.say(ended.message)
     return Exit.FAILED if ended.failed else Exit.OK
@@ -74,7 +78,9 @@ def _without_a_terminal(where: Sequence[Path]) -> str:
             "browse needs a terminal. Without one: "
             f"`pallas-debug diff {a} --kernel KERNEL --against {b}` prints the differences."
         )
-    if where and where[0].is_file():
+    from pallas_debug.store.files import is_file
+
+    if where and is_file(where[0]):
         return f"browse needs a terminal. Without one: `cat {where[0]}` prints the file."
     return (
         "browse needs a terminal. Without one: `pallas-debug ls` lists kernels and passes, "
@@ -88,23 +94,25 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
     Raises:
       UsageError: one of two paths is a file.
     """
-    if len(where) == 2:
-        for path in where:
-            if path.is_file():
-                raise UsageError(f"browse takes two directories, and {path} is a file")
-        return list(where), {}
-    from pallas_debug.store.files import is_there
+    from pallas_debug.store.files import is_file, is_folder, is_there
     from pallas_debug.store.layout import COMPILATION
 
+    if len(where) == 2:
+        for path in where:
+            if is_file(path):
+                raise UsageError(f"browse takes two directories, and {path} is a file")
+        return list(where), {}
     path = where[0]
     if is_there(path / COMPILATION):  # a target's folder
         whole = path.absolute()
         return [whole.parent], {"target": whole.name}
-    if not is_there(path) and path.parent.is_dir() and path.name and _starts(path):
+    if not is_there(path) and is_folder(path.parent) and path.name and _starts(path):
         return [path.parent], {"kernel": path.name}
     return [path], {}
 
 
 def _starts(path: Path) -> bool:
     """Return whether the path is a prefix of a kernel's folder name."""
-    return any(found.is_dir() for found in path.parent.glob(f"{glob.escape(path.name)}*"))
+    from pallas_debug.store.files import is_folder
+
+    return any(map(is_folder, path.parent.glob(f"{glob.escape(path.name)}*")))

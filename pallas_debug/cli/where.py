@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from pallas_debug.errors import UsageError
 from pallas_debug.report import one_line
 from pallas_debug.store import StoredKernel, open_dumps
-from pallas_debug.store.files import is_there
+from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION
 
 
@@ -24,7 +23,7 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
       UsageError: there is no such kernel, or there are several.
       DumpDirectoryError: there is no such directory.
     """
-    if not is_there(where) and os.path.isdir(where.parent) and where.name:  # noqa: PTH112 - no raise
+    if not is_there(where) and is_folder(where.parent) and where.name:
         return open_dumps(where.parent).find(where.name), None
     return kernel_in(where, name)
 

@@ -188,6 +188,20 @@ def is_there(path: Path) -> bool:
     return os.path.lexists(path)
 
 
+def is_file(path: Path) -> bool:
+    """Return whether the path is a regular file.
+
+    Unlike `Path.is_file` before Python 3.14, raises nothing for a path in a folder that may not be
+    searched, or with a name that is too long.
+    """
+    return os.path.isfile(path)  # noqa: PTH113
+
+
+def is_folder(path: Path) -> bool:
+    """Return whether the path is a directory; raises nothing, as `is_file`."""
+    return os.path.isdir(path)  # noqa: PTH112
+
+
 def check_listable(root: Path) -> None:
     """Check that a directory that the user named can be listed.
 

@@ -77,6 +77,19 @@ def write(app: App[None], sequence: str) -> None:
         driver.write(sequence)
 
 
+async def run_bindings(app: App[None], key: str) -> None:
+    """Run the action of a key in the focused widget, those around it, or the app."""
+    if not await app._check_bindings(key, priority=True):
+        await app._check_bindings(key)
+
+
+def restore_settings(app: App[None], settings: list[Any]) -> None:
+    """Make the driver restore these settings of the terminal, not those that it found."""
+    driver: Any = app._driver
+    if hasattr(driver, "attrs_before"):
+        driver.attrs_before = settings
+
+
 def discard_traceback(app: App[None]) -> None:
     """Keep Textual from printing a traceback at exit: ours goes to a file."""
     app._exit_renderables.clear()

@@ -18,6 +18,7 @@ from pathlib import Path
 from textual.binding import Binding
 
 from pallas_debug.errors import UsageError
+from pallas_debug.store.files import is_file
 from pallas_debug.tui import keys, terminal
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model import state
@@ -55,11 +56,13 @@ def browse(
     line: int | None = None,
     theme: str | None = None,
     resume: bool = True,
+    settings: terminal.Settings | None = None,
 ) -> Ended:
     """Browse one or two directories, or a file, until the user quits.
 
     Args:
       resume: open where the last session ended, and remember where this one ends.
+      settings: the terminal's, to be restored at the end; by default the present ones.
 
     Raises:
       UsageError: there is no such kernel, target, pass or theme, or the keymap is invalid.
@@ -69,7 +72,7 @@ def browse(
         binding.key: binding.description for binding in Binding.make_bindings(LineView.BINDINGS)
     }
     keymap = keys.load(keys.path(), keys.registry(), panes)
-    browser = SingleFile(roots[0]) if roots[0].is_file() else Browser(*roots)
+    browser = SingleFile(roots[0]) if is_file(roots[0]) else Browser(*roots)
     remembered, problem = state.load(state.path()) if resume else (state.State(), None)
     spot = state.asked_for(
         browser,
@@ -82,6 +85,7 @@ def browse(
     notes = [*filter(None, [problem]), *keymap.notes]
     colors = terminal.has_colors(os.environ)
     app = BrowseApp(browser, spot=spot, keymap=keymap, colors=colors, notes=notes)
+    app.settings_before = settings
     wanted = theme or remembered.theme
     if wanted in app.available_themes:
         app.theme = wanted

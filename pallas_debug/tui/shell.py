@@ -113,6 +113,8 @@ class Shell(App[None], inherit_bindings=False):
         self.ending = False
         self.interrupted = False
         """Whether a signal or a hang-up ended the app."""
+        self.settings_before: terminal.Settings | None = None
+        """Settings of the terminal to restore, if they are not those at the start of the app."""
         self.chosen_theme: str | None = None
         """The theme chosen in this session."""
         self._scratch: Scratch | None = None
@@ -125,9 +127,15 @@ class Shell(App[None], inherit_bindings=False):
         return [NoColor()] if self.no_color else super().get_line_filters()
 
     def watch_terminal(self) -> None:
-        """End the app cleanly on a hang-up or termination signal."""
+        """Restore the terminal's settings in the end, and end cleanly when it is gone.
+
+        Draw the screen again after ctrl+z and `fg`: Textual only does so after a resize.
+        """
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))
         if self.is_headless:
             return
+        if self.settings_before is not None:
+            _textual.restore_settings(self, self.settings_before)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGHUP, signal.SIGTERM):
             loop.add_signal_handler(number, self._interrupt)
@@ -182,7 +190,21 @@ class Shell(App[None], inherit_bindings=False):
             Throttle.hold()
         if isinstance(event, events.Key) and self.is_running:
             self.before_key()
+            if not event.is_forwarded and self._takes_keys_in_order:
+                await _textual.run_bindings(self, event.key)
+                return
         await super().on_event(event)
+
+    @property
+    def _takes_keys_in_order(self) -> bool:
+        """Whether a key runs its action immediately.
+
+        Textual sends a key through the queues of the focused widget and of all around it before it
+        looks for an action, except for priority keys, which thus overtake the keys before them when
+        somebody types fast. Only prompts and modal screens need that.
+        """
+        is_covered = len(self.screen_stack) > 1
+        return bool(self.query(Prompt)) and not is_covered and not self.prompt.asking
 
     def before_key(self) -> None:
         """Called before a key is handled, for subclasses."""

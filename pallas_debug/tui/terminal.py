@@ -1,4 +1,4 @@
-"""The terminal: colours, hang-up, clipboard, and the programs that run in it.
+"""The terminal: colours, keys typed early, hang-up, clipboard, and the programs that run in it.
 
 Editor and pager run without a shell. The file to edit may have been named by somebody else's dump:
 it is passed as an absolute path, which is neither an option nor a command (`+!touch X` would be one
@@ -8,22 +8,27 @@ to Vim). Imports no Textual.
 from __future__ import annotations
 
 import base64
+import contextlib
 import os
 import select
 import shlex
 import signal
 import subprocess
 import sys
+import termios
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePath
+from typing import Any
 
 from pallas_debug.errors import UsageError
 
-# Colours and hang-up.
+# Colours, keys and hang-up.
 
 GRACE = 5.0
 """Seconds for the app to end after its terminal is gone."""
+
+_IFLAG, _LFLAG = 0, 3
 
 MIN_COLORS = 8
 """Terminals with fewer colours count as monochrome."""
@@ -40,6 +45,34 @@ def has_colors(environment: Mapping[str, str]) -> bool:
     except (curses.error, OSError, ValueError):  # unknown to terminfo
         return environment.get("TERM", "dumb") != "dumb"
     return curses.tigetnum("colors") >= MIN_COLORS
+
+
+Settings = list[Any]
+"""Settings of a terminal, as `termios` has them."""
+
+
+@contextlib.contextmanager
+def type_ahead() -> Iterator[Settings | None]:
+    """Keep keys that are typed while the app is being imported, for the app.
+
+    Otherwise the terminal would print them, and turn enter into ctrl+j. Yields the settings from
+    before, which are restored at the end; None if standard input is no terminal.
+    """
+    fileno = sys.__stdin__.fileno()  # type: ignore[union-attr]
+    try:
+        before = termios.tcgetattr(fileno)
+    except termios.error:
+        yield None
+        return
+    now = termios.tcgetattr(fileno)
+    now[_IFLAG] &= ~termios.ICRNL
+    now[_LFLAG] &= ~(termios.ECHO | termios.ICANON)  # ctrl+c still interrupts
+    termios.tcsetattr(fileno, termios.TCSANOW, now)
+    try:
+        yield before
+    finally:
+        with contextlib.suppress(termios.error):  # it is gone
+            termios.tcsetattr(fileno, termios.TCSANOW, before)
 
 
 def watch(gone: Callable[[], object]) -> threading.Thread:

@@ -20,6 +20,7 @@ from pallas_debug.ir.text import Document
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
+    ERROR,
     Against,
     Browser,
     Entry,
@@ -160,9 +161,18 @@ class Workspace(Shell):
         return self.browser.base(self.place, self.against)
 
     @property
+    def compared(self) -> tuple[TextPlace, TextPlace] | None:
+        """The old and the new text of the diff; None without one."""
+        base, place = self.base, self.place
+        return self.browser.in_order(place, base) if place and base else None
+
+    @property
     def line(self) -> int | None:
         """The line of the text, from 0, under the cursor."""
-        return self.diff.place[1] if self.shown is self.diff else self.text.cursor
+        compared = self.compared
+        if compared is None:
+            return self.text.cursor
+        return self.diff.place[compared.index(self.place)] if self.place else None
 
     def go_to_kernel(self, entry: Entry) -> None:
         """Show a kernel."""
@@ -222,16 +232,17 @@ class Workspace(Shell):
     def show_step(self) -> None:
         """Show the text of the current step, or its diff."""
         place = self._placed = self.place
-        base = self.base
+        compared = self.compared
         in_text = self.focused in (self.text, self.diff)
         before, self._document = self._document, None
         if place != self._shown_place:
             self.text.selected_from = self.diff.selected_from = None
         if place is None:
             self.text.show([])
-        elif base is not None:
+        elif compared is not None:
+            old, new = compared
             self.text.show([])
-            self.diff.compare(self._to_compare(base, place), self._to_compare(place, base))
+            self.diff.compare(self._to_compare(old, new), self._to_compare(new, old))
         elif self.diffing:
             nothing = (
                 f"there is nothing before {place.step.label}"
@@ -242,7 +253,7 @@ class Workspace(Shell):
         else:
             keep = self.text.cursor if place == self._shown_place else 0
             self.text.show(self._open(place), keep=keep)
-        self._shown_place = place if base is None else None
+        self._shown_place = place if compared is None else None
         if before is not None:
             before.close()
         self.arrange()
@@ -259,12 +270,14 @@ class Workspace(Shell):
         )
 
     def _open(self, place: TextPlace) -> Document | list[str]:
-        """Open the file of a text, or return its lines if it has none or cannot be read."""
+        """Open the file of a text, or return the reason why it cannot be read."""
+        if place.step.label == ERROR:
+            return self.browser.lines(place)
         try:
             file = self.browser.file(place)
             self._document = Document.open(file.path, file.open)
-        except (PallasDebugError, OSError):
-            return self.browser.lines(place)
+        except (PallasDebugError, OSError) as error:
+            return str(error).split("\n")
         return self._document
 
     def watch_diffing(self) -> None:

@@ -178,39 +178,41 @@ def test_in_an_installation_without_jax(tmp_path: Path, dumps: Path, jaxless: Pa
         assert terminal.quit() == 0
 
 
-def test_in_tmux(tmp_path: Path, add: str) -> None:
-    tmux = shutil.which("tmux")
-    if tmux is None:
-        pytest.skip("there is no tmux")
-    socket = ["-L", f"pallas-debug-{os.getpid()}", "-f", "/dev/null"]
-
-    def run(*words: str) -> str:
-        done = subprocess.run(
-            [tmux, *socket, *words], capture_output=True, text=True, timeout=SECONDS, check=False
+def test_keys_typed_while_it_is_loaded_are_kept_and_not_printed(tmp_path: Path, add: str) -> None:
+    held, typed, told = tmp_path / "held", tmp_path / "typed", tmp_path / "told"
+    script = tmp_path / "slow.py"
+    script.write_text(
+        "import contextlib, pathlib, time\n"
+        "from pallas_debug.cli import main\n"
+        "from pallas_debug.tui import terminal\n"
+        "type_ahead = terminal.type_ahead\n"
+        "@contextlib.contextmanager\n"
+        "def slowly():\n"
+        "    with type_ahead() as settings:\n"
+        f"        pathlib.Path({str(held)!r}).touch()\n"
+        f"        while not pathlib.Path({str(typed)!r}).exists():\n"
+        "            time.sleep(0.01)\n"
+        "        yield settings\n"
+        "terminal.type_ahead = slowly\n"
+        "main()\n"
+    )
+    editor = shlex.join(["sh", "-c", f"stty -a > {shlex.quote(str(told))}"])
+    program = [sys.executable, script, "browse"]
+    with Terminal(tmp_path, add, program=program, EDITOR=editor) as terminal:
+        terminal.wait_until(held.exists, "the import")
+        terminal.send("/arith\r]")
+        terminal.wait_until(lambda: not terminal.read(), "silence")
+        assert not terminal.seen, "the terminal printed the keys"
+        typed.touch()
+        terminal.wait_for("  ›  01 original")
+        terminal.wait_for("1/")
+        terminal.send("E")
+        terminal.wait_until(lambda: told.exists() and told.read_text().endswith("\n"), "stty")
+        assert {"echo", "icanon", "icrnl", "isig"} <= set(
+            told.read_text().replace(";", " ").split()
         )
-        return done.stdout
-
-    def wait_for(text: str) -> None:
-        end = time.monotonic() + SECONDS
-        while text not in (screen := run("capture-pane", "-p")):
-            assert time.monotonic() < end, screen
-            time.sleep(0.1)
-
-    command = shlex.join([str(COMMAND), "browse", add])
-    shell = f"XDG_STATE_HOME={shlex.quote(str(tmp_path))} {command}; echo it ended with $?; cat"
-    try:
-        run("new-session", "-d", "-x", "100", "-y", "24", shell)
-        wait_for("q quit")
-        run("send-keys", "]", "]")
-        wait_for("03 canonicalize-memory-space")
-        run("send-keys", "?")
-        wait_for("Moving")
-        run("send-keys", "q")
-        wait_for("q quit")
-        run("send-keys", "q")
-        wait_for("it ended with 0")
-    finally:
-        run("kill-server")
+        terminal.forget()
+        assert terminal.quit() == 0
 
 
 # Colours, and sizes.

@@ -162,12 +162,13 @@ class OutputActions(Workspace):
         if sought is not None and self.shown is self.text:
             arguments = [*_grep_arguments(sought), *where, *options, *step]
             return shlex.join(["pallas-debug", "grep", *arguments])
-        return self.browser.command(place, self.base)
+        old, new = self.compared or (None, place)
+        return self.browser.command(new, old)
 
     def _lines(self) -> Iterator[str]:
         """Yield the lines of the text, or of the diff as `diff -u` prints it."""
-        if self.base is not None and self.place is not None:
-            yield from self.browser.change(self.base, self.place, noise=self.noise)
+        if self.compared is not None:
+            yield from self.browser.change(*self.compared, noise=self.noise)
             return
         for number in range(self.text.count):
             yield self._line(number)
@@ -208,7 +209,7 @@ class OutputActions(Workspace):
     def _source_as_dumped(self, file: str, own: str | None) -> tuple[Path | None, str]:
         """Return a Python file with its content at the time of the dump, and a message."""
         disk = Path(file)
-        is_there = disk.is_file()
+        is_there = files.is_file(disk)
         missing = f"{file} is not on this machine, and the dump has no copy"
         if file != own or self.entry is None:
             if not is_there:

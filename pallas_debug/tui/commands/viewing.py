@@ -9,6 +9,7 @@ from pallas_debug.ir.operations import Module
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import BEFORE, Against, TextPlace
 from pallas_debug.tui.model.search import Job, Scope, TextHit, query_of, step_of
+from pallas_debug.tui.panes.text import MAX_LINKED
 from pallas_debug.tui.workspace import Workspace
 
 
@@ -133,13 +134,27 @@ class ViewingActions(Workspace):
     def action_follow_operation(self) -> None:
         place, line = self.place, self.line
         if place is None or line is None:
+            self.show_message("this line is only in the other text" if place else "")
             return
         steps = [s for s in self.steps.all_steps if s.changed and (s.pass_ or s == place.step)]
         if place.step not in steps or not place.step.pass_:
             self.show_message("operations are followed through passes; this is not a pass")
             return
-        texts = [TextPlace(entry=place.entry, target=place.target, step=step) for step in steps]
         browser = self.browser
+        texts = [TextPlace(entry=place.entry, target=place.target, step=step) for step in steps]
+        at = steps.index(place.step)
+        sizes = [browser.size(text) for text in texts]
+        large = [i for i, size in enumerate(sizes) if size > MAX_LINKED]
+        for i in large:
+            self.show_message(
+                f"{steps[i].label} has {sizes[i] / 1e6:,.0f} MB; operations are followed through "
+                f"texts of up to {MAX_LINKED / 1e6:,.0f} MB"
+            )
+        if at in large:
+            return
+        first = max((i + 1 for i in large if i < at), default=0)
+        end = min((i for i in large if i > at), default=len(steps))
+        steps, texts = steps[first:end], texts[first:end]
         self.trail_steps = steps
         self.trailing = True
         self.trail.follow(

@@ -331,6 +331,21 @@ class Browser:
         found = (s for s in self.steps(entry, target) if step in (s.name, s.label))
         return next((TextPlace(entry=entry, target=target, step=s) for s in found), None)
 
+    def in_order(self, place: TextPlace, base: TextPlace) -> tuple[TextPlace, TextPlace]:
+        """Return two texts as the old and the new one of a diff.
+
+        The first directory is the old one, and so is the earlier text of a compilation. Otherwise
+        `base`, which `place` is compared with, is the old text.
+        """
+        if place.entry.dump != base.entry.dump:
+            is_first = place.entry.dump < base.entry.dump
+        elif (place.entry, place.target) == (base.entry, base.target):
+            steps = self.steps(place.entry, place.target)
+            is_first = steps.index(place.step) < steps.index(base.step)
+        else:
+            is_first = False
+        return (place, base) if is_first else (base, place)
+
     def change(self, old: TextPlace, new: TextPlace, *, noise: bool) -> list[str]:
         """Return a unified diff of two texts.
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from pallas_debug.store.files import is_file
 from pallas_debug.store.layout import KERNEL
 from pallas_debug.tui.model.browser import Browser, Entry
 
@@ -97,7 +98,7 @@ class Watch:
         """Yield a kernel's folder and those in it; for raw dumps, only the one that holds all."""
         if folder is None:
             return
-        is_raw = folder in self._browser.roots and not (folder / KERNEL).is_file()
+        is_raw = folder in self._browser.roots and not is_file(folder / KERNEL)
         yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
 
 

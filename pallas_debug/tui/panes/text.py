@@ -417,13 +417,13 @@ class TextPane(FindView):
 
     # Values, and where lines come from.
 
-    def watch_cursor(self) -> None:
-        self._widen_to(self.cursor)
-        if self._folds.reveal(self.cursor):
+    def watch_cursor(self, before: int, after: int) -> None:
+        self._widen_to(after)
+        if self._folds.reveal(after):
             self.changed()
         self._wanted = None
         self._mark_values()
-        super().watch_cursor()
+        super().watch_cursor(before, after)
 
     def _mark_values(self) -> None:
         """Find the values of the cursor's line, to be highlighted everywhere."""

@@ -125,7 +125,9 @@ class TrailPane(LineView):
     async def _follow(self, load: Loader, position: int, line: int) -> None:
         rows = await asyncio.to_thread(trail_rows, load, position, line)
         self._shown = rows
-        self.changed(keep=next(n for n, row in enumerate(rows) if row.here))
+        if not rows:
+            self._note = f"line {line + 1} is no longer in the text; it was replaced meanwhile"
+        self.changed(keep=next((n for n, row in enumerate(rows) if row.here), 0))
         self.post_message(self.Made(self))
 
     @property
@@ -169,8 +171,13 @@ class TrailPane(LineView):
 
 
 def trail_rows(load: Loader, position: int, line: int) -> list[TrailRow]:
-    """Return the rows of a trail, from the first pass that had the operation to the last."""
+    """Return the rows of a trail, from the first pass that had the operation to the last.
+
+    There are none if the pass no longer has the line: a file may be replaced at any time.
+    """
     modules = load()
+    if line >= len(modules[position].lines):
+        return []
     trail = Trail(modules)
     places: dict[int, tuple[int, ...]] = {position: (line,)}
     fates: dict[int, PassFate] = {}

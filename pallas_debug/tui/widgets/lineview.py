@@ -211,7 +211,8 @@ class LineView(ScrollView, can_focus=True, inherit_bindings=False):
         self.set_reactive(LineView.cursor, self.validate_cursor(wanted))
         self._scroll_to_cursor()
 
-    def watch_cursor(self) -> None:
+    def watch_cursor(self, before: int, after: int) -> None:
+        # Textual passes the old value only to a watcher with two parameters.
         self._scroll_to_cursor()
         self.refresh()
         self.post_message(self.Moved(self))

@@ -49,13 +49,13 @@ class ListPane(LineView):
     def _below(self) -> Strip:
         return self.strip([(self._note, "list--note")], self.rich_style)
 
-    def watch_cursor(self, before: int = 0) -> None:
+    def watch_cursor(self, before: int, after: int) -> None:
         """Redraw only the two lines that the cursor left and entered, unless the list scrolls."""
         top = self.scroll_offset.y
         self._scroll_to_cursor()
         if self.scroll_offset.y == top and not self.wrap:
             self.refresh_line(self.row_of(before))
-            self.refresh_line(self.row_of(self.cursor))
+            self.refresh_line(self.row_of(after))
         else:
             self.refresh()
         self.post_message(self.Moved(self))
