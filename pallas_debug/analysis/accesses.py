@@ -416,7 +416,13 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
             shape=str(buffer),
         )
         other_core = buffer.kind != "output" and any(subject.grid.parallel) and any(found.point)
-        result.findings.append(contents.uninitialized_read(seen, other_core=other_core))
+        finding = contents.uninitialized_read(
+            seen,
+            other_core=other_core,
+            before="branches" if stores(subject, buffer.number, number) else "none",
+            stays=bool(subject.grid.sizes) and buffer.kind != "scoped",
+        )
+        result.findings.append(finding)
 
 
 def _first_visits(subject: Subject, read: Event, revisited: frozenset[str]) -> np.ndarray | None:

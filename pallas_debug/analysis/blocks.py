@@ -23,6 +23,7 @@ from pallas_debug.findings.wording import bounds, unsupported
 def look(subject: Subject) -> Result:
     """Check for out-of-bounds blocks, element offsets, 64-bit index maps and empty operands."""
     result = Result()
+    _default_maps(subject, result)
     for block, indices in zip(subject.grid.blocks, subject.indices, strict=True):
         _dtypes(subject, block, result)
         if 0 in block.shape:
@@ -38,12 +39,28 @@ def look(subject: Subject) -> Result:
     return result
 
 
+def _default_maps(subject: Subject, result: Result) -> None:
+    """Report index maps that jax made in 64 bits, for operands without one, as a single finding."""
+    made = [b for b in subject.grid.blocks if b.source is None and _is_wide(subject, b)]
+    if made:
+        seen = _operand(subject, made[0]).at(source=subject.site.line())
+        finding = unsupported.x64_default_map(seen, operands=[block.name for block in made])
+        result.findings.append(finding)
+
+
 def _dtypes(subject: Subject, block: Block, result: Result) -> None:
-    wide = [i for i, dtype in enumerate(block.index_dtypes) if dtype == "int64"]
-    if not wide:
-        return
-    seen = _operand(subject, block)
-    result.findings.append(unsupported.x64_index_map(seen, dim=wide[0]))
+    if _is_wide(subject, block) and block.source is not None:
+        dim = block.index_dtypes.index("int64")
+        result.findings.append(unsupported.x64_index_map(_operand(subject, block), dim=dim))
+
+
+def _is_wide(subject: Subject, block: Block) -> bool:
+    """Whether the compiler gets an index map that returns 64-bit integers.
+
+    It gets none without a grid, and none for what stays in HBM.
+    """
+    is_compiled = bool(subject.grid.sizes) and block.space in ("default", "vmem", "smem")
+    return is_compiled and "int64" in block.index_dtypes
 
 
 def _operand(subject: Subject, block: Block) -> Sighting:

@@ -174,7 +174,7 @@ def _vmem(subject: Subject, uses: list[MemoryUse], result: Result) -> None:
         used=over[0].vmem,
         limits={use.target: use.vmem_limit for use in over},
         parts=[_part(part) for part in parts],
-        is_full=len(full) == len(over),
+        capacities={u.target: u.vmem_capacity for u in full} if len(full) == len(over) else {},
         room=room,
         fitting=_fitting(subject, min(use.vmem_limit for use in over)),
         has_grid=not all(block.is_whole for block in subject.grid.blocks),

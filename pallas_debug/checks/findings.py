@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+
+import numpy as np
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
 from pallas_debug.bridge.instrument.sites import SiteFailure, shape_text, slice_text
-from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, contents
 from pallas_debug.model import Finding, Witness
@@ -16,21 +19,40 @@ from pallas_debug.model import Finding, Witness
 def findings(run: CheckedRun) -> tuple[Finding, ...]:
     """Build one finding per line and operand where a check failed, in order of failure."""
     kept = [failure for failure in run.failures if _matters(failure, run)]
-    found = [_FOUND[f.site.check](_sighting(run.kernel, f), f) for f in kept]
+    found = [_found(f, run) for f in kept]
     if not kept:
         found += [_never_written(run, name) for name in run.outputs if _is_unwritten(run)]
-    return Collector(found).findings
+    return tuple(caused(Collector(found).findings))
 
 
 def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
-    """Whether a failure is a fault. A NaN read counts only if it is kept and has no other origin.
+    """Whether a failure is a fault."""
+    if failure.site.check == "nan":
+        return _nan_matters(failure, run)
+    return failure.site.check != "uninitialized" or _read_matters(failure, run)
+
+
+def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
+    """Whether a NaN may have changed a result.
+
+    It has not if no output holds one, unless it went into a comparison or an integer. If outputs
+    hold NaNs, one that was masked is their origin only if no other one is.
+    """
+    if not run.sees_outputs:
+        return True
+    if run.outputs:
+        rest = [f for f in run.failures if f.site.check in _OF_NAN and f is not failure]
+        return not _is_masked(failure) or all(map(_is_masked, rest))
+    return bool(failure.site.details.get("hidden")) and not _is_masked(failure)
+
+
+def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
+    """Whether a NaN that was read is a fault: only if it is kept and has no other origin.
 
     Interpreters fill memory that was never written, and the padding of a ragged last block, with
     NaN. A kernel may well read this and mask it, and may even store padding into the padding of an
     output. If inputs contain NaN themselves, nothing is proven.
     """
-    if failure.site.check != "uninitialized":
-        return True
     if failure.site.operation == "store" or run.inputs:
         return False
     unmasked = [f for f in run.failures if not _is_masked(f)]
@@ -39,7 +61,7 @@ def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
         return False  # the NaN seen came from elsewhere
     possible = unmasked if is_read else run.failures
     earlier = (f for f in possible if f.order < failure.order)
-    if any(f.site.check in ("nan", "uninitialized") for f in earlier):
+    if any(f.site.check in _OF_NAN for f in earlier):
         return False
     if run.outputs:
         return True
@@ -51,62 +73,128 @@ def _matters(failure: SiteFailure, run: CheckedRun) -> bool:
     )
 
 
+_OF_NAN = ("nan", "uninitialized")
+
+
 def _is_masked(failure: SiteFailure) -> bool:
-    """Whether the value read from an input passed through a `where`."""
+    """Whether the value passed through a `where`."""
     return bool(failure.site.details.get("masked"))
 
 
 def _is_unwritten(run: CheckedRun) -> bool:
     """Whether a NaN in an output can only be the interpreter's own fill value."""
-    sources = ("nan", "uninitialized")
-    return not run.inputs and not any(f.site.check in sources for f in run.failures)
+    return not run.inputs and not any(f.site.check in _OF_NAN for f in run.failures)
 
 
 def _never_written(run: CheckedRun, name: str) -> Finding:
     stores = [s for s in run.sites if s.operation == "store" and s.operand == name]
     is_short = name in run.uncovered
     source = stores[0].source if stores and not is_short else run.call
-    what = run.outputs[name]
+    box = run.outputs[name]
+    why: contents.Gone = "stores"
+    if is_short:
+        why = "rounded down"
+    elif not stores:
+        why = "no store"
+    elif all(site.details["conditional"] for site in stores):
+        why = "condition"
     return contents.output_not_written(
         Sighting(
             kernel=run.kernel,
             engine="checks",
-            witness=Witness(source=source, operand=name, index=what),
+            witness=Witness(
+                source=source,
+                operand=name,
+                index=box.text,
+                values={"elements": f"{box.elements} of {box.of}"},
+            ),
         ),
-        what=what,
-        why="rounded down" if is_short else "condition" if stores else "no store",
+        what=box.text,
+        why=why,
+        elements=(box.elements, box.of),
+        is_several=box.regions > 1,
     )
 
 
 def _sighting(kernel: str, failure: SiteFailure) -> Sighting:
-    names = [name for name, _ in failure.site.values]
+    site = failure.site
     return Sighting(
         kernel=kernel,
         engine="checks",
         witness=Witness(
-            source=failure.site.source,
+            source=site.source,
             grid_point=failure.grid_point,
             loop=failure.loops,
-            operand=failure.site.operand,
-            values={
-                n: str(v) for n, v in zip(names, failure.values, strict=False) if not n.isdigit()
-            },
+            operand=site.operand,
+            values=_named(failure),
         ),
         count=failure.count,
     )
 
 
+def _recorded(failure: SiteFailure) -> dict[str, Any]:
+    names = (name for name, _ in failure.site.values)
+    return dict(zip(names, failure.values, strict=False))
+
+
+def _named(failure: SiteFailure) -> dict[str, str]:
+    """Values of a witness, by name: an index, a value, or the element that failed."""
+    return {
+        name: str(value) for name, value in _recorded(failure).items() if name in ("index", "value")
+    }
+
+
+def _operands(failure: SiteFailure) -> list[Any]:
+    """Operands of the operation at the element that failed, as far as they were recorded."""
+    return [value for name, value in _recorded(failure).items() if name.isdigit()]
+
+
+def _element(failure: SiteFailure) -> tuple[int, ...] | None:
+    """Index of the first element that failed, in the result of the operation."""
+    position, shape = _recorded(failure).get("element"), failure.site.details.get("result")
+    if position is None or not shape:
+        return None
+    return tuple(int(i) for i in np.unravel_index(position, shape))
+
+
+def _at_element(seen: Sighting, failure: SiteFailure) -> Sighting:
+    """Add the element that failed, and the operands there, to the witness."""
+    element, values = _element(failure), _operands(failure)
+    facts = dict(seen.witness.values)
+    if element is not None:
+        facts["element"] = str(list(element))
+    if values:
+        facts["operands"] = ", ".join(contents.number(value) for value in values)
+    return seen.at(values=facts)
+
+
 def _user(seen: Sighting, failure: SiteFailure) -> Finding:
-    said = checkify_errors.message(failure.site, failure.values)
-    return contents.check_failed(seen, said=said)
+    site, values = failure.site, failure.values
+    said = checkify_errors.message(site, values)
+    sign = site.details.get("compares")
+    if sign is None:
+        return contents.check_failed(seen, said=said)
+    left, right = map(contents.number, values[-2:])
+    condition = f"{left} {sign} {right}"
+    element = _element(failure)
+    facts = {"condition": condition}
+    if element is not None:
+        facts["element"] = str(list(element))
+    return contents.check_failed(
+        seen.at(values={**seen.witness.values, **facts}),
+        said=said,
+        condition=condition,
+        element=element,
+    )
 
 
 def _nan(seen: Sighting, failure: SiteFailure) -> Finding:
     site = failure.site
     return contents.nan_produced(
-        seen.at(shape=site.details["shape"]),
+        _at_element(seen, failure).at(shape=site.details["shape"]),
         operation=site.operation,
-        values=failure.values,
+        values=_operands(failure),
+        element=_element(failure),
         operands=site.details["operands"],
     )
 
@@ -114,11 +202,21 @@ def _nan(seen: Sighting, failure: SiteFailure) -> Finding:
 def _infinity(seen: Sighting, failure: SiteFailure) -> Finding:
     site = failure.site
     return contents.infinity_produced(
-        seen.at(shape=site.details["shape"]),
+        _at_element(seen, failure).at(shape=site.details["shape"]),
         operation=site.operation,
-        values=failure.values,
+        values=_operands(failure),
+        element=_element(failure),
         operands=site.details["operands"],
     )
+
+
+def _entry(failure: SiteFailure) -> str | None:
+    """The table entry that an index was computed from: `table[2], which is 9`."""
+    table, known = failure.site.details.get("table"), _recorded(failure)
+    if table is None:
+        return None
+    at = ", ".join(str(value) for name, value in known.items() if name.startswith("at"))
+    return f"{table}[{at}], which is {known['entry']}"
 
 
 def _index(seen: Sighting, failure: SiteFailure) -> Finding:
@@ -142,6 +240,7 @@ def _index(seen: Sighting, failure: SiteFailure) -> Finding:
         size=size,
         bound=details["bound"],
         stride=stride,
+        entry=_entry(failure),
     )
 
 
@@ -162,16 +261,19 @@ def _block(seen: Sighting, failure: SiteFailure) -> Finding:
         array=array,
         block_size=size or 1,
         by_element=by_element,
+        entry=_entry(failure),
         is_offset=may_be_offset and index % size == 0 and index // size < bound,
     )
 
 
 def _division(seen: Sighting, failure: SiteFailure) -> Finding:
+    dividend = next(iter(_operands(failure)), None)
     return contents.division_by_zero(
-        seen,
+        _at_element(seen, failure),
         is_float=failure.site.details["float"],
         is_remainder=failure.site.operation == "rem",
-        dividend=failure.values[0] if failure.values else None,
+        dividend=dividend,
+        element=_element(failure),
         divisor=failure.site.details["shape"],
     )
 
@@ -181,13 +283,29 @@ def _hint(seen: Sighting, failure: SiteFailure) -> Finding:
     return contents.false_hint(seen, value=value, divisor=divisor)
 
 
-def _uninitialized(seen: Sighting, failure: SiteFailure) -> Finding:
-    details = failure.site.details
+def _uninitialized(seen: Sighting, failure: SiteFailure, run: CheckedRun) -> Finding:
+    site, details = failure.site, failure.site.details
     shape = shape_text(details["dtype"], details["shape"])
-    seen = seen.at(shape=f"{shape} in {details['space'].upper()}")
-    if failure.site.operation == "input":
+    seen = _at_element(seen, failure).at(shape=f"{shape} in {details['space'].upper()}")
+    if site.operation == "input":
         return contents.padding_read(seen)
-    return contents.uninitialized_read(seen, reaches_output=True)
+    ahead = [
+        other
+        for other in run.sites
+        if other.operation == "store" and other.operand == site.operand and other.step < site.step
+    ]
+    before: contents.Before = "none"
+    if ahead:
+        before = "branches" if all(o.details["conditional"] for o in ahead) else "some"
+    stays = bool(failure.grid_point) and not details["scoped"]
+    return contents.uninitialized_read(seen, reaches_output=True, before=before, stays=stays)
+
+
+def _found(failure: SiteFailure, run: CheckedRun) -> Finding:
+    seen, check = _sighting(run.kernel, failure), failure.site.check
+    if check == "uninitialized":
+        return _uninitialized(seen, failure, run)
+    return _FOUND[check](seen, failure)
 
 
 _FOUND: dict[str, Callable[[Sighting, SiteFailure], Finding]] = {
@@ -198,5 +316,4 @@ _FOUND: dict[str, Callable[[Sighting, SiteFailure], Finding]] = {
     "div": _division,
     "float_div": _division,
     "hint": _hint,
-    "uninitialized": _uninitialized,
 }

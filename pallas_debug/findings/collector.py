@@ -81,7 +81,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    return tuple(sorted(_with_consequences(kept), key=_by_severity))
+    return tuple(sorted(caused(_with_consequences(kept)), key=_by_severity))
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
@@ -93,12 +93,22 @@ def _is_same(a: Finding, b: Finding) -> bool:
         return True  # the compiler stops at the first, and often names the line of the call
     if a.kind is Fault.PADDING_READ and set(engines) == {"static", "checks"}:
         return a.grid_point == b.grid_point  # a check names the first one read, masked or not
+    if a.kind is Fault.DATA_RACE and len(set(engines)) == 2 and _sides(a) == _sides(b):
+        return True
     here, there = a.witness.line, b.witness.line
+    if a.kind is Fault.DMA_NOT_AWAITED and here == there:
+        return True  # one engine names the semaphore, the other the destination
     if len(set(engines)) == 1 and None not in (here, there):
         return key(a) == key(b)
     if a.operand is not None and b.operand is not None:
         return _base(a.operand) == _base(b.operand)
     return None in (here, there) or here == there
+
+
+def _sides(race: Finding) -> frozenset[tuple[str, int] | None]:
+    """Lines of both sides of a race: which of them is the first depends on the engine."""
+    other = None if race.other is None else (race.other.file, race.other.line)
+    return frozenset({race.witness.line, other} - {None})
 
 
 def _base(operand: str) -> str:
@@ -147,6 +157,50 @@ def _with_consequences(findings: list[Finding]) -> list[Finding]:
             )
         kept.append(finding)
     return [*kept, *left]
+
+
+_VALUES = (Fault.NAN_PRODUCED, Fault.INFINITY_PRODUCED)
+
+_OF_MEMORY = (
+    *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
+    *(Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN, Fault.PADDING_READ),
+    *(Fault.OUTPUT_REVISITED, Fault.DATA_RACE, Fault.DMA_NOT_AWAITED),
+)
+"""Faults by which a kernel computes with values that are not its own."""
+
+
+def caused(findings: Iterable[Finding]) -> list[Finding]:
+    """Attach what follows from a fault of memory to that fault.
+
+    A NaN or an infinity may come of it from the grid point on at which it happened, and two
+    interpreters differ wherever a kernel uses memory that it did not write, or in an undefined
+    order.
+    """
+    found = list(findings)
+    kept = {id(f): f for f in found}
+    causes = [f for f in found if f.kind in _OF_MEMORY]
+    for finding in found:
+        before = [cause for cause in causes if _comes_of(finding, cause)]
+        if before:
+            del kept[id(finding)]
+            first = id(before[0])
+            last = replace(finding, consequences=())
+            more = (*kept[first].consequences, last, *finding.consequences)
+            kept[first] = replace(kept[first], consequences=more)
+    return list(kept.values())
+
+
+def _comes_of(finding: Finding, cause: Finding) -> bool:
+    if finding.kind is Fault.ENGINES_DISAGREE:
+        return finding.kernel == cause.kernel or finding.witness.line is None
+    if finding.kind not in _VALUES or finding.kernel != cause.kernel:
+        return False
+    at, before = finding.grid_point, cause.grid_point
+    if at is None or before is None or len(at) != len(before):
+        return True
+    if cause.kind is Fault.OUTPUT_NOT_WRITTEN:
+        return False  # nothing in the kernel reads what it leaves
+    return (before, cause.loop) <= (at, finding.loop) if before == at else before < at
 
 
 _UNCLASSIFIED = (

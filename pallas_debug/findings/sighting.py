@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import linecache
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from pallas_debug.findings import explain
 from pallas_debug.findings.faults import Fault, Judge
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding, SourceLine, Witness
 
 
 class Wording(NamedTuple):
@@ -34,6 +35,7 @@ class Sighting:
 
     def found(self, kind: Fault, wording: Wording) -> Finding:
         """Create the finding, with an explanation if the wording lacks a cause or advice."""
+        at = self.witness
         return explain.explained(
             Finding(
                 kind=kind,
@@ -41,9 +43,16 @@ class Sighting:
                 message=wording.message,
                 cause=wording.cause,
                 advice=wording.advice,
-                witness=self.witness,
+                witness=replace(at, source=_with_text(at.source), other=_with_text(at.other)),
                 engines=(self.engine,),
                 targets=self.targets,
                 count=self.count,
             )
         )
+
+
+def _with_text(line: SourceLine | None) -> SourceLine | None:
+    """A line with its text, which the compiler's locations lack, if the file can be read."""
+    if line is None or line.text:
+        return line
+    return replace(line, text=linecache.getline(line.file, line.line).strip() or None)

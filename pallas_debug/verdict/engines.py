@@ -24,7 +24,7 @@ from pallas_debug.findings import explain
 from pallas_debug.findings.collector import Collector
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
-from pallas_debug.model import Compilation, Failure, Finding, Kernel, Target
+from pallas_debug.model import Compilation, Finding, Kernel, Target
 from pallas_debug.session import Session
 from pallas_debug.verdict.result import Engine, Outcome, Status
 
@@ -135,7 +135,7 @@ def traced(call: Call, session: Session) -> Traced:
         except PallasDebugError:
             raise
         except Exception as error:  # noqa: BLE001 - of the user's code, or jax's word on it
-            finding = not_traced(raised.failure(error), call.name)
+            finding = not_traced(error, call.name)
             outcome, findings = replace(outcome, status="found"), (finding,)
             reason = f"the call could not be traced for {target.name}: see the finding"
             untraced |= {left.name: reason for left in session.targets[i:]}
@@ -340,8 +340,10 @@ def outcome_of(
     )
 
 
-def not_traced(failure: Failure, name: str) -> Finding:
-    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure)
+def not_traced(error: BaseException, name: str) -> Finding:
+    """Finding for a call that raised while jax traced or ran it."""
+    seen = Sighting(kernel=name, engine="trace")
+    return unsupported.failed(seen, raised.failure(error), of_user=raised.is_of_user(error))
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:

@@ -194,7 +194,7 @@ def ran_once(
             as_it_ran(kernel, "checks", session, stopped, is_explained=True) for kernel in kernels
         ]
     if error is not None and not findings:
-        findings.append(not_traced(raised.failure(error), _program_name(error)))
+        findings.append(not_traced(error, _program_name(error)))
         outcomes.append(Outcome(kernel="", engine="trace", status="found"))
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
 

@@ -75,7 +75,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "accumulator_zeroed_at_the_wrong_step": (
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
-        "scratch buffers and outputs hold whatever was there before",
+        "each store to it before this line is under a condition, and none of them had written it "
+        "yet",
         "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
     ),
     "counter_never_zeroed": (
@@ -92,8 +93,9 @@ WORDS: dict[str, tuple[str, str, str]] = {
     "output_block_skipped": (
         "block (2, 0) of out_ref, float32[32, 128], is never written, and holds what was "
         "there before",
-        "the store stands under a condition that is false at every grid point that could write it",
-        "write out_ref at every grid point, or give it an input by input_output_aliases",
+        "every store to out_ref is under a condition, which was false where it would have written "
+        "this",
+        "write all of out_ref, or give it an input by input_output_aliases",
     ),
     "grid_rounded_down": (
         "block (2, 0) of out_ref, float32[20, 128], is never written, and holds what was "
@@ -145,7 +147,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
         "kept",
         "a parallel dimension may begin on another core, whose scratch was never written",
-        "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+        'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
+        "step of it",
     ),
     "read_before_wait": (
         "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
@@ -299,7 +302,8 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "the kernel takes 88 MiB of VMEM at least, and has 16 MiB on v4; 64 MiB on v5p, tpu7x: "
         "scratch_ref float32[20, 1024, 1024] (80 MiB), x_ref float32[1024, 1024] (4 MiB), "
         "out_ref float32[1024, 1024] (4 MiB)",
-        "the chip has no more VMEM than that, whatever vmem_limit_bytes says",
+        "the whole VMEM of a chip is 16 MiB on v4; 64 MiB on v5p, tpu7x: no vmem_limit_bytes "
+        "makes it larger",
         "make the scratch smaller, and go over it in more steps",
     ),
     "page_table_too_large": (

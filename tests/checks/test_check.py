@@ -235,9 +235,11 @@ def test_branches() -> None:
             return ref[i + 14, 0]
 
         chosen = lax.switch(i, [lambda: F32(0), lambda: F32(1), bad, lambda: F32(2)])
-        o_ref[...] = x_ref[...] + chosen + lax.cond(i == 3, beyond, lambda ref: ref[0, 0], x_ref)
+        last = lax.cond(i == 3, beyond, lambda ref: ref[0, 0], x_ref)
+        o_ref[...] = x_ref[:4, :] + chosen + last
 
-    found, _ = checked(lambda x: call(kernel, x, grid=(4,)), X)
+    whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
+    found, _ = checked(lambda x: call(kernel, x, grid=(4,), in_specs=[whole], out_specs=ROWS), X)
     assert [(f.kind, f.grid_point) for f in found] == [
         ("NanProduced", (2,)),
         ("OutOfBoundsRead", (3,)),

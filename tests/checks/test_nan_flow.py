@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from pallas_debug.bridge.instrument.nan_flow import KEEPS_NAN, NanFlow, is_clean_constant
+from pallas_debug.bridge.instrument.flow import KEEPS_NAN, NanFlow, is_clean_constant
 from pallas_debug.bridge.jaxprs import rewrite
 
 

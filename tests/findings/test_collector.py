@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,7 +135,7 @@ def test_the_worst_comes_first() -> None:
     found = merged(
         [
             finding("LowPrecisionAccumulator", "static"),
-            finding("NanProduced", "checks"),
+            finding("FalseHint", "checks"),
             finding("UninitializedRead", "checks"),
             finding("DataRace", "tpu interpret"),
             finding("OutOfBoundsRead", "checks"),
@@ -148,7 +149,7 @@ def test_the_worst_comes_first() -> None:
         "OutOfBoundsRead",
         "DataRace",
         "UninitializedRead",
-        "NanProduced",
+        "FalseHint",
         "LowPrecisionAccumulator",
     ]
 
@@ -230,3 +231,39 @@ def test_every_fault_has_a_severity_an_engine_and_a_summary(fault: Fault) -> Non
     assert fault.judges
     assert fault.summary
     assert not fault.summary.endswith(".")
+
+
+def test_a_race_is_one_fault_whichever_side_an_engine_names_first() -> None:
+    here, there = (SourceLine(file="rows.py", line=line) for line in (5, 7))
+    static = finding("DataRace", "static", 5, operand="tile_ref")
+    static = replace(static, witness=replace(static.witness, other=there))
+    seen = finding("DataRace", "tpu interpret", 7, operand="args[2]")
+    seen = replace(seen, witness=replace(seen.witness, other=here))
+    (found,) = merged([seen, static])
+    assert found.engines == ("static", "tpu interpret")
+    elsewhere = replace(seen, witness=replace(seen.witness, other=None))
+    assert len(merged([elsewhere, static])) == 2
+
+
+def test_a_copy_is_one_fault_by_its_semaphore_and_by_its_destination() -> None:
+    static = finding("DmaNotAwaited", "static", operand="sem")
+    assert len(merged([finding("DmaNotAwaited", "tpu interpret", operand="out_ref"), static])) == 1
+
+
+@pytest.mark.parametrize("kind", ["UninitializedRead", "PaddingRead", "DataRace"])
+def test_interpreters_disagree_because_of_a_fault_of_memory(kind: str) -> None:
+    cause, other = finding(kind, "static"), finding("EnginesDisagree", "checks", 1)
+    (found,) = merged([other, cause])
+    assert (found.kind, found.consequences) == (cause.kind, (other,))
+    assert len(merged([other, finding("FalseHint", "static")])) == 2
+    assert len(merged([other, finding(kind, "static", kernel="columns")])) == 2
+
+
+def test_a_nan_follows_from_a_fault_of_memory_from_its_grid_point_on() -> None:
+    read = finding("OutOfBoundsRead", "checks", grid_point=(1,))
+    nan = finding("NanProduced", "checks", 8, grid_point=(1,))
+    assert [f.consequences for f in merged([nan, read])] == [(nan,)]
+    before = finding("NanProduced", "checks", 8, grid_point=(0,))
+    assert len(merged([before, read])) == 2
+    unwritten = finding("OutputNotWritten", "checks", grid_point=(0,))
+    assert len(merged([nan, unwritten])) == 2

@@ -6,6 +6,7 @@ Jax's parameters of the Pallas primitive are read here.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import linecache
 import re
@@ -24,6 +25,9 @@ from pallas_debug.guards import guarded
 from pallas_debug.model import CostEstimate, Kernel, Operand, OperandKind, SourceLine
 
 _T = TypeVar("_T")
+
+_CHECK_NUMBER = re.compile(r"(= select_n False:bool\[\] )\d+(:i32\[\] -1:i32\[\])")
+"""Number of a check, which jax counts over the whole process."""
 
 _ADDRESS = re.compile(r"\b0x[0-9a-f]{6,}\b")
 _FUNCTION_SOURCE = re.compile(r"(?P<function>.*?) at (?P<file>.+):(?P<line>\d+)")
@@ -112,7 +116,9 @@ def capture(primitive: str, context: Any, params: dict[str, Any]) -> Capture:
 
 
 def _text(jaxprs: Sequence[Any]) -> str:
-    return "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+    text = "\n\n".join(_with_lines(j) for j in jaxprs) + "\n"
+    numbers = itertools.count()
+    return _CHECK_NUMBER.sub(lambda match: f"{match[1]}{next(numbers)}{match[2]}", text)
 
 
 def _unprinted(jaxprs: Sequence[Any]) -> str:

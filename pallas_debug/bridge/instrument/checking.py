@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -22,7 +22,8 @@ from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 
-from pallas_debug.bridge.instrument import conditions, nan_flow
+from pallas_debug.bridge.instrument import blocks, conditions, flow
+from pallas_debug.bridge.instrument.flow import Provenance
 from pallas_debug.bridge.instrument.primitives import (
     ACCESSES,
     MAKES_INFINITY,
@@ -36,16 +37,8 @@ from pallas_debug.bridge.instrument.recording import (
     Tripwire,
     any_of,
 )
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, Site, shape_text
+from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
-
-
-@dataclass(frozen=True, kw_only=True)
-class RefOperand:
-    """Name of a ref, and its role in the kernel."""
-
-    name: str
-    kind: str
 
 
 class Checker(rewrite.Visitor):
@@ -69,7 +62,8 @@ class Checker(rewrite.Visitor):
         self._kept_alive: list[Any] = []
         self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
         self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
-        self._reads: dict[int, int] = {}  # values read from an input, to their site's number
+        self._origins = Provenance()
+        self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
         self._place = rewrite.ProgramPoint()
         self.sites: list[Site] = []
         self.not_entered: list[str] = []
@@ -102,12 +96,14 @@ class Checker(rewrite.Visitor):
         self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
     ) -> None:
         self._place = place
+        if ACCESSES.get(eqn.primitive, ("read",))[0] == "read":
+            self._origins.follow(eqn, inputs, outputs, self._tables)
         if eqn.primitive in ACCESSES:
             self._first_read(eqn, inputs, outputs)
             return
         if eqn.primitive is lax.select_n_p:
             self._selected(inputs[1:])
-        if nan_flow.is_clean_constant(eqn):
+        if flow.is_clean_constant(eqn):
             self._clean[id(outputs[0])] = outputs[0]
         if eqn.primitive.name in MAKES_NAN and "nan" in self._checks:
             self._born("nan", conditions.is_nan, eqn, inputs, outputs[0])
@@ -126,7 +122,7 @@ class Checker(rewrite.Visitor):
 
     def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
         for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = RefOperand(name=name, kind="scratch")
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch", is_scoped=True)
             self._kept_alive.append(ref)
 
     def wants(self, jaxpr: Any) -> bool:
@@ -137,66 +133,55 @@ class Checker(rewrite.Visitor):
         """Whether it suffices to know that there is a NaN."""
         return isinstance(self._recorder, Tripwire)
 
+    @property
+    def _records(self) -> bool:
+        """Whether elements of arrays are recorded: not in a core's scalar memory."""
+        return isinstance(self._recorder, Recorder) and self._recorder.vectors
+
+    def finished(self) -> tuple[Site, ...]:
+        """All sites, with what was learned about their values after them."""
+        for number in self._origins.hidden:
+            self._mark(number, hidden=True)
+        return tuple(self.sites)
+
+    def _mark(self, number: int, **facts: bool) -> None:
+        site = self.sites[number]
+        self.sites[number] = replace(site, details={**site.details, **facts})
+
     def unknown(self, eqn: Any) -> None:
         self.not_entered.append(eqn.primitive.name)
 
     # The checks.
 
     def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
-        """Check that each operand's block at the current grid point begins within its array.
-
-        The last block of an array may reach past its end; what is read there is padding.
-        """
+        """Check that each operand's block at the current grid point begins within its array."""
         if "index" not in self._checks:
             return
         self.entering(self._place)
-        batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
         operands = list(self._operands.values())[mapping.num_index_operands :]
-        for operand, block in zip(operands, mapping.block_mappings, strict=False):
-            inner, consts = rewrite.opened(block.index_map_jaxpr)
-            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
-            shape = tuple(conditions.block_size(b) for b in block.block_shape)
-            for dim, (index, entry, bound) in enumerate(
-                zip(indices, block.block_shape, block.array_aval.shape, strict=False)
-            ):
-                size = conditions.block_size(entry)
-                is_element = type(entry).__name__ == "Element"
-                number = bound - 1 if is_element or size is None else (bound - 1) // size
-                if self._stays(index, number, inner, dim, mapping):
-                    continue
-                self._add(
-                    Site(
-                        check="index",
-                        operation="block",
-                        source=lines.of_function(block.index_map_jaxpr.debug_info),
-                        operand=operand.name,
-                        values=(("index", "int32"),),
-                        details={
-                            "dim": dim,
-                            "size": size,
-                            "bound": bound,
-                            "blocks": number + 1,
-                            "element": is_element,
-                            "kind": operand.kind,
-                            "block": shape,
-                            "shape": tuple(block.array_aval.shape),
-                            "dtype": str(block.array_aval.dtype),
-                        },
-                    ),
-                    (index < 0) | (index > number),
-                    values=functools.partial(list, [index]),
-                )
+        for found in blocks.checks(mapping, operands, grid_point, prefetched, self._tables):
+            index = [found.index]
+            self._add_index(found.site, found.failed, index.copy, found.entry)
         self.leaving(self._place)
 
-    def _stays(self, index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
-        """Whether a block index is statically known to stay within the array."""
-        if not isinstance(index, jax_core.Tracer):
-            return 0 <= int(index) <= last
-        out = inner.outvars[dim]
-        for size, variable in zip(mapping.grid, inner.invars, strict=False):
-            if out is variable and isinstance(size, int):
-                return size - 1 <= last
-        return False
+    def _add_index(
+        self,
+        site: Site,
+        failed: Any,
+        index: Callable[[], Sequence[Any]],
+        entry: flow.Entry | None,
+    ) -> None:
+        """Add the check of an index, which records the table entry that it was computed from."""
+        more: tuple[Any, ...] = ()
+        if entry is not None and self._records and len(entry.index) + 2 <= MAX_VALUES:
+            more = (entry.value, *entry.index)
+            site = replace(site, details={**site.details, "table": entry.table})
+        names = ("index", "entry", *(f"at{i}" for i in range(MAX_VALUES)))[: 1 + len(more)]
+        self._add(
+            replace(site, values=tuple((name, "int32") for name in names)),
+            failed,
+            values=lambda: [*index(), *more],
+        )
 
     def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if not self._checks:
@@ -209,21 +194,30 @@ class Checker(rewrite.Visitor):
         for effect, failed in error._pred.items():
             payload = error._payload[effect]
             scalars = [x for x in payload if jnp.shape(x) == ()][:MAX_VALUES]
+            compared = self._origins.failed(failed) if self._records else None
+            example = conditions.example_of(compared) if compared is not None else None
+            if example is None or len(scalars) + len(example.kept) > MAX_VALUES:
+                compared, example = None, None
             self._add(
                 Site(
                     check="user",
                     operation="check",
                     source=lines.source_at(eqn, self._place),
-                    values=tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars)),
+                    values=(
+                        *((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars)),
+                        *(example.kept if example is not None else ()),
+                    ),
                     details={
                         "payload": tuple(
                             (tuple(jnp.shape(x)), str(jnp.result_type(x))) for x in payload
-                        )
+                        ),
+                        **({"compares": compared.sign} if compared is not None else {}),
+                        **(example.details if example is not None else {}),
                     },
                     error=next(iter(error._metadata.values())) if is_one else None,
                 ),
                 failed,
-                values=functools.partial(list, scalars),
+                values=functools.partial(conditions.recorded, scalars, example),
             )
         return []
 
@@ -266,13 +260,12 @@ class Checker(rewrite.Visitor):
                 if not isinstance(size, int) or not isinstance(stride, int):
                     continue
                 last = bound - 1 - (size - 1) * stride
-                self._add(
+                self._add_index(
                     Site(
                         check="index",
                         operation=what,
                         source=lines.source_at(eqn, self._place),
                         operand=known.name if known else None,
-                        values=(("index", "int32"),),
                         details={
                             "dim": dim,
                             "size": size if is_slice else None,
@@ -286,7 +279,8 @@ class Checker(rewrite.Visitor):
                         },
                     ),
                     conditions.is_outside(start, last),
-                    values=functools.partial(conditions.first_outside, start, last),
+                    functools.partial(conditions.first_outside, start, last),
+                    self._origins.entry(start),
                 )
 
     def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
@@ -356,18 +350,34 @@ class Checker(rewrite.Visitor):
             return
         if not isinstance(right, jax_core.Tracer):
             return  # a constant; jax itself folds a division by a constant zero
-        kept = jnp.shape(left) == ()
+        shape = jnp.shape(right)
+        failed = conditions.wide(right) == 0
+        example = self._example(shape, lambda: failed, (left,))
+        kept = (("0", conditions.kept_dtype(left)),) if jnp.shape(left) == () else ()
         self._add(
             Site(
                 check="div",
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=(("dividend", conditions.kept_dtype(left)),) if kept else (),
-                details={"shape": shape_text(str(right.dtype), right.shape), "float": is_float},
+                values=example.kept if example is not None else kept,
+                details={
+                    "shape": shape_text(str(right.dtype), right.shape),
+                    "float": is_float,
+                    **(example.details if example is not None else {}),
+                },
             ),
-            conditions.wide(right) == 0,
-            values=lambda: [left] if kept else [],
+            failed,
+            values=example.values if example is not None else lambda: [left] if kept else [],
         )
+
+    def _example(
+        self, shape: tuple[int, ...], failed: Callable[[], Any], operands: Sequence[Any]
+    ) -> conditions.Example | None:
+        """The first element that fails, if it can be recorded."""
+        fits = len(operands) < MAX_VALUES and all(conditions.broadcasts(x, shape) for x in operands)
+        if not self._records or not fits:
+            return None
+        return conditions.Example(shape=shape, failed=failed, operands=tuple(operands))
 
     def _born(
         self,
@@ -381,13 +391,12 @@ class Checker(rewrite.Visitor):
         if not conditions.is_float(output) or conditions.has_bad_constant(is_bad, inputs):
             return
         arrays = [x for x in inputs if isinstance(x, jax_core.Tracer) and conditions.is_float(x)]
-        scalars = [
-            (f"{i}", x)
-            for i, x in enumerate(inputs)
-            if jnp.shape(x) == () and conditions.is_float(x) and not jnp.shape(output)
-        ]
-
-        elementwise = all(jnp.shape(x) in (jnp.shape(output), ()) for x in arrays)
+        shape = jnp.shape(output)
+        scalars = [x for x in inputs if jnp.shape(x) == () and conditions.is_float(x) and not shape]
+        elementwise = all(
+            conditions.broadcasts(x, shape) if self._records else jnp.shape(x) in (shape, ())
+            for x in arrays
+        ) and not eqn.primitive.name.startswith(("reduce", "dot"))
         may_trip = self._trips and check == "nan"
         born = None if may_trip else is_bad(output)
         if elementwise and not may_trip:
@@ -397,22 +406,28 @@ class Checker(rewrite.Visitor):
         def confirmed() -> Any:
             return functools.reduce(lambda clean, x: clean & ~any_of(is_bad(x)), arrays, True)
 
+        floats = [x for x in inputs if conditions.is_float(x)] if elementwise else []
+        example = self._example(shape, lambda: born, floats)
+        kept = tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars[:MAX_VALUES]))
+        if check == "nan":
+            self._origins.mark(output, len(self.sites))
         self._add(
             Site(
                 check=check,
                 operation=eqn.primitive.name,
                 source=lines.source_at(eqn, self._place),
-                values=tuple((name, conditions.kept_dtype(x)) for name, x in scalars[:MAX_VALUES]),
+                values=example.kept if example is not None else kept,
                 details={
                     "shape": shape_text(str(output.dtype), output.shape),
                     "operands": tuple(
                         shape_text(str(jnp.result_type(x)), jnp.shape(x)) for x in inputs
                     ),
+                    **(example.details if example is not None else {}),
                 },
             ),
             born,
             confirmed=None if elementwise else confirmed,
-            values=lambda: [x for _, x in scalars[:MAX_VALUES]],
+            values=example.values if example is not None else lambda: scalars[:MAX_VALUES],
             nan_in=output if may_trip else None,
         )
 
@@ -427,9 +442,10 @@ class Checker(rewrite.Visitor):
             return
         is_clean = id(value) in self._clean
         if is_read and known.kind == "input":
-            self._reads[id(value)] = len(self.sites)
-            self._kept_alive.append(value)
+            self._origins.mark(value, len(self.sites))
         aval = jax_core.typeof(inputs[0])
+        failed = None if self._trips or is_clean else conditions.is_nan(value)
+        example = self._example(jnp.shape(value), lambda: failed, ()) if is_read else None
         self._add(
             Site(
                 check="uninitialized",
@@ -440,20 +456,22 @@ class Checker(rewrite.Visitor):
                     "shape": tuple(aval.shape),
                     "dtype": str(aval.dtype),
                     "space": conditions.space(aval),
+                    "conditional": self._place.branches > 0,
+                    "scoped": known.is_scoped,
+                    **(example.details if example is not None else {}),
                 },
+                values=example.kept if example is not None else (),
             ),
-            None if self._trips or is_clean else conditions.is_nan(value),
+            failed,
+            values=example.values if example is not None else lambda: (),
             nan_in=value,
             is_read=is_read,
         )
 
     def _selected(self, cases: Sequence[Any]) -> None:
-        """Mark a read value as masked if it is an operand of a select, as when masking padding."""
-        for case in cases:
-            number = self._reads.get(id(case))
-            if number is not None:
-                site = self.sites[number]
-                self.sites[number] = replace(site, details={**site.details, "masked": True})
+        """Mark values as masked that are operands of a select, as when masking padding."""
+        for number in frozenset[int]().union(*map(self._origins.sites, cases)):
+            self._mark(number, masked=True)
 
     def _add(
         self,

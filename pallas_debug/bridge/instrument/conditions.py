@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 from jax._src import core as jax_core
 from jax._src.state import indexing
 
+from pallas_debug.bridge.instrument.flow import Comparison
 from pallas_debug.bridge.instrument.sites import slice_text
 
 
@@ -114,3 +116,81 @@ def space(aval: Any) -> str:
     space = getattr(aval, "memory_space", None)
     name = str(getattr(space, "value", space or "default")).lower()
     return "vmem" if name == "default" else name  # Pallas puts blocks in VMEM by default
+
+
+def first_true(mask: Any) -> Any:
+    """Flat index of the first element that is set."""
+    flat = lax.reshape(mask, (int(np.prod(jnp.shape(mask))),))
+    return lax.argmax(flat.astype("int32"), 0, jnp.int32)
+
+
+def element(value: Any, position: Any, shape: Sequence[int]) -> Any:
+    """Element of an array that broadcasts against `shape`, at a flat index into that shape."""
+    if not jnp.ndim(value):
+        return value
+    starts, left = [], position
+    for size in reversed(shape):
+        starts.append(lax.rem(left, np.int32(size)))
+        left = lax.div(left, np.int32(size))
+    starts = starts[: jnp.ndim(value)][::-1]
+    at = [s if n > 1 else np.int32(0) for s, n in zip(starts, jnp.shape(value), strict=True)]
+    return lax.reshape(lax.dynamic_slice(value, at, (1,) * jnp.ndim(value)), ())
+
+
+def broadcasts(value: Any, shape: Sequence[int]) -> bool:
+    """Whether an operand of an elementwise operation has a scalar, or an element for each."""
+    own = jnp.shape(value)
+    return not own or (
+        len(own) == len(shape) and all(a in (1, b) for a, b in zip(own, shape, strict=True))
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Example:
+    """The first element at which an elementwise operation fails, to be recorded.
+
+    Attributes:
+      shape: shape of its result.
+      failed: computes the mask of its failures.
+      operands: arrays that broadcast against the result.
+    """
+
+    shape: tuple[int, ...]
+    failed: Callable[[], Any]
+    operands: tuple[Any, ...]
+
+    @property
+    def kept(self) -> tuple[tuple[str, str], ...]:
+        """Names and dtypes of the recorded values."""
+        position = (("element", "int32"),) if self.shape else ()
+        return (*position, *((f"{i}", kept_dtype(x)) for i, x in enumerate(self.operands)))
+
+    @property
+    def details(self) -> dict[str, Any]:
+        return {"result": self.shape}
+
+    def values(self) -> list[Any]:
+        if not self.shape:
+            return [jnp.asarray(x) for x in self.operands]
+        position = first_true(self.failed())
+        return [position, *(element(x, position, self.shape) for x in self.operands)]
+
+
+def example_of(comparison: Comparison) -> Example | None:
+    """The first element at which a comparison is false."""
+    sides = (comparison.left, comparison.right)
+    shape = np.broadcast_shapes(*map(jnp.shape, sides))
+    if not all(broadcasts(x, shape) for x in sides):
+        return None
+    compare = getattr(lax, comparison.name)
+
+    def failed() -> Any:
+        left, right = (jnp.broadcast_to(x, shape) for x in sides)
+        return ~compare(left, right)
+
+    return Example(shape=shape, failed=failed, operands=sides)
+
+
+def recorded(scalars: Sequence[Any], example: Example | None) -> list[Any]:
+    """Values recorded for a check of the user's: those of its message, then of its condition."""
+    return [*scalars, *(example.values() if example is not None else ())]

@@ -21,7 +21,7 @@ from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.instrument import checking, conditions, primitives, printing
 from pallas_debug.bridge.instrument.recording import Recorder, Tripwire
-from pallas_debug.bridge.instrument.sites import RecordLayout
+from pallas_debug.bridge.instrument.sites import RecordLayout, RefOperand
 from pallas_debug.bridge.jaxprs import rewrite
 
 MAX_BYTES = 256 << 20
@@ -214,7 +214,7 @@ class _Rewriting:
             checker.blocks(mapping, point, refs[mapping.slice_index_ops])
             visitor = rewrite.Several(printer, checker) if printer else checker
             rewrite.replay(self._jaxpr, refs, visitor)
-            self.sites = tuple(checker.sites)
+            self.sites = checker.finished()
             self.changed = bool(checker.left_out or (printer and printer.count))
             self.not_entered = tuple(dict.fromkeys(checker.not_entered))
             return []
@@ -315,11 +315,11 @@ def _names(jaxpr: Any) -> list[str]:
     return names + [f"args[{i}]" for i in range(len(names), len(jaxpr.invars))]
 
 
-def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, checking.RefOperand]:
+def _operands(jaxpr: Any, mapping: Any, refs: Sequence[Any]) -> dict[int, RefOperand]:
     kinds = ["scalar_prefetch"] * mapping.num_index_operands
     kinds += ["input"] * mapping.num_inputs + ["output"] * mapping.num_outputs
     kinds += ["scratch"] * (len(refs) - len(kinds))
     return {
-        id(ref): checking.RefOperand(name=name, kind=kind)
+        id(ref): RefOperand(name=name, kind=kind)
         for ref, name, kind in zip(refs, _names(jaxpr), kinds, strict=False)
     }

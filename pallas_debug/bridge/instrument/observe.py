@@ -24,7 +24,7 @@ from jax._src.lib.mlir import ir
 
 from pallas_debug.bridge.instrument import again, instrument
 from pallas_debug.bridge.instrument.recording import READ
-from pallas_debug.bridge.instrument.sites import Site, SiteFailure
+from pallas_debug.bridge.instrument.sites import Part, RecordLayout, Site, SiteFailure, part_of
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import name_of
@@ -42,7 +42,8 @@ class CheckedRun:
       failures: ordered by first occurrence.
       sites: all sites that were checked.
       inputs: names of the inputs that held a NaN at the start.
-      outputs: for each output with NaNs at the end, the smallest slice that contains all of them.
+      outputs: for each output with NaNs at the end, where they are.
+      sees_outputs: whether outputs were inspected: those on a device are not.
       uncovered: names of the outputs with blocks that the grid does not reach.
     """
 
@@ -51,7 +52,8 @@ class CheckedRun:
     failures: Sequence[SiteFailure]
     sites: Sequence[Site]
     inputs: frozenset[str]
-    outputs: Mapping[str, str]
+    outputs: Mapping[str, Part]
+    sees_outputs: bool
     uncovered: frozenset[str]
 
 
@@ -277,11 +279,15 @@ def _looked_at(
     assert made.layout is not None
     if made.trips:
         return [*nodes, *results], [*context.avals_in, *context.avals_out]
-    if not made.params.get("interpret") or not made.layout.checks("uninitialized"):
+    if not made.params.get("interpret") or not _looks_for_nan(made.layout):
         return [], []
     inputs = len(instrument.array_names(made.params)[0])
     nodes, avals = nodes[len(nodes) - inputs :], context.avals_in[len(nodes) - inputs :]
     return [*nodes, *results], [*avals, *context.avals_out]
+
+
+def _looks_for_nan(layout: RecordLayout) -> bool:
+    return layout.checks("uninitialized") or layout.checks("nan")
 
 
 def _lower(context: Any, run: Callable[..., Any], nodes: Sequence[Any]) -> list[Any]:
@@ -310,7 +316,7 @@ def _telling(
     assert layout is not None
     inputs, outputs = instrument.array_names(made.params)
     uncovered = instrument.uncovered(made.params)
-    looks_for_nan = layout.checks("uninitialized")
+    looks_for_nan = _looks_for_nan(layout)
 
     def run_again(
         second: again.Again,
@@ -350,7 +356,7 @@ def _telling(
         split = max(len(arrays) - len(outputs), 0)
         args, results = arrays[:split], arrays[split:]
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
-        boxes = {n: _box_of_nan(n, a) for n, a in written}
+        boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
         if second is None:
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
@@ -368,7 +374,8 @@ def _telling(
                 failures=failures,
                 sites=layout.sites,
                 inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
-                outputs={n: box for n, box in boxes.items() if box},
+                outputs={n: box for n, box in boxes.items() if box is not None},
+                sees_outputs=bool(boxes) or not outputs,
                 uncovered=uncovered,
             )
         )
@@ -380,18 +387,6 @@ def _is_nan(array: np.ndarray) -> Any:
     array = np.asarray(array)
     # ml_dtypes floats have numpy kind "V"; only floats compare unequal to themselves.
     return array != array if array.dtype.kind in "fV" else np.zeros((), bool)
-
-
-def _box_of_nan(name: str, array: np.ndarray) -> str:
-    """Smallest slice with all NaNs, as `out_ref[16:20, 0:128]`; empty if there are none."""
-    where = _is_nan(array)
-    if not where.any():
-        return ""
-    spans = []
-    for axis in range(where.ndim):
-        along = np.flatnonzero(where.any(axis=tuple(a for a in range(where.ndim) if a != axis)))
-        spans.append(f"{along[0]}:{along[-1] + 1}")
-    return f"{name}[{', '.join(spans)}]"
 
 
 def call_back(

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.nan_flow import NanFlow
+from pallas_debug.bridge.instrument.flow import NanFlow
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RecordLayout
 
 

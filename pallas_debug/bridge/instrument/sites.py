@@ -12,6 +12,7 @@ of each word and reads the rows back; it is plain data.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,8 +24,17 @@ import numpy as np
 from pallas_debug.model import SourceLine
 
 MAX_LOOPS = 3
-MAX_VALUES = 4
+MAX_VALUES = 6
 LANES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefOperand:
+    """Name of a ref, and its role in the kernel; scoped if `run_scoped` makes it."""
+
+    name: str
+    kind: str
+    is_scoped: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,3 +190,69 @@ def slice_text(start: int, size: int, stride: Any = 1) -> str:
 def shape_text(dtype: str, shape: Sequence[int]) -> str:
     """Format an array type as `float32[8, 128]`."""
     return f"{dtype}[{', '.join(map(str, shape))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """Part of an array.
+
+    Attributes:
+      text: every region of it, as slices: `o_ref[1:33, 0:128] and o_ref[34:64, 0:128]`.
+      regions: number of them.
+      elements: number of its elements; `of` are all elements of the array.
+    """
+
+    text: str
+    regions: int
+    elements: int
+    of: int
+
+
+MAX_REGIONS = 4
+"""Maximum regions that are listed; of more, the number is given."""
+
+
+def part_of(name: str, mask: np.ndarray) -> Part | None:
+    """Describe the elements that are set in a mask of an array; None if there are none."""
+    elements = int(np.count_nonzero(mask))
+    if not elements:
+        return None
+    regions = [f"{name}[{', '.join(region)}]" for region in _regions(mask)]
+    shown, left = regions[:MAX_REGIONS], len(regions) - MAX_REGIONS
+    if left > 0:
+        text = f"{', '.join(shown)} and {left} more regions"
+    else:
+        text = " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), shown[-1]])
+    return Part(text=text, regions=len(regions), elements=elements, of=int(mask.size))
+
+
+def _regions(mask: np.ndarray) -> list[tuple[str, ...]]:
+    """Disjoint boxes, or combs of equal steps, that make up a mask."""
+    if mask.ndim == 0:
+        return [()]
+    along = [
+        np.flatnonzero(mask.any(axis=tuple(a for a in range(mask.ndim) if a != axis)))
+        for axis in range(mask.ndim)
+    ]
+    if math.prod(map(len, along)) == np.count_nonzero(mask):  # the same in each row
+        return list(itertools.product(*map(_spans, along)))
+    rows = mask.reshape(len(mask), -1)
+    changes = np.flatnonzero((rows[1:] != rows[:-1]).any(axis=1)) + 1
+    bounds = [0, *map(int, changes), len(mask)]
+    return [
+        (f"{start}:{stop}", *region)
+        for start, stop in itertools.pairwise(bounds)
+        if rows[start].any()
+        for region in _regions(mask[start])
+    ]
+
+
+def _spans(at: np.ndarray) -> list[str]:
+    """Slices that select these ascending positions."""
+    steps = np.diff(at)
+    if len(at) > 2 and steps[0] > 1 and (steps == steps[0]).all():
+        return [slice_text(int(at[0]), len(at), int(steps[0]))]
+    ends = np.flatnonzero(steps != 1)
+    starts = [0, *(int(i) + 1 for i in ends)]
+    stops = [*(int(i) + 1 for i in ends), len(at)]
+    return [f"{at[a]}:{at[b - 1] + 1}" for a, b in zip(starts, stops, strict=True)]

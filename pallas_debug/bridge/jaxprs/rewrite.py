@@ -42,12 +42,14 @@ class ProgramPoint:
       step: number of equations visited before it, including inner jaxprs; together with the loops
         it orders events at one grid point by time.
       loops: enclosing loops, outermost first.
+      branches: number of enclosing branches.
       calls: enclosing call equations, outermost first; inside jax's own functions, such as
         `jnp.floor_divide`, only these have a line in the user's code.
     """
 
     step: int = 0
     loops: tuple[Loop, ...] = ()
+    branches: int = 0
     calls: tuple[Any, ...] = ()
 
 
@@ -206,6 +208,7 @@ class _Replay:
 def _cond(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> Sequence[Any]:
     index, *operands = inputs
     arrays = [i for i, x in enumerate(operands) if not is_ref(x)]
+    place = replace(place, branches=place.branches + 1)
 
     def branch(inner: Any) -> Callable[..., list[Any]]:
         run = walk.region(inner, place)

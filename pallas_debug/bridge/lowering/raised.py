@@ -7,6 +7,7 @@ import dis
 import inspect
 import linecache
 import re
+import traceback
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -36,8 +37,35 @@ def failure(error: BaseException) -> Failure:
     and this library. Exceptions raised within `with_all_frames` carry more information.
     """
     found = lower.failure_of(error)
+    if not found.message and isinstance(error, AssertionError):
+        found = replace(found, message=_assertion(error))
+    elif is_of_user(error):
+        found = replace(found, message=f"{found.type}: {found.message}".removesuffix(": "))
     line = _misused(error, found.message) or found.source or _innermost(error)
     return explained(replace(found, source=line))
+
+
+def is_of_user(error: BaseException) -> bool:
+    """Whether the user's own code raised an exception, rather than jax or another library."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames:
+        return False
+    file = frames[-1][0].f_code.co_filename
+    return source_info_util.is_user_filename(file) and not file.startswith(lines.OURS)
+
+
+def _assertion(error: AssertionError) -> str:
+    """What failed, for an assertion without a message."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    if not frames or is_of_user(error):
+        return ""
+    frame, number = frames[-1]
+    asserted = linecache.getline(frame.f_code.co_filename, number).strip()
+    said = f"an assertion of jax's failed: `{asserted}` in {frame.f_code.co_name}"
+    names = {inner.f_code.co_name for inner, _ in frames}
+    if "_pallas_call_jvp_rule" in names:
+        return f"{said}, while jax differentiates the kernel"
+    return said if "_trace_kernel_to_jaxpr" in names else f"{said}, outside of a kernel"
 
 
 def with_all_frames() -> contextlib.AbstractContextManager[None]:
@@ -58,15 +86,15 @@ def _misused(error: BaseException, message: str) -> SourceLine | None:
     """
     named = _OF_THE_FUNCTION.search(message)
     spec, function = None, None
-    traceback = error.__traceback__
-    while traceback is not None:
-        is_jax = not source_info_util.is_user_filename(traceback.tb_frame.f_code.co_filename)
-        for value in list(traceback.tb_frame.f_locals.values()):
+    frame = error.__traceback__
+    while frame is not None:
+        is_jax = not source_info_util.is_user_filename(frame.tb_frame.f_code.co_filename)
+        for value in list(frame.tb_frame.f_locals.values()):
             if is_jax and isinstance(value, pl.BlockSpec):
                 spec = value
             elif named and isinstance(value, types.FunctionType) and _stands_at(value, named):
                 function = value
-        traceback = traceback.tb_next
+        frame = frame.tb_next
     if function is not None and named is not None:
         is_capture = named["what"] == "captures constants"
         at = _use_of_a_constant(function) if is_capture else _return(function)
@@ -121,13 +149,12 @@ def _source_line(code: types.CodeType, line: int) -> SourceLine:
 
 
 def _innermost(error: BaseException) -> SourceLine | None:
-    found, traceback = None, error.__traceback__
-    while traceback is not None:
-        code = traceback.tb_frame.f_code
+    found = None
+    for frame, number in traceback.walk_tb(error.__traceback__):
+        code = frame.f_code
         file = code.co_filename
         if source_info_util.is_user_filename(file) and not file.startswith((lines.OURS, "<")):
-            found = (file, traceback.tb_lineno, code.co_name)
-        traceback = traceback.tb_next
+            found = (file, number, code.co_name)
     if found is None:
         return None
     file, line, function = found

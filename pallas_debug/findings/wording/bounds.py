@@ -14,7 +14,7 @@ _NEGATIVE = "an index below zero does not count from the end, as it would in Num
 def out_of_bounds(
     seen: Sighting, *, writes: bool, dim: int, start: int, size: int | None, bound: int,
     stride: int = 1, follows: Literal["loop", "grid"] | None = None, is_block: bool = False,
-    is_scratch: bool = False, copy: tuple[str, str] | None = None,
+    is_scratch: bool = False, copy: tuple[str, str] | None = None, entry: str | None = None,
 ) -> Finding:  # fmt: skip
     """A load, store or copy past the ends of what it indexes.
 
@@ -26,6 +26,7 @@ def out_of_bounds(
       follows: what the index depends on.
       is_block: whether the operand is a block, smaller than its array.
       copy: source and destination, if a copy reads or writes.
+      entry: the scalar-prefetch entry that the index comes from, with its value.
     """
     at = seen.witness
     last = bound - 1 - ((size or 1) - 1) * stride
@@ -35,7 +36,9 @@ def out_of_bounds(
     of_copy = f", in the copy of {copy[0]} to {copy[1]}" if copy else ""
     largest = f"{bound - 1}" if size in (None, 1) else f"{bound} - {bound - last}"
     cause = "the index is not bounded by the shape of the ref"
-    if start < 0:
+    if entry is not None:
+        cause = f"the index comes from {entry}, and nothing bounds it"
+    elif start < 0:
         cause = _NEGATIVE
     elif follows == "loop":
         cause = "the index follows a loop that goes further than the operand"
@@ -77,7 +80,7 @@ def table_out_of_bounds(
 def block_out_of_bounds(
     seen: Sighting, *, dim: int, value: int, first: int, last: int, array: str, block_size: int,
     by_element: bool = False, is_offset: bool = False, from_table: bool = False,
-    points: int | None = None,
+    points: int | None = None, entry: str | None = None,
 ) -> Finding:  # fmt: skip
     """An index map that returns a block or element that the array does not have.
 
@@ -86,6 +89,7 @@ def block_out_of_bounds(
       by_element: whether it counts in elements.
       is_offset: whether a block index looks like an element offset.
       from_table: whether the index map reads scalar prefetch.
+      entry: the scalar-prefetch entry that the index comes from, with its value.
       points: total grid points, if `seen.count` is the number of them affected.
     """
     unit = "element" if by_element else "block"
@@ -95,7 +99,10 @@ def block_out_of_bounds(
     )
     if points is not None:
         message += f"; it is outside at {seen.count} of {points} grid points"
-    if is_offset:
+    if entry is not None:
+        cause = f"the index comes from {entry}, and nothing bounds it"
+        advice = "check the table before the call, or clamp the index in the index map"
+    elif is_offset:
         cause = (
             "an index map gives block numbers, and this looks like an element offset: "
             f"{value} is {value // block_size} x {block_size}"

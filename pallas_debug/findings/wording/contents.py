@@ -10,48 +10,92 @@ from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Finding
 
-Gone = Literal["condition", "no store", "rounded down", "left out"]
-"""Why an output is not written: a false condition around the store, no store at all, too few grid
-steps, or an index map that leaves blocks out."""
+Gone = Literal["condition", "stores", "no store", "rounded down", "left out"]
+"""Why an output is not written: every store is under a condition, the stores leave a part out, no
+store at all, too few grid steps, or an index map that leaves blocks out."""
+
+
+def number(value: object) -> str:
+    """A value as a message shows it: floats with six digits."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+Before = Literal["none", "branches", "some"]
+"""Stores to a buffer ahead of a read, in the order of the program: none, only such under a
+condition, or others."""
 
 
 def uninitialized_read(
-    seen: Sighting, *, reaches_output: bool = False, other_core: bool = False
+    seen: Sighting,
+    *,
+    reaches_output: bool = False,
+    other_core: bool = False,
+    before: Before = "none",
+    stays: bool = True,
 ) -> Finding:
     """A buffer that is read before it is written, where the value read matters.
 
     Args:
       reaches_output: whether the value was seen in an output; otherwise it is stored somewhere.
       other_core: whether the first write may have been on another core.
+      before: stores ahead of the read.
+      stays: whether the buffer keeps its contents from grid point to grid point.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
+    causes = {
+        "none": "scratch buffers and outputs hold whatever was there before",
+        "branches": "each store to it before this line is under a condition, and none of them had "
+        "written it yet",
+        "some": "the stores to it before this line do not reach all of it",
+    }
+    cause, advice = causes[before], "write all of it before this line"
+    if other_core:
+        cause = "a parallel dimension may begin on another core, whose scratch was never written"
+        advice = (
+            'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
+            "step of it"
+        )
+    elif before != "some" and stays:
+        advice = "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"
     return seen.found(
         Fault.UNINITIALIZED_READ,
         Wording(
             f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
             f"{kept}",
-            "a parallel dimension may begin on another core, whose scratch was never written"
-            if other_core
-            else "scratch buffers and outputs hold whatever was there before",
-            "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)",
+            cause,
+            advice,
         ),
     )
 
 
 def output_not_written(
-    seen: Sighting, *, what: str, why: Gone, blocks: tuple[int, int] | None = None
+    seen: Sighting,
+    *,
+    what: str,
+    why: Gone,
+    blocks: tuple[int, int] | None = None,
+    elements: tuple[int, int] | None = None,
+    is_several: bool = False,
 ) -> Finding:
-    """An output or block that is never written; `blocks` are the number unwritten and the total."""
+    """An output, or a part of it, that is never written.
+
+    Args:
+      what: the part; `is_several` if that is more than one region.
+      blocks, elements: the number of them unwritten, and the total, if known.
+    """
     name = seen.witness.operand
     count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
+    if elements is not None and elements[0] < elements[1]:
+        count = f": {elements[0]:,} of its {elements[1]:,} elements are left as they were"
     causes = {
-        "condition": "the store stands under a condition that is false at every grid point that "
-        "could write it",
+        "condition": f"every store to {name} is under a condition, which was false where it would "
+        "have written this",
+        "stores": f"the stores to {name} do not reach it",
         "no store": f"there is no store to {name}",
         "rounded down": "the grid has too few steps for the array: a size was rounded down",
         "left out": "the index map leaves blocks out",
     }
-    advice = f"write {name} at every grid point, or give it an input by input_output_aliases"
+    advice = f"write all of {name}, or give it an input by input_output_aliases"
     if why == "rounded down":
         advice = "use pl.cdiv(size, block) steps; the last block may reach past the end"
     elif why == "left out":
@@ -59,7 +103,10 @@ def output_not_written(
     return seen.found(
         Fault.OUTPUT_NOT_WRITTEN,
         Wording(
-            f"{what} is never written, and holds what was there before{count}", causes[why], advice
+            f"{what} {'are' if is_several else 'is'} never written, and "
+            f"{'hold' if is_several else 'holds'} what was there before{count}",
+            causes[why],
+            advice,
         ),
     )
 
@@ -114,54 +161,114 @@ _NO_VALUE = ("the operation has no finite value for these operands", "look at it
 
 
 def nan_produced(
-    seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
+    seen: Sighting,
+    *,
+    operation: str,
+    values: Sequence[float],
+    operands: Sequence[str],
+    element: tuple[int, ...] | None = None,
 ) -> Finding:
-    """An operation that produces a NaN from operands without one: from `values`, if known."""
-    of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
+    """An operation that produces a NaN from operands without one.
+
+    Args:
+      values: its operands at `element`, if they were recorded.
+      operands: their types.
+    """
+    of = _values(values) or f"operands {', '.join(operands)}, which held none"
+    result = seen.witness.shape
+    at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
+    cause, advice = _NAN_CAUSES.get(operation, _NO_VALUE)
+    if operation == "div" and len(values) == 2:
+        cause, advice = _NAN_DIVISIONS[values[1] == 0]
     return seen.found(
-        Fault.NAN_PRODUCED,
-        Wording(
-            f"`{operation}` made a NaN of {of}, which held none; result {seen.witness.shape}",
-            *_NAN_CAUSES.get(operation, _NO_VALUE),
-        ),
+        Fault.NAN_PRODUCED, Wording(f"`{operation}` made a NaN of {of}{at}", cause, advice)
     )
 
 
+def _values(values: Sequence[float]) -> str:
+    return " and ".join(map(number, values))
+
+
+_NAN_DIVISIONS = {
+    True: (
+        "0 / 0: often a sum of weights that is zero for a row with nothing visible",
+        "divide by jnp.where(d == 0, 1, d), where d is the divisor",
+    ),
+    False: (
+        "infinity divided by infinity: often exp of a number that is too large",
+        "subtract the maximum before exp, or mask with a large finite number",
+    ),
+}
+
+
 def infinity_produced(
-    seen: Sighting, *, operation: str, values: Sequence[float], operands: Sequence[str]
+    seen: Sighting,
+    *,
+    operation: str,
+    values: Sequence[float],
+    operands: Sequence[str],
+    element: tuple[int, ...] | None = None,
 ) -> Finding:
-    """An operation that produces an infinity from finite operands."""
-    of = " and ".join(f"{value:g}" for value in values) or f"operands {', '.join(operands)}"
+    """An operation that produces an infinity from finite operands; as for `nan_produced`."""
+    of = _values(values) or f"operands {', '.join(operands)}"
+    result = seen.witness.shape
+    at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
+    cause = "the result is larger than its dtype can hold"
+    advice = "subtract the maximum before exp, scale the operands, or use a wider dtype"
+    is_by_zero = operation == "div" and len(values) == 2 and values[1] == 0
+    if is_by_zero or (operation in ("rsqrt", "reciprocal", "log") and list(values) == [0]):
+        cause, advice = "the operand is zero here", "guard it: jnp.where(d == 0, 1, d)"
     return seen.found(
         Fault.INFINITY_PRODUCED,
-        Wording(
-            f"`{operation}` made an infinity of {of}; result {seen.witness.shape}",
-            "the result is larger than its dtype can hold",
-            "subtract the maximum before exp, scale the operands, or use a wider dtype",
-        ),
+        Wording(f"`{operation}` made an infinity of {of}{at}", cause, advice),
     )
 
 
 def division_by_zero(
-    seen: Sighting, *, is_float: bool, is_remainder: bool, dividend: object | None, divisor: str
+    seen: Sighting,
+    *,
+    is_float: bool,
+    is_remainder: bool,
+    dividend: object | None,
+    divisor: str,
+    element: tuple[int, ...] | None = None,
 ) -> Finding:
+    """A division by zero, of `dividend` at `element` of the divisor, if these were recorded."""
     kind = "float" if is_float else "integer"
     what = "remainder" if is_remainder else "division"
-    of = "" if dividend is None else f" of {dividend}"
+    of = "" if dividend is None else f" of {number(dividend)}"
+    at = f" at {list(element)}" if element is not None else ""
     return seen.found(
         Fault.DIVISION_BY_ZERO,
         Wording(
-            f"{kind} {what}{of} by zero; divisor {divisor}",
+            f"{kind} {what}{of} by zero{at}; divisor {divisor}",
             "the divisor is zero here; the result is undefined, and differs between chips",
             "guard it: jnp.where(d == 0, 1, d)",
         ),
     )
 
 
-def check_failed(seen: Sighting, *, said: str) -> Finding:
-    """A failed check of the kernel's author, with its own message."""
-    advice = "the condition of this check is false here; see its values"
-    return seen.found(Fault.CHECK_FAILED, Wording(said, None, advice))
+def check_failed(
+    seen: Sighting,
+    *,
+    said: str,
+    condition: str | None = None,
+    element: tuple[int, ...] | None = None,
+) -> Finding:
+    """A failed check of the kernel's author, with its own message.
+
+    Args:
+      condition: the comparison that is false, with its values: `3 < 2`.
+      element: where it is false, for arrays.
+    """
+    if condition is None:
+        cause = "its condition is false, and is more than one comparison of two values"
+        advice = "check each comparison on its own, so that its values can be shown"
+    else:
+        at = f" at {list(element)}" if element is not None else ""
+        cause = f"{condition} is false{at}"
+        advice = "find out where these values come from, or correct the check"
+    return seen.found(Fault.CHECK_FAILED, Wording(said, cause, advice))
 
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:

@@ -99,15 +99,15 @@ class Part:
 
 
 def vmem_overflow(
-    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part], is_full: bool,
-    room: int | None, fitting: str | None, has_grid: bool,
+    seen: Sighting, *, used: int, limits: Mapping[str, int], parts: Sequence[Part],
+    capacities: Mapping[str, int], room: int | None, fitting: str | None, has_grid: bool,
 ) -> Finding:  # fmt: skip
     """A kernel that takes more VMEM than its limit on some targets.
 
     Args:
       limits: bytes by target.
       parts: largest first.
-      is_full: whether the chips' whole VMEM is too small.
+      capacities: the chips' whole VMEM in bytes by target, if that is too small everywhere.
       room: bytes that `vmem_limit_bytes` may be set to, if that would help.
       fitting: smaller blocks, as text; empty if no blocks would help, None if scratch alone is too
         much.
@@ -123,8 +123,11 @@ def vmem_overflow(
     if room is not None:
         advice += f"; or set vmem_limit_bytes, of at most {mib(room)}"
     cause = "each block lies in VMEM as often as it is buffered, and scratch beside them"
-    if is_full:
-        cause = "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
+    if capacities:
+        cause = (
+            f"the whole VMEM of a chip is {_by_size(capacities)}: no vmem_limit_bytes makes it "
+            "larger"
+        )
     more = f" and {len(parts) - 3} more" if len(parts) > 3 else ""
     message = _message("VMEM", used, limits, parts) + more
     return seen.found(Fault.VMEM_OVERFLOW, Wording(message, cause, advice))
@@ -145,12 +148,18 @@ def smem_overflow(
 
 
 def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[Part]) -> str:
-    sizes = dict.fromkeys(limits.values())
-    has = "; ".join(
-        f"{mib(size)} on {', '.join(t for t, s in limits.items() if s == size)}" for size in sizes
-    )
     largest = ", ".join(map(str, parts[:3]))
-    return f"the kernel takes {mib(used)} of {space} at least, and has {has}: {largest}"
+    return (
+        f"the kernel takes {mib(used)} of {space} at least, and has {_by_size(limits)}: {largest}"
+    )
+
+
+def _by_size(limits: Mapping[str, int]) -> str:
+    """`16 MiB on v5e, v5p; 32 MiB on v6e`."""
+    return "; ".join(
+        f"{mib(size)} on {', '.join(t for t, s in limits.items() if s == size)}"
+        for size in dict.fromkeys(limits.values())
+    )
 
 
 def mib(size: int) -> str:

@@ -220,6 +220,26 @@ def x64_index_map(seen: Sighting, *, dim: int) -> Finding:
     )
 
 
+def x64_default_map(seen: Sighting, *, operands: Sequence[str]) -> Finding:
+    """Operands without an index map, for which jax made one that returns 64-bit integers."""
+    if len(operands) == 1:
+        what = f"{operands[0]} has no index map, and the one that jax makes returns"
+        which = "its index map"
+    else:
+        names = f"{', '.join(operands[:-1])} and {operands[-1]}"
+        what = f"{names} have no index map, and those that jax makes return"
+        which = "their index maps"
+    return seen.found(
+        Fault.X64_INDEX_MAP,
+        Wording(
+            f"{what} int64; the TPU's index maps return int32",
+            f"jax fills {which} with Python zeros, which are int64 under jax_enable_x64",
+            "pass an index map that returns jnp.int32(0) for each dimension, or call the kernel "
+            "without x64",
+        ),
+    )
+
+
 def zero_size_operand(seen: Sighting) -> Finding:
     return seen.found(
         Fault.ZERO_SIZE_OPERAND,
@@ -261,18 +281,27 @@ def interpret_error(seen: Sighting, *, error: str) -> Finding:
     return seen.found(Fault.INTERPRET_ERROR, Wording(error))
 
 
-def failed(seen: Sighting, failure: Failure, kernel: Kernel | None = None) -> Finding:
-    """A call that jax failed to trace, or a kernel that was not compiled."""
+def failed(
+    seen: Sighting, failure: Failure, kernel: Kernel | None = None, *, of_user: bool = False
+) -> Finding:
+    """A call that jax failed to trace, or a kernel that was not compiled.
+
+    Args:
+      of_user: whether the user's own code raised the exception, rather than jax.
+    """
     known = explain.explained(failure, kernel).explanation
     if seen.engine == "trace":
         kind = Fault.TRACE_ERROR
         advice = "fix what the message names: jax refused the call as it traced it"
+        if of_user:
+            advice = "fix this line: it raises the exception itself, before jax can compile it"
     else:
         kind = _STAGES.get(failure.stage, Fault.COMPILE_ERROR)
         advice = explain.UNKNOWN_ADVICE
     if known is not None:
         kind = named(known.kind) or kind
-    return seen.at(source=failure.source).found(
+    source = failure.source or (kernel.source if kernel is not None else None)
+    return seen.at(source=source).found(
         kind,
         Wording(
             "\n".join([failure.headline, *(known.details if known else ())]),

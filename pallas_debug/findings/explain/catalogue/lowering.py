@@ -254,6 +254,17 @@ ENTRIES = (
         ambiguous=True,
     ),
     entry(
+        "narrow-arithmetic",
+        "Only vector<i16> and vector<i32> are supported, but got",
+        title="8-bit integers are added, subtracted or multiplied",
+        cause="the compiler has this arithmetic for vectors of 16- and 32-bit integers only, on "
+        "every chip",
+        advice="cast to int32, compute, and cast the result back; products of int8 matrices go "
+        "through jnp.dot with preferred_element_type=jnp.int32, from v5e on",
+        versions="libtpu 0.0.42 and 0.0.50",
+        kind="UnsupportedDtype",
+    ),
+    entry(
         "missing-operation",
         "Target does not support this comparison",
         "failed to legalize operation 'math.",

@@ -104,6 +104,23 @@ ENTRIES = (
         links=(JAX + "24023",),
     ),
     entry(
+        "program-id-under-grad",
+        "grid_context is not None` in axis_frame, while jax differentiates the kernel",
+        title="a kernel with pl.program_id is differentiated",
+        cause="jax differentiates the kernel's body outside of its grid, where pl.program_id and "
+        "pl.num_programs have no value",
+        advice="wrap the call in jax.custom_vjp and write the backward kernel; or take the "
+        "position from an operand instead of pl.program_id",
+        links=(JAX + "22197", JAX + "37521"),
+    ),
+    entry(
+        "program-id-outside",
+        "grid_context is not None` in axis_frame, outside of a kernel",
+        title="pl.program_id is called where there is no grid",
+        cause="pl.program_id and pl.num_programs have a value only while a kernel is traced",
+        advice="call it in the kernel function, and pass the number on from there",
+    ),
+    entry(
         "reverse-mode",
         "JVP with aliasing not supported",
         "pallas_call with a mesh does not support JVP",
