@@ -274,10 +274,15 @@ def _semaphore_facts(counts: _Counts, entry: int) -> dict[str, Any]:
 
 
 def _name(counts: _Counts, entry: int) -> str:
-    if not counts.buffer.shape:
-        return counts.buffer.name
-    index = np.unravel_index(entry, counts.buffer.shape)
-    return f"{counts.buffer.name}[{', '.join(str(int(i)) for i in index)}]"
+    return _entry_of(counts.buffer, entry)
+
+
+def _entry_of(buffer: KernelRef, entry: int) -> str:
+    """A semaphore of an array, as `sems[0]`."""
+    if not buffer.shape:
+        return buffer.name
+    index = np.unravel_index(entry, buffer.shape)
+    return f"{buffer.name}[{', '.join(str(int(i)) for i in index)}]"
 
 
 # Copies in flight
@@ -286,6 +291,7 @@ def _name(counts: _Counts, entry: int) -> str:
 @dataclass(frozen=True, kw_only=True)
 class _Copy:
     event: Event
+    point: tuple[int, ...]
     semaphore: tuple[int, int]
     target: tuple[int, tuple[tuple[int, int], ...]] | None
     source: tuple[int, tuple[tuple[int, int], ...]] | None
@@ -322,6 +328,7 @@ def _step(
         copies.append(
             _Copy(
                 event=event,
+                point=point,
                 semaphore=_key(event, point),
                 target=_region(event.view, point),
                 source=_region(event.other, point),
@@ -355,15 +362,23 @@ def _race(
 ) -> Finding:
     """Report an access during a copy; `holds`: it reads data that an earlier copy delivered."""
     buffer = event.view.buffer if event.view else None
-    core = order.Access(writes=event.what == "write", grid_point=point)
+    core = order.Access(writes=event.what == "write", grid_point=point, loop=event.loops)
     reads_it = buffer is not None and copy.target is not None and copy.target[0] == buffer.number
-    other = order.Access(writes=reads_it, grid_point=point, copy=_copied(copy.event))
+    other = order.Access(
+        writes=reads_it,
+        grid_point=copy.point,
+        loop=copy.event.loops,
+        copy=_copied(copy.event),
+        semaphore=_entry_of(copy.event.semaphore.buffer, copy.semaphore[1])
+        if copy.event.semaphore
+        else None,
+    )
     first, second = (copy.event, event) if holds else (event, copy.event)
     return order.data_race(
         subject.sighting(
             source=first.source,
             other=second.source,
-            grid_point=point,
+            grid_point=copy.point if holds else point,
             loop=first.loops,
             operand=buffer.name if buffer else None,
             shape=str(buffer) if buffer else None,

@@ -34,6 +34,7 @@ CHECKIFY = "checkify"
 NO_TPU = "backends without a TPU"
 FRAMES = "frames of jax in errors"
 QUIET = "log of callbacks"
+FILL = "fill of unwritten integers"
 QUICK = "optimisation of programs that run once"
 
 
@@ -204,6 +205,14 @@ TABLE: tuple[Patch, ...] = (
         replacement="pallas_debug.bridge.interpret.interpret:binding",
         why="must know its effects, though it is lowered as one of the others",
         last="0.10",
+    ),
+    Patch(
+        area=FILL,
+        owner="jax._src.pallas.primitives",
+        name="uninitialized_value",
+        replacement="pallas_debug.bridge.instrument.again:filling",
+        why="tells unwritten integers from written ones, by a second run with another value",
+        parameters=("shape", "dtype"),
     ),
     Patch(
         area=TPU_MODE,

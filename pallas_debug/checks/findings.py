@@ -9,7 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.bridge.instrument.sites import SiteFailure, shape_text, slice_text
+from pallas_debug.bridge.instrument.sites import Part, SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, contents
@@ -21,7 +21,8 @@ def findings(run: CheckedRun) -> tuple[Finding, ...]:
     kept = [failure for failure in run.failures if _matters(failure, run)]
     found = [_found(f, run) for f in kept]
     if not kept:
-        found += [_never_written(run, name) for name in run.outputs if _is_unwritten(run)]
+        parts = {**run.outputs, **run.filled} if _is_unwritten(run) else run.filled
+        found += [_never_written(run, name, part) for name, part in parts.items()]
     return tuple(caused(Collector(found).findings))
 
 
@@ -41,7 +42,8 @@ def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     if not run.sees_outputs:
         return True
     if run.outputs:
-        rest = [f for f in run.failures if f.site.check in _OF_NAN and f is not failure]
+        others = [f for f in run.failures if f is not failure]
+        rest = [f for f in others if f.site.check in _OF_NAN and not f.site.details.get("integer")]
         return not _is_masked(failure) or all(map(_is_masked, rest))
     return bool(failure.site.details.get("hidden")) and not _is_masked(failure)
 
@@ -53,13 +55,18 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     NaN. A kernel may well read this and mask it, and may even store padding into the padding of an
     output. If inputs contain NaN themselves, nothing is proven.
     """
+    if failure.site.details["integer"]:
+        # Only where the value shows in an output, which differs with another fill value.
+        same = (f for f in run.failures if f.site.details.get("integer"))
+        return bool(run.filled) and failure is min(same, key=lambda f: f.order)
     if failure.site.operation == "store" or run.inputs:
         return False
-    unmasked = [f for f in run.failures if not _is_masked(f)]
+    floats = [f for f in run.failures if not f.site.details.get("integer")]
+    unmasked = [f for f in floats if not _is_masked(f)]
     is_read = any(f.site.check == "uninitialized" and f.site.operation != "store" for f in unmasked)
     if is_read and _is_masked(failure):
         return False  # the NaN seen came from elsewhere
-    possible = unmasked if is_read else run.failures
+    possible = unmasked if is_read else floats
     earlier = (f for f in possible if f.order < failure.order)
     if any(f.site.check in _OF_NAN for f in earlier):
         return False
@@ -67,7 +74,7 @@ def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:
         return True
     # The NaN may have been overwritten since, perhaps with a wrong sum. A scratch buffer that is
     # read, masked and written back proves nothing, nor does an output.
-    later = (f.site for f in run.failures if f.order > failure.order)
+    later = (f.site for f in floats if f.order > failure.order)
     return failure.site.operation == "scratch" and any(
         site.operation == "store" and site.operand != failure.site.operand for site in later
     )
@@ -83,14 +90,14 @@ def _is_masked(failure: SiteFailure) -> bool:
 
 def _is_unwritten(run: CheckedRun) -> bool:
     """Whether a NaN in an output can only be the interpreter's own fill value."""
-    return not run.inputs and not any(f.site.check in _OF_NAN for f in run.failures)
+    failed = [f for f in run.failures if not f.site.details.get("integer")]
+    return not run.inputs and not any(f.site.check in _OF_NAN for f in failed)
 
 
-def _never_written(run: CheckedRun, name: str) -> Finding:
+def _never_written(run: CheckedRun, name: str, box: Part) -> Finding:
     stores = [s for s in run.sites if s.operation == "store" and s.operand == name]
     is_short = name in run.uncovered
     source = stores[0].source if stores and not is_short else run.call
-    box = run.outputs[name]
     why: contents.Gone = "stores"
     if is_short:
         why = "rounded down"

@@ -13,17 +13,19 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax._src import checkify, compiler, config, effects
 from jax._src import core as jax_core
 from jax._src.lib import xla_client
 from jax._src.sharding_impls import SingleDeviceSharding
 
+from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.recording import CERTAIN
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
@@ -80,6 +82,7 @@ class Again:
         self._ours = ours
         self._x64 = config.enable_x64.value
         self._compiled: tuple[RecordLayout, Any] | None = None
+        self._filled: Any = None
 
     def run(self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]) -> SecondRun:
         """Run the kernel on `args`, which gave `results` in the first run."""
@@ -95,20 +98,86 @@ class Again:
             ),
         )
 
+    def filled_otherwise(
+        self, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> list[np.ndarray]:
+        """Masks of the outputs that depend on what unwritten integers hold.
+
+        Runs the kernel without checks, and with another fill value than in the first run.
+        """
+        with _lock:
+            if self._filled is None:
+                with patches.installed(patches.FILL), _filling():
+                    self._filled = self._load(self._plain, args)
+        second = _execute(self._filled, args)
+        return [_differs(a, b) for a, b in zip(results, second, strict=True)]
+
+    def _plain(self, args: Sequence[Any]) -> list[Any]:
+        return list(self._primitive.bind(*args, **self._params))
+
     def _compile(self, args: Sequence[np.ndarray]) -> tuple[RecordLayout, Any]:
+        made = instrument.instrument(self._params, self._checks, fills=True)
+        assert made is not None
+        assert made.layout is not None
+        return made.layout, self._load(functools.partial(made.bind, self._primitive), args)
+
+    def _load(self, function: Callable[..., list[Any]], args: Sequence[np.ndarray]) -> Any:
         avals = [jax.ShapeDtypeStruct(np.shape(x), np.asarray(x).dtype) for x in args]
         with jax.enable_x64(self._x64), interpret.suspended(), self._ours():
-            made = instrument.instrument(self._params, self._checks)
-            assert made is not None
-            assert made.layout is not None
-            function = functools.partial(made.bind, self._primitive)
             traced = jax.jit(lambda *xs: function(xs), keep_unused=True).trace(*avals)
             module = traced.lower(lowering_platforms=("cpu",)).compiler_ir()
         options = compiler.get_compile_options(
             num_replicas=1, num_partitions=1, device_assignment=np.zeros((1, 1), int)
         )
         devices = xla_client.DeviceList((_device(),))
-        return made.layout, _client().compile_and_load(module, devices, options)
+        return _client().compile_and_load(module, devices, options)
+
+
+class _Here(threading.local):
+    fills: bool = False
+
+
+_here = _Here()
+
+
+@contextlib.contextmanager
+def _filling() -> Iterator[None]:
+    """Fill unwritten integers with another value, in kernels that this thread lowers."""
+    _here.fills = True
+    try:
+        yield
+    finally:
+        _here.fills = False
+
+
+def filling(uninitialized_value: Callable[..., Any]) -> Callable[..., Any]:
+    """Replacement for jax's `uninitialized_value` of HLO interpret mode."""
+
+    @functools.wraps(uninitialized_value)
+    def fill(shape: tuple[int, ...], dtype: Any) -> Any:
+        # A scalar pads an array to whole blocks, and jax takes int16 for semaphores.
+        is_memory = shape and jnp.issubdtype(dtype, jnp.integer) and dtype != jnp.int16
+        if not _here.fills or not is_memory:
+            return uninitialized_value(shape, dtype)
+        return jnp.full(shape, int(jnp.iinfo(dtype).max) // 3, dtype)
+
+    return fill
+
+
+MAX_ROUNDING = 2
+"""Maximum difference of integers that may come of floats rounded otherwise."""
+
+
+def _differs(first: np.ndarray, second: np.ndarray) -> Any:
+    """Mask of the elements that differ by more than two programs round."""
+    a, b = np.asarray(first), np.asarray(second)
+    if a.dtype.kind == "b":
+        return a != b
+    is_integer = a.dtype.kind in "iu"
+    a, b = a.astype("float64"), b.astype("float64")
+    if is_integer:
+        return abs(a - b) > MAX_ROUNDING
+    return ~np.isclose(a, b, rtol=1e-2, atol=1e-2, equal_nan=True)
 
 
 def can_be_run_again(params: dict[str, Any]) -> bool:

@@ -20,10 +20,9 @@ from jax._src import checkify
 from jax._src import core as jax_core
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
-from jax._src.state import indexing
 
-from pallas_debug.bridge.instrument import blocks, conditions, flow
-from pallas_debug.bridge.instrument.flow import Provenance
+from pallas_debug.bridge.instrument import conditions, flow
+from pallas_debug.bridge.instrument.bounds import NEVER, BoundsChecker
 from pallas_debug.bridge.instrument.primitives import (
     ACCESSES,
     MAKES_INFINITY,
@@ -31,43 +30,14 @@ from pallas_debug.bridge.instrument.primitives import (
     capacity,
 )
 from pallas_debug.bridge.instrument.recording import (
-    CheckedRegion,
-    Pending,
-    Recorder,
-    Tripwire,
     any_of,
 )
-from pallas_debug.bridge.instrument.sites import MAX_LOOPS, MAX_VALUES, RefOperand, Site, shape_text
+from pallas_debug.bridge.instrument.sites import MAX_VALUES, Site, shape_text
 from pallas_debug.bridge.jaxprs import lines, rewrite
 
 
-class Checker(rewrite.Visitor):
-    """Visitor that checks a kernel's equations and records failures.
-
-    Args:
-      checks: names, as listed in `defaults.CHECKS`.
-      operands: the kernel's refs, by the `id` of their tracers.
-      recorder: records failures.
-    """
-
-    def __init__(
-        self,
-        checks: Sequence[str],
-        operands: dict[int, RefOperand],
-        recorder: Recorder | Tripwire | None,
-    ) -> None:
-        self._checks = frozenset(checks)
-        self._operands = operands
-        self._recorder = recorder
-        self._kept_alive: list[Any] = []
-        self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
-        self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
-        self._origins = Provenance()
-        self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
-        self._place = rewrite.ProgramPoint()
-        self.sites: list[Site] = []
-        self.not_entered: list[str] = []
-        self.left_out = 0
+class Checker(BoundsChecker):
+    """Visitor that checks a kernel's equations and records failures."""
 
     # Called by `rewrite.replay`.
 
@@ -112,31 +82,8 @@ class Checker(rewrite.Visitor):
         if self._trips and len(outputs) == 1:
             self._regions[-1].flow.follow(eqn, inputs, outputs)
 
-    def entering(self, place: rewrite.ProgramPoint) -> None:
-        self._regions.append(CheckedRegion())
-
-    def leaving(self, place: rewrite.ProgramPoint) -> None:
-        region = self._regions.pop()
-        if region.pending and self._recorder is not None:
-            self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
-
-    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
-        for ref, name in zip(refs, names, strict=True):
-            self._operands[id(ref)] = RefOperand(name=name, kind="scratch", is_scoped=True)
-            self._kept_alive.append(ref)
-
     def wants(self, jaxpr: Any) -> bool:
         return capacity(jaxpr, tuple(self._checks)) > 0
-
-    @property
-    def _trips(self) -> bool:
-        """Whether it suffices to know that there is a NaN."""
-        return isinstance(self._recorder, Tripwire)
-
-    @property
-    def _records(self) -> bool:
-        """Whether elements of arrays are recorded: not in a core's scalar memory."""
-        return isinstance(self._recorder, Recorder) and self._recorder.vectors
 
     def finished(self) -> tuple[Site, ...]:
         """All sites, with what was learned about their values after them."""
@@ -152,36 +99,6 @@ class Checker(rewrite.Visitor):
         self.not_entered.append(eqn.primitive.name)
 
     # The checks.
-
-    def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
-        """Check that each operand's block at the current grid point begins within its array."""
-        if "index" not in self._checks:
-            return
-        self.entering(self._place)
-        operands = list(self._operands.values())[mapping.num_index_operands :]
-        for found in blocks.checks(mapping, operands, grid_point, prefetched, self._tables):
-            index = [found.index]
-            self._add_index(found.site, found.failed, index.copy, found.entry)
-        self.leaving(self._place)
-
-    def _add_index(
-        self,
-        site: Site,
-        failed: Any,
-        index: Callable[[], Sequence[Any]],
-        entry: flow.Entry | None,
-    ) -> None:
-        """Add the check of an index, which records the table entry that it was computed from."""
-        more: tuple[Any, ...] = ()
-        if entry is not None and self._records and len(entry.index) + 2 <= MAX_VALUES:
-            more = (entry.value, *entry.index)
-            site = replace(site, details={**site.details, "table": entry.table})
-        names = ("index", "entry", *(f"at{i}" for i in range(MAX_VALUES)))[: 1 + len(more)]
-        self._add(
-            replace(site, values=tuple((name, "int32") for name in names)),
-            failed,
-            values=lambda: [*index(), *more],
-        )
 
     def _user_check(self, eqn: Any, inputs: Sequence[Any]) -> Sequence[Any] | None:
         if not self._checks:
@@ -220,110 +137,6 @@ class Checker(rewrite.Visitor):
                 values=functools.partial(conditions.recorded, scalars, example),
             )
         return []
-
-    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        if "index" not in self._checks:
-            return
-        what, first = ACCESSES[eqn.primitive]
-        if first is None:
-            ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-        else:
-            ref = inputs[0]
-            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
-        self._indices(eqn, ref, transforms, what)
-
-    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        if "index" not in self._checks:
-            return
-        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
-        for ref, what in ((source, "read"), (destination, "write")):
-            if conditions.is_transformed(ref):
-                self._indices(eqn, ref.ref, ref.transforms, what)
-
-    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
-        known = self._operands.get(id(ref))
-        aval = jax_core.typeof(ref)
-        view = ""
-        for transform in transforms or ():
-            if not isinstance(transform, indexing.NDIndexer):
-                continue
-            outer, view = view, f"{view}.at[{', '.join(conditions.dims(transform))}]"
-            for dim, (index, bound) in enumerate(
-                zip(transform.indices, transform.shape, strict=True)
-            ):
-                is_slice = isinstance(index, indexing.Slice)
-                start = index.start if is_slice else index
-                if not isinstance(start, jax_core.Tracer) or not isinstance(bound, int):
-                    continue
-                size = index.size if is_slice else 1
-                stride = index.stride if is_slice else 1
-                if not isinstance(size, int) or not isinstance(stride, int):
-                    continue
-                last = bound - 1 - (size - 1) * stride
-                self._add_index(
-                    Site(
-                        check="index",
-                        operation=what,
-                        source=lines.source_at(eqn, self._place),
-                        operand=known.name if known else None,
-                        details={
-                            "dim": dim,
-                            "size": size if is_slice else None,
-                            "bound": bound,
-                            "dims": conditions.dims(transform),
-                            "view": outer,
-                            "stride": stride,
-                            "shape": tuple(transform.shape),
-                            "dtype": str(aval.dtype),
-                            "space": conditions.space(aval),
-                        },
-                    ),
-                    conditions.is_outside(start, last),
-                    functools.partial(conditions.first_outside, start, last),
-                    self._origins.entry(start),
-                )
-
-    def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        operand, *starts = inputs
-        sizes = eqn.params["slice_sizes"]
-        for dim, (start, size) in enumerate(zip(starts[: operand.ndim], sizes, strict=True)):
-            self._slice(eqn, operand, dim, start, size)
-
-    def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
-        """Check the index arrays of a gather. A clipped gather is taken to be within bounds."""
-        operand, indices = inputs
-        # A core supports few gather patterns, which further operations on the indices would break.
-        is_interpreted = self._recorder is not None and self._recorder.vectors
-        if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
-            return
-        sizes = eqn.params["slice_sizes"]
-        for column, dim in enumerate(eqn.params["dimension_numbers"].start_index_map):
-            self._slice(eqn, operand, dim, indices[..., column], sizes[dim])
-
-    def _slice(self, eqn: Any, operand: Any, dim: int, start: Any, size: int) -> None:
-        """Check a slice of an array rather than a ref."""
-        if "index" not in self._checks or not isinstance(start, jax_core.Tracer):
-            return
-        last = operand.shape[dim] - size
-        self._add(
-            Site(
-                check="index",
-                operation=eqn.primitive.name,
-                source=lines.source_at(eqn, self._place),
-                values=(("index", "int32"),),
-                details={
-                    "dim": dim,
-                    "size": size,
-                    "bound": operand.shape[dim],
-                    "dims": ("…",) * operand.ndim,
-                    "shape": tuple(operand.shape),
-                    "dtype": str(operand.dtype),
-                    "space": None,
-                },
-            ),
-            conditions.is_outside(start, last),
-            values=functools.partial(conditions.first_outside, start, last),
-        )
 
     def _hint(self, eqn: Any, value: Any) -> None:
         if "hint" not in self._checks or not isinstance(value, jax_core.Tracer):
@@ -438,13 +251,17 @@ class Checker(rewrite.Visitor):
             return
         is_read = ACCESSES[eqn.primitive][0] == "read"
         value = outputs[0] if is_read else inputs[1]
-        if not conditions.is_float(value):
+        is_float = conditions.is_float(value)
+        if not is_float and not (self._fills and conditions.may_be_filled(value)):
             return
         is_clean = id(value) in self._clean
         if is_read and known.kind == "input":
             self._origins.mark(value, len(self.sites))
         aval = jax_core.typeof(inputs[0])
+        is_fill = is_read and not is_float and known.kind != "input"
         failed = None if self._trips or is_clean else conditions.is_nan(value)
+        if not is_float:
+            failed = conditions.is_fill(value) if is_fill else NEVER
         example = self._example(jnp.shape(value), lambda: failed, ()) if is_read else None
         self._add(
             Site(
@@ -458,43 +275,19 @@ class Checker(rewrite.Visitor):
                     "space": conditions.space(aval),
                     "conditional": self._place.branches > 0,
                     "scoped": known.is_scoped,
+                    "integer": not is_float,
                     **(example.details if example is not None else {}),
                 },
                 values=example.kept if example is not None else (),
             ),
             failed,
             values=example.values if example is not None else lambda: (),
-            nan_in=value,
+            nan_in=value if is_float else None,
             is_read=is_read,
+            is_fill=is_fill,
         )
 
     def _selected(self, cases: Sequence[Any]) -> None:
         """Mark values as masked that are operands of a select, as when masking padding."""
         for number in frozenset[int]().union(*map(self._origins.sites, cases)):
             self._mark(number, masked=True)
-
-    def _add(
-        self,
-        site: Site,
-        failed: Any,
-        *,
-        confirmed: Callable[[], Any] | None = None,
-        values: Callable[[], Sequence[Any]] = lambda: (),
-        nan_in: Any = None,
-        is_read: bool = False,
-    ) -> None:
-        number = len(self.sites)
-        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
-        self.sites.append(replace(site, step=self._place.step, loops=loops))
-        if id(nan_in) in self._clean:
-            return  # keep the site: a store site shows that the output is written
-        self._regions[-1].pending.append(
-            Pending(
-                site=number,
-                failed=failed,
-                confirmed=confirmed,
-                values=values,
-                nan_in=nan_in,
-                is_read=is_read,
-            )
-        )

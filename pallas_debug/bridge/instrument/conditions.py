@@ -41,6 +41,21 @@ def is_float(value: Any) -> bool:
     return bool(jnp.issubdtype(jnp.result_type(value), jnp.floating))
 
 
+def may_be_filled(value: Any) -> bool:
+    """Whether a value is of integers, which HLO interpret mode fills with `fill_of` at first."""
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.integer))
+
+
+def is_fill(value: Any) -> Any:
+    """Mask of the integers that equal the fill value of unwritten memory."""
+    return value == np.array(fill_of(jnp.result_type(value)), jnp.result_type(value))
+
+
+def fill_of(dtype: Any) -> int:
+    """Integer with which HLO interpret mode fills scratch and outputs."""
+    return int(jnp.iinfo(dtype).min)
+
+
 def has_bad_constant(is_bad: Callable[[Any], Any], inputs: Sequence[Any]) -> bool:
     """Whether a constant in the program text already satisfies `is_bad`."""
     constants = (x for x in inputs if not isinstance(x, jax_core.Tracer) and is_float(x))

@@ -68,6 +68,7 @@ def instrument(
     printed: printing.Printed | None = None,
     *,
     trips: bool = False,
+    fills: bool = False,
 ) -> Instrumented | None:
     """Add checks to a kernel, and source locations to its prints.
 
@@ -78,6 +79,8 @@ def instrument(
       checks: names, as listed in `defaults.CHECKS`.
       printed: receives the kernel's prints; None leaves them unchanged.
       trips: record only that something may have failed; for HLO interpret mode.
+      fills: also look for integers that may be unwritten memory, which only a second run with
+        another fill value confirms; implied by `trips`.
 
     Raises:
       CannotInstrument: this kind of kernel cannot be rewritten.
@@ -91,7 +94,7 @@ def instrument(
         return None  # an empty grid: it never runs
     capacity = primitives.capacity(params["jaxpr"], checks) if checks else 0
     capacity += sum(len(block.block_shape) for block in mapping.block_mappings) if checks else 0
-    made = _Rewriting(params, tuple(checks), printed, trips=trips)
+    made = _Rewriting(params, tuple(checks), printed, trips=trips, fills=fills or trips)
     if capacity == 0:
         jaxpr = made.with_prints() if printed else None
         if not made.changed:
@@ -160,7 +163,9 @@ class _Rewriting:
         printed: printing.Printed | None,
         *,
         trips: bool,
+        fills: bool,
     ) -> None:
+        self._fills = fills
         self._jaxpr = params["jaxpr"]
         self._mapping = params["grid_mapping"]
         self._checks = checks
@@ -209,7 +214,9 @@ class _Rewriting:
             point = _grid_point(mapping)
             refs, recorder = split(list(all_refs), point)
             operands = _operands(self._jaxpr, mapping, refs)
-            checker = checking.Checker(self._checks if recorder else (), operands, recorder)
+            checker = checking.Checker(
+                self._checks if recorder else (), operands, recorder, fills=self._fills
+            )
             printer = printing.Printer(self._name, point, self._printed) if self._printed else None
             checker.blocks(mapping, point, refs[mapping.slice_index_ops])
             visitor = rewrite.Several(printer, checker) if printer else checker

@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import jax
@@ -22,8 +22,8 @@ from jax._src.interpreters import mlir
 from jax._src.lib import xla_client
 from jax._src.lib.mlir import ir
 
-from pallas_debug.bridge.instrument import again, instrument
-from pallas_debug.bridge.instrument.recording import READ
+from pallas_debug.bridge.instrument import again, conditions, instrument
+from pallas_debug.bridge.instrument.recording import FILL, READ
 from pallas_debug.bridge.instrument.sites import Part, RecordLayout, Site, SiteFailure, part_of
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
@@ -43,6 +43,7 @@ class CheckedRun:
       sites: all sites that were checked.
       inputs: names of the inputs that held a NaN at the start.
       outputs: for each output with NaNs at the end, where they are.
+      filled: for each output that depends on integers that were never written, where it does.
       sees_outputs: whether outputs were inspected: those on a device are not.
       uncovered: names of the outputs with blocks that the grid does not reach.
     """
@@ -53,6 +54,7 @@ class CheckedRun:
     sites: Sequence[Site]
     inputs: frozenset[str]
     outputs: Mapping[str, Part]
+    filled: Mapping[str, Part] = field(default_factory=dict)
     sees_outputs: bool
     uncovered: frozenset[str]
 
@@ -342,6 +344,22 @@ def _telling(
             )
         return seen.failures
 
+    aliased = {output for _, output in made.params.get("input_output_aliases") or ()}
+
+    def fresh(results: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [result for i, result in enumerate(results) if i not in aliased]
+
+    def compare_fills(
+        second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
+    ) -> Mapping[str, Part]:
+        try:
+            masks = second.filled_otherwise(args, results)
+        except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
+            _fault(_innermost(observer), name, error, "running it with other unwritten integers")
+            return {}
+        parts = {n: part_of(n, mask) for n, mask in zip(outputs, masks, strict=False)}
+        return {n: part for n, part in parts.items() if part is not None}
+
     tokens = launched.current()
 
     def tell(rows: np.ndarray, *arrays: np.ndarray) -> tuple[()]:
@@ -357,12 +375,15 @@ def _telling(
         args, results = arrays[:split], arrays[split:]
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
         boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
+        filled: Mapping[str, Part] = {}
         if second is None:
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:
             tripped = int(np.bitwise_or.reduce(rows, axis=None))
-            # A NaN that was read but shows in no output is harmless.
-            matters = tripped != READ or any(boxes.values())
+            if looks_for_nan and (tripped & FILL or any(map(_may_be_unwritten, fresh(results)))):
+                filled = compare_fills(second, args, results)
+            # A NaN that was read but shows in no output is harmless, and so is an integer.
+            matters = tripped & ~(READ | FILL) or any(boxes.values()) or filled
             failures = run_again(second, tripped, args, results) if matters else ()
         # Inputs matter only if a NaN was read or stored.
         asks = looks_for_nan and (any(boxes.values()) or bool(failures))
@@ -375,6 +396,7 @@ def _telling(
                 sites=layout.sites,
                 inputs=frozenset(n for n, array in with_nan if _is_nan(array).any()),
                 outputs={n: box for n, box in boxes.items() if box is not None},
+                filled=filled,
                 sees_outputs=bool(boxes) or not outputs,
                 uncovered=uncovered,
             )
@@ -387,6 +409,13 @@ def _is_nan(array: np.ndarray) -> Any:
     array = np.asarray(array)
     # ml_dtypes floats have numpy kind "V"; only floats compare unequal to themselves.
     return array != array if array.dtype.kind in "fV" else np.zeros((), bool)
+
+
+def _may_be_unwritten(array: np.ndarray) -> bool:
+    """Whether an output holds an integer that HLO interpret mode fills unwritten memory with."""
+    if array.dtype.kind not in "iu":
+        return False
+    return bool((array == conditions.fill_of(array.dtype)).any())
 
 
 def call_back(

@@ -40,6 +40,7 @@ class Pending:
       values: computes the scalars to record.
       nan_in: the array that holds a NaN if this failed; None for checks other than NaN.
       is_read: whether the NaN has only been read so far.
+      is_fill: whether it failed because an integer equals the interpreter's fill value.
     """
 
     site: int
@@ -48,6 +49,7 @@ class Pending:
     values: Callable[[], Sequence[Any]] = field(default=_nothing)
     nan_in: Any = None
     is_read: bool = False
+    is_fill: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,9 +164,10 @@ class Recorder:
         lax.cond(failed & (count == 0), first, lambda: ())
 
 
-CERTAIN, PERHAPS, READ = 1, 2, 4
+CERTAIN, PERHAPS, READ, FILL = 1, 2, 4, 8
 """Tripwire flags: something failed; something may have failed, as there is a NaN; a NaN was read,
-but shows in nothing that was computed from it or written."""
+but shows in nothing that was computed from it or written; an integer was read that may be unwritten
+memory."""
 
 
 class Tripwire:
@@ -186,7 +189,7 @@ class Tripwire:
             kinds[id(p.nan_in)] = kinds.get(id(p.nan_in), 0) | (READ if p.is_read else PERHAPS)
         arrays = [p.nan_in for p in region.pending if p.nan_in is not None]
         failed = [
-            (PERHAPS if p.confirmed else CERTAIN, p.failed)
+            (FILL if p.is_fill else PERHAPS if p.confirmed else CERTAIN, p.failed)
             for p in region.pending
             if p.nan_in is None
         ]

@@ -61,6 +61,7 @@ class Place:
     Attributes:
       thread: device and core.
       copy: source and destination if a copy makes the access rather than the core.
+      semaphore: what that copy signals when it is done.
     """
 
     kernel: str
@@ -69,6 +70,7 @@ class Place:
     loop: Point = ()
     thread: Point = (0, 0)
     copy: tuple[str, str] | None = None
+    semaphore: str | None = None
 
     def sighting(self, **facts: Any) -> Sighting:
         """Create a sighting at this place, with `facts` for its witness."""
@@ -93,8 +95,10 @@ class Touch:
         return order.Access(
             writes=self.writes,
             grid_point=self.place.grid_point,
+            loop=self.place.loop,
             device=self.place.thread[0],
             copy=self.place.copy,
+            semaphore=self.place.semaphore,
         )
 
     def sighting(self, **facts: Any) -> Sighting:
@@ -168,8 +172,6 @@ def data_race(touch: Touch, earlier: Touch, *, was_filled: bool) -> Finding:
     touch, other = _sides(touch, earlier, was_filled)
     device, core = other.place.thread
     values = {"other device": str(device), "other core": str(core)}
-    if other.place.grid_point is not None:
-        values["other grid point"] = str(other.place.grid_point)
     return order.data_race(
         touch.sighting(other=other.place.source, values=values),
         what=f"{touch.buffer.slice(touch.range)}, {touch.buffer},",
@@ -205,8 +207,8 @@ def semaphore_not_zero(
     )
 
 
-def copy_not_awaited(place: Place, semaphore: str) -> Finding:
-    """A copy that is started but never awaited."""
+def copy_not_awaited(place: Place, semaphore: str, left: int | None) -> Finding:
+    """A copy that is started but never awaited; `left` is in bytes, if known."""
     source, destination = place.copy or ("?", "?")
     values = {"semaphore": semaphore, "source": source, "destination": destination}
     return order.copy_not_awaited(
@@ -214,6 +216,7 @@ def copy_not_awaited(place: Place, semaphore: str) -> Finding:
         semaphore=semaphore,
         source=source,
         destination=destination,
+        left=left,
     )
 
 

@@ -188,13 +188,16 @@ def start_copy(
     to_core = core if to_core is None else int(to_core)
     source = run.buffer(device, core, int(arguments["src_id"]))
     destination = run.buffer(to_device, to_core, int(arguments["dst_id"]))
+    at = int(arguments["dst_sem_id"]), run.core(to_device, to_core)
     place = replace(
-        place, copy=(source.name if source else "?", destination.name if destination else "?")
+        place,
+        copy=(source.name if source else "?", destination.name if destination else "?"),
+        semaphore=run.semaphore(*at),
     )
     size = _size(source, arguments["src_transforms"])
     arriving = Copy(place, size)
     leaving = Copy(place, size)
-    run.start(int(arguments["dst_sem_id"]), run.core(to_device, to_core), arriving)
+    run.start(*at, arriving)
     if arguments.get("src_sem_id") is not None:
         run.start(int(arguments["src_sem_id"]), run.core(device, core), leaving)
     before, here.copy = here.copy, arriving
@@ -336,7 +339,7 @@ def _validate(run: KernelRun, place: Place, identity: int, core: int, count: int
     at, name = (identity, core), run.semaphore(identity, core)
     pending = [copy for copy in run.copies.get(at, ()) if count or _is_pending(copy.dma)]
     for copy in pending:
-        tell(words.copy_not_awaited(copy.place, name))
+        tell(words.copy_not_awaited(copy.place, name, copy.bytes_left or None))
     if count and not pending:
         last_signal, last_wait = run.signals.get(at), run.waits.get(at)
         tell(words.semaphore_not_zero(place, name, count, signal=last_signal, wait=last_wait))

@@ -17,19 +17,44 @@ class Access:
     """One side of a race.
 
     Attributes:
+      loop: iterations of the loops around it, outermost first.
       copy: source and destination, if a copy accesses the memory rather than the core.
+      semaphore: what the copy signals when it is done.
     """
 
     writes: bool
     grid_point: Point | None = None
+    loop: Point = ()
     device: int = 0
     copy: tuple[str, str] | None = None
+    semaphore: str | None = None
 
-    def __str__(self) -> str:
+    def text(self, *, names_device: bool = False) -> str:
+        """`read at grid point (1,), loop iteration (2,)`."""
         verb = "written" if self.writes else "read"
         by = f" by the copy of {self.copy[0]} to {self.copy[1]}" if self.copy else ""
-        at = f" at grid point {self.grid_point}" if self.grid_point else ""
-        return verb + by + at + (f" on device {self.device}" if self.device else "")
+        on = f" (semaphore {self.semaphore})" if self.semaphore else ""
+        where = []
+        if self.grid_point:
+            where.append(f" at grid point {self.grid_point}")
+        if self.loop:
+            where.append(f" in loop iteration {self.loop}")
+        at = ",".join(where)
+        return verb + by + on + at + (f" on device {self.device}" if names_device else "")
+
+    @property
+    def facts(self) -> dict[str, str]:
+        """The same as values of a witness."""
+        facts = {}
+        if self.grid_point:
+            facts["grid point"] = str(self.grid_point)
+        if self.loop:
+            facts["loop iteration"] = str(self.loop)
+        if self.copy:
+            facts["copy"] = f"{self.copy[0]} to {self.copy[1]}"
+        if self.semaphore:
+            facts["semaphore"] = self.semaphore
+        return facts
 
 
 _RACES = {
@@ -72,10 +97,15 @@ def data_race(
     cause, advice = _RACES[_why(here, there, was_filled)]
     if axes:
         cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
-    return seen.found(
+    named = here.device != there.device
+    facts = {f"other {name}": value for name, value in there.facts.items()}
+    if here.semaphore:
+        facts["semaphore"] = here.semaphore
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
         Wording(
-            f"{what} is {here} here, and {there} on the other side; nothing orders the two",
+            f"{what} is {here.text(names_device=named)} here, and {there.text(names_device=named)} "
+            "on the other side; nothing orders the two",
             cause,
             advice,
         ),

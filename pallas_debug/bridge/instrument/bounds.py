@@ -1,0 +1,336 @@
+"""Checks of indices: slices, copies and gathers, and the blocks that index maps name."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax._src.state import indexing
+
+from pallas_debug.bridge.instrument import conditions
+from pallas_debug.bridge.instrument.flow import Entry, Provenance
+from pallas_debug.bridge.instrument.primitives import ACCESSES
+from pallas_debug.bridge.instrument.recording import CheckedRegion, Pending, Recorder, Tripwire
+from pallas_debug.bridge.instrument.sites import (
+    MAX_LOOPS,
+    MAX_VALUES,
+    RefOperand,
+    Site,
+)
+from pallas_debug.bridge.jaxprs import lines, rewrite
+
+
+class BlockCheck(NamedTuple):
+    """A block index that may leave its array, with the table entry that it comes from."""
+
+    site: Site
+    failed: Any
+    index: Any
+    entry: Entry | None
+
+
+def block_checks(
+    mapping: Any,
+    operands: Sequence[Any],
+    grid_point: Sequence[Any],
+    prefetched: Sequence[Any],
+    tables: Mapping[int, str],
+) -> Iterator[BlockCheck]:
+    """Check that the blocks of all operands begin within their arrays.
+
+    The last block of an array may reach past its end; what is read there is padding.
+
+    Args:
+      mapping: jax's `GridMapping`.
+      operands: name and kind of each operand with blocks.
+      prefetched: refs of the scalar-prefetch operands.
+      tables: their names, by the `id` of their refs.
+    """
+    batch = [np.int32(0)] * len(mapping.vmapped_dims)  # jax maps these blocks itself
+    for operand, block in zip(operands, mapping.block_mappings, strict=False):
+        inner, consts = rewrite.opened(block.index_map_jaxpr)
+        follower = _Follower(tables)
+        if consts:
+            indices = jax_core.eval_jaxpr(inner, consts, *batch, *grid_point, *prefetched)
+        else:
+            indices = rewrite.replay(inner, [*batch, *grid_point, *prefetched], follower)
+        shape = tuple(conditions.block_size(b) for b in block.block_shape)
+        for dim, (index, entry, bound) in enumerate(
+            zip(indices, block.block_shape, block.array_aval.shape, strict=False)
+        ):
+            size = conditions.block_size(entry)
+            is_element = type(entry).__name__ == "Element"
+            number = bound - 1 if is_element or size is None else (bound - 1) // size
+            if _stays(index, number, inner, dim, mapping):
+                continue
+            site = Site(
+                check="index",
+                operation="block",
+                source=lines.of_function(block.index_map_jaxpr.debug_info),
+                operand=operand.name,
+                details={
+                    "dim": dim,
+                    "size": size,
+                    "bound": bound,
+                    "blocks": number + 1,
+                    "element": is_element,
+                    "kind": operand.kind,
+                    "block": shape,
+                    "shape": tuple(block.array_aval.shape),
+                    "dtype": str(block.array_aval.dtype),
+                },
+            )
+            failed = (index < 0) | (index > number)
+            yield BlockCheck(site, failed, index, follower.origins.entry(index))
+
+
+class _Follower(rewrite.Visitor):
+    """Visitor of an index map that follows what it reads from tables."""
+
+    def __init__(self, tables: Mapping[int, str]) -> None:
+        self._tables = tables
+        self.origins = Provenance()
+
+    def after(
+        self, eqn: Any, inputs: Sequence[Any], outputs: Sequence[Any], place: rewrite.ProgramPoint
+    ) -> None:
+        self.origins.follow(eqn, inputs, outputs, self._tables)
+
+
+def _stays(index: Any, last: int, inner: Any, dim: int, mapping: Any) -> bool:
+    """Whether a block index is statically known to stay within the array."""
+    if not isinstance(index, jax_core.Tracer):
+        return 0 <= int(index) <= last
+    out = inner.outvars[dim]
+    for size, variable in zip(mapping.grid, inner.invars, strict=False):
+        if out is variable and isinstance(size, int):
+            return size - 1 <= last
+    return False
+
+
+NEVER = np.bool_(False)
+"""Condition of a site that cannot fail."""
+
+
+class BoundsChecker(rewrite.Visitor):
+    """Visitor that collects sites, and checks indices.
+
+    Args:
+      checks: names, as listed in `defaults.CHECKS`.
+      operands: the kernel's refs, by the `id` of their tracers.
+      recorder: records failures.
+      fills: whether to look for integers that HLO interpret mode fills unwritten memory with.
+    """
+
+    def __init__(
+        self,
+        checks: Sequence[str],
+        operands: dict[int, RefOperand],
+        recorder: Recorder | Tripwire | None,
+        *,
+        fills: bool = False,
+    ) -> None:
+        self._fills = fills
+        self._checks = frozenset(checks)
+        self._operands = operands
+        self._recorder = recorder
+        self._kept_alive: list[Any] = []
+        self._regions: list[CheckedRegion] = []  # regions being visited, innermost last
+        self._clean: dict[int, Any] = {}  # arrays known to hold no NaN
+        self._origins = Provenance()
+        self._tables = {i: r.name for i, r in operands.items() if r.kind == "scalar_prefetch"}
+        self._place = rewrite.ProgramPoint()
+        self.sites: list[Site] = []
+        self.not_entered: list[str] = []
+        self.left_out = 0
+
+    def entering(self, place: rewrite.ProgramPoint) -> None:
+        self._regions.append(CheckedRegion())
+
+    def leaving(self, place: rewrite.ProgramPoint) -> None:
+        region = self._regions.pop()
+        if region.pending and self._recorder is not None:
+            self._recorder.write(region, [loop.iteration for loop in place.loops[-MAX_LOOPS:]])
+
+    def scoped(self, refs: Sequence[Any], names: Sequence[str]) -> None:
+        for ref, name in zip(refs, names, strict=True):
+            self._operands[id(ref)] = RefOperand(name=name, kind="scratch", is_scoped=True)
+            self._kept_alive.append(ref)
+
+    @property
+    def _trips(self) -> bool:
+        """Whether it suffices to know that there is a NaN."""
+        return isinstance(self._recorder, Tripwire)
+
+    @property
+    def _records(self) -> bool:
+        """Whether elements of arrays are recorded: not in a core's scalar memory."""
+        return isinstance(self._recorder, Recorder) and self._recorder.vectors
+
+    def blocks(self, mapping: Any, grid_point: Sequence[Any], prefetched: Sequence[Any]) -> None:
+        """Check that each operand's block at the current grid point begins within its array."""
+        if "index" not in self._checks:
+            return
+        self.entering(self._place)
+        operands = list(self._operands.values())[mapping.num_index_operands :]
+        for found in block_checks(mapping, operands, grid_point, prefetched, self._tables):
+            index = [found.index]
+            self._add_index(found.site, found.failed, index.copy, found.entry)
+        self.leaving(self._place)
+
+    def _add_index(
+        self,
+        site: Site,
+        failed: Any,
+        index: Callable[[], Sequence[Any]],
+        entry: Entry | None,
+    ) -> None:
+        """Add the check of an index, which records the table entry that it was computed from."""
+        more: tuple[Any, ...] = ()
+        if entry is not None and self._records and len(entry.index) + 2 <= MAX_VALUES:
+            more = (entry.value, *entry.index)
+            site = replace(site, details={**site.details, "table": entry.table})
+        names = ("index", "entry", *(f"at{i}" for i in range(MAX_VALUES)))[: 1 + len(more)]
+        self._add(
+            replace(site, values=tuple((name, "int32") for name in names)),
+            failed,
+            values=lambda: [*index(), *more],
+        )
+
+    def _access(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        what, first = ACCESSES[eqn.primitive]
+        if first is None:
+            ref, transforms, *_ = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+        else:
+            ref = inputs[0]
+            transforms = jax.tree.unflatten(eqn.params["tree"], inputs[first:])
+        self._indices(eqn, ref, transforms, what)
+
+    def _copy(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        if "index" not in self._checks:
+            return
+        source, destination, *_ = jax.tree.unflatten(eqn.params["tree"], inputs)
+        for ref, what in ((source, "read"), (destination, "write")):
+            if conditions.is_transformed(ref):
+                self._indices(eqn, ref.ref, ref.transforms, what)
+
+    def _indices(self, eqn: Any, ref: Any, transforms: Sequence[Any], what: str) -> None:
+        known = self._operands.get(id(ref))
+        aval = jax_core.typeof(ref)
+        view = ""
+        for transform in transforms or ():
+            if not isinstance(transform, indexing.NDIndexer):
+                continue
+            outer, view = view, f"{view}.at[{', '.join(conditions.dims(transform))}]"
+            for dim, (index, bound) in enumerate(
+                zip(transform.indices, transform.shape, strict=True)
+            ):
+                is_slice = isinstance(index, indexing.Slice)
+                start = index.start if is_slice else index
+                if not isinstance(start, jax_core.Tracer) or not isinstance(bound, int):
+                    continue
+                size = index.size if is_slice else 1
+                stride = index.stride if is_slice else 1
+                if not isinstance(size, int) or not isinstance(stride, int):
+                    continue
+                last = bound - 1 - (size - 1) * stride
+                self._add_index(
+                    Site(
+                        check="index",
+                        operation=what,
+                        source=lines.source_at(eqn, self._place),
+                        operand=known.name if known else None,
+                        details={
+                            "dim": dim,
+                            "size": size if is_slice else None,
+                            "bound": bound,
+                            "dims": conditions.dims(transform),
+                            "view": outer,
+                            "stride": stride,
+                            "shape": tuple(transform.shape),
+                            "dtype": str(aval.dtype),
+                            "space": conditions.space(aval),
+                        },
+                    ),
+                    conditions.is_outside(start, last),
+                    functools.partial(conditions.first_outside, start, last),
+                    self._origins.entry(start),
+                )
+
+    def _dynamic_slice(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        operand, *starts = inputs
+        sizes = eqn.params["slice_sizes"]
+        for dim, (start, size) in enumerate(zip(starts[: operand.ndim], sizes, strict=True)):
+            self._slice(eqn, operand, dim, start, size)
+
+    def _gather(self, eqn: Any, inputs: Sequence[Any]) -> None:
+        """Check the index arrays of a gather. A clipped gather is taken to be within bounds."""
+        operand, indices = inputs
+        # A core supports few gather patterns, which further operations on the indices would break.
+        is_interpreted = self._recorder is not None and self._recorder.vectors
+        if not is_interpreted or eqn.params["mode"] is lax.GatherScatterMode.CLIP:
+            return
+        sizes = eqn.params["slice_sizes"]
+        for column, dim in enumerate(eqn.params["dimension_numbers"].start_index_map):
+            self._slice(eqn, operand, dim, indices[..., column], sizes[dim])
+
+    def _slice(self, eqn: Any, operand: Any, dim: int, start: Any, size: int) -> None:
+        """Check a slice of an array rather than a ref."""
+        if "index" not in self._checks or not isinstance(start, jax_core.Tracer):
+            return
+        last = operand.shape[dim] - size
+        self._add(
+            Site(
+                check="index",
+                operation=eqn.primitive.name,
+                source=lines.source_at(eqn, self._place),
+                values=(("index", "int32"),),
+                details={
+                    "dim": dim,
+                    "size": size,
+                    "bound": operand.shape[dim],
+                    "dims": ("…",) * operand.ndim,
+                    "shape": tuple(operand.shape),
+                    "dtype": str(operand.dtype),
+                    "space": None,
+                },
+            ),
+            conditions.is_outside(start, last),
+            values=functools.partial(conditions.first_outside, start, last),
+        )
+
+    def _add(
+        self,
+        site: Site,
+        failed: Any,
+        *,
+        confirmed: Callable[[], Any] | None = None,
+        values: Callable[[], Sequence[Any]] = lambda: (),
+        nan_in: Any = None,
+        is_read: bool = False,
+        is_fill: bool = False,
+    ) -> None:
+        number = len(self.sites)
+        loops = tuple(loop.begins for loop in self._place.loops[-MAX_LOOPS:])
+        self.sites.append(replace(site, step=self._place.step, loops=loops))
+        if id(nan_in) in self._clean or failed is NEVER:
+            return  # keep the site: a store site shows that the output is written
+        self._regions[-1].pending.append(
+            Pending(
+                site=number,
+                failed=failed,
+                confirmed=confirmed,
+                values=values,
+                nan_in=nan_in,
+                is_read=is_read,
+                is_fill=is_fill,
+            )
+        )
