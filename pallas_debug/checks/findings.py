@@ -41,11 +41,11 @@ def _nan_matters(failure: SiteFailure, run: CheckedRun) -> bool:
     """
     if not run.sees_outputs:
         return True
-    if run.outputs:
-        others = [f for f in run.failures if f is not failure]
-        rest = [f for f in others if f.site.check in _OF_NAN and not f.site.details.get("integer")]
-        return not _is_masked(failure) or all(map(_is_masked, rest))
-    return bool(failure.site.details.get("hidden")) and not _is_masked(failure)
+    if not run.outputs:
+        return bool(failure.site.details.get("hidden")) and not _is_masked(failure)
+    origins = [f for f in run.failures if f.site.check in _OF_NAN and f.site.operation != "store"]
+    others = [f for f in origins if f is not failure and not f.site.details.get("integer")]
+    return not _is_masked(failure) or not (run.inputs or any(not _is_masked(f) for f in others))
 
 
 def _read_matters(failure: SiteFailure, run: CheckedRun) -> bool:

@@ -342,8 +342,11 @@ def outcome_of(
 
 def not_traced(error: BaseException, name: str) -> Finding:
     """Finding for a call that raised while jax traced or ran it."""
-    seen = Sighting(kernel=name, engine="trace")
-    return unsupported.failed(seen, raised.failure(error), of_user=raised.is_of_user(error))
+    failure, of_user = raised.failure(error), raised.is_of_user(error)
+    if of_user:
+        said = f"{failure.type}: {failure.message}".removesuffix(": ")
+        failure = replace(failure, message=said)
+    return unsupported.failed(Sighting(kernel=name, engine="trace"), failure, of_user=of_user)
 
 
 def known_issues(captured: Capture, targets: Sequence[Target]) -> list[str]:

@@ -141,5 +141,8 @@ def test_a_block_that_cannot_be_halved(captures: Captures) -> None:
     (captured,) = captures(*limited((16, 5_000_001), (8, 5_000_001)))
     (finding,) = analyze(captured, [resolve("v5e")]).findings
     assert finding.kind == "VmemOverflow"
-    assert finding.cause == "the chip has no more VMEM than that, whatever vmem_limit_bytes says"
+    assert (
+        finding.cause
+        == "the whole VMEM of a chip is 128 MiB on v5e: no vmem_limit_bytes makes it larger"
+    )
     assert finding.advice == "cut the arrays into smaller blocks, or use a narrower dtype"

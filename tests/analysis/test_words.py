@@ -152,25 +152,25 @@ WORDS: dict[str, tuple[str, str, str]] = {
     ),
     "read_before_wait": (
         "tile_ref, float32[8, 128] in VMEM, is read here, and written by the copy of x_ref "
-        "to tile_ref on the other side; nothing orders the two",
+        "to tile_ref (semaphore sem) on the other side; nothing orders the two",
         "what a copy brings is there only after its wait",
         "wait for the copy before this line",
     ),
     "waits_for_the_other_copy": (
         "y_tile, float32[8, 128] in VMEM, is read here, and written by the copy of y_ref to "
-        "y_tile on the other side; nothing orders the two",
+        "y_tile (semaphore sems[1]) on the other side; nothing orders the two",
         "what a copy brings is there only after its wait",
         "wait for the copy before this line",
     ),
     "single_buffer_prefetch": (
         "tile_ref, float32[8, 128] in VMEM, is written by the copy of x_ref to tile_ref "
-        "here, and read on the other side; nothing orders the two",
+        "(semaphore sem) here, and read on the other side; nothing orders the two",
         "the copy writes into a buffer that is still to be read",
         "start the copy after the read, or give it a second buffer",
     ),
     "source_overwritten": (
         "tile_ref, float32[8, 128] in VMEM, is written here, and read by the copy of "
-        "tile_ref to out_ref on the other side; nothing orders the two",
+        "tile_ref to out_ref (semaphore sem) on the other side; nothing orders the two",
         "the copy is still under way when its buffer is written",
         "wait for the copy before this line, or write to another buffer",
     ),

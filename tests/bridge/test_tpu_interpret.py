@@ -201,12 +201,15 @@ def test_a_race_of_a_copy() -> None:
             "DataRace in kernel `double`, grid point (0,)",
             "  test_tpu_interpret.py   out_ref[...] = tile_ref[0:4, :]",
             "  tile_ref[0:4, 0:128], float32[8, 128] in VMEM, is read at grid point (0,) here, and "
-            "written by the copy of x_ref to tile_ref at grid point (0,) on the other side; "
-            "nothing orders the two",
+            "written by the copy of x_ref to tile_ref (semaphore sem) at grid point (0,) on the "
+            "other side; nothing orders the two",
             "  other side: test_tpu_interpret.py   copy.start()",
             "  cause: what a copy brings is there only after its wait",
             "  try: wait for the copy before this line",
         ]
+        facts = seen.only.values
+        assert (facts["other semaphore"], facts["other grid point"]) == ("sem", "(0,)")
+        assert facts["other copy"] == "x_ref to tile_ref"
 
 
 def test_a_race_of_two_cores() -> None:
@@ -248,7 +251,8 @@ def test_a_copy_and_a_semaphore_left_over(capfd: pytest.CaptureFixture[str]) -> 
         assert sorted(f.kind for f in seen.findings) == ["DmaNotAwaited", "SemaphoreLeftOver"]
         assert [text[2:] for text in sorted(texts)] == [
             [
-                "  the copy of x_ref to tile_ref is never waited for on sem",
+                "  the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes of it "
+                "are left at the end",
                 "  cause: the kernel may be over before the copy is, and the next kernel finds the "
                 "semaphore raised",
                 "  try: wait once for each start; where the last step has nothing to fetch, do not "

@@ -14,7 +14,6 @@ from tiers import slow_but_first
 from pallas_debug.findings.faults import Fault
 
 UNSEEN = {
-    ("counter_never_zeroed", "hlo"): "integers hold no NaN that would tell them from written ones",
     ("counter_never_zeroed", "tpu"): "integers hold no NaN that would tell them from written ones",
     ("parallel_scratch_carried", "hlo"): "one core runs all slices, in the order that it needs",
     ("parallel_scratch_carried", "tpu"): "one core runs all slices, in the order that it needs",

@@ -39,8 +39,6 @@ def failure(error: BaseException) -> Failure:
     found = lower.failure_of(error)
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
-    elif is_of_user(error):
-        found = replace(found, message=f"{found.type}: {found.message}".removesuffix(": "))
     line = _misused(error, found.message) or found.source or _innermost(error)
     return explained(replace(found, source=line))
 

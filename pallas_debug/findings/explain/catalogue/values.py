@@ -15,7 +15,7 @@ ENTRIES = (
     entry(
         "output-not-written",
         title="a part of an output is never written",
-        cause="the store is under a condition, or the grid has too few steps",
+        cause="no store reaches it, each store is under a condition, or the grid has too few steps",
         advice="write every block at every grid point; count steps with pl.cdiv",
         kinds=("OutputNotWritten",),
     ),
@@ -61,7 +61,7 @@ ENTRIES = (
     entry(
         "check-failed",
         title="a check in the kernel failed",
-        cause="its condition does not hold for the values of the finding",
+        cause="its condition is false at a grid point",
         advice="look at the values and the grid point; `pallas-debug dump --switch assertions` "
         "compiles debug checks into the kernel",
         kinds=("CheckFailed",),
