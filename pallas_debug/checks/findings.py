@@ -9,7 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.instrument import checkify_errors
 from pallas_debug.bridge.instrument.observe import CheckedRun
-from pallas_debug.bridge.instrument.sites import Part, SiteFailure, shape_text, slice_text
+from pallas_debug.bridge.instrument.sites import ArrayPart, SiteFailure, shape_text, slice_text
 from pallas_debug.findings.collector import Collector, caused
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import bounds, contents
@@ -94,7 +94,7 @@ def _is_unwritten(run: CheckedRun) -> bool:
     return not run.inputs and not any(f.site.check in _OF_NAN for f in failed)
 
 
-def _never_written(run: CheckedRun, name: str, box: Part) -> Finding:
+def _never_written(run: CheckedRun, name: str, box: ArrayPart) -> Finding:
     stores = [s for s in run.sites if s.operation == "store" and s.operand == name]
     is_short = name in run.uncovered
     source = stores[0].source if stores and not is_short else run.call

@@ -14,7 +14,7 @@ from jax._src import core as jax_core
 from jax._src.state import indexing
 
 from pallas_debug.bridge.instrument import conditions
-from pallas_debug.bridge.instrument.flow import Entry, Provenance
+from pallas_debug.bridge.instrument.flow import Provenance, TableEntry
 from pallas_debug.bridge.instrument.primitives import ACCESSES
 from pallas_debug.bridge.instrument.recording import CheckedRegion, Pending, Recorder, Tripwire
 from pallas_debug.bridge.instrument.sites import (
@@ -32,7 +32,7 @@ class BlockCheck(NamedTuple):
     site: Site
     failed: Any
     index: Any
-    entry: Entry | None
+    entry: TableEntry | None
 
 
 def block_checks(
@@ -189,7 +189,7 @@ class BoundsChecker(rewrite.Visitor):
         site: Site,
         failed: Any,
         index: Callable[[], Sequence[Any]],
-        entry: Entry | None,
+        entry: TableEntry | None,
     ) -> None:
         """Add the check of an index, which records the table entry that it was computed from."""
         more: tuple[Any, ...] = ()

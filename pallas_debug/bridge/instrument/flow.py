@@ -103,7 +103,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Entry:
+class TableEntry:
     """An entry of a scalar-prefetch operand: its name, indices, and value."""
 
     table: str
@@ -117,7 +117,7 @@ class Provenance:
     def __init__(self) -> None:
         self._alive: list[Any] = []
         self._sites: dict[int, frozenset[int]] = {}
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, TableEntry] = {}
         self._failing: dict[int, tuple[Comparison, bool]] = {}
         self.hidden: set[int] = set()
         """Sites whose value goes into something that depends on a NaN without showing it."""
@@ -131,7 +131,7 @@ class Provenance:
         """Sites that a value was computed from."""
         return self._sites.get(id(value), frozenset())
 
-    def entry(self, value: Any) -> Entry | None:
+    def entry(self, value: Any) -> TableEntry | None:
         """The one table entry that a value was computed from."""
         return self._entries.get(id(value))
 
@@ -172,7 +172,7 @@ class Provenance:
             return
         indices = transforms[0].indices
         if not any(isinstance(i, indexing.Slice) or jnp.ndim(i) for i in indices):
-            entry = Entry(table=table, index=tuple(indices), value=out)
+            entry = TableEntry(table=table, index=tuple(indices), value=out)
             self._keep(out, self._entries, entry)
 
     def _condition(self, name: str, inputs: Sequence[Any], out: Any) -> None:

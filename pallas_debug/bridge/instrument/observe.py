@@ -24,7 +24,7 @@ from jax._src.lib.mlir import ir
 
 from pallas_debug.bridge.instrument import again, conditions, instrument
 from pallas_debug.bridge.instrument.recording import FILL, READ
-from pallas_debug.bridge.instrument.sites import Part, RecordLayout, Site, SiteFailure, part_of
+from pallas_debug.bridge.instrument.sites import ArrayPart, RecordLayout, Site, SiteFailure, part_of
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import name_of
@@ -53,8 +53,8 @@ class CheckedRun:
     failures: Sequence[SiteFailure]
     sites: Sequence[Site]
     inputs: frozenset[str]
-    outputs: Mapping[str, Part]
-    filled: Mapping[str, Part] = field(default_factory=dict)
+    outputs: Mapping[str, ArrayPart]
+    filled: Mapping[str, ArrayPart] = field(default_factory=dict)
     sees_outputs: bool
     uncovered: frozenset[str]
 
@@ -351,7 +351,7 @@ def _telling(
 
     def compare_fills(
         second: again.Again, args: Sequence[np.ndarray], results: Sequence[np.ndarray]
-    ) -> Mapping[str, Part]:
+    ) -> Mapping[str, ArrayPart]:
         try:
             masks = second.filled_otherwise(args, results)
         except Exception as error:  # noqa: BLE001 - ours is no reason for the program to fail
@@ -375,7 +375,7 @@ def _telling(
         args, results = arrays[:split], arrays[split:]
         written = zip(outputs, results, strict=False) if looks_for_nan else ()
         boxes = {n: part_of(n, _is_nan(a)) for n, a in written}
-        filled: Mapping[str, Part] = {}
+        filled: Mapping[str, ArrayPart] = {}
         if second is None:
             failures: Sequence[SiteFailure] = layout.read(np.asarray(rows))
         else:

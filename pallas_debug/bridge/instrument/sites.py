@@ -193,7 +193,7 @@ def shape_text(dtype: str, shape: Sequence[int]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Part:
+class ArrayPart:
     """Part of an array.
 
     Attributes:
@@ -212,7 +212,7 @@ MAX_REGIONS = 4
 """Maximum regions that are listed; of more, the number is given."""
 
 
-def part_of(name: str, mask: np.ndarray) -> Part | None:
+def part_of(name: str, mask: np.ndarray) -> ArrayPart | None:
     """Describe the elements that are set in a mask of an array; None if there are none."""
     elements = int(np.count_nonzero(mask))
     if not elements:
@@ -223,7 +223,7 @@ def part_of(name: str, mask: np.ndarray) -> Part | None:
         text = f"{', '.join(shown)} and {left} more regions"
     else:
         text = " and ".join([*([", ".join(shown[:-1])] if shown[1:] else []), shown[-1]])
-    return Part(text=text, regions=len(regions), elements=elements, of=int(mask.size))
+    return ArrayPart(text=text, regions=len(regions), elements=elements, of=int(mask.size))
 
 
 def _regions(mask: np.ndarray) -> list[tuple[str, ...]]:
