@@ -90,13 +90,19 @@ def _value(kind: click.ParamType) -> str:
 
 
 def exit_codes() -> str:
-    from pallas_debug.cli.exits import MEANING
+    from pallas_debug.cli.exits import MEANING, OUTCOMES
 
     rows = [[f"`{code.value}`", f"`{code.name}`", text] for code, text in MEANING.items()]
+    outcomes = [[text, f"`{code.value}`"] for text, code in OUTCOMES.items()]
     return page(
         "Exit codes",
         "pallas_debug/cli/exits.py",
-        ["What `pallas-debug` exits with.", table(["code", "name", "meaning"], rows)],
+        [
+            "What `pallas-debug` exits with.",
+            table(["code", "name", "meaning"], rows),
+            "An outcome has the same code in every command:",
+            table(["outcome", "code"], outcomes),
+        ],
     )
 
 
@@ -472,8 +478,9 @@ VARIABLES = {
     "PAGER": "The pager of `browse` (key `|`); `less -R` if unset.",
     "XDG_STATE_HOME": "Its folder `pallas-debug/` holds the position in `browse`, reports of its "
     "crashes, and the key that signs dumps; `~/.local/state` if unset.",
-    "PALLAS_DEBUG_TRACEBACK": "If set and not empty, a command that ends in an internal error "
-    "prints the traceback.",
+    "PALLAS_TRACEBACK": "If set and not empty, a command that ends in an internal error "
+    "prints the traceback, and no frame of pallas-debug is removed from your own tracebacks.",
+    "JAX_TRACEBACK_FILTERING": "`off`: as `PALLAS_TRACEBACK`, for the frames of tracebacks.",
     "XDG_CONFIG_HOME": "Its file `pallas-debug/browse.toml` holds your own keys; `~/.config` if "
     "unset.",
     "TMUX": "If set, copied text is also passed through tmux.",
@@ -510,7 +517,9 @@ def environment() -> str:
         "## Read",
         table(["variable", "meaning"], [[f"`{n}`", text] for n, text in described]),
         "## Of the pytest plugin",
-        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin.",
+        "Equivalents of the [pytest options](pytest-options.md); read only by the plugin. The "
+        "former names begin with `PALLAS_DEBUG_` in place of `PALLAS_`: they still work, with a "
+        "`DeprecatedNameWarning`.",
         table(
             ["variable", "as"],
             [[f"`{o.environment}`", f"`{o.flag}`"] for o in OPTIONS],

@@ -6,11 +6,22 @@ do. The command line maps them to exit codes (`cli/exits.py`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pallas_debug.model import Finding
+
+
+def meant(name: str, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'v5e' or 'v5p'?)`: the known names closest to `name`, or no text."""
+    import difflib  # costs a millisecond, and is needed only to report an error
+
+    listed = list(dict.fromkeys(known))
+    close = difflib.get_close_matches(name, listed, n=3)
+    score = {one: difflib.SequenceMatcher(None, one, name).ratio() for one in close}
+    best = [one for one in listed if one in score and score[one] == max(score.values())]
+    return f" (did you mean {' or '.join(map(repr, best))}?)" if best else ""
 
 
 class PallasDebugError(Exception):
@@ -45,6 +56,14 @@ class DumpDirectoryError(CannotRunError):
     """Unusable dump directory: missing, a file, not writable, full."""
 
 
+class NoDumpsError(DumpDirectoryError, UsageError):
+    """No directory of dumps where one was named: there is nothing, or a file."""
+
+
+class ProgramFailed(PallasDebugError):
+    """The user's own program raised an exception, or exited with a status that is not 0."""
+
+
 class LockTimeoutError(CannotRunError):
     """Another process held a lock longer than the limit, so a kernel was not attempted."""
 
@@ -60,7 +79,7 @@ class UnknownTargetError(UsageError):
         self.name = name
         self.known = tuple(known)
         super().__init__(
-            f"unknown target {name!r}; the known ones are {', '.join(known)}, "
+            f"unknown target {name!r}{meant(name, known)}; the known ones are {', '.join(known)}, "
             "or a full topology name such as v5e:2x4"
         )
 
@@ -108,7 +127,15 @@ class PluginError(PallasDebugError):
     """Exception in another distribution's plugin; pallas-debug continued without the plugin."""
 
 
-class PluginWarning(UserWarning):
+class PallasDebugWarning(UserWarning):
+    """Base class of all warnings of pallas-debug; `filterwarnings` can name it."""
+
+
+class DeprecatedNameWarning(PallasDebugWarning, FutureWarning):
+    """A former name is used, such as that of an environment variable; it will be removed."""
+
+
+class PluginWarning(PallasDebugWarning):
     """Another distribution's plugin is broken; its explanations are missing."""
 
 

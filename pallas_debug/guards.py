@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Literal
 
-from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError
+from pallas_debug.errors import CannotRunError, InternalError, PallasDebugError, UsageError
 
 Boundary = Literal["hook", "capture", "lower", "store", "summary", "report", "engine"]
 """Names of the boundaries: jax calls us (`hook`), a kernel is described (`capture`) or compiled
@@ -55,6 +56,35 @@ def guarded(
         except Exception:  # noqa: BLE001 - the last resort: there is nowhere left to report to
             with contextlib.suppress(Exception):
                 sys.stderr.write(f"pallas-debug: {problem}\n")
+
+
+def check_function(what: str, function: object) -> None:
+    """Check that this is a function whose kernels are called before it returns.
+
+    The body of a coroutine or generator function runs later and in turns with other code, whose
+    kernels would be taken for those of the function.
+
+    Args:
+      what: takes the function; begins the message.
+
+    Raises:
+      UsageError: it is not.
+    """
+    if not callable(function):
+        raise UsageError(f"{what} takes a function, and not {function!r}")
+    called = function if inspect.isroutine(function) else type(function).__call__
+    kinds = {
+        "a coroutine function": inspect.iscoroutinefunction,
+        "an asynchronous generator function": inspect.isasyncgenfunction,
+        "a generator function": inspect.isgeneratorfunction,
+    }
+    for kind, is_one in kinds.items():
+        if is_one(function) or is_one(called):
+            name = getattr(function, "__qualname__", repr(function))
+            raise UsageError(
+                f"{what} does not take {name}, which is {kind}: its body runs after the call has "
+                "returned, in turns with other code. Use the functions in it that call kernels"
+            )
 
 
 def problem_of(error: Exception, boundary: Boundary, doing: str) -> PallasDebugError:

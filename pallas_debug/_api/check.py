@@ -13,8 +13,10 @@ from pallas_debug import report as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
+from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -91,6 +93,7 @@ def check(
 
     The returned function raises `UsageError` if `function` called no kernel: nothing was checked.
     """
+    check_function("pallas_debug.check", function)
     checks = names.parse(errors)
     options = Options(
         checks=checks,
@@ -111,7 +114,7 @@ def check(
                 "or grad. Put it outside of them, as in check(jax.jit(f)), or use "
                 "checkify.checkify after `import pallas_debug.checkify`."
             )
-        with Session(options, runs=True) as session:
+        with WithoutOurFrames(), Session(options, runs=True) as session:
             try:
                 out = trace.block_until_ready(function(*args, **kwargs))
             except Exception as error:

@@ -12,6 +12,8 @@ from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.lowering import executable, trace
 from pallas_debug.compiler import switches, targets
 from pallas_debug.errors import CannotRunError, UsageError
+from pallas_debug.guards import check_function
+from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -57,6 +59,7 @@ def compile(
     Raises:
       UnknownTargetError: an unknown chip.
     """
+    check_function("pallas_debug.compile", function)
     given = {
         "log_recorder": log_recorder,
         "bounds_checks": bounds_checks,
@@ -89,15 +92,16 @@ class Compiled(Generic[P, R]):
           CannotRunError: there is none, or its compiler rejects a switch.
           UsageError: called within jit, vmap or grad.
         """
-        if trace.is_traced((args, kwargs)):
-            raise UsageError(
-                f"{self._name} is compiled by pallas_debug.compile and cannot be traced by jit, "
-                "vmap or grad. Put it outside of them, as in compile(jax.vmap(f))."
-            )
-        if not platform.has_tpu():
-            raise CannotRunError(self._no_tpu("call"))
-        call = executable.call_of(args, kwargs)
-        return cast(R, self._executable(call)(*call.arrays))
+        with WithoutOurFrames():
+            if trace.is_traced((args, kwargs)):
+                raise UsageError(
+                    f"{self._name} is compiled by pallas_debug.compile and cannot be traced by "
+                    "jit, vmap or grad. Put it outside of them, as in compile(jax.vmap(f))."
+                )
+            if not platform.has_tpu():
+                raise CannotRunError(self._no_tpu("call"))
+            call = executable.call_of(args, kwargs)
+            return cast(R, self._executable(call)(*call.arrays))
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
         """Return the program for these arguments as given to the compiler (`jax.stages.Lowered`).

@@ -12,15 +12,16 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pallas_debug import defaults, report
+from pallas_debug import defaults, report, tracebacks
 from pallas_debug.bridge import platform
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import PallasDebugError
-from pallas_debug.guards import guarded, problem_of
+from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
 from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -102,6 +103,11 @@ def debug(
       UsageError: an invalid interpret mode, an unknown switch.
       DumpDirectoryError: `to` cannot be written to.
     """
+    if isinstance(function, str | Path):
+        raise UsageError(
+            f"pallas_debug.debug takes its options by name: write "
+            f"pallas_debug.debug(targets={str(function)!r}) or (to={str(function)!r})"
+        )
     options = Options(
         dumps=Path(to),
         targets=targets_by_name(targets),
@@ -142,12 +148,13 @@ class Debug:
         self._sessions: list[Session] = []
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
+        check_function(f"pallas_debug.{'debug' if self._reports else 'interpret'}", function)
         # Repeated calls share jax's caches, so that they are not retraced each time.
         options = dataclasses.replace(self._options, epoch=f"decorator {next(_epochs)}")
 
         @functools.wraps(function)
         def debugged(*args: P.args, **kwargs: P.kwargs) -> R:
-            with contextlib.ExitStack() as stack:
+            with WithoutOurFrames(), contextlib.ExitStack() as stack:
                 try:
                     stack.enter_context(Debug(options, quiet=self._quiet, reports=self._reports))
                 except PallasDebugError:
@@ -165,9 +172,14 @@ class Debug:
         self._sessions.append(session.__enter__())
         return session
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: object
+    ) -> None:
         session = self._sessions.pop()
-        session.__exit__(kind, *rest)
+        with WithoutOurFrames():
+            session.__exit__(kind, error, where)
+        if error is not None:
+            tracebacks.cut(error)
         if kind is not None and not issubclass(kind, Exception):
             return
         for problem in session.problems:

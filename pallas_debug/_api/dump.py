@@ -12,8 +12,10 @@ from pallas_debug.bridge.lowering import trace
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
+from pallas_debug.guards import check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
+from pallas_debug.tracebacks import WithoutOurFrames
 
 
 def dump(
@@ -59,6 +61,7 @@ def dump(
       LibtpuError: the TPU compiler is not available here.
       InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
     """
+    check_function("pallas_debug.dump", function)
     options = Options(
         dumps=Path(to),
         targets=targets_by_name(targets),
@@ -67,7 +70,7 @@ def dump(
         jobs=jobs,
         switches=switch_names.parse(switches),
     )
-    with Session(options) as session:
+    with WithoutOurFrames(), Session(options) as session:
         session.start_compiler()
         for target in session.targets:
             with session.collecting() as captures:

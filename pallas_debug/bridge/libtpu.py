@@ -24,6 +24,7 @@ from jaxlib import xla_client
 from jaxlib.mlir import ir
 from jaxlib.mlir._mlir_libs import _chlo, _jax_mlir_ext, _mlirHlo, _sdy, _sdyMpmd, _stablehlo
 
+from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Memory
 
 _BUILD = re.compile(r"Built on (?P<date>.+?)(?: \(|$)")
@@ -160,6 +161,7 @@ def _library() -> str:
     if chosen is not None:
         warnings.warn(
             f"TPU_LIBRARY_PATH names no file: {chosen}. The installed libtpu is used instead.",
+            PallasDebugWarning,
             stacklevel=1,
         )
     # Importing libtpu reads its package metadata, which takes longer than finding the file.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pallas_debug.defaults import CHECKS as CHECKS
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 
 ALL = "all"
 
@@ -22,6 +22,7 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
         return tuple(CHECKS)
     unknown = [name for name in names if name not in CHECKS]
     if unknown or not names:
-        what = f"unknown check {unknown[0]!r}" if unknown else "no check is named"
+        hint = meant(unknown[0], [*CHECKS, ALL]) if unknown else ""
+        what = f"unknown check {unknown[0]!r}{hint}" if unknown else "no check is named"
         raise UsageError(f"{what}; there are {', '.join(CHECKS)}, and all of them by {ALL!r}")
     return tuple(name for name in CHECKS if name in names)

@@ -65,7 +65,7 @@ def run(options: BrowseOptions) -> int:
         )
     if ended.message:
         output.say(ended.message)
-    return Exit.FAILED if ended.failed else Exit.OK
+    return Exit.CANNOT_RUN if ended.failed else Exit.OK
 
 
 command = shared.make("browse", BrowseOptions, run)

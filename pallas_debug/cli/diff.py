@@ -11,7 +11,7 @@ import click
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import STAGES
 from pallas_debug.report import plural
 from pallas_debug.store import layout, texts
@@ -117,7 +117,8 @@ def noise(text: str | None) -> tuple[Noise, ...]:
     wanted = [word.strip() for word in text.split(",")]
     for word in wanted:
         if word not in (*NOISE, "all"):
-            raise UsageError(f"--ignore {word!r} is not one of {', '.join(NOISE)}, all")
+            hint = meant(word, [*NOISE, "all"])
+            raise UsageError(f"--ignore {word!r}{hint} is not one of {', '.join(NOISE)}, all")
     return tuple(known for known in NOISE if known in wanted or "all" in wanted)
 
 

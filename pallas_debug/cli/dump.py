@@ -14,7 +14,7 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, PallasDebugError
+from pallas_debug.errors import CannotRunError, PallasDebugError, ProgramFailed, UsageError
 
 if TYPE_CHECKING:
     from pallas_debug.model import Dump
@@ -112,10 +112,11 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
         raise
     except Exception as error:
         programs.print_their_traceback(error)
-        raise CannotRunError(
+        raise ProgramFailed(
             f"{module} raised {type(error).__name__} as it was imported: {error}"
         ) from error
     positional, keyword = programs.function_arguments(function, options)
+    programs.check_call(options.what, function, positional, keyword)
     sessions: list[Session] = []
 
     with output.progress(
@@ -143,7 +144,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
             raise
         except Exception as error:
             programs.print_their_traceback(error)
-            raise CannotRunError(
+            raise ProgramFailed(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
                 f"{', '.join(options.args) or options.inputs or 'no arguments'}. "
                 "Are shapes and dtypes what it expects?"
@@ -182,9 +183,11 @@ def _of_program(options: DumpOptions) -> list[Dump]:
     if problem is not None or session.problems:
         for line in _lines(session.kept, options):
             output.say(line)
-        raise CannotRunError(problem or "not everything could be dumped; see above")
+        if problem is not None:
+            raise ProgramFailed(problem)
+        raise CannotRunError("not everything could be dumped; see above")
     if not session.dumps:
-        raise CannotRunError(
+        raise UsageError(
             f"{what} called no Pallas kernel: nothing was dumped. Does it take another path "
             "off a TPU, or only define its kernels?"
         )

@@ -16,19 +16,40 @@ class Exit(enum.IntEnum):
 
 
 MEANING: dict[Exit, str] = {
-    Exit.OK: (
-        "success, and every kernel compiled; `verify` judged everything that it was asked to judge "
-        "and found nothing"
-    ),
-    Exit.FAILED: (
-        "success, but at least one kernel failed to compile; `verify` found something, whether or "
-        "not it could judge the rest; `grep` found nothing; `explain` recognised nothing"
-    ),
-    Exit.USAGE: "invalid usage: an unknown target, kernel, pass or option",
-    Exit.CANNOT_RUN: (
-        "the command could not run: no libtpu, no such directory, a full disk, a script that "
-        "raised or called no kernel; `verify` found nothing, but could not judge everything that "
-        "it was asked to judge"
-    ),
+    Exit.OK: "done, and nothing is wrong",
+    Exit.FAILED: "done, and something is wrong with the kernels or the program; or nothing found",
+    Exit.USAGE: "the command line is wrong, or names something that does not exist",
+    Exit.CANNOT_RUN: "this machine, or what is on its disk, does not allow all of it",
     Exit.INTERRUPTED: "ctrl+c; finished compilations are in the dump directory",
 }
+"""What a code says, whatever the command."""
+
+OUTCOMES: dict[str, Exit] = {
+    "every kernel compiled": Exit.OK,
+    "`verify` judged everything that it was asked to judge, and found nothing": Exit.OK,
+    "the directory holds no kernels, and is only listed": Exit.OK,
+    "the reader of the output went away, as in `pallas-debug show … | head`": Exit.OK,
+    "a kernel failed to compile": Exit.FAILED,
+    "the program raised an exception, as it was imported, traced or run": Exit.FAILED,
+    "the program exited with a status other than 0": Exit.FAILED,
+    "`verify` found something, whether or not it could judge the rest": Exit.FAILED,
+    "`grep` found nothing, `explain` recognised nothing": Exit.FAILED,
+    "`reproduce --run` shows another outcome than the dump": Exit.FAILED,
+    "unknown command or option, a missing argument, a value that does not parse": Exit.USAGE,
+    "unknown target, kernel, stage, pass, engine, check, switch, mode or entry": Exit.USAGE,
+    "no such script, module or function": Exit.USAGE,
+    "arguments that the function does not take": Exit.USAGE,
+    "the program calls no Pallas kernel": Exit.USAGE,
+    "no such file or directory, or a file in place of a directory of dumps": Exit.USAGE,
+    "the directory holds no kernel to show, or several and none is named": Exit.USAGE,
+    "jax or libtpu is missing, or does not fit": Exit.CANNOT_RUN,
+    "`doctor` found that kernels cannot be dumped": Exit.CANNOT_RUN,
+    "part of a dump is damaged or cannot be read": Exit.CANNOT_RUN,
+    "a file or directory cannot be written: no permission, a full disk": Exit.CANNOT_RUN,
+    "`browse` without a terminal": Exit.CANNOT_RUN,
+    "`verify` found nothing, and could not judge all that it was asked to judge": Exit.CANNOT_RUN,
+    "`browse` was ended by a signal, or its terminal went away": Exit.CANNOT_RUN,
+    "an internal error in pallas-debug": Exit.CANNOT_RUN,
+    "ctrl+c": Exit.INTERRUPTED,
+}
+"""The code of each outcome, whichever command it is the outcome of."""

@@ -96,7 +96,7 @@ def _answer(what: str) -> _Answer:
         found = explain.entry(what)
         return _Answer(found.text(), _entry_json(found), is_known=True)
     if _PATH.fullmatch(what):
-        raise CannotRunError(f"no such file or directory: {what}")
+        raise UsageError(f"no such file or directory: {what}")
     explanation = explain.explain(what)
     if explanation is not None:
         said = {**_details_json(explanation), "kernel": explain.kernel_name(what)}
@@ -199,7 +199,10 @@ def _of_dumps(directory: Path) -> _Answer:
 
     parts, data, known = [], [], True
     problems: list[str | None] = []
-    for stored in open_dumps(directory).kernels():
+    kernels = open_dumps(directory).kernels()
+    if not kernels:
+        return _Answer(f"no kernels in {one_line(directory)}", [], is_known=False)
+    for stored in kernels:
         by_text: dict[str, list[str]] = {}
         for compilation in stored.compilations:
             failure = compilation.compilation.failure if compilation.compilation else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +13,8 @@ from pallas_debug import defaults
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PatternError, UsageError
+from pallas_debug.errors import PatternError, UsageError, meant
+from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit, Query
@@ -68,8 +69,7 @@ def run(options: GrepOptions) -> int:
     problems: list[str] = []
     wanted = TextFilter(kernel=options.kernel, targets=targets, stage=options.stage)
     texts = list(texts_in(options.directory, wanted, problems.append))
-    if not texts:
-        output.say(f"no texts of that kernel, target and pass in {options.directory}")
+    _check_names(options, targets, texts)
     if options.count or options.files:
         found = _counts(texts, query, problems, options)
     else:
@@ -82,6 +82,46 @@ def run(options: GrepOptions) -> int:
 
 
 command = shared.make("grep", GrepOptions, run)
+
+
+def _check_names(options: GrepOptions, targets: Sequence[str], texts: Sequence[StoredText]) -> None:
+    """Check that there are texts of the kernel, targets and pass that were named.
+
+    Raises:
+      UsageError: there are none of one of them.
+    """
+    from pallas_debug.store import layout
+    from pallas_debug.store.texts import ALL, texts_in
+
+    found = {text.target for text in texts}
+    missing = [name for name in targets if layout.target_folder(name) not in found]
+    if texts and not missing:
+        return
+    everything = list(texts_in(options.directory, ALL, lambda _: None))
+    if not everything:
+        output.say(f"there are no texts in {options.directory}")
+        return
+    kernels = {text.kernel for text in everything}
+    if options.kernel is not None and not any(options.kernel in name for name in kernels):
+        raise _no_such("kernel", options.kernel, kernels, options)
+    known = {text.target for text in everything if text.target is not None}
+    for name in missing:
+        if layout.target_folder(name) not in known:
+            raise _no_such("target", name, known, options)
+    if options.stage is not None and not texts:
+        passes = {text.stage.partition("-")[2] or text.stage for text in everything}
+        raise _no_such("stage or pass", options.stage, passes, options)
+    if not texts:
+        output.say(f"no texts of that kernel and target in {options.directory}")
+
+
+def _no_such(what: str, name: str, known: Iterable[str], options: GrepOptions) -> UsageError:
+    listed = sorted(known)
+    stems = [one.rpartition("-")[0] for one in listed] if what == "kernel" else []
+    return UsageError(
+        f"no {what} {name!r}{meant(name, [*listed, *stems])} in {one_line(options.directory)}; "
+        f"there are: {', '.join(map(one_line, listed[:40]))}{', …' if len(listed) > 40 else ''}"
+    )
 
 
 def _counts(

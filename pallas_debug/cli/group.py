@@ -40,9 +40,26 @@ class LazyGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in COMMANDS:
+            raise click.UsageError(f"no such command: {name}{_meant(name)}", ctx)
+        return super().resolve_command(ctx, args)
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
+
+
+def _meant(name: str) -> str:
+    """Return a hint for an unknown command: a similar one, or how to dump what was named."""
+    from pallas_debug.errors import meant
+
+    if name.endswith(".py") or ".py:" in name:
+        return f"; to compile its kernels: pallas-debug dump {name}"
+    return meant(name, COMMANDS)
 
 
 @click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})

@@ -1,7 +1,7 @@
 """Top-level error handling: exceptions become a message on standard error and an exit code.
 
 A command never ends in a traceback, whatever a dump contains. An unexpected exception is our bug:
-it is reported as an internal error, with a traceback only if `PALLAS_DEBUG_TRACEBACK` is set.
+it is reported as an internal error, with a traceback only if `PALLAS_TRACEBACK` is set.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import NoReturn
 
 import click
 
+from pallas_debug import tracebacks
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import PallasDebugError, UsageError
+from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError
 
-TRACEBACK = "PALLAS_DEBUG_TRACEBACK"
-"""Environment variable; if not empty, internal errors print a traceback."""
+TRACEBACK = tracebacks.KEEP
 
 _MAX_MESSAGE = 300
 """Maximum number of characters quoted from an unexpected exception's message."""
@@ -30,6 +30,9 @@ def guarded(command: click.Command) -> NoReturn:
     except UsageError as error:
         _say(str(error))
         code = Exit.USAGE
+    except ProgramFailed as error:
+        _say(str(error))
+        code = Exit.FAILED
     except PallasDebugError as error:
         _say(str(error))
         code = Exit.CANNOT_RUN
@@ -64,7 +67,7 @@ def _show(error: click.ClickException) -> None:
 
 def _unexpected(error: Exception) -> str:
     """Return the message for an exception that no command handled."""
-    if os.environ.get(TRACEBACK):
+    if tracebacks.of_ours():
         import traceback
 
         return "".join(traceback.format_exception(error)).rstrip("\n")

@@ -10,8 +10,9 @@ import click
 
 from pallas_debug import defaults, report
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import output
+from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.report import one_line
 
 if TYPE_CHECKING:
@@ -43,14 +44,19 @@ class LsOptions:
 def run(options: LsOptions) -> int:
     """List the kernels of DIRECTORY (`dumps` by default), or the passes of one.
 
-    DIRECTORY is one of ours, a kernel's folder in one, or a plain directory of raw dumps as libtpu
-    writes them with --xla_mosaic_dump_to.
+    DIRECTORY is one of ours, a kernel's folder in one (dumps/rmsnorm is enough of its name), or a
+    plain directory of raw dumps as libtpu writes them with --xla_mosaic_dump_to.
+
+    The exit code is 3 if something in it cannot be read.
     """
     from pallas_debug.store import open_dumps
 
-    reader = open_dumps(options.directory)
+    directory, prefix = where.split_prefix(options.directory)
+    reader = open_dumps(directory)
     of_one = options.kernel is not None
-    kernels = reader.kernels() if options.kernel is None else [reader.find(options.kernel)]
+    wanted = options.kernel or prefix
+    kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
+    _check_target(options, kernels)
     name, test, status = options.name, options.test, options.status
     if name is not None:
         kernels = [k for k in kernels if name in k.name or (k.kernel and name in k.kernel.name)]
@@ -70,29 +76,48 @@ def run(options: LsOptions) -> int:
         if not chosen:
             filters = any(given is not None for given in (name, status, test))
             output.say(f"no kernels{' of that kind' * filters} in {one_line(options.directory)}")
+    problems = 0
     for k, compilations in chosen:
         # Check every file only for a single kernel; checking those of many would be slow.
         damaged = [d for c in compilations for d in c.damaged()] if of_one else []
         for problem in [k.problem, *(c.problem for c in compilations), *damaged]:
             if problem:
                 output.say(problem)
-    return Exit.OK
+                problems += 1
+    return Exit.CANNOT_RUN if problems else Exit.OK
 
 
 command = shared.make("ls", LsOptions, run)
+
+
+def _check_target(options: LsOptions, kernels: list[StoredKernel]) -> None:
+    """Check that a kernel was compiled for the target that was named.
+
+    Raises:
+      UsageError: none was.
+    """
+    compiled = [c for k in kernels for c in k.compilations]
+    known = sorted({one_line(c.target) for c in compiled})
+    wanted = options.target
+    if wanted is None or not compiled or any(wanted in (c.target, c.folder.name) for c in compiled):
+        return
+    raise UsageError(
+        f"no kernel here was compiled for {wanted!r}{meant(wanted, known)}; "
+        f"there are: {', '.join(known)}"
+    )
 
 
 def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -> None:
     rows = []
     for kernel, compilations in chosen:
         source = kernel.kernel.source if kernel.kernel else None
-        where = f"{Path(source.file).name}:{source.line}" if source else ""
+        line = f"{Path(source.file).name}:{source.line}" if source else ""
         if kernel.problem:
-            rows.append([kernel.name, where, "", "failed: cannot be read"])
+            rows.append([kernel.name, line, "", "failed: cannot be read"])
         for compilation in compilations:
-            rows.append([kernel.name, where, compilation.target, _status(compilation)])
+            rows.append([kernel.name, line, compilation.target, _status(compilation)])
         if not compilations and not kernel.problem:
-            rows.append([kernel.name, where, "", "not compiled"])
+            rows.append([kernel.name, line, "", "not compiled"])
     output.print_table(["kernel", "source", "target", "status"], rows)
 
 

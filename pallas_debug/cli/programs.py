@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import importlib
 import importlib.util
 import inspect
@@ -11,20 +10,23 @@ import re
 import runpy
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+from pallas_debug import tracebacks
+from pallas_debug.errors import PallasDebugError, ProgramFailed, UsageError, meant
 
 if TYPE_CHECKING:
     from pallas_debug.cli.options import ProgramOptions
 
-_FUNCTION = re.compile(r"(?P<module>[\w.]+):(?P<function>[\w.]+)")
+_FUNCTION = re.compile(r"(?P<module>[\w.]+|.+\.py):(?P<function>[A-Za-z_][\w.]*)")
 
 
 def named_function(what: str) -> tuple[str, str] | None:
-    """Split `package.module:function` into module and name; None for a script or module."""
+    """Split `package.module:function` or `file.py:function`; None for a script or module."""
     found = _FUNCTION.fullmatch(what)
     if found is None or Path(what).exists():
         return None
@@ -46,15 +48,9 @@ def refuse_arguments(options: ProgramOptions) -> None:
 
 def source_file(what: str, *, module: bool) -> Path | None:
     """Return the file of a script or module, or None if a module has none."""
-    if not module:
+    if not module or what.endswith(".py"):
         return Path(what).resolve()
-    sys.path.insert(0, str(Path.cwd()))
-    try:
-        spec = importlib.util.find_spec(what)
-    except (ImportError, ValueError):
-        return None
-    finally:
-        sys.path.pop(0)
+    spec = _spec(what)
     if spec is None or spec.origin is None or not spec.has_location:
         return None
     main = Path(spec.origin).with_name("__main__.py")
@@ -64,27 +60,96 @@ def source_file(what: str, *, module: bool) -> Path | None:
 def import_function(module: str, name: str) -> Callable[..., Any]:
     """Import a function.
 
+    Args:
+      module: its dotted name, or the path of its file, which ends in `.py`.
+      name: of the function in it; dotted for a method.
+
     Raises:
       UsageError: the module does not exist, lacks that name, or the name is not callable.
     """
-    sys.path.insert(0, str(Path.cwd()))
+    dotted = _dotted(module)
     try:
-        found: Any = importlib.import_module(module)
+        found: Any = importlib.import_module(dotted)
     except ModuleNotFoundError as error:
-        raise UsageError(
-            f"there is no module {error.name!r}: is it installed, or should you be in another "
-            "directory?"
-        ) from error
+        if error.name is None or not f"{dotted}.".startswith(f"{error.name}."):
+            raise  # of a module that this one imports
+        raise _no_module(error.name) from error
     for part in name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            near = difflib.get_close_matches(part, [n for n in dir(found) if n[:1] != "_"], n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = meant(part, [n for n in dir(found) if n[:1] != "_"])
             raise UsageError(f"{module} has no {name!r}{hint}") from error
     if not callable(found):
         raise UsageError(f"{module}:{name} is {type(found).__name__}, and not a function")
     return found  # type: ignore[no-any-return]
+
+
+def _dotted(module: str) -> str:
+    """Return the name under which a module can be imported, after making its folder importable.
+
+    Raises:
+      UsageError: it is a path, and there is no such file.
+    """
+    if not module.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return module
+    path = Path(module)
+    if not path.is_file():
+        raise UsageError(f"no such file: {module}{_near_file(path)}")
+    folder, names = path.resolve().parent, [path.stem]
+    while (folder / "__init__.py").is_file():  # a module of a package, for its relative imports
+        names.insert(0, folder.name)
+        folder = folder.parent
+    sys.path.insert(0, str(folder))
+    return ".".join(names)
+
+
+def _no_module(name: str) -> UsageError:
+    here = [p.stem for p in Path.cwd().glob("*.py")]
+    here += [p.parent.name for p in Path.cwd().glob("*/__init__.py")]
+    return UsageError(
+        f"there is no module {name!r}{meant(name, here)}: is it installed, or should you be in "
+        "another directory?"
+    )
+
+
+def _near_file(path: Path) -> str:
+    names = [p.name for p in path.parent.glob("*.py")] if path.parent.is_dir() else []
+    return meant(path.name, names)
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    """Find a module without importing it; the packages that it is in are imported."""
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        return importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    finally:
+        sys.path.pop(0)
+
+
+def check_call(
+    what: str, function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Check that a function can be called with these arguments, as far as its signature says.
+
+    Raises:
+      UsageError: it cannot.
+    """
+    try:
+        signature = inspect.signature(function)
+    except ValueError:  # a builtin may have none
+        return
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        raise UsageError(
+            f"{what} cannot be called with these arguments: {error}. Pass --arg once per "
+            "argument, such as --arg 'f32[128,128]' or --arg causal=True. Its signature: "
+            f"{what.rpartition(':')[2]}{signature}"
+        ) from error
 
 
 def function_arguments(
@@ -135,7 +200,7 @@ def _returned(what: str) -> tuple[list[Any], dict[str, Any]]:
         raise
     except Exception as error:
         print_their_traceback(error)
-        raise CannotRunError(f"--inputs {what} raised {type(error).__name__}: {error}") from error
+        raise ProgramFailed(f"--inputs {what} raised {type(error).__name__}: {error}") from error
 
 
 def _is_needed(parameter: inspect.Parameter) -> bool:
@@ -202,26 +267,31 @@ def execute(what: str, rest: tuple[str, ...], *, module: bool) -> BaseException 
 
 
 def check_exists(what: str, *, module: bool) -> None:
-    """Check that a script exists.
+    """Check that a script or module exists.
 
     Raises:
       UsageError: it does not.
     """
-    if not module and not Path(what).is_file():
+    if module:
+        if _spec(what) is None:
+            raise _no_module(what)
+    elif not Path(what).is_file():
+        near = _near_file(Path(what if what.endswith(".py") else f"{what}.py"))
         raise UsageError(
-            f"no such script: {what}. Name a Python file, `-m` and a module, "
+            f"no such script: {what}{near}. Name a Python file, `-m` and a module, "
             "or package.module:function."
         )
 
 
 def print_their_traceback(error: BaseException) -> None:
-    """Print the traceback without the leading frames of pallas-debug, runpy, importlib and jax."""
-    frames = error.__traceback__
-    while frames is not None and _is_outside(frames.tb_frame.f_globals.get("__name__", "")):
-        frames = frames.tb_next
-    error.__cause__ = error.__context__ = None  # jax's note that it removed its own frames
-    traceback.print_exception(type(error), error, frames or error.__traceback__)
+    """Print the traceback without the frames of pallas-debug, runpy, importlib and jax."""
+    if not tracebacks.is_asked_to_keep():
+        tracebacks.remove(error, _is_outside)
+        if type(error.__cause__).__module__.partition(".")[0] == "jax":
+            error.__cause__ = None  # jax's note that it removed its own frames
+    traceback.print_exception(error)
 
 
-def _is_outside(module: str) -> bool:
+def _is_outside(frame: TracebackType) -> bool:
+    module = frame.tb_frame.f_globals.get("__name__", "")
     return module.split(".")[0] in ("runpy", "importlib", "jax", "pallas_debug")

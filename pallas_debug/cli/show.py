@@ -50,9 +50,9 @@ def run(options: ShowOptions) -> int:
       a pass      by number or name: 13, infer-vector-layout
 
     DIRECTORY is a dump directory, a kernel's folder or a target's in one, or a directory of raw
-    dumps.
+    dumps; if it contains several kernels, add the start of a name, as in dumps/rmsnorm.
     """
-    found, of_path = where.kernel_in(options.directory, options.kernel)
+    found, of_path = where.kernel_at(options.directory, options.kernel)
     target, stage = options.target or of_path, options.stage
     if stage == "summary":
         text = _summary(found)
@@ -105,9 +105,9 @@ def _line_of(kernel: StoredKernel, file: str, line: int) -> str | None:
 
 
 def _summary(stored: StoredKernel) -> str:
-    if stored.kernel is None:
-        raise DumpFormatError(stored.problem or f"{one_line(stored.folder)} cannot be read")
     kernel = stored.kernel
+    if kernel is None:
+        raise DumpFormatError(f"{one_line(stored.folder)} cannot be read")
     lines = [stored.name]
     if kernel.source is not None:
         lines.append(f"  source     {kernel.source}   {kernel.source.text or ''}".rstrip())

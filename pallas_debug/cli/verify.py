@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -148,13 +147,7 @@ def _verdict(options: VerifyOptions) -> Verdict:
         source = programs.source_file(named[0], module=True)
         return verify_program(lambda: stopped, what, Request(**wanted), source)
     args, kwargs = programs.function_arguments(function, options, values=True)
-    try:
-        inspect.signature(function).bind(*args, **kwargs)
-    except TypeError as error:
-        raise UsageError(
-            f"{what} cannot be called with these arguments: {error}. Pass --arg once per "
-            "argument, such as --arg 'f32[128,128]' or --arg causal=True"
-        ) from error
+    programs.check_call(what, function, args, kwargs)
     return verify(function, *args, **wanted, **kwargs)
 
 

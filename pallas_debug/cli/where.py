@@ -5,40 +5,58 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.report import one_line
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
-from pallas_debug.store.layout import COMPILATION
+from pallas_debug.store.layout import COMPILATION, KERNEL
 
 
 def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
     """Return the kernel at a path, and the target if the path is a target's folder.
 
     Args:
-      where: as for `kernel_in`; or a dump directory followed by a prefix of a kernel's name.
+      where: a dump directory, the folder of a kernel or target in one, or raw dumps; or a dump
+        directory followed by a prefix of a kernel's name, as in `dumps/rmsnorm`.
       name: of the kernel, if `where` contains several.
 
     Raises:
       UsageError: there is no such kernel, or there are several.
-      DumpDirectoryError: there is no such directory.
+      NoDumpsError: there is no such directory.
+      DumpFormatError: the kernel cannot be read.
     """
-    if not is_there(where) and is_folder(where.parent) and where.name:
-        return open_dumps(where.parent).find(where.name), None
-    return kernel_in(where, name)
+    found, target = _found(where, name)
+    if found.problem:
+        raise DumpFormatError(found.problem)
+    return found, target
 
 
-def kernel_in(directory: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
-    """Return the kernel in a dump directory, kernel's or target's folder, or raw dumps.
+def split_prefix(where: Path) -> tuple[Path, str | None]:
+    """Split `dumps/rmsnorm`, if that is no path, into a dump directory and a kernel's prefix."""
+    if is_there(where) or not where.name or not is_folder(where.parent):
+        return where, None
+    is_bare = where.parent == Path()
+    if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):
+        return where, None  # the name of a directory, rather than of a kernel in this one
+    return where.parent, where.name
 
-    Raises:
-      UsageError, DumpDirectoryError: as `kernel_at`.
-    """
+
+def _starting_with(name: str) -> list[Path]:
+    try:
+        return [found for found in Path().iterdir() if found.name.startswith(name)]
+    except OSError:  # this directory cannot be listed
+        return []
+
+
+def _found(where: Path, name: str | None) -> tuple[StoredKernel, str | None]:
+    where, prefix = split_prefix(where)
+    if prefix is not None:
+        return open_dumps(where).find(prefix), None
     target = None
-    if is_there(directory / COMPILATION):
-        directory, target = directory.absolute().parent, directory.absolute().name
-    reader = open_dumps(directory)
-    return (reader.find(name) if name else only(reader.kernels(), directory)), target
+    if is_there(where / COMPILATION):
+        where, target = where.absolute().parent, where.absolute().name
+    reader = open_dumps(where)
+    return (reader.find(name) if name else only(reader.kernels(), where)), target
 
 
 def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:

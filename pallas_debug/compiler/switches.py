@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import Failure
 
 LOG_RECORDER = "log_recorder"
@@ -122,7 +122,8 @@ def parse(text: str | Iterable[str]) -> tuple[str, ...]:
     names = [name.strip() for given in texts for name in given.split(",") if name.strip()]
     unknown = [name for name in names if name not in SWITCHES]
     if unknown:
-        raise UsageError(f"unknown switch {unknown[0]!r}; there are {', '.join(SWITCHES)}")
+        hint = meant(unknown[0], SWITCHES)
+        raise UsageError(f"unknown switch {unknown[0]!r}{hint}; there are {', '.join(SWITCHES)}")
     return tuple(name for name in SWITCHES if name in names)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
 from pallas_debug.report import one_line
 
@@ -233,11 +233,11 @@ def _listable(folder: Path, root: Path) -> int:
     try:
         return _below(folder, root, _LISTED)
     except FileNotFoundError as error:
-        raise DumpDirectoryError(
+        raise NoDumpsError(
             f"no such directory: {one_line(folder)}. `pallas-debug dump SCRIPT.py` makes one."
         ) from error
     except NotADirectoryError as error:
-        raise DumpDirectoryError(
+        raise NoDumpsError(
             f"{one_line(folder)} is a file, or lies below one; "
             "name the directory that holds the dumps."
         ) from error

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePath
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError, UsageError, meant
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.report import one_line
 from pallas_debug.store import files, raw, schema, texts
@@ -129,7 +129,9 @@ class DumpReader:
             raise UsageError(f"{wanted!r} names several kernels in {root}: {listed}")
         listed = ", ".join(map(one_line, names[:20])) or "none"
         more = f", and {len(names) - 20} more" if len(names) > 20 else ""
-        raise UsageError(f"no kernel {wanted!r} in {root}; there are: {listed}{more}")
+        known = [name for k in kernels for name in (k.name, k.kernel.name if k.kernel else k.name)]
+        hint = meant(wanted, known)
+        raise UsageError(f"no kernel {wanted!r}{hint} in {root}; there are: {listed}{more}")
 
     def runs(self) -> list[RunRecord]:
         """Return the readable records of tests and scripts, run by run."""
@@ -153,7 +155,7 @@ def open_dumps(root: str | Path) -> DumpReader:
     """
     root = Path(root)
     if "\0" in str(root):
-        raise DumpDirectoryError(f"no such directory: {one_line(root)}: a path holds no NUL.")
+        raise NoDumpsError(f"no such directory: {one_line(root)}: a path holds no NUL.")
     files.check_listable(root)
     return DumpReader(root=root)
 

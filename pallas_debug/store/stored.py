@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
+from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
 from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
 from pallas_debug.report import one_line
 from pallas_debug.store import files, schema
@@ -58,9 +58,10 @@ class StoredCompilation:
         found = exact or [p for p in passes if wanted in p.name]
         if len(found) == 1:
             return found[0]
+        hint = "" if found else meant(wanted, [p.name for p in passes])
         several = "; several match" if found else ""
         listed = ", ".join(f"{p.number:02d} {one_line(p.name)}" for p in found or passes) or "none"
-        raise UsageError(f"no pass {wanted!r} for {self.target}{several}: {listed}")
+        raise UsageError(f"no pass {wanted!r}{hint} for {self.target}{several}: {listed}")
 
     def text(self, wanted: Pass) -> str:
         """Return the text after a pass; one that changed nothing shares the previous pass's text.
@@ -205,7 +206,8 @@ class StoredKernel:
         for compilation in self.compilations:
             if compilation.target == name or compilation.folder.name == name:
                 return compilation
-        raise UsageError(f"{one_line(self.name)} has no target {name!r}; there are: {known}")
+        hint = meant(name, [c.target for c in self.compilations])
+        raise UsageError(f"{one_line(self.name)} has no target {name!r}{hint}; there are: {known}")
 
     def stage_text(self, stage: Stage, target: str | None = None) -> str:
         """Return the text of a stage before the compiler's passes.

@@ -15,8 +15,9 @@ from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import split as targets_by_name
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
+from pallas_debug.guards import check_function
 from pallas_debug.model import Target
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import engines as ask
@@ -57,7 +58,9 @@ class Request:
         unknown = sorted(wanted - set(ENGINES))
         if unknown or not wanted:
             known = ", ".join(ENGINES[1:])
-            raise UsageError(f"no engine {', '.join(unknown) or 'was named'}; there are {known}")
+            hint = meant(unknown[0], ENGINES[1:]) if unknown else ""
+            named = f"{', '.join(unknown) or 'was named'}{hint}"
+            raise UsageError(f"no engine {named}; there are {known}")
         return tuple(name for name in ENGINES if name in wanted | {"trace"})
 
     @functools.cached_property
@@ -131,6 +134,7 @@ def verify(
       UsageError: unknown engine, invalid suppressions file, or a function that calls no kernel.
       UnknownTargetError: unknown target.
     """
+    check_function("pallas_debug.verify", function)
     request = Request(
         targets=targets,
         engines=engines,

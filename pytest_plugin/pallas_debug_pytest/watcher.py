@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from pallas_debug import defaults
+from pallas_debug import defaults, tracebacks
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.findings.collector import Key, key
@@ -290,6 +290,9 @@ class Watcher:
                 result = yield
             except pytest.skip.Exception as error:
                 skipped = error  # skipping the rest does not undo a finding
+            except Exception as error:
+                tracebacks.cut(error)
+                raise
             self._judge(running)
             if skipped is not None:
                 raise skipped

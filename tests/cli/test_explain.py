@@ -174,8 +174,8 @@ def test_the_list(command: Any) -> None:
         ([], 2, "say what to explain: a file, a directory of dumps, `-`, a code such as E1001"),
         (["E9999"], 2, "unknown code E9999; the known ones are E0100"),
         (["scoped-vmem"], 2, "there is no entry 'scoped-vmem'; did you mean scoped-vmem-overflow"),
-        (["nowhere/run.log"], 3, "no such file or directory: nowhere/run.log"),
-        (["run.log"], 3, "no such file or directory: run.log"),
+        (["nowhere/run.log"], 2, "no such file or directory: nowhere/run.log"),
+        (["run.log"], 2, "no such file or directory: run.log"),
     ],
 )
 def test_what_cannot_be_explained(command: Any, arguments: list[str], code: int, said: str) -> None:

@@ -62,7 +62,15 @@ def test_filters(command: Any) -> None:
     assert [f["stage"] for f in stages] == ["source"]
     assert command("grep", "def scale", NEW).returncode == 1
     nobody = command("grep", "constant", OLD, "-k", "flash")
-    assert "no texts of that kernel, target and pass" in nobody.stderr
+    assert "no kernel 'flash' in " in nobody.stderr
+    for words, said in (
+        (["-k", "rosw"], "no kernel 'rosw' (did you mean 'rows'?) in "),
+        (["-t", "v6"], "no target 'v6' (did you mean 'v6e'?) in "),
+        (["-p", "finalise-llo"], "no stage or pass 'finalise-llo' (did you mean 'finalize-llo'?)"),
+    ):
+        done = command("grep", "constant", OLD, *words)
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
 
 
 def test_raw_dumps_without_what_changed_nothing(command: Any) -> None:
@@ -94,7 +102,7 @@ def test_hostile_files(command: Any, tmp_path: Path) -> None:
     "arguments,code,said",
     [
         (["(", NEW], 2, "'(' is not a valid regular expression: missing ): (. Pass -F"),
-        (["x", "nowhere"], 3, "no such directory: nowhere"),
+        (["x", "nowhere"], 2, "no such directory: nowhere"),
     ],
 )
 def test_what_cannot_be_searched(command: Any, arguments: list[Any], code: int, said: str) -> None:

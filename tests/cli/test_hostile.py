@@ -80,7 +80,7 @@ def test_a_damaged_pass_is_named(command: Any, dumps: Path) -> None:
         assert (done.returncode, done.stdout) == (3, "")
         assert f"{path} is damaged: it has " in done.stderr
     done = command("ls", dumps, "-k", DOUBLE)
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert f"{path} is damaged: it has " in done.stderr
 
 

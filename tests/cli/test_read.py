@@ -51,6 +51,20 @@ def test_ls_of_a_kernel_lists_its_passes(command: Any, dumped: tuple[Path, Dump]
     assert every[-1].split("\t")[:3] == ["v5e", f"{len(every) - 1:02d}", "finalize-llo"]
 
 
+def test_a_kernel_is_named_by_the_start_of_its_name(
+    command: Any, dumped: tuple[Path, Dump]
+) -> None:
+    root, dump = dumped
+    whole, start = (command("show", where).stdout for where in (root / dump.name, root / "mat"))
+    assert whole == start
+    whole, start = (command("ls", where).stdout for where in (root / dump.name, root / "mat"))
+    assert whole == start
+    assert start.count(dump.name) == 2
+    (root.parent / "dumpz").mkdir()
+    for words in (["ls", "dump"], ["show", "nowhere"]):  # a name alone is a directory's
+        assert "no such directory" in command(*words).stderr
+
+
 def test_ls_as_json(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
     (kernel,) = json.loads(command("ls", root, "--json").stdout)
@@ -117,13 +131,18 @@ def test_the_summary_says_what_the_kernel_is(command: Any, dumped: tuple[Path, D
 @pytest.mark.parametrize(
     "arguments,code,said",
     [
-        (["ls", "nowhere"], 3, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
-        (["ls", "{root}/{name}/kernel.json"], 3, "is a file, or lies below one; name the directory that holds the dumps."),
+        (["ls", "nowhere"], 2, "no such directory: nowhere. `pallas-debug dump SCRIPT.py` makes one."),
+        (["ls", "{root}/{name}/kernel.json"], 2, "is a file, or lies below one; name the directory that holds the dumps."),
         (["show", "{root}", "wat", "-t", "v5e"], 2, "no pass 'wat' for v5e: 00 deserialization, 01"),
         (["show", "{root}", "canon", "-t", "v5e"], 2, "no pass 'canon' for v5e; several match: "),
         (["show", "{root}", "mosaic"], 2, "say which target; there are: v5e, v6e"),
         (["show", "{root}", "mosaic", "-t", "v4"], 2, "has no target 'v4'; there are: v5e, v6e"),
         (["show", "{root}", "-k", "flash"], 2, "no kernel 'flash' in"),
+        (["show", "{root}", "-k", "matnul"], 2, "no kernel 'matnul' (did you mean 'matmul'?) in"),
+        (["show", "{root}/matnul"], 2, "no kernel 'matnul' (did you mean 'matmul'?) in"),
+        (["ls", "{root}", "-t", "v6"], 2, "no kernel here was compiled for 'v6' (did you mean 'v6e'?); there are: v5e, v6e"),
+        (["show", "{root}", "finalise-llo", "-t", "v5e"], 2, "no pass 'finalise-llo' (did you mean 'finalize-llo'?) for v5e: 00"),
+        (["show", "{root}", "mosaic", "-t", "v5"], 2, "has no target 'v5' (did you mean 'v5e'?); there are: v5e, v6e"),
         (["show", "{root}", "error", "-t", "v5e"], 2, "compiled for v5e: there is no error to show"),
     ],
 )  # fmt: skip
@@ -146,7 +165,7 @@ def test_a_damaged_kernel_does_not_hide_the_others(
     shutil.copytree(copy / dump.name, copy / "damaged-00000000")
     (copy / "damaged-00000000" / "kernel.json").write_bytes(b'{"tool": "pall')
     done = command("ls", copy)
-    assert done.returncode == 0
+    assert done.returncode == 3
     assert dump.name in done.stdout
     assert "damaged-00000000\t\t\tfailed: cannot be read" in done.stdout
     assert "kernel.json is cut short or is no JSON" in done.stderr

@@ -218,7 +218,7 @@ def test_an_unknown_check_is_refused_with_the_list(
     ini.write_text("[pytest]\npallas_check = nan,idnex\n")
     results = sessions(
         (["--pallas-check=nan,idnex"], {}),
-        ([], {"PALLAS_DEBUG_CHECK": "nan,idnex"}),
+        ([], {"PALLAS_CHECK": "nan,idnex"}),
         ([f"--config-file={ini}"], {}),
     )
     pytester.makeconftest("import sys; assert 'jax' not in sys.modules")  # so in a real start

@@ -102,7 +102,7 @@ def test_modes_in_three_spellings(pytester: pytest.Pytester, sessions: Sessions)
         ini = pytester.path / f"{n}.ini"
         ini.write_text(f"[pytest]\npallas_interpret = {mode}\n")
         runs.append(([f"--pallas-interpret={mode}"], {}))
-        runs.append(([], {"PALLAS_DEBUG_INTERPRET": mode}))
+        runs.append(([], {"PALLAS_INTERPRET": mode}))
         runs.append(([f"--config-file={ini}"], {}))
     results = sessions(*runs)
     for n, header in enumerate(HEADERS.values()):
@@ -184,7 +184,7 @@ def test_the_chip_is_that_of_the_target(pytester: pytest.Pytester, sessions: Ses
     runs = [
         ([f"--pallas-interpret={mode}"], {"EXPECTED": generation, **target})
         for mode in ("hlo", "tpu")
-        for generation, target in (("5", {}), ("6", {"PALLAS_DEBUG_TARGET": "v6e"}))
+        for generation, target in (("5", {}), ("6", {"PALLAS_TARGET": "v6e"}))
     ]
     for result in sessions(*runs):
         result.assert_outcomes(passed=1)

@@ -165,7 +165,7 @@ def test_a_test_that_fails_names_its_kernels(run_pytest: Run, pytester: pytest.P
 def test_an_option_may_stand_in_three_places(pytester: pytest.Pytester, sessions: Sessions) -> None:
     ini = pytester.path / "other.ini"
     ini.write_text("[pytest]\npallas_dump = by-ini\npallas_target = v6e\n")
-    environment = {"PALLAS_DEBUG_DUMP": "by-environment", "PALLAS_DEBUG_TARGET": "v6e"}
+    environment = {"PALLAS_DUMP": "by-environment", "PALLAS_TARGET": "v6e"}
     results = sessions(
         (["--pallas-dump=by-line", "--pallas-target=v6e"], {}),
         ([f"--config-file={ini}"], {}),
@@ -181,7 +181,7 @@ def test_the_command_line_beats_the_environment_and_that_the_ini(
     run_pytest: Run, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytester.makeini("[pytest]\npallas_dump = ini\npallas_target = v4\n")
-    monkeypatch.setenv("PALLAS_DEBUG_TARGET", "v6e")
+    monkeypatch.setenv("PALLAS_TARGET", "v6e")
     result = run_pytest("--pallas-dump=line", "-k", "matmul")
     result.stdout.fnmatch_lines(["pallas-debug *: dumping to line for v6e;*"])
 
@@ -241,7 +241,8 @@ NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
     (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is not a number of seconds greater than 0"),
     (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),
-    (["--pallas-dump", "test_kernels.py"], "--pallas-dump took 'test_kernels.py' as its value. Write --pallas-dump=test_kernels.py if that is intended, else put --pallas-dump after the tests."),
+    (["--pallas-dump", "nan"], "--pallas-dump took 'nan' as its value, which is also a path. Write --pallas-dump=nan if that is intended, else put --pallas-dump after the tests."),
+    (["--pallas-check", "nan"], "--pallas-check took 'nan' as its value, which is also a path."),
     (["--pallas-target=v99"], "unknown target 'v99'; the known ones are v4"),
     (["--pallas-timeout=3"], "--pallas-timeout has no effect by itself; pass --pallas-dump as well"),
     (["--pallas-hang=3"], "--pallas-hang has no effect by itself; pass --pallas-interpret as well"),
@@ -251,6 +252,7 @@ NO_SENSE: list[tuple[list[str], str]] = [
 
 
 def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> None:
+    Path("nan").mkdir()
     results = sessions(*((arguments, {}) for arguments, _ in NO_SENSE))
     for result, (_, said) in zip(results, NO_SENSE, strict=True):
         assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -258,14 +260,70 @@ def test_what_makes_no_sense_is_refused_before_any_test(sessions: Sessions) -> N
         assert "Traceback" not in result.stderr.str()
 
 
+def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: Sessions) -> None:
+    for path in [*pytester.path.glob("test_*.py"), *pytester.path.glob("conftest.py")]:
+        path.unlink()
+    pytester.mkdir("some")
+    pytester.path.joinpath("some", "conftest.py").write_text(
+        "def pytest_addoption(parser): parser.addoption('--mine')\n"
+    )
+    pytester.path.joinpath("some", "test_a.py").write_text(
+        "def test_a(request): assert request.config.option.mine == '1'\n"
+        "def test_b(request): print(request.config.option.pallas_check)\n"
+    )
+    lines = (
+        ["--pallas-check", "some", "--mine=1"],
+        ["--mine=1", "--pallas-check", "some/test_a.py"],
+        ["--pallas-verify", "some", "--mine=1"],
+        ["--pallas-interpret", "some/", "--mine=1"],
+        ["--pallas-dump", "some", "--mine=1"],
+    )
+    for line, result in zip(lines, sessions(*((line, {}) for line in lines)), strict=True):
+        assert result.ret == 0, (line, result.stdout.str(), result.stderr.str())
+        result.assert_outcomes(passed=2)
+    one, named = sessions(
+        (["--pallas-check", "some/test_a.py::test_b", "-s", "--mine=1"], {}),
+        (["--pallas-check", "nan", "some/test_a.py", "-s", "--mine=1"], {}),
+    )
+    one.assert_outcomes(passed=1)
+    assert "user,nan,index,div,hint,uninitialized" in one.stdout.str()
+    named.assert_outcomes(passed=2)
+    assert "nan\n" in named.stdout.str().replace("nan.", "nan\n")
+
+
+def test_former_names_of_environment_variables(sessions: Sessions) -> None:
+    quiet = ["-k", "test_without_kernels"]
+    former = {"PALLAS_DEBUG_TARGET": "v6e"}
+    said = (
+        "DeprecatedNameWarning: the environment variable PALLAS_DEBUG_TARGET is now called "
+        "PALLAS_TARGET; the former name will be removed in a later release"
+    )
+    old, strict, new, both = sessions(
+        (quiet, former),
+        (["-W", "error", *quiet], former),
+        (["-W", "error", *quiet], {"PALLAS_TARGET": "v6e"}),
+        ([*quiet, "-W", "ignore::pallas_debug.errors.PallasDebugWarning"],
+         former | {"PALLAS_TARGET": "v5p"}),
+    )  # fmt: skip
+    old.assert_outcomes(passed=1, warnings=1, deselected=old.parseoutcomes().get("deselected", 0))
+    assert said in old.stdout.str()
+    assert "v6e" in old.stdout.str()
+    assert strict.ret == pytest.ExitCode.USAGE_ERROR
+    assert said.removeprefix("DeprecatedNameWarning: ") in strict.stderr.str()
+    assert new.ret == both.ret == 0
+    assert "v6e" in new.stdout.str()
+    assert "v5p" in both.stdout.str()
+    assert "DeprecatedNameWarning" not in both.stdout.str()
+
+
 def test_an_ini_value_that_makes_no_sense_is_named_with_its_place(
     pytester: pytest.Pytester, sessions: Sessions
 ) -> None:
     pytester.makeini("[pytest]\npallas_interpret = fast\n")
-    ini, environment = sessions(([], {}), ([], {"PALLAS_DEBUG_INTERPRET": "slow"}))
+    ini, environment = sessions(([], {}), ([], {"PALLAS_INTERPRET": "slow"}))
     assert "the ini option pallas_interpret: 'fast' is no" in ini.stderr.str()
     said = environment.stderr.str()
-    assert "the environment variable PALLAS_DEBUG_INTERPRET: 'slow' is no" in said
+    assert "the environment variable PALLAS_INTERPRET: 'slow' is no" in said
 
 
 def test_help_tells_of_every_option_in_its_three_spellings(run_pytest: Run) -> None:

@@ -78,7 +78,7 @@ def test_gates_open_for_the_run_wherever_it_is_requested(
 ) -> None:
     pytester.makeini("[pytest]\n" + ("pallas_pretend = v6e\n" if place == "ini" else ""))
     if place == "environment":
-        monkeypatch.setenv("PALLAS_DEBUG_PRETEND", "v6e")
+        monkeypatch.setenv("PALLAS_PRETEND", "v6e")
     arguments = {"option": ["--pallas-pretend=v6e"], "xdist": ["--pallas-pretend=v6e", "-n", "1"]}
     result = run_pytest(*arguments.get(place, []))
     result.assert_outcomes(passed=5)

@@ -42,7 +42,7 @@ def test_in_three_spellings(sessions: Sessions, pytester: pytest.Pytester) -> No
     ini.write_text("[pytest]\npallas_races = true\npallas_interpret = auto\n")
     mode = "tpu,num_cores=3,uninitialized_memory=zero"
     environment, from_ini = sessions(
-        ([], {"PALLAS_DEBUG_RACES": "1", "PALLAS_DEBUG_INTERPRET": mode}),
+        ([], {"PALLAS_RACES": "1", "PALLAS_INTERPRET": mode}),
         ([f"--config-file={ini}"], {}),
     )
     for result, params in [

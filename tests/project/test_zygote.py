@@ -120,7 +120,7 @@ def test_what_pages_and_child_runs_set_is_no_reason_to_start_python(
 ) -> None:
     before = zygote.refusals()
     variables = {"TERM": "dumb", "COLUMNS": "100", "LINES": "50", "HOME": str(tmp_path)}
-    environment = {"PYTHONWARNINGS": "", "PYTHONDONTWRITEBYTECODE": "1", "PALLAS_DEBUG_DUMP": "a"}
+    environment = {"PYTHONWARNINGS": "", "PYTHONDONTWRITEBYTECODE": "1", "PALLAS_DUMP": "a"}
     program = "import os; print(os.environ['HOME'], os.path.expanduser('~'))"
     done = fork_python("-c", program, PYTHONPATH=str(tmp_path), **variables, **environment)
     assert done.stdout == f"{tmp_path} {tmp_path}\n"

@@ -341,7 +341,7 @@ def test_find_none(several: DumpReader) -> None:
     with pytest.raises(UsageError) as error:
         several.find("dd")
     assert str(error.value) == (
-        f"no kernel 'dd' in {several.root}; there are: "
+        f"no kernel 'dd' (did you mean 'add'?) in {several.root}; there are: "
         "a_b-55555555, add-11111111, add-22222222, add_one-33333333, mul-44444444"
     )
 

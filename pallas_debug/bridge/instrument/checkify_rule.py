@@ -23,6 +23,7 @@ from pallas_debug.bridge import patches
 from pallas_debug.bridge.instrument import checkify_errors, instrument
 from pallas_debug.bridge.instrument.sites import MAX_LOOPS, RecordLayout, failure_values
 from pallas_debug.bridge.jaxprs.params import name_of
+from pallas_debug.errors import PallasDebugWarning
 
 _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 """Since jax 0.12 error codes are counted by a context that is passed to every rule."""
@@ -31,7 +32,7 @@ _TAKES_CONTEXT = "ctx" in inspect.signature(checkify.assert_func).parameters
 _installed = threading.Event()
 
 
-class UncheckedKernel(UserWarning):
+class UncheckedKernel(PallasDebugWarning):
     """Warning that `checkify` was asked to check a kernel and could not."""
 
 

@@ -21,7 +21,7 @@ from typing import Any, Literal
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import versions
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import UsageError, meant
 
 Kind = Literal["auto", "hlo", "tpu", "gpu", "off"]
 
@@ -339,8 +339,8 @@ def _written(kind: Kind) -> str:
 
 
 def _unknown_kind(text: str) -> str:
-    known = f"{text!r} is no interpret mode; there are: {', '.join(KINDS)}"
     name = text.partition("=")[0].strip()
+    known = f"{text!r} is no interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
     if _installed_name(name, fields("tpu")) in fields("tpu"):
         return f"{known}. {name} is a parameter of one: write tpu,{text}"
     return known

@@ -46,6 +46,7 @@ from pallas_debug.bridge.interpret.tpu_run import (
 )
 from pallas_debug.bridge.jaxprs import lines
 from pallas_debug.bridge.jaxprs.params import plain
+from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Finding, Operand, SourceLine
 
 _epoch = jax.make_user_context(None)
@@ -150,6 +151,7 @@ def _traced_kernel(*args: Any, **params: Any) -> Any:
             f"pallas-debug cannot follow kernel {params.get('name')} in TPU interpret mode "
             f"({type(error).__name__}: {error}); its faults come in jax's words. "
             "Please report this.",
+            PallasDebugWarning,
             stacklevel=2,
         )
         return _traced_kernel_by_jax(*args, **params)

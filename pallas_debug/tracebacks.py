@@ -1,0 +1,110 @@
+"""Users' tracebacks without the frames of pallas-debug.
+
+Functions of ours lie between a user's call and a user's kernel: decorators, and what replaces
+functions of jax. Their lines say nothing about an error in the kernel, so they are removed.
+"""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+
+from pallas_debug.errors import DeprecatedNameWarning, PallasDebugError
+
+KEEP = "PALLAS_TRACEBACK"
+"""Environment variable; if not empty, no frame is removed, and internal errors show their own."""
+
+FORMERLY = "PALLAS_DEBUG_TRACEBACK"
+"""Former name of that variable."""
+
+_OURS = f"{Path(__file__).parent}{os.sep}"
+_PLUGIN = f"{os.sep}pallas_debug_pytest{os.sep}"
+
+
+class WithoutOurFrames:
+    """Context manager that calls `cut` for an exception that leaves its block.
+
+    The function that contains the `with` statement is removed too, if it is one of ours.
+    """
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
+        if error is not None:
+            cut(error)
+
+
+def cut(error: BaseException) -> None:
+    """Remove the frames of pallas-debug from the traceback of an exception and of its causes.
+
+    The traceback of an exception that code of ours raised by mistake is left as it is: it is what a
+    report needs. Nothing is removed if the user asked for all frames, of jax
+    (`JAX_TRACEBACK_FILTERING=off`) or of pallas-debug.
+    """
+    if not is_asked_to_keep():
+        remove(error, is_ours)
+
+
+def is_asked_to_keep() -> bool:
+    """Return whether the environment asks for all frames."""
+    return of_ours() or os.environ.get("JAX_TRACEBACK_FILTERING") == "off"
+
+
+def of_ours() -> bool:
+    """Return whether the environment asks for the frames of pallas-debug, under either name."""
+    if os.environ.get(KEEP):
+        return True
+    if not os.environ.get(FORMERLY):
+        return False
+    warnings.warn(
+        f"the environment variable {FORMERLY} is now called {KEEP}; the former name will be "
+        "removed in a later release",
+        DeprecatedNameWarning,
+        stacklevel=2,
+    )
+    return True
+
+
+def is_ours(frame: TracebackType) -> bool:
+    file = frame.tb_frame.f_code.co_filename
+    return file.startswith(_OURS) or _PLUGIN in file
+
+
+def remove(error: BaseException, is_removed: Callable[[TracebackType], bool]) -> None:
+    """Remove frames from the traceback of an exception and of its causes, in place."""
+    seen: set[int] = set()
+    todo: list[BaseException | None] = [error]
+    while todo:
+        this = todo.pop()
+        if this is None or id(this) in seen:
+            continue
+        seen.add(id(this))
+        todo += [this.__cause__, this.__context__]
+        if not _is_our_mistake(this):
+            this.__traceback__ = _without(this.__traceback__, is_removed)
+
+
+def _is_our_mistake(error: BaseException) -> bool:
+    frame = error.__traceback__
+    while frame is not None and frame.tb_next is not None:
+        frame = frame.tb_next
+    return frame is not None and is_ours(frame) and not isinstance(error, PallasDebugError)
+
+
+def _without(
+    frame: TracebackType | None, is_removed: Callable[[TracebackType], bool]
+) -> TracebackType | None:
+    kept = []
+    while frame is not None:
+        if not is_removed(frame):
+            kept.append(frame)
+        frame = frame.tb_next
+    following = None
+    for this in reversed(kept):
+        this.tb_next = following
+        following = this
+    return following

@@ -1,0 +1,150 @@
+"""Decorators and `with` blocks: what they refuse to wrap, and the tracebacks that users see."""
+
+from __future__ import annotations
+
+import functools
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+import pallas_debug
+from pallas_debug import tracebacks
+from pallas_debug.errors import UsageError
+
+X = jnp.ones((8, 128))
+
+
+def broken_kernel(x_ref: Any, o_ref: Any) -> None:
+    raise RuntimeError("mine")
+
+
+def broken(x: Any) -> Any:
+    return pl.pallas_call(broken_kernel, out_shape=x)(x)
+
+
+async def coroutine(x: Any) -> Any:
+    return x
+
+
+async def async_generator(x: Any) -> Any:
+    yield x
+
+
+def generator(x: Any) -> Iterator[Any]:
+    yield x
+
+
+class Layer:
+    async def __call__(self, x: Any) -> Any:
+        return x
+
+
+DECORATORS: dict[str, Callable[..., Any]] = {
+    "debug": pallas_debug.debug(targets=""),
+    "interpret": pallas_debug.interpret("hlo"),
+    "check": pallas_debug.check,
+    "compile": pallas_debug.compile,
+    "dump": pallas_debug.dump,
+    "verify": pallas_debug.verify,
+}
+
+
+@pytest.mark.parametrize("name", DECORATORS)
+@pytest.mark.parametrize(
+    "function,kind",
+    [
+        (coroutine, "coroutine, which is a coroutine function"),
+        (functools.partial(coroutine, 1), "a coroutine function"),
+        (Layer(), "a coroutine function"),
+        (async_generator, "async_generator, which is an asynchronous generator function"),
+        (generator, "generator, which is a generator function"),
+    ],
+)
+def test_what_runs_after_the_call_is_refused(name: str, function: Any, kind: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        DECORATORS[name](function)
+    said = str(raised.value)
+    assert said.startswith(f"pallas_debug.{name} does not take ")
+    assert kind.rpartition(", ")[2].removeprefix("which is ") in said
+    assert "its body runs after the call has returned, in turns with other code" in said
+
+
+def test_options_without_their_names_are_refused_at_once() -> None:
+    for given in ("v5e", Path("dumps")):
+        with pytest.raises(UsageError, match=r"by name: write pallas_debug.debug\(targets='"):
+            pallas_debug.debug(given)  # type: ignore[call-overload]
+    for name in ("debug", "check", "compile"):
+        with pytest.raises(UsageError, match=f"pallas_debug.{name} takes a function, and not 5"):
+            DECORATORS[name](5)
+
+
+def within_debug(x: Any) -> Any:
+    with pallas_debug.debug(targets=""):
+        return broken(x)
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "debug": pallas_debug.debug(targets="")(broken),
+    "interpret": pallas_debug.interpret("hlo")(broken),
+    "check": pallas_debug.check(broken),
+    "with": within_debug,
+    "dump": functools.partial(pallas_debug.dump, broken),
+    "jit": pallas_debug.debug(targets="")(jax.jit(broken)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_tracebacks_have_no_frames_of_ours(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RuntimeError, match="mine") as raised:
+        CALLS[name](X)
+    frames = traceback.extract_tb(raised.value.__traceback__)
+    assert not [f for f in frames if "/pallas_debug/" in f.filename]
+    ours = [f.name for f in frames if f.filename == __file__]
+    assert ours[0] == "test_tracebacks_have_no_frames_of_ours"
+    assert ours[-2:] == ["broken", "broken_kernel"]
+
+
+def test_all_frames_on_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("JAX_TRACEBACK_FILTERING", "off"), (tracebacks.KEEP, "1")):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, value)
+            with pytest.raises(RuntimeError, match="mine") as raised:
+                CALLS["interpret"](X)
+        frames = traceback.extract_tb(raised.value.__traceback__)
+        assert [f for f in frames if f.filename.endswith("pallas_debug/_api/debug.py")]
+
+
+def test_a_mistake_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
+    from pallas_debug import report
+
+    error: Exception
+    try:
+        with tracebacks.WithoutOurFrames():
+            report.finding_text(None)  # type: ignore[arg-type]
+    except AttributeError as raised:
+        error = raised
+    assert traceback.extract_tb(error.__traceback__)[-1].filename == report.__file__
+
+
+def test_causes_are_cut_as_well() -> None:
+    @pallas_debug.interpret("hlo")
+    def wrapped(x: Any) -> Any:
+        try:
+            return broken(x)
+        except RuntimeError as error:
+            raise KeyError("outer") from error
+
+    with pytest.raises(KeyError) as raised:
+        wrapped(X)
+    text = "".join(traceback.format_exception(raised.value))
+    assert "RuntimeError: mine" in text
+    assert "/pallas_debug/" not in text
