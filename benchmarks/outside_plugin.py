@@ -7,8 +7,10 @@ gate is in the test suite rather than in jax; everything else is left to `--pall
 
 from __future__ import annotations
 
+import importlib.abc
+import importlib.machinery
+import importlib.util
 import json
-import logging
 import os
 import re
 import sys
@@ -49,43 +51,52 @@ def _prepare_jax() -> None:
             setattr(config, flag, types.SimpleNamespace(value=False))
 
 
-class _Logger(logging.Logger):
-    def info_once(self, *arguments: object) -> None:
-        self.info(*arguments)
+class _AbsentType(type):
+    def __getattr__(cls, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return cls
 
-    warning_once = debug_once = info_once
+
+class _Absent(metaclass=_AbsentType):
+    """Anything of a package that is not installed: it can be named, subclassed and called."""
+
+    def __init__(self, *_: object, **__: object) -> None:
+        pass
+
+    def __call__(self, *_: object, **__: object) -> _Absent:
+        return self
+
+    def __getattr__(self, name: str) -> _Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class _AbsentPackages(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, *names: str) -> None:
+        self._names = {name for name in names if importlib.util.find_spec(name) is None}
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name.partition(".")[0] not in self._names:
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        module = types.ModuleType(spec.name)
+        module.__getattr__ = _AbsentType.__getattr__.__get__(_Absent)  # type: ignore[method-assign]
+        return module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        pass
 
 
 def _prepare_tpu_inference() -> None:
-    """Stand-ins for the modules of tpu-inference that import vLLM."""
-    package = types.ModuleType("tpu_inference")
+    """The server and PyTorch, which its kernels' helpers import and do not use here."""
+    sys.meta_path.append(_AbsentPackages("vllm", "torch", "torchax"))
+    package = types.ModuleType("tpu_inference")  # its own __init__ starts the server's plugins
     package.__path__ = [str(_CHECKOUT / "tpu_inference")]
     sys.modules["tpu_inference"] = package
-
-    def packing(dtype: Any) -> int:
-        import jax.numpy as jnp
-
-        return 32 // jnp.finfo(dtype).bits if jnp.issubdtype(dtype, jnp.floating) else 1
-
-    _stand_in("tpu_inference.logger", init_logger=_Logger)
-    _stand_in(
-        "tpu_inference.utils",
-        TPU_HEAD_SIZE_ALIGNMENT=128,
-        align_to=lambda value, multiple: -(-value // multiple) * multiple,
-        get_device_name=lambda *_, **__: "TPU v6e",
-        get_dtype_packing=packing,
-        to_jax_dtype=lambda dtype: dtype,
-        get_jax_dtype_from_str_dtype=lambda dtype: dtype,
-        get_mesh_shape_product=lambda *_: 1,
-    )
-
-
-def _stand_in(name: str, **attributes: object) -> None:
-    module = types.ModuleType(name)
-    module.__dict__.update(attributes)
-    parent, _, leaf = name.rpartition(".")
-    sys.modules[name] = module
-    setattr(sys.modules[parent], leaf, module)
 
 
 _PREPARE = {"jax": _prepare_jax, "tpu-inference": _prepare_tpu_inference}
