@@ -3,8 +3,9 @@
     python benchmarks/outside.py SUITE CHECKOUT [--modes off,interpret,check,dump] [--per N] [FILE…]
 
 SUITE is jax, tpu-inference, maxtext or tokamax, CHECKOUT a folder with a checkout of it (of jax:
-the tag of the installed release). Every file runs in its own pytest, which is started again after a
-test that hangs or ends the process. Modes:
+the tag of the installed release). What a suite imports besides has to be installed or on PYTHONPATH
+(tpu-inference wants tokamax's checkout there). Every file runs in its own pytest, which is started
+again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
     interpret   --pallas-interpret --pallas-pretend=TARGET
@@ -143,7 +144,7 @@ class Suite:
             **ENVIRONMENT.get(self.name, {}),
             SETTINGS: json.dumps(settings),
             "JAX_PLATFORMS": "cpu",
-            "PYTHONPATH": os.pathsep.join(map(str, imports)),
+            "PYTHONPATH": os.pathsep.join([*map(str, imports), os.environ.get("PYTHONPATH", "")]),
         }
         command = [sys.executable, "-m", "pytest", "-q", "-p", "outside_plugin", *options]
         command += ["-p", "no:cacheprovider", "-p", "no:xdist", "--tb=line", file]
@@ -211,12 +212,14 @@ def _last_words(printed: str) -> str:
     return (telling or lines or ["no output"])[-1][:200]
 
 
+_FINDING = re.compile(r"[A-Z]\w+ in kernel `")
 _KIND = re.compile(r"^([A-Z]\w+)\b", re.MULTILINE)
 
 
 def _outcome(line: Mapping[str, object]) -> Outcome:
     name, test = str(line["outcome"]), str(line["test"])
-    text, ours = str(line.get("text", "")), str(line.get("ours", ""))
+    text = str(line.get("text", ""))
+    ours = text if _FINDING.match(text) else str(line.get("ours", ""))
     seconds = float(str(line.get("seconds", 0.0)))
     if name in ("passed", "skipped"):
         return Outcome(name, _first(text), seconds)
@@ -227,7 +230,7 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
         return Outcome("crashed", f"not collected: {_first(text)}")
     kinds = _KIND.findall(ours)
     first = _first(ours) if kinds else _first(text)
-    if "InterpretError" in kinds or "does not support" in first:
+    if "InterpretError" in kinds or "cannot be interpreted" in first:
         return Outcome("refused", first, seconds)
     if kinds:
         return Outcome("found", first, seconds)

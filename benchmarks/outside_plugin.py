@@ -155,7 +155,8 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[Any]) -> 
         text, kind = "", ""
         if call.excinfo is not None:
             kind = f"{call.excinfo.type.__module__}.{call.excinfo.type.__qualname__}"
-            text = str(call.excinfo.value)
+            crash = getattr(report.longrepr, "reprcrash", None)
+            text = str(call.excinfo.value) if crash is None else crash.message
         ours = "\n".join(body for name, body in report.sections if "pallas" in name)
         _write(
             test=item.nodeid,

@@ -206,6 +206,19 @@ TABLE: tuple[Patch, ...] = (
         why="must know its effects, though it is lowered as one of the others",
         last="0.10",
     ),
+    *(
+        Patch(
+            area=MODES,
+            owner="jax._src.interpreters.mlir:_lowerings",
+            how="object key",
+            name=f"jax._src.pallas.mosaic.primitives:{name}_p",
+            replacement="pallas_debug.bridge.interpret.elementwise:lowering",
+            args=(name,),
+            is_optional=True,
+            why="only Mosaic can lower it, and the interpreters run on the CPU",
+        )
+        for name in ("pack_elementwise", "unpack_elementwise", "stochastic_round")
+    ),
     Patch(
         area=FILL,
         owner="jax._src.pallas.primitives",

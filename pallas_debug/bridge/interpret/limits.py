@@ -258,7 +258,9 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="delays", hlo="no", tpu="yes"),
     Limit(name="random bits (prng_random_bits)", hlo="no", tpu="zeros"),
     Limit(name="stateful_uniform and keys of the TPU", hlo="no", tpu="no"),
-    Limit(name="stochastic_round, pack_elementwise", hlo="no", tpu="no"),
+    Limit(
+        name="stochastic_round, pack_elementwise", hlo="with pallas-debug", tpu="with pallas-debug"
+    ),
     Limit(name="masked loads", hlo="yes", tpu="with pallas-debug"),
     Limit(name="references that are bitcast or reshaped", hlo="yes", tpu="with pallas-debug"),
     Limit(name="references chosen by select_ref", hlo="no", tpu="with pallas-debug"),

@@ -1,0 +1,77 @@
+"""Lowering for the CPU of primitives that jax lowers only in Mosaic: packing and rounding.
+
+Both interpreters evaluate an equation that is theirs in no other way as XLA does, and XLA has no
+rule for these.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax.numpy as jnp
+from jax import Array, lax
+from jax._src import dtypes
+from jax._src.interpreters import mlir
+
+_WORD = 32
+
+
+def lowering(original: Any, name: str) -> Any:
+    """Entry for jax's table of lowering rules; jax has none for these primitives."""
+    rule = mlir.lower_fun(_EVALUATED[name], multiple_results=False)
+    return mlir.LoweringRuleEntry(rule, True)
+
+
+def pack(*xs: Array, packed_dtype: Any) -> Array:
+    """Pack an element of each array into one word, the first in the lowest bits.
+
+    Args:
+      xs: arrays of one shape, as many as fit: float32 with `packed_dtype` bfloat16, or integers, of
+        which the lowest bits are taken.
+
+    Returns:
+      Array of the same shape, of unsigned integers with the bits of the sources.
+    """
+    bits = dtypes.itemsize_bits(packed_dtype)
+    words = [_word(x.astype(packed_dtype)) for x in xs]
+    packed = sum((word << (bits * i) for i, word in enumerate(words)), jnp.uint32(0))
+    return packed.astype(f"uint{dtypes.itemsize_bits(xs[0].dtype)}")
+
+
+def unpack(x: Array, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> Array:
+    """Return element `index` of each word, counted from the lowest bits, with its sign."""
+    bits = dtypes.itemsize_bits(packed_dtype)
+    top = (_word(x) >> (bits * index)) << (_WORD - bits)
+    if jnp.issubdtype(packed_dtype, jnp.floating):
+        return lax.bitcast_convert_type(top, jnp.float32)  # bfloat16: the upper half of a float32
+    if jnp.issubdtype(packed_dtype, jnp.signedinteger):
+        top = lax.bitcast_convert_type(top, jnp.int32)
+    return (top >> (_WORD - bits)).astype(unpacked_dtype)
+
+
+def stochastic_round(x: Array, random_bits: Array, *, target_dtype: Any) -> Array:
+    """Round float32 to one of the two neighbours, the closer one being the more likely.
+
+    The highest random bits decide; which bits a TPU uses is not documented.
+    """
+    dropped = jnp.finfo(jnp.float32).nmant - jnp.finfo(target_dtype).nmant
+    word = lax.bitcast_convert_type(x, jnp.uint32)
+    word = (word + (random_bits >> (_WORD - dropped))) >> dropped << dropped
+    rounded = lax.bitcast_convert_type(word, jnp.float32)
+    return jnp.where(jnp.isfinite(x), rounded, x).astype(target_dtype)
+
+
+def _word(x: Array) -> Array:
+    """Bits of each element in the lowest bits of a word, with zeros above."""
+    bits = dtypes.itemsize_bits(x.dtype)
+    if jnp.issubdtype(x.dtype, jnp.floating):
+        x = lax.bitcast_convert_type(x, f"uint{bits}")
+    wide = x.astype(jnp.uint32 if jnp.issubdtype(x.dtype, jnp.unsignedinteger) else jnp.int32)
+    return lax.bitcast_convert_type(wide, jnp.uint32) << (_WORD - bits) >> (_WORD - bits)
+
+
+_EVALUATED = {
+    "pack_elementwise": pack,
+    "unpack_elementwise": unpack,
+    "stochastic_round": stochastic_round,
+}
