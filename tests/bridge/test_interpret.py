@@ -364,6 +364,13 @@ def dynamic_slice() -> Any:
     return call(body, scratch_shapes=[pltpu.SemaphoreType.DMA])
 
 
+def repeated_row() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[pl.ds(3, 8, 0), :]
+
+    return call(body)
+
+
 def returned_semaphore() -> Any:
     def body(x_ref: Any, semaphore: Any) -> None: ...
 
@@ -386,6 +393,7 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "references chosen by select_ref": selected_reference,
     "transposed references": transposed_reference,
     "slices of dynamic size": dynamic_slice,
+    "slices of stride 0": repeated_row,
     "semaphore_read, waits that do not decrement": semaphore_read,
     "semaphores that kernels hand on": returned_semaphore,
 }

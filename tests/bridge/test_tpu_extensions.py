@@ -196,6 +196,21 @@ def test_copies_of_selected_references(choice: int) -> None:
     np.testing.assert_array_equal(run(kernel, scratch_shapes=[TILE, TILE, DMA]), wanted)
 
 
+def test_loads_that_repeat_rows_and_columns() -> None:
+    def kernel(x_ref: Any, start_ref: Any, rows_ref: Any, columns_ref: Any) -> None:
+        rows_ref[...] = x_ref[1, pl.ds(start_ref[0], 16, 0), :]
+        columns_ref[...] = x_ref.at[1][pl.ds(0, 16), pl.ds(start_ref[0], 128, 0)]
+
+    x = np.arange(2 * 16 * 128, dtype=np.float32).reshape(2, 16, 128)
+    start = pl.BlockSpec(memory_space=pltpu.SMEM)
+    shapes = [jax.ShapeDtypeStruct((16, 128), np.float32)] * 2
+    rows, columns = run(
+        kernel, x, np.array([5], np.int32), out=shapes, in_specs=[pl.BlockSpec(), start]
+    )
+    np.testing.assert_array_equal(rows, np.broadcast_to(x[1, 5], (16, 128)))
+    np.testing.assert_array_equal(columns, np.broadcast_to(x[1, :, 5:6], (16, 128)))
+
+
 def test_masked_loads() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         rows = jax.lax.broadcasted_iota(jnp.int32, (8, 128), 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import jax.numpy as jnp
-from jax import Array, lax
+from jax import lax
 from jax._src import dtypes
 from jax._src.interpreters import mlir
 
@@ -22,7 +22,7 @@ def lowering(original: Any, name: str) -> Any:
     return mlir.LoweringRuleEntry(rule, True)
 
 
-def pack(*xs: Array, packed_dtype: Any) -> Array:
+def pack(*xs: Any, packed_dtype: Any) -> Any:
     """Pack an element of each array into one word, the first in the lowest bits.
 
     Args:
@@ -38,7 +38,7 @@ def pack(*xs: Array, packed_dtype: Any) -> Array:
     return packed.astype(f"uint{dtypes.itemsize_bits(xs[0].dtype)}")
 
 
-def unpack(x: Array, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> Array:
+def unpack(x: Any, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> Any:
     """Return element `index` of each word, counted from the lowest bits, with its sign."""
     bits = dtypes.itemsize_bits(packed_dtype)
     top = (_word(x) >> (bits * index)) << (_WORD - bits)
@@ -49,7 +49,7 @@ def unpack(x: Array, *, index: int, packed_dtype: Any, unpacked_dtype: Any) -> A
     return (top >> (_WORD - bits)).astype(unpacked_dtype)
 
 
-def stochastic_round(x: Array, random_bits: Array, *, target_dtype: Any) -> Array:
+def stochastic_round(x: Any, random_bits: Any, *, target_dtype: Any) -> Any:
     """Round float32 to one of the two neighbours, the closer one being the more likely.
 
     The highest random bits decide; which bits a TPU uses is not documented.
@@ -61,7 +61,7 @@ def stochastic_round(x: Array, random_bits: Array, *, target_dtype: Any) -> Arra
     return jnp.where(jnp.isfinite(x), rounded, x).astype(target_dtype)
 
 
-def _word(x: Array) -> Array:
+def _word(x: Any) -> Any:
     """Bits of each element in the lowest bits of a word, with zeros above."""
     bits = dtypes.itemsize_bits(x.dtype)
     if jnp.issubdtype(x.dtype, jnp.floating):

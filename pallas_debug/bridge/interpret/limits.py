@@ -221,6 +221,8 @@ def _lacking_transform(transforms: Iterable[Any], *, is_write: bool) -> str | No
         match transform:
             case NDIndexer() if transform.is_dynamic_size:
                 return "slices of dynamic size"
+            case NDIndexer() if any(getattr(i, "stride", 1) == 0 for i in transform.indices):
+                return "slices of stride 0"
             case state_types.SelectTransform():
                 return "references chosen by select_ref"
             case state_types.TransposeTransform():
@@ -266,6 +268,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="references chosen by select_ref", hlo="no", tpu="with pallas-debug"),
     Limit(name="transposed references", hlo="no", tpu="with pallas-debug"),
     Limit(name="slices of dynamic size", hlo="no", tpu="yes"),
+    Limit(name="slices of stride 0", hlo="no", tpu="with pallas-debug"),
     Limit(name="semaphore_read, waits that do not decrement", hlo="yes", tpu="with pallas-debug"),
     Limit(name="semaphores that kernels hand on", hlo="no", tpu="no"),
     Limit(name="writes to scalar prefetch", hlo="forgotten after each grid step", tpu="yes"),

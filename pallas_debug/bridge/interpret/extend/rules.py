@@ -21,6 +21,7 @@ from jax._src.pallas.mosaic import primitives as mosaic_primitives
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.state import discharge
 from jax._src.state import primitives as state_primitives
+from jax._src.state.indexing import NDIndexer, Slice
 from jax._src.state.types import SelectTransform, TransformedRef
 
 from pallas_debug.bridge.interpret.extend import semaphores
@@ -176,6 +177,29 @@ def _masked_load(step: EquationStep) -> tuple[Any, Any]:
     return token, [loaded if other is None else jnp.where(mask, loaded, other)]
 
 
+def _repeating_load(step: EquationStep) -> tuple[Any, Any]:
+    """A load that repeats elements, by slices of stride 0: read them once."""
+    ref, *indices = step.values
+    *before, indexer = jax.tree.unflatten(step.eqn.params["tree"], indices)
+    repeats = [_is_repeating(index) for index in indexer.indices]
+    once = tuple(
+        Slice(index.start, 1) if repeated else index
+        for index, repeated in zip(indexer.indices, repeats, strict=True)
+    )
+    kept = [r for r, i in zip(repeats, indexer.indices, strict=True) if isinstance(i, Slice)]
+    result = step.eqn.outvars[0].aval
+    shape = [1 if repeated else size for repeated, size in zip(kept, result.shape, strict=True)]
+    space = interpreter._get_memory_space_and_raise_if_hbm(step.eqn.invars[0].aval, "get_p")
+    token, loaded = step.callback(
+        interpreter.get,
+        jax.ShapeDtypeStruct(shape, result.dtype),
+        interpreter.TPU_MEMORY_SPACE_IDXS[space],
+        ref,
+        (*before, replace(indexer, indices=once)),
+    )
+    return token, [jnp.broadcast_to(loaded, result.shape)]
+
+
 def _add_update(step: EquationStep) -> tuple[Any, Any]:
     ref, value, *indices = step.values
     aval = step.eqn.invars[1].aval
@@ -279,6 +303,20 @@ def _for_masked_load(eqn: Any) -> Rule | None:
     return None if mask is None else _masked_load
 
 
+def _for_get(eqn: Any) -> Rule | None:
+    transforms = jax.tree.unflatten(eqn.params["tree"], eqn.invars[1:])
+    return _repeating_load if transforms and _repeats(transforms[-1]) else None
+
+
+def _repeats(transform: Any) -> bool:
+    """Whether a transform repeats elements, by a slice of stride 0."""
+    return isinstance(transform, NDIndexer) and any(map(_is_repeating, transform.indices))
+
+
+def _is_repeating(index: Any) -> bool:
+    return isinstance(index, Slice) and index.stride == 0
+
+
 def _for_wait(eqn: Any) -> Rule | None:
     *_, decrement = jax.tree.unflatten(eqn.params["args_tree"], eqn.invars)
     return None if getattr(decrement, "val", decrement) else _wait_without_decrement
@@ -299,4 +337,5 @@ _RULES: dict[Any, Callable[[Any], Rule | None]] = {
     mosaic_primitives.dma_wait_p: _for_dma,
     mosaic_primitives.touch_p: lambda _: _nothing,
     state_primitives.addupdate_p: lambda _: _add_update,
+    state_primitives.get_p: _for_get,
 }
