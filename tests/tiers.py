@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Generator, Hashable, Iterable
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -105,7 +106,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect three quarters of the slow tests, and fifteen sixteenths of the large ones.
 
-    They are dealt like cards, in order, so that each quarter gets its share of every table.
+    They are dealt like cards, table by table, so that each quarter gets its share of every table.
+    The tests of a table are shuffled: in order, one quarter would get all rows of a mode.
     """
     quarter = config.getoption("quarter")
     if quarter is None:
@@ -119,11 +121,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             tiers["large"].append(item)
         elif is_slow or not sampled.isdisjoint([item.path, *item.path.parents]):
             tiers["slow"].append(item)
-    left_out = {item for n, item in enumerate(tiers["slow"]) if n % QUARTERS != quarter % QUARTERS}
-    left_out |= {item for n, item in enumerate(tiers["large"]) if n % PARTS != quarter}
+    left_out = {
+        item for n, item in enumerate(shuffled(tiers["slow"])) if n % QUARTERS != quarter % QUARTERS
+    }
+    left_out |= {item for n, item in enumerate(shuffled(tiers["large"])) if n % PARTS != quarter}
     if left_out:
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
+
+
+def shuffled(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests of each function together, in an order that depends on nothing but their names."""
+    return sorted(
+        items,
+        key=lambda item: (item.nodeid.partition("[")[0], crc32(item.nodeid.encode())),
+    )
 
 
 class Costs:

@@ -29,7 +29,13 @@ commands = load(ROOT / "docs" / "commands.py")
 
 PAGES = {str(page.relative_to(ROOT)): page for page in commands.pages()}
 
-EXPENSIVE = {"docs/guides/pytest.md", "docs/guides/interpret.md"}
+EXPENSIVE = {
+    "docs/guides/dumping.md",
+    "docs/guides/in-code.md",
+    "docs/guides/interpret.md",
+    "docs/guides/pytest.md",
+    "docs/guides/reproduce.md",
+}
 STARTED = {"docs/guides/in-code.md"}
 """Pages whose commands start Python themselves: one prints that jax is not imported."""
 

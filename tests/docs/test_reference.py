@@ -49,6 +49,7 @@ def test_a_stale_page_is_named_and_left_alone(copy: Path) -> None:
     assert page.read_text() == "# Exit codes\n\nAll is well.\n"
 
 
+@pytest.mark.slow
 def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> None:
     page = copy / "docs" / "reference" / "hooks.md"
     page.unlink()
@@ -59,7 +60,9 @@ def test_a_missing_page_is_written_again_and_then_all_is_fresh(copy: Path) -> No
     assert generate(copy).stdout == ""
 
 
-@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+@pytest.mark.parametrize(
+    "page", ["README.md", pytest.param("CONTRIBUTING.md", marks=pytest.mark.slow)]
+)
 def test_a_new_package_makes_the_maps_stale(copy: Path, page: str) -> None:
     module = copy / "pallas_debug" / "ir" / "__init__.py"
     module.write_text('"""Text of compilers."""\n')

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from pallas_debug_pytest.options import OPTIONS
+from tiers import with_and_without_xdist
 
 from pallas_debug.store import open_dumps
 
@@ -399,8 +400,9 @@ def test_what_conftest_sets_for_jaxs_backend_is_still_in_time(
             os.environ["XLA_FLAGS"] = environment
 
 
+@with_and_without_xdist
 def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
-    pytester: pytest.Pytester,
+    run_pytest: Run, pytester: pytest.Pytester, workers: list[str]
 ) -> None:
     pytester.makepyfile(
         conftest="""
@@ -410,14 +412,13 @@ def test_our_own_failure_fails_no_test_and_is_an_error_at_the_end(
         capture.capture = crash
         """
     )
-    for workers in ([], ["-n", "2"]):
-        result = run(pytester, "--pallas-dump", *workers)
-        result.assert_outcomes(passed=5, errors=1)
-        assert result.ret == 3
-        result.stdout.fnmatch_lines(
-            [
-                "*ERROR at teardown of this run*",
-                "NOT JUDGED: * capture: internal error in pallas-debug while capturing kernel *",
-                "ERROR pallas-debug - *",
-            ]
-        )
+    result = run_pytest("--pallas-dump", *workers)
+    result.assert_outcomes(passed=5, errors=1)
+    assert result.ret == 3
+    result.stdout.fnmatch_lines(
+        [
+            "*ERROR at teardown of this run*",
+            "NOT JUDGED: * capture: internal error in pallas-debug while capturing kernel *",
+            "ERROR pallas-debug - *",
+        ]
+    )

@@ -57,9 +57,9 @@ def test_all_tests_of_a_sampled_folder_or_file_count_as_slow(pytester: pytest.Py
             test.replace("NAME", folder)
         )
     found = ran(pytester, "--quarter", "1", "--sampled", "cli")
-    assert found == {"test_cli[1]", *(f"test_kernels[{n}]" for n in range(4))}
+    assert [len([name for name in found if room in name]) for room in ("cli", "kernels")] == [1, 4]
     both = ran(pytester, "--quarter", "1", "--sampled", "cli,kernels/test_kernels.py")
-    assert both == {"test_cli[1]", "test_kernels[1]"}
+    assert [len([name for name in both if room in name]) for room in ("cli", "kernels")] == [1, 1]
 
 
 def test_what_the_second_python_samples_is_there() -> None:

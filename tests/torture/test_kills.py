@@ -10,6 +10,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from pallas_debug.store import open_dumps
 from pallas_debug.store.disk import is_as_recorded
 
@@ -114,6 +116,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.slow
 def test_dump_and_pytest_are_killed(tmp_path: Path, is_full: bool) -> None:
     """Each run has other lines, so each compiles again and replaces what the last one wrote."""
     chances = random.Random(SEED)
