@@ -82,7 +82,9 @@ def check(
         `hint`, `uninitialized`; `all` for all of them.
       interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
         `off`.
-      chip: target whose chip is reported to code that queries one; v5e by default.
+      chip: target whose chip is reported to code that queries one; v5e by default. A kernel that
+        has no room in its memory is reported before it runs; without `chip`, one that has none on
+        any TPU.
 
     Returns:
       A function of the same arguments that returns the report, and the result of `function`.
@@ -100,6 +102,7 @@ def check(
         prints=True,
         interpret=interpret,
         chip=chip,
+        stops_unfit=True,
         epoch=f"check {next(_epochs)}",
     )
 

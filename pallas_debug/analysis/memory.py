@@ -7,16 +7,18 @@ compiler adds (spills, intermediate values) is unknown here.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pallas_debug.analysis.subject import Result, Subject, shape_text
+from pallas_debug.analysis.subject import Result, Subject, read, shape_text
 from pallas_debug.analysis.tiling import LANES, SUBLANES, padded
-from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk.index_maps import Block, NotReadable
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
 from pallas_debug.findings.wording.tiles import MIB
-from pallas_debug.model import SourceLine, Target
+from pallas_debug.model import Finding, Kernel, SourceLine, Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +105,36 @@ def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[Mem
     _vmem(subject, uses, result)
     _smem(subject, uses, result)
     return result, tuple(uses)
+
+
+def too_large(captured: Capture, targets: Sequence[Target]) -> list[Finding]:
+    """Overflows of VMEM and SMEM, each with the targets affected, from the call alone.
+
+    Fast enough for every kernel that a program lowers: the kernel's body is not analysed.
+    """
+    kernel = captured.kernel
+    if "vmem_limit_bytes" not in kernel.compiler_params and _at_most(kernel) < SMALL:
+        return []
+    try:
+        subject = read(captured, {}, time.monotonic() + 1.0, walks=False)
+    except NotReadable:
+        return []
+    return look(subject, targets)[0].findings
+
+
+SMALL = MIB
+"""Bytes that every memory of every chip has."""
+
+
+def _at_most(kernel: Kernel) -> int:
+    """Upper bound of the bytes of a kernel's operands, with two buffers of 32 bits each."""
+    shapes = [operand.block_shape or operand.shape for operand in kernel.operands]
+    return sum(
+        8
+        * math.prod(-(-(size or 1) // LANES) * LANES for size in shape[-2:])
+        * math.prod(size or 1 for size in shape[:-2])
+        for shape in shapes
+    )
 
 
 def _parts(subject: Subject) -> list[MemoryPart]:

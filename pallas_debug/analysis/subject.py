@@ -81,14 +81,19 @@ class Result:
     not_judged: list[str] = field(default_factory=list)
 
 
-def read(captured: Capture, tables: Mapping[int, np.ndarray], deadline: float) -> Subject:
+def read(
+    captured: Capture, tables: Mapping[int, np.ndarray], deadline: float, *, walks: bool = True
+) -> Subject:
     """Read a captured kernel.
+
+    Args:
+      walks: whether to walk its body; if not, `walked` has no events.
 
     Raises:
       index_maps.NotReadable: the kernel holds nothing that can be analysed statically.
     """
     grid = index_maps.grid(captured)
-    empty = 0 in grid.sizes
+    empty = 0 in grid.sizes or not walks
     return Subject(
         captured=captured,
         grid=grid,

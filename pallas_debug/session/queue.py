@@ -89,12 +89,13 @@ class Queue:
     """Compiles kernels in the background.
 
     `made` holds the finished compilations by digest and target, `lost` the errors that prevented
-    the others.
+    others, `unfit` those that are not requested as the kernel has no room on the chip.
     """
 
     def __init__(self, options: Options, plugins: pluggy.PluginManager, report: Report) -> None:
         self.made: dict[tuple[str, str], Compilation] = {}
         self.lost: dict[tuple[str, str], PallasDebugError] = {}
+        self.unfit: set[tuple[str, str]] = set()
         self._plugins = plugins
         self._report = report
         self._lock = threading.Lock()
@@ -177,6 +178,8 @@ class Queue:
         known = self.lost.get((kernel.digest, target))
         if known is not None:
             return str(known)
+        if (kernel.digest, target) in self.unfit:
+            return "it was not compiled: it has no room in the memory of the chip"
         if (kernel.digest, target) in self._requested:
             return "the session ended before it was compiled"
         return f"it was never handed to the compiler for {target}"

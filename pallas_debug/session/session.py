@@ -10,7 +10,6 @@ import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -25,26 +24,17 @@ from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.checks.observer import RunObserver, Skip
 from pallas_debug.compiler import job
-from pallas_debug.errors import PallasDebugError
+from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
+from pallas_debug.session.room import RoomCheck
+from pallas_debug.session.uncaptured import Uncaptured
 
 _reporting: list[object] = []
 """Stack of sessions; interpreter findings go to the innermost one."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Uncaptured:
-    """A kernel that jax lowered but that could not be captured."""
-
-    name: str
-    problem: PallasDebugError
-
-    def __str__(self) -> str:
-        return f"kernel `{self.name}` could not be captured: {self.problem}"
 
 
 class Session:
@@ -107,6 +97,13 @@ class Session:
         self._lock = threading.Lock()
         self._local = threading.local()
         self._captures: dict[str, capture.Capture] = {}
+        self._room = RoomCheck(
+            self._chip if options.chip else None,
+            is_asked=lambda: (
+                options.stops_unfit and self._interprets and bool(self.observer.checks)
+            ),
+            report=self.report,
+        )
         self._calls: dict[str, set[tuple[str, int]]] = {}
         self.queue = Queue(options, self.plugins, self.report)
         self._stack = contextlib.ExitStack()
@@ -428,9 +425,14 @@ class Session:
         collected: list[capture.Capture] | None = getattr(self._local, "collected", None)
         if collected is not None:
             collected.append(captured)
-        else:
+        elif self._room.has_room(captured, self._wanted):
             self.queue.request_traced(captured, self._wanted)
+        else:
+            self.queue.unfit |= {(kernel.digest, target.name) for target in self._wanted}
         return kernel.digest
+
+    def refused(self, token: object) -> KernelFault | None:
+        return self._room.refusal(token, self.observer.found)
 
     def _keep(self, captured: capture.Capture) -> None:
         """Notify the plugins of a new kernel; parts that fail do not affect the others."""

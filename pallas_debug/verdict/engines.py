@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from pallas_debug import guards
-from pallas_debug.analysis import analyze, names
+from pallas_debug.analysis import analyze, memory, names
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.bridge.walk import prefetch
@@ -251,6 +251,29 @@ def not_compiled(kernel: Kernel, target: str, reason: str) -> Outcome:
     return replace(outcome_of(kernel, "compile", "unjudged", reason), target=target)
 
 
+def find_unfit(
+    session: Session, wanted: Sequence[tuple[Capture, tuple[Target, ...]]]
+) -> str | None:
+    """Note in the session's queue which kernels have no room on which targets.
+
+    Returns:
+      Why nothing is interpreted, if a kernel has room on no target.
+    """
+    nowhere = None
+    for captured, targets in wanted:
+        kernel = captured.kernel
+        faults = memory.too_large(captured, targets)
+        names = {name for fault in faults for name in fault.targets}
+        session.queue.unfit |= {(kernel.digest, name) for name in names}
+        if nowhere is None and names >= {target.name for target in targets}:
+            where = ", ".join(target.name for target in targets)
+            nowhere = (
+                f"nothing was interpreted: kernel `{kernel.name}` has no room in the memory of "
+                f"{where}"
+            )
+    return nowhere
+
+
 def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> list[Seen]:
     """Results of a kernel's compilations for these targets, in a session that has ended."""
     finished = {
@@ -270,7 +293,10 @@ def compilations(session: Session, kernel: Kernel, targets: Iterable[str]) -> li
 def _uncompiled(session: Session, kernel: Kernel, target: str) -> Outcome:
     why = session.queue.why_elsewhere(kernel.digest, target)
     if why is None:
-        return not_compiled(kernel, target, session.queue.not_compiled(kernel, target))
+        reason = session.queue.not_compiled(kernel, target)
+        if (kernel.digest, target) not in session.queue.unfit:
+            return not_compiled(kernel, target, reason)
+        return replace(outcome_of(kernel, "compile", "found"), target=target, notes=(reason,))
     return replace(outcome_of(kernel, "compile", "unsupported", why), target=target)
 
 

@@ -192,6 +192,7 @@ def verify_program(
         checks=defaults.DEFAULT_CHECKS if "checks" in asked else (),
         prints=True,
         interpret="auto",
+        stops_unfit="static" in asked,
         hang_after=request.hang_after,
     )
     recorder = calls.CallRecorder()
@@ -329,9 +330,12 @@ def _ask(
     if not captures:
         return found, seen
     wanted = [(captured, found.targets[captured.kernel.digest]) for captured in captures]
+    nowhere = ask.find_unfit(session, wanted) if "static" in asked else None
     if "compile" in asked:
+        unfit = session.queue.unfit
         for captured, targets in wanted:
-            session.request([captured], targets)
+            fits = [t for t in targets if (captured.kernel.digest, t.name) not in unfit]
+            session.request([captured], fits)
     if "static" in asked:
         tables, notes = ask.prefetched(call, wanted)
         seen.append(Seen(notes=tuple(notes)))
@@ -339,6 +343,12 @@ def _ask(
             _static(captured, targets, tables.get(captured.kernel.digest, ()))
             for captured, targets in wanted
         ]
+    if nowhere is not None:
+        judged = [captured.kernel for captured in captures]
+        runs = [engine for engine in asked if engine in ("checks", "races")]
+        seen += [Seen(outcomes=ask.each(judged, engine, "unjudged", nowhere)) for engine in runs]
+        session.wait(None if tick is None else lambda: tick(session))
+        return found, seen
     with session.compiling_for(()):  # do not also compile what is lowered for interpretation
         for target, kernels in _by_chip(wanted, session.targets):
             seen += _interpreted(call, kernels, asked, target, hang_after)

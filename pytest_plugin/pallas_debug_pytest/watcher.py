@@ -133,6 +133,7 @@ class Watcher:
             Options(
                 **options,  # type: ignore[arg-type]
                 prints=True,
+                stops_unfit=True,
                 timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
                 hang_after=settings.hang or defaults.HANG_AFTER,
             ),

@@ -285,21 +285,21 @@ WORDS: dict[str, tuple[str, str, str]] = {
         "take 32 rows, or libtpu 0.0.50",
     ),
     "blocks_over_the_limit": (
-        "the kernel takes 32 MiB of VMEM at least, and has 16 MiB on v4, v5e, v5p: x_ref 2 x "
+        "the kernel takes 32 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref 2 x "
         "float32[512, 4096] (16 MiB), out_ref 2 x float32[512, 4096] (16 MiB)",
         "each block lies in VMEM as often as it is buffered, and scratch beside them",
         "take blocks of x_ref (256, 4096), out_ref (256, 4096), which would fit; or set "
         "vmem_limit_bytes, of at most 64 MiB",
     ),
     "whole_arrays": (
-        "the kernel takes 24 MiB of VMEM at least, and has 16 MiB on v4, v5e, v5p: x_ref "
+        "the kernel takes 24 MiB of VMEM at least, and may take 16 MiB on v4, v5e, v5p: x_ref "
         "float32[3072, 1024] (12 MiB), out_ref float32[3072, 1024] (12 MiB)",
         "each block lies in VMEM as often as it is buffered, and scratch beside them",
         "take a grid with blocks of x_ref (768, 1024), out_ref (768, 1024), which would fit; "
         "or set vmem_limit_bytes, of at most 64 MiB",
     ),
     "scratch_over_the_capacity": (
-        "the kernel takes 88 MiB of VMEM at least, and has 16 MiB on v4; 64 MiB on v5p, tpu7x: "
+        "the kernel takes 88 MiB of VMEM at least, and may take 16 MiB on v4; 64 MiB on v5p, tpu7x: "
         "scratch_ref float32[20, 1024, 1024] (80 MiB), x_ref float32[1024, 1024] (4 MiB), "
         "out_ref float32[1024, 1024] (4 MiB)",
         "the whole VMEM of a chip is 16 MiB on v4; 64 MiB on v5p, tpu7x: no vmem_limit_bytes "

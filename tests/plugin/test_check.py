@@ -255,3 +255,32 @@ def test_a_call_that_checks_for_itself_keeps_what_it_finds_and_one_outside_of_te
     result.stdout.fnmatch_lines(
         ["problem: found outside of the tests: NanProduced in kernel `log`"]
     )
+
+
+NO_ROOM = """
+    import jax.numpy as jnp
+    from jax.experimental import pallas as pl
+
+    def test_large():
+        def double(x_ref, o_ref):
+            o_ref[...] = x_ref[...] * 2
+        rows = pl.BlockSpec((1024, 4096), lambda i: (i, 0))
+        x = jnp.zeros((2048, 4096))
+        pl.pallas_call(double, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
+        raise RuntimeError("the kernel ran")
+"""
+
+
+@pytest.mark.parametrize("arguments", [(), ("--pallas-verify=v5e,v6e",)])
+def test_a_kernel_without_room_ends_its_test_before_it_runs(
+    child: Child, arguments: tuple[str, ...]
+) -> None:
+    result = child(NO_ROOM, "--pallas-check", *arguments)
+    result.assert_outcomes(failed=1)
+    text = result.stdout.str()
+    assert "VmemOverflow in kernel `double`" in text
+    assert "the kernel ran" not in text.replace('RuntimeError("the kernel ran")', "")
+    assert "1 finding in 1 test: 1 VmemOverflow" in text
+    assert "1 kernel used by 1 test" in text
+    if arguments:
+        assert re.search(r"^double +FOUND +FOUND +FOUND +\?$", text, re.M)

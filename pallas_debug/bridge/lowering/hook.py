@@ -49,6 +49,9 @@ class LoweringWatcher(Protocol):
     def lowered(self, primitive: str, context: Any, params: dict[str, Any]) -> object | None:
         """Handle the lowering of a kernel; return a token that `ran` receives when it runs."""
 
+    def refused(self, token: object) -> Exception | None:
+        """Return the exception with which to end the program at a kernel, if it is to end there."""
+
     def ran(self, tokens: tuple[object, ...]) -> None:
         """Handle a run of a program that contains the kernels of these tokens."""
 
@@ -142,6 +145,7 @@ def stubbed() -> Iterator[None]:
 
 def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | None:
     """Notify watchers that a kernel is being lowered; return the innermost one's token."""
+    __tracebackhide__ = True  # for pytest, if a watcher ends the program here
     if getattr(_local, "unwatched", False):
         return None
     innermost = None
@@ -152,6 +156,12 @@ def _announce(primitive: str, context: Any, params: dict[str, Any]) -> object | 
         if token is None:
             continue
         innermost = token
+        fault = None
+        with guarded("hook", "asking whether to stop at a kernel", watcher.report):
+            fault = watcher.refused(token)
+        if fault is not None:
+            _notify_ran(watcher, (token,))
+            raise fault
         collected: list[object] | None = getattr(_local, "collected", None)
         if collected is not None:
             collected.append(token)
@@ -171,6 +181,7 @@ def reporting(entry: Any, name: str) -> Any:
 
     @functools.wraps(rule)
     def report_and_lower(context: Any, *nodes: Any, **params: Any) -> Any:
+        __tracebackhide__ = True
         token = None
         if not observe.is_lowering():  # else it was announced before its checks were inserted
             token = _announce(name, context, params)

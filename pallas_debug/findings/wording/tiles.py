@@ -149,8 +149,9 @@ def smem_overflow(
 
 def _message(space: str, used: int, limits: Mapping[str, int], parts: Sequence[Part]) -> str:
     largest = ", ".join(map(str, parts[:3]))
+    has = "may take" if space == "VMEM" else "has"  # a chip has more VMEM than a kernel's share
     return (
-        f"the kernel takes {mib(used)} of {space} at least, and has {_by_size(limits)}: {largest}"
+        f"the kernel takes {mib(used)} of {space} at least, and {has} {_by_size(limits)}: {largest}"
     )
 
 

@@ -1,0 +1,59 @@
+"""Kernels that have no room in a chip's memory, found before anything is compiled or run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pallas_debug.analysis import memory
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.compiler.targets import BUILTIN
+from pallas_debug.errors import KernelFault, PallasDebugError
+from pallas_debug.guards import guarded
+from pallas_debug.model import Finding, Target
+from pallas_debug.report import finding_text
+
+
+class RoomCheck:
+    """Decides whether a program is to stop at a kernel.
+
+    Args:
+      chip: the chip that the program is told it has, if the user chose it.
+      is_asked: whether to look at the kernels lowered now.
+      report: called with our own errors, which do not stop the program.
+    """
+
+    def __init__(
+        self,
+        chip: Target | None,
+        *,
+        is_asked: Callable[[], bool],
+        report: Callable[[PallasDebugError], None],
+    ) -> None:
+        self._chip = chip
+        self._is_asked = is_asked
+        self._report = report
+        self._faults: dict[object, Finding | None] = {}
+
+    def has_room(self, captured: Capture, targets: Sequence[Target]) -> bool:
+        """Whether a kernel fits one of the targets; of the chip, or any TPU, if there is none."""
+        if not self._is_asked():
+            return True
+        kernel = captured.kernel
+        if kernel.digest not in self._faults:
+            targets = targets or ((self._chip,) if self._chip else BUILTIN)
+            if kernel.chip is not None:  # traced for this one alone
+                targets = [t for t in targets if t.device_kind == kernel.chip] or targets[:1]
+            with guarded("engine", f"measuring kernel `{kernel.name}`", self._report):
+                names = {target.name for target in targets}
+                faults = memory.too_large(captured, targets)
+                everywhere = (fault for fault in faults if names <= set(fault.targets))
+                self._faults[kernel.digest] = next(everywhere, None)
+        return self._faults.get(kernel.digest) is None
+
+    def refusal(self, token: object, found: Callable[[Finding], None]) -> KernelFault | None:
+        """Report a kernel without room, and return the exception with which to stop at it."""
+        fault = self._faults.get(token)
+        if fault is None or not self._is_asked():
+            return None
+        found(fault)
+        return KernelFault(finding_text(fault), fault)

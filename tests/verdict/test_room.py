@@ -1,0 +1,112 @@
+"""A kernel that has no room in a chip's memory is reported before it is compiled or interpreted."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+
+import pallas_debug
+from pallas_debug.compiler import job
+from pallas_debug.errors import KernelFault
+from pallas_debug.verdict import Verdict, verify
+
+LARGE = jax.ShapeDtypeStruct((1 << 20, 4096), jnp.float32)
+"""16 GiB: neither an interpreter nor this machine would come to an end with it."""
+
+NO_ROOM = "it was not compiled: it has no room in the memory of the chip"
+
+
+def double(x: jax.Array, rows: int = 1024) -> jax.Array:
+    def double(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+
+    spec = pl.BlockSpec((rows, 4096), lambda i: (i, 0))
+    grid = (x.shape[0] // rows,)
+    return pl.pallas_call(double, out_shape=x, grid=grid, in_specs=[spec], out_specs=spec)(x)
+
+
+def cells(verdict: Verdict) -> dict[str, tuple[str, str | None, tuple[str, ...]]]:
+    return {o.column: (o.status, o.reason, o.notes) for o in verdict.outcomes if o.kernel}
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Targets that a kernel is compiled for."""
+    asked: list[str] = []
+    compile_ = job.Jobs.compile
+
+    def noted(self: Any, captured: Any, target: Any, *rest: Any, **named: Any) -> Any:
+        asked.append(target.name)
+        return compile_(self, captured, target, *rest, **named)
+
+    monkeypatch.setattr(job.Jobs, "compile", noted)
+    return asked
+
+
+def test_verify_neither_compiles_nor_interprets_it(
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pallas_debug.bridge.jaxprs import arrays
+
+    monkeypatch.setattr(arrays, "concrete", lambda args, kwargs: (args, kwargs, False))
+    verdict = verify(double, LARGE, targets="v5e,v6e")
+    (finding,) = verdict.findings
+    assert (finding.kind, finding.targets, finding.engines) == (
+        "VmemOverflow",
+        ("v5e", "v6e"),
+        ("static",),
+    )
+    assert compiled == []
+    why = "nothing was interpreted: kernel `double` has no room in the memory of v5e, v6e"
+    assert cells(verdict) == {
+        "static": ("found", None, ()),
+        "v5e": ("found", None, (NO_ROOM,)),
+        "v6e": ("found", None, (NO_ROOM,)),
+        "checks": ("unjudged", why, ()),
+        "races": ("unjudged", why, ()),
+    }
+
+
+def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> None:
+    small = jax.ShapeDtypeStruct((640, 4096), jnp.float32)
+    verdict = verify(double, small, 320, targets="v5e,v6e")
+    assert [f.targets for f in verdict.findings] == [("v5e",)]
+    assert set(compiled) == {"v6e"}
+    assert {column: status for column, (status, *_) in cells(verdict).items()} == {
+        "static": "found",
+        "v5e": "found",
+        "v6e": "ok",
+        "checks": "ok",
+        "races": "ok",
+    }
+
+
+def test_check_stops_before_it_runs() -> None:
+    ran = []
+
+    def called(x: jax.Array) -> jax.Array:
+        y = double(x)
+        ran.append(y)
+        return y
+
+    x = jnp.zeros((2048, 4096))
+    with pytest.raises(KernelFault, match="VmemOverflow in kernel `double`") as caught:
+        pallas_debug.check(called, "index")(x)
+    assert caught.value.finding is not None
+    assert caught.value.finding.targets == ("v4", "v5e", "v5p", "v6e", "tpu7x")
+    assert ran == []
+
+
+def test_check_judges_the_chip_that_it_is_told() -> None:
+    def halves(x: jax.Array) -> jax.Array:
+        return double(x, 320)
+
+    x = jnp.zeros((640, 4096))
+    report, _ = pallas_debug.check(halves, "index")(x)  # fits v6e
+    assert report.ok
+    with pytest.raises(KernelFault, match="VmemOverflow"):
+        pallas_debug.check(halves, "index", chip="v5e")(x)
