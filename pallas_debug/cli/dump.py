@@ -143,11 +143,18 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
         except PallasDebugError:
             raise
         except Exception as error:
+            from pallas_debug.findings.explain import explain
+
             programs.print_their_traceback(error)
+            known = explain(f"{error}\n(of a Pallas kernel)")
             raise ProgramFailed(
                 f"{module}:{name} raised {type(error).__name__} when it was traced with "
                 f"{', '.join(options.args) or options.inputs or 'no arguments'}. "
-                "Are shapes and dtypes what it expects?"
+                + (
+                    f"{known.title}: {known.cause}; {known.advice}"
+                    if known is not None
+                    else "Are shapes and dtypes what it expects?"
+                )
             ) from error
     return list(dumps)
 

@@ -9,7 +9,7 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -85,6 +85,18 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marked = metafunc.definition.iter_markers("parametrize")
     if len(names) > 1 and not any("pallas_target" in str(mark.args[:1]) for mark in marked):
         metafunc.parametrize("pallas_target", names, indirect=True)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.excinfo is not None:
+        from pallas_debug_pytest import hints
+
+        hints.add(item, call.excinfo.value, report)
+    return report
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -128,6 +128,28 @@ def test_a_trace_that_fails_is_a_finding_at_its_line(command: Any, tmp_path: Pat
     assert f"bad.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :, :]" in done.stdout
 
 
+def test_python_s_if_in_a_kernel_is_explained_at_its_line(command: Any, tmp_path: Path) -> None:
+    (tmp_path / "cond.py").write_text(
+        "from jax.experimental import pallas as pl\n"
+        "def positive(x):\n"
+        "    def kernel(x_ref, o_ref):\n"
+        "        o_ref[...] = x_ref[...]\n"
+        "        if x_ref[0, 0] < 0:\n"
+        "            o_ref[...] = -x_ref[...]\n"
+        "    return pl.pallas_call(kernel, out_shape=x)(x)\n"
+    )
+    wanted = "cond:positive", "--arg=f32[8,128]", "--target=v5e"
+    judged = command("verify", *wanted, cwd=tmp_path)
+    dumped = command("dump", *wanted, cwd=tmp_path)
+    assert judged.returncode == 1
+    assert "  cond.py:5   if x_ref[0, 0] < 0:\n" in judged.stdout
+    assert "  cause: a kernel is traced once for all values, and `if`, `while`" in judged.stdout
+    assert "traced with f32[8,128]. Python's `if` or `while` on a value" in dumped.stderr
+    for said in (judged.stdout, dumped.stderr):
+        assert "in a function below @pl.when(condition); choose" in said
+        assert "jax.lax.cond" in said
+
+
 @pytest.mark.parametrize(
     "arguments, said",
     [

@@ -115,7 +115,20 @@ def wait_without_decrement(x):
 
 LARGE = pl.BlockSpec((1024, 2048), lambda i: (i, 0))
 
+
+def conditional(x_ref, o_ref):
+    if x_ref[0, 0] > 0:
+        o_ref[...] = x_ref[...]
+
+
+def repeated(x_ref, o_ref):
+    for _ in range(pl.program_id(0)):
+        o_ref[...] = x_ref[...]
+
+
 REFUSED = (
+    Refused("traced-condition", calling(conditional)),
+    Refused("traced-number", calling(repeated, grid=(2,))),
     Refused("any-window", calling(copy, grid=(2,), out_specs=ROWS, in_specs=[
         pl.BlockSpec((8, 128), lambda i: (i, 0), memory_space=pl.ANY)])),
     Refused("scalar-block", calling(copy), (array(),)),

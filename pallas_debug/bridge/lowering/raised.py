@@ -24,6 +24,13 @@ from pallas_debug.bridge.lowering import lower
 from pallas_debug.findings.explain import explained
 from pallas_debug.model import Failure, SourceLine
 
+_VALUE_NEEDED = (
+    jax.errors.ConcretizationTypeError,
+    jax.errors.TracerArrayConversionError,
+    jax.errors.TracerIntegerConversionError,
+)
+"""Errors of Python code that needs the value of a traced array, raised at its line."""
+
 _OF_THE_FUNCTION = re.compile(
     r"at (?P<file>\S+):(?P<line>\d+) (?P<what>captures constants|should return None)"
 )
@@ -39,6 +46,8 @@ def failure(error: BaseException) -> Failure:
     found = lower.failure_of(error)
     if not found.message and isinstance(error, AssertionError):
         found = replace(found, message=_assertion(error))
+    if isinstance(error, _VALUE_NEEDED):  # the message names the `def` of the kernel
+        return explained(replace(found, source=_innermost(error) or found.source))
     line = _misused(error, found.message) or found.source or _innermost(error)
     return explained(replace(found, source=line))
 

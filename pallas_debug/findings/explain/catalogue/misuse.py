@@ -17,6 +17,27 @@ ENTRIES = (
         links=(JAX + "21557",),
     ),
     entry(
+        "traced-condition",
+        "Attempted boolean conversion of traced array",
+        title="Python's `if` or `while` on a value that only exists when the kernel runs",
+        cause="a kernel is traced once for all values, and `if`, `while`, `and`, `or`, `not`, "
+        "`assert` and bool() need one while it is traced",
+        advice="put what happens under a condition in a function below @pl.when(condition); choose "
+        "between values with jnp.where or jax.lax.cond, and loop with jax.lax.while_loop",
+        links=(PALLAS + "quickstart.html",),
+        ambiguous=True,
+    ),
+    entry(
+        "traced-number",
+        "__index__() method was called on traced array",
+        title="Python needs a number that only exists when the kernel runs",
+        cause="a kernel is traced once for all values, and range(), a shape, and the index of a "
+        "list or tuple need a number while it is traced",
+        advice="loop with jax.lax.fori_loop, which takes traced bounds; keep shapes static, and "
+        "index a reference or an array rather than a list",
+        ambiguous=True,
+    ),
+    entry(
         "store-dtype",
         "Invalid dtype for `swap`",
         "Invalid dtype for `addupdate`",
