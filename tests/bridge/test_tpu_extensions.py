@@ -314,3 +314,83 @@ def test_races_of_views_are_those_of_their_elements(offset: int) -> None:
     if not offset:
         np.testing.assert_array_equal(result, X)
     assert [finding.kind for finding in found] == ["DataRace"] * offset
+
+
+ZERO = np.zeros(1, np.int32)
+"""An index that jax does not know while it traces: it rejects constant ones out of bounds."""
+
+SMEM, HBM = (pl.BlockSpec(memory_space=space) for space in (pltpu.SMEM, pl.ANY))
+
+
+def copy_tiles(shape: tuple[int, ...], size: tuple[int, int], *, view: Any = None) -> Any:
+    """Copy a tile-aligned block at the end of an array in HBM to VMEM and on to another array."""
+
+    def kernel(zero_ref: Any, x_ref: Any, o_ref: Any, tile: Any) -> None:
+        source = x_ref if view is None else x_ref.reshape(view)
+        rows, columns = (pl.ds(zero_ref[0], n) for n in size)
+        pltpu.sync_copy(source.at[..., rows, columns], tile)
+        pltpu.sync_copy(tile, o_ref.at[..., rows, columns])
+
+    x = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    shape = shape if view is None else view
+    result = run(
+        kernel,
+        ZERO,
+        x,
+        out=jax.ShapeDtypeStruct(shape, x.dtype),
+        in_specs=[SMEM, HBM],
+        out_specs=HBM,
+        scratch_shapes=[pltpu.VMEM((*shape[:-2], *size), np.float32)],
+    )
+    return x.reshape(shape), result
+
+
+@pytest.mark.parametrize(
+    "shape, size, view",
+    [
+        ((8, 250), (8, 256), None),
+        ((13, 128), (16, 128), None),
+        ((2, 13, 250), (16, 256), None),
+        ((16, 250), (8, 256), (2, 8, 250)),
+    ],
+)
+def test_copies_of_whole_tiles_take_the_padding_along(
+    shape: tuple[int, ...], size: tuple[int, int], view: Any
+) -> None:
+    x, result = copy_tiles(shape, size, view=view)
+    np.testing.assert_array_equal(result, x)
+
+
+@pytest.mark.parametrize("shape, size", [((8, 250), (8, 257)), ((13, 128), (17, 128))])
+def test_copies_beyond_the_padding_are_out_of_bounds(
+    shape: tuple[int, ...], size: tuple[int, int]
+) -> None:
+    found: list[Finding] = []
+    with pytest.raises(Exception, match="OutOfBoundsRead"), tpu_interpret.reporting(found.append):  # noqa: SIM117
+        with interpret.interpreting("tpu"):
+            copy_tiles(shape, size)
+    assert [finding.kind for finding in found] == ["OutOfBoundsRead"]
+
+
+def test_the_padding_is_uninitialised() -> None:
+    def kernel(zero_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        pltpu.sync_copy(x_ref.at[:, pl.ds(zero_ref[0], 128)], o_ref)
+
+    x = np.ones((8, 100), np.float32)
+    out = jax.ShapeDtypeStruct((8, 128), x.dtype)
+    result = run(kernel, ZERO, x, out=out, in_specs=[SMEM, HBM])
+    np.testing.assert_array_equal(result[:, :100], x)
+    assert np.isnan(result[:, 100:]).all()
+
+
+def test_a_copy_of_nothing_at_the_end_of_an_array() -> None:
+    def kernel(count_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.zeros((8, 128))
+        rows = pl.ds(8 - count_ref[0], count_ref[0])
+        nothing = pl.ds(count_ref[0], 8 - count_ref[0])
+        pltpu.sync_copy(x_ref.at[rows], o_ref.at[rows])
+        pltpu.sync_copy(x_ref.at[nothing], o_ref.at[nothing])
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    result = run(kernel, np.array([8], np.int32), x, in_specs=[SMEM, HBM])
+    np.testing.assert_array_equal(result, x)

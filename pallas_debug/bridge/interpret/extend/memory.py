@@ -16,7 +16,9 @@ import jax
 import numpy as np
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 from jax._src.pallas.mosaic.interpret import utils
+from jax._src.state import indexing
 
+from pallas_debug.bridge.interpret.extend import padding
 from pallas_debug.bridge.interpret.extend.views import RefView, is_plain
 
 Function = Callable[..., Any]
@@ -43,12 +45,13 @@ def reading(by_jax: Function) -> Function:
         mask: Any = None,
         **options: Any,
     ) -> Any:
-        if mask is None and is_plain(transforms):
+        is_padding = mask is None and _is_padding(memory_space, transforms)
+        if mask is None and is_plain(transforms) and not is_padding and not _is_empty(transforms):
             at = token, device_id, local_core_id, memory_space, buffer_id, transforms
             return inspect.unwrap(by_jax)(*at, block_indices, grid_loop_idx, **options)
         access = _Access(device_id, local_core_id, memory_space, buffer_id, transforms, options)
         mask = None if mask is None else np.asarray(mask)
-        values = access.read(mask)
+        values = access.read(mask, may_leave=is_padding)
         access.check(writes=False)
         return token, values
 
@@ -70,6 +73,9 @@ def storing(by_jax: Function) -> Function:
         grid_loop_idx: Any = None,
         **options: Any,
     ) -> Any:
+        if _is_padding(memory_space, transforms):
+            transforms = padding.within_array(concrete(without_adds(transforms)))
+            val = padding.cut(np.asarray(val), transforms)
         if is_plain(transforms):
             at = token, device_id, local_core_id, memory_space, buffer_id, transforms
             return inspect.unwrap(by_jax)(*at, val, block_indices, grid_loop_idx, **options)
@@ -118,6 +124,21 @@ def concrete(transforms: Any) -> Any:
         raise ValueError("Advanced indexers are not supported on TPU") from error
 
 
+def _is_padding(memory_space: Any, transforms: Any) -> bool:
+    if any(isinstance(transform, Adds) for transform in transforms):
+        return False
+    return padding.reaches_padding(memory_space, concrete(transforms))
+
+
+def _is_empty(transforms: Any) -> bool:
+    """Whether an access selects nothing; jax calls it out of bounds at the end of an array."""
+    return any(
+        isinstance(index, indexing.Slice) and int(index.size) == 0
+        for transform in transforms
+        for index in getattr(transform, "indices", ())
+    )
+
+
 def without_adds(transforms: Sequence[Any]) -> Sequence[Any]:
     return tuple(transform for transform in transforms if not isinstance(transform, Adds))
 
@@ -156,8 +177,10 @@ class _Access:
             self._clock = self._tick(device, core)
         self._ranges: list[Any] = []
 
-    def read(self, mask: np.ndarray[Any, Any] | None) -> np.ndarray[Any, Any]:
-        may_leave = self._memory.out_of_bounds_reads != "raise" or mask is not None
+    def read(
+        self, mask: np.ndarray[Any, Any] | None, *, may_leave: bool = False
+    ) -> np.ndarray[Any, Any]:
+        may_leave = may_leave or self._memory.out_of_bounds_reads != "raise" or mask is not None
         with self._memory.lock:
             view = self._view(is_padded=may_leave)
             missing = view.is_missing()
