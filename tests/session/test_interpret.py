@@ -344,7 +344,7 @@ def test_the_doctor_knows_the_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(check.state != "failed" for check in found.values() if "interpret" in check.name)
     assert "barrier semaphores" in found["HLO interpret mode's limits"].detail
     assert "data races" in found["HLO interpret mode's limits"].detail
-    assert "masked loads" in found["TPU interpret mode's limits"].detail
+    assert "keys of the TPU" in found["TPU interpret mode's limits"].detail
     assert "detect_races" in found["TPU interpret mode's parameters"].detail
     raises = hasattr(pltpu.InterpretParams(), "on_race")
     expected = (
