@@ -353,6 +353,8 @@ class Finding:
       targets: chips affected, if the fault is not on all of them.
       count: number of times it was seen.
       consequences: findings that follow from this one, such as a compiler crash.
+      made_up: arguments whose values were made up and that decide whether it happens, such as
+        `lengths (int32[2], zeros)`; with real values it may not happen.
     """
 
     kind: Fault
@@ -365,6 +367,7 @@ class Finding:
     targets: tuple[str, ...] = ()
     count: int = 1
     consequences: tuple[Finding, ...] = ()
+    made_up: tuple[str, ...] = ()
 
     @property
     def source(self) -> SourceLine | None:

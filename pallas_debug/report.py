@@ -9,6 +9,12 @@ from pathlib import Path, PurePath
 
 from pallas_debug.model import Compilation, Dump, Failure, Finding, PrintRecord, SourceLine
 
+REAL_INPUTS = (
+    "--arg lengths=@lengths.npy, --arg 'i32[2]=[512,100]', --inputs package.module:function, or "
+    "arrays in Python"
+)
+"""Ways to give values to arguments that are given only by shape."""
+
 
 def plural(count: int, noun: str) -> str:
     """Format a count and noun: `1 kernel`, `2 kernels`, `2 passes`."""
@@ -151,6 +157,10 @@ def finding_text(finding: Finding) -> str:
         lines.append(f"cause: {finding.cause}")
     if finding.advice:
         lines.append(f"try: {finding.advice}")
+    if finding.made_up:
+        names = " and ".join(finding.made_up)
+        lines.append(f"rests on made-up values of {names}: it may not happen with real ones")
+        lines.append(f"give real ones: {REAL_INPUTS}")
     return "\n  ".join(lines)
 
 

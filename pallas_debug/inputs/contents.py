@@ -47,7 +47,7 @@ def made(spec: ArraySpec, dtype: np.dtype[Any] | None) -> Array:
     return converted(where, values, dtype)
 
 
-def refuse_size(where: str, shape: tuple[int, ...], dtype: Any) -> None:
+def refuse_size(where: str, shape: tuple[int, ...], dtype: str | np.dtype[Any]) -> None:
     """Refuse to make an array that takes too much memory.
 
     Raises:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from pallas_debug.model import Finding
+from pallas_debug.report import REAL_INPUTS
 from pallas_debug.verdict.paths import below
 from pallas_debug.verdict.result import Verdict
 
@@ -13,7 +14,8 @@ from pallas_debug.verdict.result import Verdict
 def lines(verdict: Verdict) -> list[str]:
     """Format each finding as `::error file=rows.py,line=12,title=OutOfBoundsRead in gather::…`.
 
-    A missing judgement that was requested is an error too; a limitation of an engine is a notice.
+    A missing judgement that was requested is an error too; a finding that rests on made-up values
+    is a warning, and a limitation of an engine a notice.
     """
     found = [_annotation(finding) for finding in verdict.findings]
     for gap in verdict.gaps:
@@ -44,7 +46,10 @@ def _annotation(finding: Finding) -> str:
     words = [finding.message, *(f"followed by: {c.message}" for c in finding.consequences)]
     words += [f"cause: {finding.cause}"] if finding.cause else []
     words += [f"try: {finding.advice}"] if finding.advice else []
-    return _command("error", properties, "\n".join(words))
+    if finding.made_up:
+        words.append(f"rests on made-up values of {' and '.join(finding.made_up)}")
+        words.append(f"give real ones: {REAL_INPUTS}")
+    return _command("warning" if finding.made_up else "error", properties, "\n".join(words))
 
 
 def _command(name: str, properties: Mapping[str, str], text: str) -> str:

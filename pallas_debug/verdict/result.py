@@ -75,7 +75,8 @@ class Verdict:
       kernels: names in order of first lowering; kernels that share a name also have the first
         digits of their digest.
       outcomes: one for every kernel, engine and target requested, without exception.
-      findings: worst first; each fault is reported once, however many engines found it.
+      findings: worst first; each fault is reported once, however many engines found it. Those that
+        rest on made-up values come last.
       suppressed: findings that match a suppression.
       problems: requested work that failed outside the outcomes, such as keeping the files.
       notes: general remarks: made-up arguments, suppressions that match nothing.
@@ -92,8 +93,13 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """Whether everything requested was judged and nothing was found."""
-        return not self.findings and self.complete
+        """Whether everything requested was judged and nothing was found that counts."""
+        return not self.counted and self.complete
+
+    @property
+    def counted(self) -> tuple[Finding, ...]:
+        """Findings that do not rest on made-up values of arguments."""
+        return tuple(finding for finding in self.findings if not finding.made_up)
 
     @property
     def complete(self) -> bool:
@@ -121,7 +127,7 @@ class Verdict:
         )
 
     def throw(self) -> None:
-        """Raise if anything was found, or was not judged.
+        """Raise if anything was found that counts, or was not judged.
 
         Raises:
           VerificationFailed: the verdict is not `ok`.

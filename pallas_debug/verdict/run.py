@@ -11,17 +11,18 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
 from pallas_debug.guards import check_function
-from pallas_debug.model import Target
+from pallas_debug.inputs.made_up import filled
+from pallas_debug.model import Finding, Target
+from pallas_debug.report import REAL_INPUTS
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import interpreted, suppressions, table
+from pallas_debug.verdict import interpreted, made_up, suppressions, table
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
@@ -114,7 +115,8 @@ def verify(
     Args:
       function: the function that calls the kernels, jitted or not; it is traced, and run twice.
       *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or
-        with zeros for integers and bools. Anything else is passed through.
+        with zeros for integers and bools. Anything else is passed through. Findings that rest on
+        such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
       engines: any of `static`, `compile`, `checks` and `races`; all of them by default. A kernel
         that a named engine cannot judge counts as work not done.
@@ -146,8 +148,8 @@ def verify(
     )
     asked, left_out = request.asked, request.left_out
     platform.leave_out_absent_tpu()
-    made_args, made_kwargs, made_up = arrays.concrete(args, kwargs)
-    call = Call(function=function, args=args, kwargs=kwargs, values=(made_args, made_kwargs))
+    values = filled(function, args, kwargs)
+    call = Call(function=function, args=args, kwargs=kwargs, values=(values.args, values.kwargs))
     with Session(request.options(interpret="off")) as session:
         found, seen = _ask(call, session, asked, hang_after, tick)
     judging = _Judging(request, session, found.captures, left_out)
@@ -159,11 +161,14 @@ def verify(
             wanted = [t.name for t in found.targets[captured.kernel.digest]]
             seen += ask.compilations(session, captured.kernel, wanted)
             seen.append(found.not_traced(captured.kernel, session.targets))
-    if made_up and {"checks", "races"} & set(asked):
+    if values.integers and {"checks", "races"} & set(asked):
         judging.notes.append(
-            "integer and bool arguments without values were taken as zeros: what depends on them "
-            "is judged for these alone"
+            f"values were made up for {' and '.join(values.integers)}: what depends on them is "
+            f"judged for these alone. Give real ones: {REAL_INPUTS}"
         )
+    judging.mark = lambda findings: made_up.marked(
+        findings, call, values.named, found.captures, session.targets[0], judging.problems
+    )
     return judging.verdict(call.name, seen)
 
 
@@ -266,6 +271,7 @@ class _Judging:
         self._left_out = left_out
         self.wanted: Sequence[Target] = session.targets
         self.elsewhere: Mapping[str, Mapping[str, str]] = {}
+        self.mark: Callable[[Sequence[Finding]], tuple[Finding, ...]] = tuple
         ours, plugins = ask.problems(session)
         self.problems = list(ours)
         self.notes = list(plugins)
@@ -290,6 +296,7 @@ class _Judging:
             (finding for one in seen for finding in one.findings),
             [captured.kernel.source for captured in self._captures],
         )
+        findings = self.mark(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
         known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
         problems = [*self.problems, *(problem for one in seen for problem in one.problems)]

@@ -72,12 +72,13 @@ def _result(finding: Finding, rules: list[Fault]) -> dict[str, Any]:
     result: dict[str, Any] = {
         "ruleId": str(finding.kind),
         "ruleIndex": rules.index(finding.kind),
-        "level": "error",
+        "level": "warning" if finding.made_up else "error",
         "message": {"text": finding_text(finding)},
         "properties": {
             "kernel": finding.kernel,
             "engines": list(finding.engines),
             "targets": list(finding.targets),
+            "madeUp": list(finding.made_up),
         },
     }
     if finding.source is not None:

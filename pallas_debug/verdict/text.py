@@ -109,11 +109,15 @@ def _several(where: Sequence[str]) -> str:
 def last_word(verdict: Verdict) -> str:
     """Summary line: what was not judged, then `2 findings in 1 kernel` or `nothing found in …`."""
     kernels = report.plural(len(verdict.kernels), "kernel")
-    found = report.plural(len(verdict.findings), "finding")
+    found = report.plural(len(verdict.counted), "finding")
     parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
     asked = judgements(verdict.outcomes)
-    if verdict.findings:
-        parts.append(f"{found} in {kernels}")
+    rested = len(verdict.findings) - len(verdict.counted)
+    uncounted = f"{report.plural(rested, 'finding')} on made-up values, not counted"
+    if verdict.counted:
+        parts.append(f"{found} in {kernels}" + (f"; {uncounted}" if rested else ""))
+    elif rested:
+        parts += [uncounted, f"nothing else found in {kernels}"]
     elif verdict.unjudged and len(verdict.unjudged) == len(asked):
         parts.append("nothing is known about its kernels")
     elif verdict.unjudged:

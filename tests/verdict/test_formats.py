@@ -187,6 +187,7 @@ def test_sarif(verdict: Verdict) -> None:
         "kernel": "rows",
         "engines": ["checks", "compile"],
         "targets": ["v5e", "v6e"],
+        "madeUp": [],
     }
     assert (first["ruleId"], first["ruleIndex"], first["level"]) == ("OutOfBoundsRead", 0, "error")
     (where,) = first["locations"]

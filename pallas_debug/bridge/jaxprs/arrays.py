@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import jax.numpy as jnp
@@ -42,7 +42,7 @@ def shape_dtype(shape: Sequence[int], dtype: str) -> jax.ShapeDtypeStruct:
 
 def canonical(dtype: Any) -> Any:
     """Return the dtype that jax gives such values: int32 for int64 unless x64 is enabled."""
-    return jax.dtypes.canonicalize_dtype(dtype)
+    return jax.dtypes.canonicalize_dtype(dtype) if isinstance(dtype, np.dtype) else dtype
 
 
 def put(values: np.ndarray[Any, Any]) -> jax.Array:
@@ -66,28 +66,73 @@ def is_abstract(leaf: Any) -> bool:
     return isinstance(leaf, jax.ShapeDtypeStruct)
 
 
+@dataclass(frozen=True, kw_only=True)
+class AbstractLeaf:
+    """An array without values among the arguments of a function.
+
+    Attributes:
+      number: among the leaves of `(args, kwargs)`.
+      position: of the argument, or its name.
+      path: location within the argument, in jax's notation; empty if it is the argument.
+      kind: whether it holds floats or complex numbers, integers or bools, or PRNG keys.
+    """
+
+    number: int
+    position: int | str
+    path: str
+    shape: tuple[int, ...]
+    dtype: str
+    kind: Literal["number", "integer", "key"]
+
+
+def abstract_leaves(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[AbstractLeaf]:
+    """Return the arrays without values among the arguments."""
+    found = []
+    leaves = jax.tree.leaves_with_path((tuple(args), dict(kwargs)))
+    for number, ((_, argument, *inner), leaf) in enumerate(leaves):
+        if is_abstract(leaf):
+            place: Any = argument
+            found.append(
+                AbstractLeaf(
+                    number=number,
+                    position=getattr(place, "key", getattr(place, "idx", "")),
+                    path=jax.tree_util.keystr(tuple(inner)),
+                    shape=tuple(leaf.shape),
+                    dtype=str(leaf.dtype),
+                    kind=_kind(leaf.dtype),
+                )
+            )
+    return found
+
+
+def _kind(dtype: Any) -> Literal["number", "integer", "key"]:
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return "key"
+    return "number" if jnp.issubdtype(dtype, jnp.inexact) else "integer"
+
+
 def concrete(
     args: Sequence[Any], kwargs: Mapping[str, Any], *, seed: int = 0
-) -> tuple[tuple[Any, ...], dict[str, Any], bool]:
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """Replace abstract arguments with values.
 
     Floating-point arrays are standard normal. Integers and bools are zero: they are often indices,
     counts or offsets, for which other numbers might be invalid.
-
-    Returns:
-      The arguments, and whether any integers or bools were generated.
     """
     rng = np.random.default_rng(seed)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
-    is_made_up = any(is_abstract(x) and not jnp.issubdtype(x.dtype, jnp.inexact) for x in leaves)
     filled = [_array(rng, leaf) if is_abstract(leaf) else leaf for leaf in leaves]
     made_args, made_kwargs = jax.tree.unflatten(tree, filled)
-    return made_args, made_kwargs, is_made_up
+    return made_args, made_kwargs
 
 
 def _array(rng: np.random.Generator, aval: jax.ShapeDtypeStruct) -> jax.Array:
-    is_number = jnp.issubdtype(aval.dtype, jnp.inexact)
-    values = rng.standard_normal(aval.shape, np.float32) if is_number else np.zeros(aval.shape)
+    kind = _kind(aval.dtype)
+    if kind == "key":
+        keys: jax.Array = jnp.broadcast_to(jax.random.key(0), aval.shape)
+        return keys
+    normal = kind == "number"
+    values = rng.standard_normal(aval.shape, np.float32) if normal else np.zeros(aval.shape)
     array: jax.Array = jnp.asarray(values).astype(aval.dtype)
     return array
 

@@ -1,0 +1,352 @@
+"""Which arguments of a function decide what in its kernels: forward dataflow, nothing runs.
+
+Each value has the set of arguments that it was computed from, refs included. Conservative: where
+the flow is not known in detail, an output depends on all inputs. A kernel's grid points are walked
+until nothing changes, as one may read what another wrote.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals, loops
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.state import primitives as state_primitives
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.jaxprs import arrays, lines, rewrite
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.walk import refs
+from pallas_debug.model import Target
+
+Names = frozenset[str]
+
+_NONE: Names = frozenset()
+
+_Line = tuple[str, int]
+
+MAX_ROUNDS = 20
+"""Maximum rounds of a loop until its values stop changing; each adds an argument to some value."""
+
+_READS = (state_primitives.get_p, pallas_primitives.load_p)
+
+_FIRST_INDEX = {
+    "get": 1,
+    "swap": 2,
+    "addupdate": 2,
+    "dynamic_slice": 1,
+    "dynamic_update_slice": 2,
+    "gather": 1,
+}
+"""Position of the first index among the inputs of a primitive."""
+
+
+@dataclass(eq=False)
+class _Memory:
+    """Contents of a ref."""
+
+    names: Names = _NONE
+
+    def add(self, names: Names) -> None:
+        self.names |= names
+
+
+_Value = Names | _Memory
+
+
+@dataclass(kw_only=True)
+class Dependence:
+    """Arguments that decide what a kernel does.
+
+    Attributes:
+      values: by line, the arguments that the values there depend on.
+      accesses: by line, those that indices, or whether and how often the line runs, depend on.
+    """
+
+    values: dict[_Line, Names] = field(default_factory=lambda: defaultdict(lambda: _NONE))
+    accesses: dict[_Line, Names] = field(default_factory=lambda: defaultdict(lambda: _NONE))
+
+    def of_values(self, *at: _Line | None) -> Names:
+        """Arguments that values at these lines depend on; of the whole kernel if one is unknown."""
+        return self._of(self.values, at) | self._of(self.accesses, at)
+
+    def of_accesses(self, *at: _Line | None) -> Names:
+        """Arguments that accesses at these lines depend on; as `of_values`."""
+        return self._of(self.accesses, at)
+
+    def _of(self, by_line: Mapping[_Line, Names], at: Sequence[_Line | None]) -> Names:
+        known = [line for line in at if line in self.values or line in self.accesses]
+        if not known or len(known) < len(at):
+            return _NONE.union(*by_line.values())
+        return _NONE.union(*(by_line.get(line, _NONE) for line in known if line is not None))
+
+
+def dependences(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    named: Mapping[int, str],
+    target: Target,
+) -> dict[str, Dependence]:
+    """What depends on these arguments, for each kernel, by its digest.
+
+    Args:
+      named: names of arguments, by their number among the leaves of `(args, kwargs)`.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [
+        i for i, leaf in enumerate(leaves) if hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+    ]
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    shapes = [
+        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
+    ]
+    with chip.answering(target), hook.without_caches():
+        jaxpr, _ = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+    program = _Program()
+    given = [frozenset({named[i]}) if i in named else _NONE for i in traced]
+    program.run(jaxpr, given, _Place())
+    return program.kernels
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Position in a program: what decides whether it is reached, and the calls around it."""
+
+    names: Names = _NONE
+    calls: tuple[Any, ...] = ()
+
+    def under(self, names: Names) -> _Place:
+        return _Place(names=self.names | names, calls=self.calls)
+
+
+class _Walk:
+    """Walks a jaxpr; subclasses say what an equation of theirs does."""
+
+    def __init__(self) -> None:
+        self._lines: dict[int, _Line | None] = {}
+
+    def run(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> list[_Value]:
+        inner, _ = rewrite.opened(jaxpr)
+        known: dict[Any, _Value] = dict.fromkeys(inner.constvars, _NONE)
+        if len(args) == len(inner.invars) + len(inner.constvars):
+            known.update(zip(inner.constvars, args, strict=False))  # those of a `run_scoped`
+            args = args[len(inner.constvars) :]
+        known.update(zip(inner.invars, args, strict=True))
+
+        def read(atom: Any) -> _Value:
+            return _NONE if isinstance(atom, jax_core.Literal) else known.get(atom, _NONE)
+
+        for eqn in inner.eqns:
+            outputs = self._equation(eqn, [read(atom) for atom in eqn.invars], place)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in inner.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+        inline = rewrite.inlined(eqn)
+        if inline is not None:
+            called = _Place(names=place.names, calls=(*place.calls, eqn))
+            return self.run(eqn.params.get("jaxpr") or eqn.params["call_jaxpr"], inputs, called)
+        primitive, params = eqn.primitive, eqn.params
+        if primitive is conditionals.cond_p:
+            chosen = _names(inputs[:1])
+            self.decides(eqn, chosen, place)
+            inner = place.under(chosen)
+            found = [self.run(branch, inputs[1:], inner) for branch in params["branches"]]
+            return [_either(values, chosen) for values in zip(*found, strict=True)]
+        if primitive is loops.scan_p:
+            n_consts, n_carry = rewrite.scan_sizes(params)
+            split = n_consts + n_carry
+            return self._loop(
+                inputs[n_consts:split],
+                lambda carry: self.run(
+                    params["jaxpr"], [*inputs[:n_consts], *carry, *inputs[split:]], place
+                ),
+            )
+        if primitive is loops.while_p:
+            return self._while(eqn, inputs, place)
+        return self.other(eqn, inputs, place)
+
+    def _while(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+        params = eqn.params
+        n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+        cond, body = inputs[:n_cond], inputs[n_cond : n_cond + n_body]
+
+        def step(carry: list[_Value]) -> list[_Value]:
+            (goes_on,) = self.run(params["cond_jaxpr"], [*cond, *carry], place)
+            decided = _names([goes_on])
+            self.decides(eqn, decided, place)
+            found = self.run(params["body_jaxpr"], [*body, *carry], place.under(decided))
+            return [_either([value], decided) for value in found]
+
+        return self._loop(inputs[n_cond + n_body :], step)
+
+    def _loop(
+        self, carry: Sequence[_Value], step: Callable[[list[_Value]], list[_Value]]
+    ) -> list[_Value]:
+        before = list(carry)
+        for _ in range(MAX_ROUNDS):
+            found = step(before)
+            after = [_either([a, b], _NONE) for a, b in zip(before, found, strict=False)]
+            if after == before:
+                break
+            before = after
+        return [*before, *found[len(before) :]]
+
+    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+        """An equation that is no call, branch or loop."""
+        raise NotImplementedError
+
+    def decides(self, eqn: Any, names: Names, place: _Place) -> None:
+        """Called with what a branch or loop depends on."""
+
+    def line(self, eqn: Any, place: _Place) -> _Line | None:
+        if id(eqn) not in self._lines:
+            found = (lines.source_of(e) for e in (eqn, *reversed(place.calls)))
+            line = next((line for line in found if line is not None), None)
+            self._lines[id(eqn)] = None if line is None else (line.file, line.line)
+        return self._lines[id(eqn)]
+
+
+class _Program(_Walk):
+    """A whole program, up to its kernels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: dict[str, Dependence] = {}
+
+    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+        names = _names(inputs) | place.names
+        if eqn.primitive in hook.PRIMITIVES.values():
+            context = SimpleNamespace(
+                module_context=SimpleNamespace(axis_context=None),
+                avals_in=[atom.aval for atom in eqn.invars],
+            )  # as in the hook, so that the same kernel has the same digest
+            digest = capture.capture(eqn.primitive.name, context, eqn.params).kernel.digest
+            _kernel(self.kernels.setdefault(digest, Dependence()), eqn, inputs, place)
+        else:
+            for inner in _jaxprs(eqn):
+                count = len(rewrite.opened(inner)[0].invars)
+                same = inputs if count == len(inputs) else [names] * count
+                self.run(inner, same, place)
+        return [names] * len(eqn.outvars)
+
+
+def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place) -> None:
+    """Walk a kernel until nothing changes."""
+    mapping = eqn.params.get("grid_mapping")
+    names = [_names([value]) for value in inputs]
+    if mapping is None:  # over a mesh
+        jaxprs = list(_jaxprs(eqn))
+        everything = place.names.union(*names)
+        memories = [[_Memory(everything) for _ in rewrite.opened(j)[0].invars] for j in jaxprs]
+        for jaxpr, contents in zip(jaxprs, memories, strict=True):
+            _KernelWalk(found).run(jaxpr, contents, place)
+        return
+    first = mapping.num_dynamic_grid_bounds
+    inside = place.under(_NONE.union(*names[:first]))
+    jaxpr = eqn.params["jaxpr"]
+    memories_of = [_Memory(n) for n in names[first:]]
+    memories_of += [_Memory() for _ in range(len(jaxpr.invars) - len(memories_of))]
+    aliases = dict(eqn.params.get("input_output_aliases") or ())
+    for source, output in aliases.items():
+        memories_of[len(names) - first + output].add(names[source])
+    walk = _KernelWalk(found)
+    tables = memories_of[: mapping.num_index_operands]
+    for block in mapping.block_mappings:
+        closed = block.index_map_jaxpr
+        count = len(rewrite.opened(closed)[0].invars) - len(tables)
+        walk.index_map(closed, [*itertools.repeat(_NONE, count), *tables], inside)
+    for _ in range(MAX_ROUNDS):
+        before = [memory.names for memory in memories_of]
+        walk.run(jaxpr, memories_of, inside)
+        if [memory.names for memory in memories_of] == before:
+            return
+
+
+class _KernelWalk(_Walk):
+    """The jaxpr of a kernel, or of an index map."""
+
+    def __init__(self, found: Dependence) -> None:
+        super().__init__()
+        self._found = found
+        self._is_index_map = False
+        self._plain_stores: set[int] = set()
+
+    def run(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> list[_Value]:
+        self._plain_stores |= refs.plain_stores(rewrite.opened(jaxpr)[0])
+        return super().run(jaxpr, args, place)
+
+    def index_map(self, jaxpr: Any, args: Sequence[_Value], place: _Place) -> None:
+        """Walk an index map, all of whose values are indices."""
+        self._is_index_map = True
+        self.run(jaxpr, args, place)
+        self._is_index_map = False
+
+    def decides(self, eqn: Any, names: Names, place: _Place) -> None:
+        self._add(eqn, place, values=names, accesses=names)
+
+    def other(self, eqn: Any, inputs: list[_Value], place: _Place) -> Sequence[_Value]:
+        primitive = eqn.primitive
+        memories = [value for value in inputs if isinstance(value, _Memory)]
+        is_store = id(eqn) in self._plain_stores
+        names = _names([value for value in inputs if not (is_store and value in memories)])
+        first = 1 if primitive.name.startswith("scatter") else _FIRST_INDEX.get(primitive.name)
+        plain = inputs[first:] if first is not None else inputs if memories else []
+        indices = _names([value for value in plain if not isinstance(value, _Memory)])
+        self._add(eqn, place, values=names, accesses=names if self._is_index_map else indices)
+        names |= place.names
+        if primitive is pallas_primitives.run_scoped_p:
+            inner = eqn.params["jaxpr"]
+            scoped = [_Memory() for _ in inner.invars]
+            return self.run(inner, [*inputs, *scoped], place)
+        for inner in _jaxprs(eqn):
+            count = len(rewrite.opened(inner)[0].invars)
+            everything = [_Memory(names) if memories else names for _ in range(count)]
+            self.run(inner, inputs if count == len(inputs) else everything, place)
+        if primitive not in _READS:
+            for memory in memories:
+                memory.add(names)
+        return [names] * len(eqn.outvars)
+
+    def _add(self, eqn: Any, place: _Place, *, values: Names, accesses: Names) -> None:
+        line = self.line(eqn, place)
+        if line is not None:
+            self._found.values[line] |= values | place.names
+            self._found.accesses[line] |= accesses | place.names
+
+
+def _names(values: Sequence[_Value]) -> Names:
+    return _NONE.union(*(v.names if isinstance(v, _Memory) else v for v in values))
+
+
+def _either(values: Sequence[_Value], names: Names) -> _Value:
+    """One of several values, as chosen by what depends on `names`."""
+    for value in values:
+        if isinstance(value, _Memory):
+            return value
+    return _names(values) | names
+
+
+def _jaxprs(eqn: Any) -> list[Any]:
+    found = []
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            if rewrite.is_jaxpr(inner):
+                found.append(inner)
+    return found

@@ -1,0 +1,61 @@
+"""Values for arguments that are given only by shape, and what they are called in findings."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.inputs import contents
+
+
+@dataclass(frozen=True, kw_only=True)
+class Filled:
+    """Arguments with values.
+
+    Attributes:
+      named: arguments whose values were made up, such as `lengths (int32[2], zeros)`, by their
+        number among the leaves of `(args, kwargs)`.
+      integers: those of them that are integers or bools.
+    """
+
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    named: Mapping[int, str] = field(default_factory=dict)
+    integers: tuple[str, ...] = ()
+
+
+def filled(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Filled:
+    """Replace abstract arguments of a function by arrays: random normal, or zeros for integers.
+
+    Raises:
+      UsageError: an array would be too large.
+    """
+    named, integers = {}, []
+    names = _parameters(function, args)
+    for leaf in arrays.abstract_leaves(args, kwargs):
+        name = names.get(leaf.position, str(leaf.position)) + leaf.path
+        sizes = ",".join(map(str, leaf.shape))
+        values = {"number": "random normal", "integer": "zeros", "key": "key(0)"}[leaf.kind]
+        named[leaf.number] = f"{name} ({leaf.dtype}[{sizes}], {values})"
+        if leaf.kind != "key":
+            contents.refuse_size(f"the argument {name}", leaf.shape, leaf.dtype)
+        if leaf.kind == "integer":
+            integers.append(named[leaf.number])
+    made_args, made_kwargs = arrays.concrete(args, kwargs)
+    return Filled(args=made_args, kwargs=made_kwargs, named=named, integers=tuple(integers))
+
+
+def _parameters(function: Callable[..., Any], args: Sequence[Any]) -> dict[int | str, str]:
+    """Names of positional arguments, as far as the function has any for them."""
+    found: dict[int | str, str] = {i: f"argument {i + 1}" for i in range(len(args))}
+    with contextlib.suppress(TypeError, ValueError):
+        for i, parameter in enumerate(inspect.signature(function).parameters.values()):
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.KEYWORD_ONLY):
+                break
+            if i < len(args):
+                found[i] = parameter.name
+    return found

@@ -1,0 +1,72 @@
+"""Findings that rest on made-up values of arguments: seen in a run alone, and decided by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pallas_debug import guards
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk import dependence
+from pallas_debug.bridge.walk.dependence import Dependence
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.findings.faults import Severity
+from pallas_debug.model import Finding, Target
+from pallas_debug.verdict.engines import Call
+
+_IN_A_RUN = frozenset({"checks", "tpu interpret"})
+"""Engines that see what happens with the values at hand; the others judge for all values."""
+
+_BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)
+"""Faults that depend on what is accessed and when, and not on the values that are read."""
+
+
+def marked(
+    findings: Sequence[Finding],
+    call: Call,
+    named: Mapping[int, str],
+    captures: Sequence[Capture],
+    target: Target,
+    problems: list[str],
+) -> tuple[Finding, ...]:
+    """Set `made_up` of the findings that rest on made-up values; these come last.
+
+    Args:
+      named: arguments with made-up values, by their number among the leaves.
+      problems: gets a sentence if the dependence could not be determined; every finding of a run
+        is then taken to rest on these values.
+    """
+    if not named or not any(_may_rest(finding) for finding in findings):
+        return tuple(findings)
+    known: dict[str, Dependence] = {}
+    failed: list[PallasDebugError] = []
+    with guards.guarded("engine", "looking for what decides the findings", failed.append):
+        known = dependence.dependences(call.function, call.args, call.kwargs, named, target)
+    problems += map(str, failed)
+    digests: dict[str, list[str]] = {}
+    for captured in captures:
+        digests.setdefault(captured.kernel.name, []).append(captured.kernel.digest)
+
+    def names(finding: Finding) -> tuple[str, ...]:
+        if not _may_rest(finding):
+            return ()
+        of_kernel = digests.get(finding.kernel, list(known))
+        if not of_kernel or any(digest not in known for digest in of_kernel):
+            return tuple(named.values())
+        found = {name for digest in of_kernel for name in _names(finding, known[digest])}
+        return tuple(name for name in named.values() if name in found)
+
+    rested = [replace(finding, made_up=names(finding)) for finding in findings]
+    return tuple(sorted(rested, key=lambda finding: bool(finding.made_up)))
+
+
+def _may_rest(finding: Finding) -> bool:
+    judged = (*_BY_ACCESS, Severity.VALUES)
+    return _IN_A_RUN.issuperset(finding.engines) and finding.kind.severity in judged
+
+
+def _names(finding: Finding, found: Dependence) -> frozenset[str]:
+    other = [] if finding.other is None else [(finding.other.file, finding.other.line)]
+    if finding.kind.severity is Severity.VALUES:
+        return found.of_values(finding.witness.line, *other)
+    return found.of_accesses(finding.witness.line, *other)

@@ -1,0 +1,146 @@
+"""Findings that rest on made-up values: what they say, and that they do not count."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug import defaults
+from pallas_debug.bridge.walk import dependence
+from pallas_debug.cli.exits import Exit
+from pallas_debug.cli.verify import exit_code
+from pallas_debug.errors import UsageError, VerificationFailed
+from pallas_debug.report import REAL_INPUTS
+from pallas_debug.verdict import Verdict, github, verify
+from pallas_debug.verdict.sarif import sarif
+
+Shape = jax.ShapeDtypeStruct
+X = Shape((8, 128), "float32")
+N = Shape((1,), "int32")
+
+
+def attend(lengths: Any, batch: Any) -> Any:
+    def logs(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.log(x_ref[...])
+        o_ref[0, :] = x_ref[pl.ds(n_ref[0] - 1, 1), :][0]
+        o_ref[1, :] = x_ref[pl.ds(pl.program_id(0) * 5 + 4, 1), :][0]
+
+    block = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    return pl.pallas_call(
+        logs,
+        grid=(2,),
+        in_specs=[pl.BlockSpec(memory_space=pltpu.SMEM), block],
+        out_specs=block,
+        out_shape=X,
+    )(lengths, batch["x"])
+
+
+def judged(*args: Any, engines: str = "checks") -> Verdict:
+    return verify(attend, *args, targets="v5e", engines=engines)
+
+
+def by_kind(verdict: Verdict) -> list[tuple[str, tuple[str, ...]]]:
+    return [(str(f.kind), f.made_up) for f in verdict.findings]
+
+
+LENGTHS, BATCH = "lengths (int32[1], zeros)", "batch['x'] (float32[8,128], random normal)"
+
+
+def test_what_rests_on_them_says_so_and_comes_last() -> None:
+    verdict = judged(N, {"x": X})
+    assert by_kind(verdict) == [
+        ("OutOfBoundsRead", ()),  # at a grid point, whatever the values
+        ("OutOfBoundsRead", (LENGTHS,)),
+        ("NanProduced", (BATCH,)),
+    ]
+    assert [len(verdict.findings), len(verdict.counted)] == [3, 1]
+    assert not verdict.ok
+    assert exit_code(verdict) == Exit.FAILED
+    assert str(verdict).splitlines()[-1] == (
+        "attend: 1 finding in 1 kernel; 2 findings on made-up values, not counted"
+    )
+    assert verdict.notes == (
+        f"values were made up for {LENGTHS}: what depends on them is judged for these alone. Give "
+        f"real ones: {REAL_INPUTS}",
+    )
+
+
+def test_alone_they_do_not_fail() -> None:
+    verdict = judged(jnp.array([12]), {"x": X}, engines="checks")
+    assert by_kind(verdict)[-1] == ("NanProduced", (BATCH,))
+    assert [made_up for _, made_up in by_kind(verdict)[:-1]] == [(), ()]
+
+    def logs(x: Any) -> Any:
+        def body(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jnp.log(x_ref[...])
+
+        return pl.pallas_call(body, out_shape=X)(x)
+
+    verdict = verify(logs, X, targets="v5e", engines="checks")
+    assert verdict.findings
+    assert verdict.ok
+    assert exit_code(verdict) == Exit.OK
+    verdict.throw()
+    text = str(verdict)
+    assert (
+        "  rests on made-up values of x (float32[8,128], random normal): it may not happen with real "
+        f"ones\n  give real ones: {REAL_INPUTS}\n" in text
+    )
+    assert text.endswith(
+        "logs: 1 finding on made-up values, not counted; nothing else found in 1 kernel"
+    )
+    (line,) = github.lines(verdict)
+    assert line.startswith("::warning file=")
+    assert "%0Arests on made-up values of x (float32[8,128], random normal)%0Agive real" in line
+    (result,) = sarif(verdict)["runs"][0]["results"]
+    assert result["level"] == "warning"
+    assert result["properties"]["madeUp"] == ["x (float32[8,128], random normal)"]
+    real = verify(logs, jnp.ones((8, 128)) - 2, targets="v5e", engines="checks")
+    assert [f.made_up for f in real.findings] == [()]
+    with pytest.raises(VerificationFailed):
+        real.throw()
+    assert github.lines(real)[0].startswith("::error file=")
+
+
+def test_what_the_static_analysis_proves_counts() -> None:
+    verdict = judged(N, {"x": X}, engines="static,checks")
+    proved = [f for f in verdict.findings if "static" in f.engines]
+    assert proved
+    assert not any(f.made_up for f in proved)
+
+
+def test_if_it_cannot_be_determined_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: Any) -> Any:
+        raise RuntimeError("out of luck")
+
+    monkeypatch.setattr(dependence, "dependences", fails)
+    verdict = judged(N, {"x": X})
+    assert {f.made_up for f in verdict.findings} == {(LENGTHS, BATCH)}
+    (problem,) = verdict.problems
+    assert "out of luck" in problem
+    assert exit_code(verdict) == Exit.CANNOT_RUN
+
+
+def test_arguments_too_large_to_fill_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(defaults, "MAX_INPUT_BYTES", 1 << 10)
+    with pytest.raises(UsageError, match=r"the argument batch\['x'\] takes 0.0 GiB, and an array"):
+        judged(N, {"x": X})
+
+
+def test_a_key_has_a_value_too() -> None:
+    def keyed(key: Any, x: Any) -> Any:
+        def body(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = jnp.log(x_ref[...])
+
+        return pl.pallas_call(body, out_shape=X)(x + jax.random.normal(key, (8, 128)))
+
+    key = jax.eval_shape(jax.random.key, 0)
+    (finding,) = verify(keyed, key, jnp.zeros((8, 128)), targets="v5e", engines="checks").findings
+    assert finding.made_up == ("key (key<fry>[], key(0))",)
+    assert json.dumps(finding.made_up)
