@@ -27,7 +27,7 @@ N = Shape((1,), "int32")
 
 def attend(lengths: Any, batch: Any) -> Any:
     def logs(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
-        o_ref[...] = jnp.log(x_ref[...])
+        o_ref[...] = jnp.zeros((8, 128))
         o_ref[0, :] = x_ref[pl.ds(n_ref[0] - 1, 1), :][0]
         o_ref[1, :] = x_ref[pl.ds(pl.program_id(0) * 5 + 4, 1), :][0]
 
@@ -57,13 +57,12 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
     assert by_kind(verdict) == [
         ("OutOfBoundsRead", ()),  # at a grid point, whatever the values
         ("OutOfBoundsRead", (LENGTHS,)),
-        ("NanProduced", (BATCH,)),
     ]
-    assert [len(verdict.findings), len(verdict.counted)] == [3, 1]
+    assert [len(verdict.findings), len(verdict.counted)] == [2, 1]
     assert not verdict.ok
     assert exit_code(verdict) == Exit.FAILED
     assert str(verdict).splitlines()[-1] == (
-        "attend: 1 finding in 1 kernel; 2 findings on made-up values, not counted"
+        "attend: 1 finding in 1 kernel; 1 finding on made-up values, not counted"
     )
     assert verdict.notes == (
         f"values were made up for {LENGTHS}: what depends on them is judged for these alone. Give "
@@ -72,9 +71,8 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
 
 
 def test_alone_they_do_not_fail() -> None:
-    verdict = judged(jnp.array([12]), {"x": X}, engines="checks")
-    assert by_kind(verdict)[-1] == ("NanProduced", (BATCH,))
-    assert [made_up for _, made_up in by_kind(verdict)[:-1]] == [(), ()]
+    real = judged(jnp.array([12]), {"x": X})
+    assert by_kind(real) == [("OutOfBoundsRead", ())] * 2
 
     def logs(x: Any) -> Any:
         def body(x_ref: Any, o_ref: Any) -> None:
