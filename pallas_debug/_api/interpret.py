@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import defaults
 from pallas_debug._api.debug import Debug
@@ -15,8 +15,32 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
+@overload
 def interpret(
-    mode: str | Mode | Callable[P, R] = "auto",
+    function: Callable[P, R],
+    /,
+    *,
+    chip: str = ...,
+    pretend: bool | str = ...,
+    quiet: bool = ...,
+    **params: object,
+) -> Callable[P, R]: ...
+
+
+@overload
+def interpret(
+    mode: str | Mode = "auto",
+    /,
+    *,
+    chip: str = ...,
+    pretend: bool | str = ...,
+    quiet: bool = ...,
+    **params: object,
+) -> Debug: ...
+
+
+def interpret(
+    mode: str | Mode | Callable[..., Any] = "auto",
     /,
     *,
     chip: str = defaults.CHIP,
