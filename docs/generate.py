@@ -15,6 +15,7 @@ import re
 import sys
 import textwrap
 import tomllib
+import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
@@ -309,6 +310,63 @@ def dump_format() -> str:
         f"`{layout.RAW_TARGET}`; a second compile of the same kernel in it is `<kernel>#2`.",
     ]
     return page("Dump format", "pallas_debug/model.py and pallas_debug/store/", parts)
+
+
+def json_output() -> str:
+    """Fields of the documents that commands print with `--json`."""
+    from pallas_debug import model
+    from pallas_debug.cli import schemas
+    from pallas_debug.cli.output import SCHEMAS
+    from pallas_debug.store import schema
+    from pallas_debug.verdict import result
+
+    names = {**vars(model), **vars(result), **vars(schemas)}
+    parts = [
+        "With `--json` a command prints one document on standard output. Its first field, "
+        "`schema`, has the name and version of its format, such as `pallas-debug/ls/1`. The version goes up "
+        "when a field is removed, renamed, or changes its type or meaning. New fields may appear "
+        "at any time: ignore those that you do not know. Every field is always there, and `null` "
+        "if it has no value.",
+        "[Exit codes](exit-codes.md) are those without `--json`. `verify` and `explain` also take "
+        "`--for-agents`, which prints the same facts as `key: value` lines.",
+        table(
+            ["command", "schema", "document"],
+            [
+                [f"`{name}`", f"`pallas-debug/{name}/{SCHEMAS[name]}`", _link(kind.__name__)]
+                for name, kind in schemas.DOCUMENTS.items()
+            ],
+        ),
+    ]
+    of_dumps = _reachable(schema.KINDS, model)
+    for kind in _reachable(schemas.DOCUMENTS.values(), types.SimpleNamespace(**names)):
+        if kind in of_dumps:
+            continue
+        parts += [f"## {kind.__name__}", *docstring(kind), _fields(kind)]
+    shared = ", ".join(
+        f"[{kind.__name__}](dump-format.md#{kind.__name__.lower()})" for kind in of_dumps
+    )
+    parts += ["## Shared with the dump format", f"{shared}."]
+    return page("JSON output", "pallas_debug/cli/schemas.py", parts)
+
+
+def _link(name: str) -> str:
+    return f"[{name}](#{name.lower()})"
+
+
+def llms() -> str:
+    """`llms.txt`: what coding assistants need, and where the pages are."""
+    from pallas_debug.cli import agents
+
+    lines = [agents.guide(), "## Docs\n"]
+    for title, path in _navigation():
+        lines.append(f"- [{title}](docs/{path})")
+    return "\n".join(lines) + "\n"
+
+
+def _navigation() -> list[tuple[str, str]]:
+    """Titles and paths of the pages, from `mkdocs.yml`."""
+    text = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    return re.findall(r"^ *- ([^:\n]+): (\S+\.md)$", text, re.MULTILINE)
 
 
 def _reachable(kinds: Iterable[type], model: object) -> list[type]:
@@ -763,6 +821,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": errors,
     "findings.md": findings,
     "keys.md": keys,
+    "json.md": json_output,
 }
 
 
@@ -772,6 +831,7 @@ def main(arguments: Sequence[str]) -> int:
     for name, rooms in MAPS.items():
         page_with_map = ROOT / name
         texts[page_with_map] = with_map(page_with_map.read_text(), architecture(rooms=rooms))
+    texts[ROOT / "llms.txt"] = llms()
     for path, text in texts.items():
         if path.is_file() and path.read_text() == text:
             continue

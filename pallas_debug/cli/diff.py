@@ -90,7 +90,7 @@ def run(options: DiffOptions) -> int:
     if options.as_json:
         counts = engine.summary(old.module(), module)
         hunks = [] if options.summary else list(_hunks(different, options.context))
-        output.print_json(_as_json(old, new, different, counts) | {"hunks": hunks})
+        output.print_json("diff", _as_json(old, new, different, counts) | {"hunks": hunks})
         return Exit.OK
     if options.summary:
         _print_summary(old, new, different, engine.summary(old.module(), module))

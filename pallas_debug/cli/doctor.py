@@ -33,7 +33,7 @@ def run(options: DoctorOptions) -> int:
             if check.remedy:
                 click.echo(f"         → {check.remedy}")
     if options.as_json:
-        output.print_json(checks)
+        output.print_json("doctor", {"checks": checks})
     return Exit.CANNOT_RUN if any(c.state == "failed" for c in checks) else Exit.OK
 
 

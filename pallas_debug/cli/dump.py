@@ -78,7 +78,7 @@ def run(options: DumpOptions) -> int:
         programs.refuse_arguments(options)
         dumps = _of_program(options)
     if options.as_json:
-        output.print_json(dumps)
+        output.print_json("dump", {"dumps": dumps})
     for line in _lines(dumps, options):
         output.say(line)
     return Exit.OK if all(dump.ok for dump in dumps) else Exit.FAILED

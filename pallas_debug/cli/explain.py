@@ -6,7 +6,7 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
@@ -37,11 +37,13 @@ class ExplainOptions:
     what: tuple[str, ...]
     as_list: bool
     as_json: bool
+    for_agents: bool
 
 
 @click.argument("what", nargs=-1)
 @click.option("-l", "--list", "as_list", is_flag=True, help="List the entries of the catalogue.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@shared.for_agents
 def run(options: ExplainOptions) -> int:
     """Explain errors of Pallas kernels, and what to do about them.
 
@@ -53,10 +55,16 @@ def run(options: ExplainOptions) -> int:
       an id         an entry of --list: scoped-vmem-overflow
       a message     in quotes; or a vector layout of a Mosaic dump
 
-    The exit code is 1 if nothing was recognised.
+    The exit code is 1 if nothing was recognised. --for-agents without WHAT explains the commands to
+    a coding assistant.
     """
     if options.as_list:
         return _list(as_json=options.as_json)
+    if options.for_agents and not options.what:
+        from pallas_debug.cli import agents
+
+        output.echo(agents.guide(), newline=False)
+        return Exit.OK
     if not options.what:
         raise UsageError(
             "say what to explain: a file, a directory of dumps, `-`, a code such as E1001, an id "
@@ -64,7 +72,13 @@ def run(options: ExplainOptions) -> int:
         )
     answers = [_answer(item) for item in options.what]
     if options.as_json:
-        output.print_json([answer.as_json for answer in answers])
+        rows = [answer.document(what) for answer, what in zip(answers, options.what, strict=True)]
+        output.print_json("explain", {"answers": rows, "entries": []})
+    elif options.for_agents:
+        from pallas_debug.cli import agents
+
+        rows = [answer.document(what) for answer, what in zip(answers, options.what, strict=True)]
+        output.echo(output.visible(agents.of_answers(rows)))
     else:
         output.echo("\n\n".join(output.visible(answer.text) for answer in answers))
     return Exit.OK if all(answer.is_known for answer in answers) else Exit.FAILED
@@ -74,11 +88,22 @@ command = shared.make("explain", ExplainOptions, run)
 
 
 class _Answer(NamedTuple):
-    """Output for one argument."""
+    """Output for one argument.
+
+    Attributes:
+      errors: what was found, for JSON.
+      more: fields of the JSON document that only some arguments have.
+    """
 
     text: str
-    as_json: Any
-    is_known: bool
+    errors: Sequence[dict[str, Any]] = ()
+    more: Mapping[str, Any] = {}
+    is_known: bool = True
+
+    def document(self, what: str) -> dict[str, Any]:
+        """Return the JSON of the answer, with every field."""
+        empty: dict[str, Any] = {"lines": None, "others": None, "layouts": []}
+        return {"what": what, "known": self.is_known, "errors": self.errors, **empty, **self.more}
 
 
 def _answer(what: str) -> _Answer:
@@ -94,17 +119,17 @@ def _answer(what: str) -> _Answer:
         return _of_dumps(path) if path.is_dir() else _of_file(path)
     if _NAME.fullmatch(what):
         found = explain.entry(what)
-        return _Answer(found.text(), _entry_json(found), is_known=True)
+        return _Answer(found.text(), [_error(found)])
     if _PATH.fullmatch(what):
         raise UsageError(f"no such file or directory: {what}")
     explanation = explain.explain(what)
     if explanation is not None:
-        said = {**_details_json(explanation), "kernel": explain.kernel_name(what)}
-        return _Answer(explanation.text(), said, is_known=True)
+        said = _error(explanation, kernel=explain.kernel_name(what), text=what)
+        return _Answer(explanation.text(), [said])
     if layouts.holds_layouts(what):
         lines = layouts.describe(what)
-        return _Answer("\n".join(lines), {"layouts": list(lines)}, is_known=True)
-    return _Answer(_unknown(what), {"message": what, "entry": None}, is_known=False)
+        return _Answer("\n".join(lines), more={"layouts": list(lines)})
+    return _Answer(_unknown(what), [_error(None, text=what)], is_known=False)
 
 
 def _of_file(path: Path) -> _Answer:
@@ -144,12 +169,8 @@ def _of_log(name: str, lines: Iterable[str]) -> _Answer:
     parts.append(_counts(name, scan))
     return _Answer(
         "\n\n".join(parts),
-        {
-            "file": name,
-            "lines": scan.lines,
-            "others": scan.others,
-            "occurrences": [_occurrence_json(o) for o in scan.occurrences],
-        },
+        [_occurrence_json(o) for o in scan.occurrences],
+        {"lines": scan.lines, "others": scan.others},
         is_known=any(o.explanation for o in scan.occurrences),
     )
 
@@ -201,7 +222,7 @@ def _of_dumps(directory: Path) -> _Answer:
     problems: list[str | None] = []
     kernels = open_dumps(directory).kernels()
     if not kernels:
-        return _Answer(f"no kernels in {one_line(directory)}", [], is_known=False)
+        return _Answer(f"no kernels in {one_line(directory)}", is_known=False)
     for stored in kernels:
         by_text: dict[str, list[str]] = {}
         for compilation in stored.compilations:
@@ -212,15 +233,9 @@ def _of_dumps(directory: Path) -> _Answer:
             known = known and explanation is not None
             text = explanation.text() if explanation else _unknown(failure.message)
             by_text.setdefault(text, []).append(compilation.target)
-            data.append(
-                {
-                    "name": stored.name,
-                    "target": compilation.target,
-                    "failure": failure,
-                    **_details_json(explanation),
-                    "kernel": stored.kernel.name if stored.kernel else None,
-                }
-            )
+            more = {"folder": stored.name, "target": compilation.target, "failure": failure}
+            kernel = stored.kernel.name if stored.kernel else None
+            data.append(_error(explanation, kernel=kernel, text=failure.message, **more))
         problems += [stored.problem, *(c.problem for c in stored.compilations)]
         name = one_line(stored.name)
         parts += [f"{name} {', '.join(t)}\n{text}" for text, t in by_text.items()]
@@ -233,7 +248,7 @@ def _of_dumps(directory: Path) -> _Answer:
             "cannot be read"
         )
     if not parts:
-        return _Answer(f"{one_line(directory)}: every kernel compiled", [], is_known=True)
+        return _Answer(f"{one_line(directory)}: every kernel compiled")
     return _Answer("\n\n".join(parts), data, is_known=known)
 
 
@@ -242,7 +257,8 @@ def _list(*, as_json: bool) -> int:
 
     entries = explain.entries()
     if as_json:
-        output.print_json([_entry_json(entry) for entry in entries])
+        listed = [_entry_json(entry) for entry in entries]
+        output.print_json("explain", {"answers": [], "entries": listed})
     else:
         rows = [[entry.id, entry.code or "", entry.title] for entry in entries]
         output.print_table(["id", "code", "what happened"], rows)
@@ -254,18 +270,23 @@ def _entry_json(entry: Explanation) -> dict[str, Any]:
     return {"entry": entry.id, **{name: getattr(entry, name) for name in names}}
 
 
-def _details_json(explanation: Explanation | None) -> dict[str, Any]:
-    if explanation is None:
-        return {"entry": None}
-    return {**_entry_json(explanation), "details": explanation.details}
+def _error(explanation: Explanation | None, **more: Any) -> dict[str, Any]:
+    """Return the JSON of an error, with every field; `entry` is None if it is unknown."""
+    names = "entry", "code", "title", "cause", "advice", "versions"
+    lists = "targets", "kinds", "links", "details", "at", "workers"
+    others = "kernel", "folder", "target", "failure", "text"
+    known = {} if explanation is None else _entry_json(explanation)
+    details = () if explanation is None else explanation.details
+    empty = {**dict.fromkeys(names), **dict.fromkeys(lists, ()), **dict.fromkeys(others)}
+    return {**empty, "count": 1, **known, "details": details, **more}
 
 
 def _occurrence_json(occurrence: Occurrence) -> dict[str, Any]:
-    return {
-        **_details_json(occurrence.explanation),
-        "kernel": occurrence.kernel,
-        "count": occurrence.count,
-        "at": list(occurrence.lines),
-        "workers": list(occurrence.workers),
-        "text": occurrence.text,
-    }
+    return _error(
+        occurrence.explanation,
+        kernel=occurrence.kernel,
+        count=occurrence.count,
+        at=list(occurrence.lines),
+        workers=list(occurrence.workers),
+        text=occurrence.text,
+    )

@@ -139,11 +139,11 @@ def _counts(
             problems.append(problem)
         if not number:
             continue
-        found.append(_place(text) | ({} if names_only else {"count": number}))
+        found.append(_place(text) | {"count": None if names_only else number})
         if not as_json:
             output.echo(str(path) if names_only else f"{path}:{number}")
     if as_json:
-        output.print_json(found)
+        output.print_json("grep", {"matches": [], "texts": found})
     return bool(found)
 
 
@@ -163,7 +163,7 @@ def _hits(texts: Sequence[StoredText], query: Query, problems: list[str], *, as_
         else:
             _print(hit)
     if as_json:
-        output.print_json(rows)
+        output.print_json("grep", {"matches": rows, "texts": []})
     return any_found
 
 

@@ -32,7 +32,13 @@ def run(options: KernelsOptions) -> int:
     from pallas_debug_kernels.broken import BROKEN
 
     if options.as_json:
-        output.print_json([*map(_as_json, operations()), *map(_broken_as_json, BROKEN)])
+        output.print_json(
+            "kernels",
+            {
+                "kernels": list(map(_as_json, operations())),
+                "broken": list(map(_broken_as_json, BROKEN)),
+            },
+        )
     else:
         rows = [[op.name, op.summary, _by_tag(op)] for op in operations()]
         rows += [[kernel.name, kernel.summary, f"fault: {kernel.fault}"] for kernel in BROKEN]

@@ -68,7 +68,8 @@ def run(options: LsOptions) -> int:
         unreadable = status == "failed"
         chosen = [(k, found) for k, found in chosen if found or (unreadable and k.problem)]
     if options.as_json:
-        output.print_json([_as_json(k, compilations) for k, compilations in chosen])
+        rows = [_as_json(k, compilations) for k, compilations in chosen]
+        output.print_json("ls", {"kernels": rows})
     elif of_one:
         _print_passes(chosen, show_all=options.show_all)
     else:

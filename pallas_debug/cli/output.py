@@ -7,7 +7,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,9 +21,28 @@ _UNSAFE = re.compile(
 """Characters that are valid in a JSON string, but that a terminal may interpret or hide."""
 
 
-def print_json(value: Any) -> None:
-    """Print data as indented JSON on standard output."""
-    click.echo(json_text(value))
+SCHEMAS = {
+    "diff": 1,
+    "doctor": 1,
+    "dump": 1,
+    "explain": 1,
+    "grep": 1,
+    "kernels": 1,
+    "ls": 1,
+    "show": 1,
+    "source": 1,
+    "targets": 1,
+    "verify": 1,
+}
+"""Version of each command's JSON output; `schemas.py` has its fields.
+
+It goes up when a field is removed, renamed or changes its type or meaning, and not for a new field.
+"""
+
+
+def print_json(command: str, fields: Mapping[str, Any]) -> None:
+    """Print the JSON document of a command on standard output, with its schema first."""
+    click.echo(json_text({"schema": f"pallas-debug/{command}/{SCHEMAS[command]}", **fields}))
 
 
 def json_text(value: Any) -> bytes:

@@ -63,7 +63,8 @@ def run(options: ShowOptions) -> int:
         of_stage = find_text(found, target, stage)
         text, target = of_stage.text, of_stage.target or target
     if options.as_json:
-        output.print_json({"kernel": found.name, "target": target, "stage": stage, "text": text})
+        shown = {"kernel": found.name, "target": target, "stage": stage, "text": text}
+        output.print_json("show", shown)
     else:
         output.echo(text, newline=not text.endswith("\n"))
     return Exit.OK

@@ -62,7 +62,7 @@ def run(options: SourceOptions) -> int:
     own = _own_file(found, counts)
     source = _source(found)
     if options.as_json:
-        output.print_json(_as_json(text, counts, own, source))
+        output.print_json("source", _as_json(text, counts, own, source) | {"texts": []})
     else:
         _print(text, counts, own, source, whole=options.whole)
     return Exit.OK
@@ -158,7 +158,9 @@ def _one_line(kernel: StoredKernel, target: str | None, line: str, options: Sour
     if not any(lines for _, _, lines in found):
         raise UsageError(_none_there(kernel, line, known, file, own))
     if options.as_json:
-        output.print_json([_operations_as_json(*entry) for entry in found])
+        rows = [_operations_as_json(*entry) for entry in found]
+        where_ = {"kernel": kernel.name, "target": target, "stage": stage, "file": own}
+        output.print_json("source", where_ | {"lines": [], "texts": rows})
         return Exit.OK
     source = _source(kernel)
     if (file is None or _is(own or "", file, None)) and 0 < number <= len(source):

@@ -25,7 +25,7 @@ def run(options: TargetsOptions) -> int:
 
     known = targets.known(extra_targets(plugin_manager()))
     if options.as_json:
-        output.print_json(known)
+        output.print_json("targets", {"targets": known})
     else:
         output.print_table(
             ["target", "topology", "device kind", ""],

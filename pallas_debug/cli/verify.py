@@ -25,6 +25,7 @@ class VerifyOptions(shared.ProgramOptions):
     to: Path | None
     sarif: Path | None
     github: bool
+    for_agents: bool
 
 
 @shared.targets("all")
@@ -50,6 +51,7 @@ class VerifyOptions(shared.ProgramOptions):
 @shared.timeout
 @shared.jobs
 @shared.as_json
+@shared.for_agents
 @click.option(
     "--sarif",
     type=click.Path(path_type=Path, dir_okay=False),
@@ -105,7 +107,12 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
         for line in github.lines(verdict):
             click.echo(line)
     if options.as_json:
-        output.print_json(verdict)
+        output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
+        return
+    if options.for_agents:
+        from pallas_debug.cli import agents
+
+        click.echo(output.visible(agents.of_verdict(verdict, exit_code(verdict))))
         return
     text = output.visible(str(verdict))
     click.echo(github.quoted(text) if options.github else text)

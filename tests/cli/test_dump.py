@@ -83,7 +83,7 @@ def test_a_function_is_traced(command: Any, behind: bool, tmp_path: Path) -> Non
 def test_json_is_data_on_standard_output(command: Any) -> None:
     done = command("dump", "--json", "--arg=f32[256]", "--arg=f32[256]",
                    "pallas_debug_kernels:vector_add")  # fmt: skip
-    (dump,) = json.loads(done.stdout)
+    (dump,) = json.loads(done.stdout)["dumps"]
     assert dump["kernel"]["name"] == "vector_add"
     assert dump["compilations"][0]["status"] == "ok"
 
@@ -331,7 +331,7 @@ def test_switches_may_stand_behind_a_function(command: Any, printing: Path) -> N
         "dump", "printing:printing", "--arg=f32[8,128]", "--switch=log_recorder", "--json"
     )
     assert done.returncode == 0, done.stderr
-    (dump,) = json.loads(done.stdout)
+    (dump,) = json.loads(done.stdout)["dumps"]
     assert dump["compilations"][0]["switches"] == ["log_recorder"]
 
 

@@ -101,9 +101,9 @@ def test_standard_input_and_json() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    (report,) = json.loads(done.stdout)
-    assert (report["file"], report["lines"], report["others"]) == ("standard input", 5, 0)
-    known, unknown = report["occurrences"]
+    (report,) = json.loads(done.stdout)["answers"]
+    assert (report["what"], report["lines"], report["others"]) == ("-", 5, 0)
+    known, unknown = report["errors"]
     assert (known["entry"], known["count"], known["at"]) == ("scalar-to-vmem", 2, [2, 4])
     assert known["kinds"] == ["ScalarStoreToVmem"]
     assert known["advice"].startswith("store jnp.full((1, 1), value)")
@@ -122,7 +122,7 @@ def test_the_failed_compilations_of_a_dump(command: Any, dumps: Path) -> None:
     (fits,) = [line for line in lines if line.startswith("  would fit: ")]
     assert fits.startswith("  would fit: 2 times the steps along axis 0 of the grid: ")
 
-    entries = json.loads(command("explain", dumps, "--json").stdout)[0]
+    entries = json.loads(command("explain", dumps, "--json").stdout)["answers"][0]["errors"]
     assert [(e["target"], e["entry"]) for e in entries] == [
         ("v5e", "scoped-vmem-overflow"),
         ("v5p", "scoped-vmem-overflow"),
@@ -164,7 +164,7 @@ def test_the_list(command: Any) -> None:
     rows = [line.split("\t") for line in done.stdout.splitlines()]
     assert [row[0] for row in rows] == [entry.id for entry in CATALOGUE]
     assert ["scoped-vmem-overflow", "E1001", CATALOGUE[0].title] in rows
-    entries = json.loads(command("explain", "--list", "--json").stdout)
+    entries = json.loads(command("explain", "--list", "--json").stdout)["entries"]
     assert [entry["entry"] for entry in entries] == [row[0] for row in rows]
 
 

@@ -40,7 +40,8 @@ def test_nothing_found_is_exit_code_1(command: Any) -> None:
     done = command("grep", "nothing like it", NEW)
     assert (done.returncode, done.stdout, done.stderr) == (1, "", "")
     assert command("grep", "-c", "nothing like it", NEW).returncode == 1
-    assert command("grep", "--json", "nothing like it", NEW).stdout.strip() == "[]"
+    empty = json.loads(command("grep", "--json", "nothing like it", NEW).stdout)
+    assert empty == {"schema": "pallas-debug/grep/1", "matches": [], "texts": []}
 
 
 def test_case_and_literals(command: Any) -> None:
@@ -55,10 +56,12 @@ def test_case_and_literals(command: Any) -> None:
 def test_filters(command: Any) -> None:
     found = json.loads(
         command("grep", "constant", OLD, "-t", "v6e", "-p", "18", "-k", "rows", "--json").stdout
-    )
+    )["matches"]
     assert {(f["target"], f["stage"]) for f in found} == {("v6e", "18-finalize-llo")}
     assert {"kernel", "path", "line", "column", "text", "cut"} <= found[0].keys()
-    stages = json.loads(command("grep", "-l", "def scale", NEW, "-p", "source", "--json").stdout)
+    stages = json.loads(command("grep", "-l", "def scale", NEW, "-p", "source", "--json").stdout)[
+        "texts"
+    ]
     assert [f["stage"] for f in stages] == ["source"]
     assert command("grep", "def scale", NEW).returncode == 1
     nobody = command("grep", "constant", OLD, "-k", "flash")
@@ -74,7 +77,7 @@ def test_filters(command: Any) -> None:
 
 
 def test_raw_dumps_without_what_changed_nothing(command: Any) -> None:
-    found = json.loads(command("grep", "func.func", RAW, "-l", "--json").stdout)
+    found = json.loads(command("grep", "func.func", RAW, "-l", "--json").stdout)["texts"]
     assert {f["kernel"] for f in found} == {"add"}
     assert len(found) < len(list(RAW.glob("*.txt")))
 

@@ -110,7 +110,7 @@ def test_names_are_escaped_in_json(command: Any, dumps: Path) -> None:
     done = command("ls", dumps, "--json")
     assert done.returncode == 0
     assert all(c.isprintable() or c == "\n" for c in done.stdout)
-    names = [kernel["name"] for kernel in json.loads(done.stdout)]
+    names = [kernel["name"] for kernel in json.loads(done.stdout)["kernels"]]
     assert NAME in names
     assert "\udcff\udcfe" in names
     assert command("ls", dumps).returncode == 0

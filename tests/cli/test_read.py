@@ -67,7 +67,7 @@ def test_a_kernel_is_named_by_the_start_of_its_name(
 
 def test_ls_as_json(command: Any, dumped: tuple[Path, Dump]) -> None:
     root, dump = dumped
-    (kernel,) = json.loads(command("ls", root, "--json").stdout)
+    (kernel,) = json.loads(command("ls", root, "--json").stdout)["kernels"]
     assert kernel["name"] == dump.name
     assert [c["target"] for c in kernel["compilations"]] == ["v5e", "v6e"]
 
@@ -186,7 +186,7 @@ def test_a_closed_pipe_is_no_error(dumped: tuple[Path, Dump]) -> None:
 def test_targets_are_listed(command: Any) -> None:
     rows = [line.split("\t") for line in command("targets").stdout.splitlines()]
     assert [row[0] for row in rows] == ["v4", "v5e", "v5p", "v6e", "tpu7x", "tpu"]
-    assert json.loads(command("targets", "--json").stdout)[1]["topology"] == "v5e:2x2"
+    assert json.loads(command("targets", "--json").stdout)["targets"][1]["topology"] == "v5e:2x2"
 
 
 def test_doctor_finds_this_machine_well(real_command: Any) -> None:
@@ -201,7 +201,7 @@ def test_doctor_finds_this_machine_well(real_command: Any) -> None:
 
 def test_doctor_as_json_and_with_flags_of_ones_own(command: Any) -> None:
     done = command("doctor", "--json", LIBTPU_INIT_ARGS="--xla_mosaic_dump_to=elsewhere")
-    checks = {check["name"]: check for check in json.loads(done.stdout)}
+    checks = {check["name"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["LIBTPU_INIT_ARGS"]["state"] == "warning"
     assert "take it out" in checks["LIBTPU_INIT_ARGS"]["remedy"]
     assert checks["target v5e"]["state"] == "ok"

@@ -44,7 +44,7 @@ def test_the_operations_of_a_line_in_every_stage(command: Any) -> None:
     same = command("source", NEW, "--line", "rows.py:9").stdout
     assert same == done.stdout
     found = json.loads(command("source", NEW, "--line", "9", "--json").stdout)
-    assert {op["name"] for op in found[-1]["operations"]} >= {"llo.vmul.f32"}
+    assert {op["name"] for op in found["texts"][-1]["operations"]} >= {"llo.vmul.f32"}
 
 
 @pytest.mark.parametrize(
