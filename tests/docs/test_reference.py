@@ -28,7 +28,7 @@ def copy(tmp_path: Path) -> Path:
     for name in ("docs", "pallas_debug", "kernels", "pytest_plugin"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
-    for name in ("README.md", "CONTRIBUTING.md", "pyproject.toml"):
+    for name in ("README.md", "CONTRIBUTING.md", "llms.txt", "mkdocs.yml", "pyproject.toml"):
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
 
