@@ -325,8 +325,8 @@ def json_output() -> str:
         "With `--json` a command prints one document on standard output. Its first field, "
         "`schema`, has the name and version of its format, such as `pallas-debug/ls/1`. The "
         "version goes up when a field is removed, renamed, or changes its type or meaning. New "
-        "fields may appear at any time: ignore those that you do not know. Every field is always there, and `null` "
-        "if it has no value.",
+        "fields may appear at any time: ignore those that you do not know. Every field is "
+        "always there, and `null` if it has no value.",
         "[Exit codes](exit-codes.md) are those without `--json`. `verify` and `explain` also take "
         "`--for-agents`, which prints the same facts as `key: value` lines.",
         table(
