@@ -15,7 +15,6 @@ from pallas_debug.cli.output import SCHEMAS
 
 if TYPE_CHECKING:
     from pallas_debug.model import Finding
-    from pallas_debug.verdict import Verdict
 
 VERSION = 1
 """Version of the format; goes up when a key is removed, renamed or changes its meaning."""
@@ -38,25 +37,8 @@ def _lines(fields: Fields) -> Iterator[str]:
                 yield f"{key}: {text}"
 
 
-def of_verdict(verdict: Verdict, code: int) -> str:
-    """Return a verdict: itself, then each finding, then what was not judged."""
-    first = {
-        "verify": verdict.name,
-        "exit": code,
-        "ok": str(verdict.ok).lower(),
-        "findings": len(verdict.findings),
-        "kernel": list(verdict.kernels),
-        "problem": list(verdict.problems),
-        "note": list(verdict.notes),
-    }
-    gaps = [
-        {"unjudged": gap.kernel or verdict.name, "engine": gap.engine, "reason": gap.reason}
-        for gap in verdict.gaps
-    ]
-    return render("verify", [first, *map(_finding, verdict.findings), *gaps])
-
-
-def _finding(finding: Finding) -> Fields:
+def of_finding(finding: Finding) -> Fields:
+    """Return the record of a finding."""
     seen = finding.witness
     return {
         "finding": finding.kind,

@@ -110,12 +110,30 @@ def _print(verdict: Verdict, options: VerifyOptions) -> None:
         output.print_json("verify", {"ok": verdict.ok, **vars(verdict)})
         return
     if options.for_agents:
-        from pallas_debug.cli import agents
-
-        click.echo(output.visible(agents.of_verdict(verdict, exit_code(verdict))))
+        click.echo(output.visible(_for_agents(verdict)))
         return
     text = output.visible(str(verdict))
     click.echo(github.quoted(text) if options.github else text)
+
+
+def _for_agents(verdict: Verdict) -> str:
+    """Return the verdict as records: itself, each finding, what was not judged."""
+    from pallas_debug.cli import agents
+
+    first = {
+        "verify": verdict.name,
+        "exit": exit_code(verdict).value,
+        "ok": str(verdict.ok).lower(),
+        "findings": len(verdict.findings),
+        "kernel": list(verdict.kernels),
+        "problem": list(verdict.problems),
+        "note": list(verdict.notes),
+    }
+    gaps = [
+        {"unjudged": gap.kernel or verdict.name, "engine": gap.engine, "reason": gap.reason}
+        for gap in verdict.gaps
+    ]
+    return agents.render("verify", [first, *map(agents.of_finding, verdict.findings), *gaps])
 
 
 def _verdict(options: VerifyOptions) -> Verdict:
