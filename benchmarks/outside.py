@@ -212,14 +212,14 @@ def _last_words(printed: str) -> str:
     return (telling or lines or ["no output"])[-1][:200]
 
 
-_FINDING = re.compile(r"[A-Z]\w+ in kernel `")
+_FINDING = re.compile(r"^(?:[\w.]+: )?(?=([A-Z]\w+) in kernel `)")
 _KIND = re.compile(r"^([A-Z]\w+)\b", re.MULTILINE)
 
 
 def _outcome(line: Mapping[str, object]) -> Outcome:
     name, test = str(line["outcome"]), str(line["test"])
     text = str(line.get("text", ""))
-    ours = text if _FINDING.match(text) else str(line.get("ours", ""))
+    ours = _FINDING.sub("", text, count=1) if _FINDING.match(text) else str(line.get("ours", ""))
     seconds = float(str(line.get("seconds", 0.0)))
     if name in ("passed", "skipped"):
         return Outcome(name, _first(text), seconds)

@@ -18,7 +18,7 @@ from jax._src.pallas.mosaic.interpret import vector_clock
 
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret import tpu_findings as words
-from pallas_debug.bridge.interpret.extend.memory import concrete
+from pallas_debug.bridge.interpret.extend.memory import concrete, is_empty
 from pallas_debug.bridge.interpret.extend.views import OutOfView, size_of
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import (
@@ -181,6 +181,8 @@ def _explain(touch: Touch | None, place: Place, error: Exception) -> Finding:
 def start_copy(
     run: KernelRun, site: CallbackSite, place: Place, call: Call, arguments: Arguments
 ) -> Any:
+    if is_empty(arguments["src_transforms"]):
+        return arguments["token"]  # it signals nothing, so no wait counts on it
     device, core = place.thread
     to_device = arguments.get("dst_device_id")
     to_device = device if to_device is None else int(to_device)

@@ -50,7 +50,7 @@ def checking(method: Method, writes: bool) -> Method:
 def waiting(method: Method) -> Method:
     @functools.wraps(method)
     def wait(semaphore: Any, value: Any, global_core_id: Any, **keywords: Any) -> Any:
-        if value == 0:  # for an empty copy, perhaps before any signal, for which jax has no clock
+        if value == 0:  # for an empty copy, which does not signal
             return None
         with tpu_run.waiting(semaphore, value, global_core_id):
             return method(semaphore, value, global_core_id, **keywords)

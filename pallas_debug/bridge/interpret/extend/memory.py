@@ -46,7 +46,7 @@ def reading(by_jax: Function) -> Function:
         **options: Any,
     ) -> Any:
         is_padding = mask is None and _is_padding(memory_space, transforms)
-        if mask is None and is_plain(transforms) and not is_padding and not _is_empty(transforms):
+        if mask is None and is_plain(transforms) and not is_padding and not is_empty(transforms):
             at = token, device_id, local_core_id, memory_space, buffer_id, transforms
             return inspect.unwrap(by_jax)(*at, block_indices, grid_loop_idx, **options)
         access = _Access(device_id, local_core_id, memory_space, buffer_id, transforms, options)
@@ -130,7 +130,7 @@ def _is_padding(memory_space: Any, transforms: Any) -> bool:
     return padding.reaches_padding(memory_space, concrete(transforms))
 
 
-def _is_empty(transforms: Any) -> bool:
+def is_empty(transforms: Any) -> bool:
     """Whether an access selects nothing; jax calls it out of bounds at the end of an array."""
     return any(
         isinstance(index, indexing.Slice) and int(index.size) == 0
