@@ -159,6 +159,7 @@ LINES: dict[str, list[list[str]]] = {
 """Command lines by outcome."""
 
 ELSEWHERE = {
+    "`verify` found only what rests on made-up values of arguments",  # test_verify.py
     "`verify` found nothing, and could not judge all that it was asked to judge",  # test_verify.py
     "the reader of the output went away, as in `pallas-debug show … | head`",
     "`reproduce --run` shows another outcome than the dump",  # reproduce/test_command.py
