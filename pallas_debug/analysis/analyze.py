@@ -11,6 +11,7 @@ import numpy as np
 from pallas_debug.analysis import (
     accesses,
     blocks,
+    coverage,
     memory,
     operations,
     semaphores,
@@ -21,6 +22,7 @@ from pallas_debug.analysis import (
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk.index_maps import NotReadable
 from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Target
 
 TIME_LIMIT = 10.0
@@ -82,6 +84,13 @@ def analyze(
         semaphores.look(kernel),
         operations.look(kernel, targets),
     ]
+    unwritten = {
+        finding.operand or ""
+        for result in results
+        for finding in result.findings
+        if finding.kind in (Fault.OUTPUT_NOT_WRITTEN, Fault.OUT_OF_BOUNDS_WRITE)
+    }
+    results.append(coverage.look(kernel, revisited | unwritten))
     not_judged = [sentence for result in results for sentence in result.not_judged]
     if kernel.walked.incomplete:
         not_judged.append(f"all that the kernel does: {kernel.walked.incomplete}")

@@ -1,0 +1,142 @@
+"""Elements of outputs that no store can reach, although their block is visited.
+
+Works for every dtype, and for outputs in HBM that are written by copies. Every store is counted
+wherever it may happen, so that what is left is certain; an output with a store to an unknown place
+is not judged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+
+import numpy as np
+
+from pallas_debug.analysis.reach import stores
+from pallas_debug.analysis.subject import Result, Subject, at, shape_text
+from pallas_debug.bridge.instrument.sites import part_of
+from pallas_debug.bridge.walk.events import Dim, Event
+from pallas_debug.bridge.walk.index_maps import Block
+from pallas_debug.findings.wording import contents
+
+MAX_ELEMENTS = 1 << 22
+"""Maximum elements of an output."""
+
+MAX_STORES = 1 << 12
+"""Maximum stores over all grid points and iterations."""
+
+
+def look(subject: Subject, known: Collection[str]) -> Result:
+    """Report outputs of which a part is never written.
+
+    Args:
+      known: outputs with a finding about the same, which are left out.
+    """
+    result = Result()
+    grid = subject.grid
+    if 0 in grid.sizes or subject.walked.incomplete:
+        return result
+    for number, block in enumerate(grid.outputs):
+        if number in grid.aliased or block.name in known or 0 in block.shape:
+            continue
+        written = _written(subject, block)
+        if written is None:
+            continue
+        mask, events = written
+        part = part_of(block.name, ~mask)
+        if part is None or not mask.any():
+            continue  # what is not written at all is reported elsewhere
+        conditional = all(event.where.size > 1 or not event.certain for event in events)
+        finding = contents.output_not_written(
+            subject.sighting(
+                source=events[0].source,
+                operand=block.name,
+                index=part.text,
+                shape=shape_text(block.dtype, block.shape),
+                values={"elements": f"{part.elements} of {part.of}"},
+            ),
+            what=part.text,
+            why="condition" if conditional and not _is_partial(events) else "stores",
+            elements=(part.elements, part.of),
+            is_several=part.regions > 1,
+        )
+        result.findings.append(finding)
+    return result
+
+
+def _is_partial(events: list[Event]) -> bool:
+    """Whether any store writes less than its whole buffer."""
+    return any(not dim.is_whole for e in events if e.view for dim in e.view.box or ())
+
+
+def _written(subject: Subject, block: Block) -> tuple[np.ndarray, list[Event]] | None:
+    """The stores, and a mask of what they may reach, or of which no block is visited."""
+    if math.prod(block.shape) > MAX_ELEMENTS or min(block.shape, default=1) < 0:
+        return None
+    events = _stores(subject, block)
+    dims = subject.indices[block.position].dims
+    if not events or dims is None:
+        return None
+    if any(dim.kind not in ("blocked", "squeezed") for dim in block.dims):
+        return None
+    mask = np.zeros(block.shape, bool)
+    visited = np.zeros(block.shape, bool)
+    total = 0
+    sizes = subject.grid.sizes
+    for event in events:
+        view = event.view
+        box = view.box if view is not None else None
+        if box is None or event.remote or any(d.start is None or d.size is None for d in box):
+            return None
+        for spot in _spots(event, box, sizes):
+            total += 1
+            if total > MAX_STORES:
+                return None
+            _mark(mask, block, dims, spot, box, len(sizes))
+    if math.prod(sizes) > MAX_STORES:
+        return None
+    for point in np.ndindex(*sizes):
+        _mark(visited, block, dims, point, None, len(sizes))
+    return mask | ~visited, events
+
+
+def _stores(subject: Subject, block: Block) -> list[Event]:
+    position = len(subject.grid.tables) + block.position
+    numbers = {
+        event.view.buffer.number
+        for event in subject.walked.events
+        if event.view is not None and event.view.buffer.position == position
+    }
+    return [event for number in numbers for event in stores(subject, number)]
+
+
+def _spots(event: Event, box: tuple[Dim, ...], sizes: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """Loop iterations and grid points at which an event may happen."""
+    starts = [dim.start for dim in box if dim.start is not None]
+    shape = np.broadcast_shapes(event.where.shape, *(s.shape for s in starts), sizes or (1,))
+    for spot in np.argwhere(np.broadcast_to(event.where, shape)):
+        yield tuple(int(i) for i in spot)
+
+
+def _mark(
+    mask: np.ndarray,
+    block: Block,
+    dims: tuple[np.ndarray, ...],
+    spot: tuple[int, ...],
+    box: tuple[Dim, ...] | None,
+    rank: int,
+) -> None:
+    """Set the elements of the block at a grid point, or the part of it in `box`."""
+    point = spot[len(spot) - rank :] if rank else ()
+    inner = iter(box or ())
+    where = []
+    for dim, index in zip(block.dims, dims, strict=True):
+        origin = at(index, point) * (dim.size if dim.kind == "blocked" else 1)
+        if box is None or dim.kind == "squeezed":
+            where.append(slice(origin, origin + dim.size))
+            continue
+        part = next(inner)
+        start = origin + (at(part.start, spot) if part.start is not None else 0)
+        stop = start + ((part.size or 1) - 1) * part.stride + 1
+        where.append(slice(max(start, 0), min(stop, origin + dim.size), part.stride))
+    mask[tuple(where)] = True
