@@ -37,12 +37,15 @@ class Analysis:
       findings: definite faults.
       not_judged: sentences naming each thing that was not checked, and why.
       memory: lower bound of memory use on each target.
+      scratch: outputs that every parallel step uses as scratch of its own; their last values are
+        those of the step that ends last.
       is_judged: whether anything was checked; if not, `not_judged` gives the reason.
     """
 
     findings: tuple[Finding, ...] = ()
     not_judged: tuple[str, ...] = ()
     memory: tuple[memory.MemoryUse, ...] = ()
+    scratch: tuple[str, ...] = ()
     is_judged: bool = True
 
 
@@ -98,6 +101,7 @@ def analyze(
         findings=Collector(f for result in results for f in result.findings).findings,
         not_judged=tuple(dict.fromkeys(not_judged)),
         memory=uses,
+        scratch=tuple(name for result in results for name in result.scratch),
     )
 
 

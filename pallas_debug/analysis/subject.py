@@ -75,10 +75,15 @@ class Subject:
 
 @dataclass(kw_only=True)
 class Result:
-    """Findings of one group of checks, and what it could not judge."""
+    """Findings of one group of checks, and what it could not judge.
+
+    Attributes:
+      scratch: outputs that every parallel step uses as scratch of its own.
+    """
 
     findings: list[Finding] = field(default_factory=list)
     not_judged: list[str] = field(default_factory=list)
+    scratch: list[str] = field(default_factory=list)
 
 
 def read(

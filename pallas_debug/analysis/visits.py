@@ -182,6 +182,7 @@ def _parallel(subject: Subject, visit: _Visit, result: Result) -> bool:
         first, other = pair
     block = visit.block
     if _serves_as_scratch(subject, block):
+        result.scratch.append(block.name)
         result.not_judged.append(
             f"what {block.name} holds at the end: each parallel step uses it as scratch, and the "
             "last one to run leaves its values"

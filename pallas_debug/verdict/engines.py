@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from pallas_debug.bridge.walk import prefetch
 from pallas_debug.errors import PallasDebugError, PluginError
 from pallas_debug.findings import explain
 from pallas_debug.findings.collector import Collector
+from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import unsupported
 from pallas_debug.model import Compilation, Finding, Kernel, Target
@@ -44,6 +45,7 @@ class Seen:
       returned: whether the function returned.
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
+      scratch: kernel and operand of outputs that every parallel step uses as scratch.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -52,6 +54,27 @@ class Seen:
     returned: bool = False
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    scratch: frozenset[tuple[str, str | None]] = frozenset()
+
+    def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
+        """Leave out races of outputs that serve as scratch: no step reads what another wrote."""
+        kept = tuple(
+            finding
+            for finding in self.findings
+            if finding.kind is not Fault.DATA_RACE
+            or (finding.kernel, finding.operand) not in scratch
+        )
+        if kept == self.findings:
+            return self
+        still = {finding.kernel for finding in kept}
+        return replace(
+            self,
+            findings=kept,
+            outcomes=tuple(
+                replace(o, status="ok") if o.status == "found" and o.kernel not in still else o
+                for o in self.outcomes
+            ),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -187,7 +210,8 @@ def static(
     )
     if not findings and not any(one.is_judged for one in analyses):
         outcome = replace(outcome, status="unsupported", reason="; ".join(notes), notes=())
-    return Seen(outcomes=(outcome,), findings=findings)
+    scratch = {(captured.kernel.name, name) for one in analyses for name in one.scratch}
+    return Seen(outcomes=(outcome,), findings=findings, scratch=frozenset(scratch))
 
 
 def names_of(function: Callable[..., Any], name: str) -> Seen:

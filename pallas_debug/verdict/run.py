@@ -279,7 +279,9 @@ class _Judging:
     def verdict(self, name: str, seen: Sequence[Seen]) -> Verdict:
         """Build the verdict, with a cell for every judgement requested, answered or not."""
         asked, targets = self._request.asked, tuple(target.name for target in self.wanted)
-        seen = [*seen, ask.uncaptured(self._session, asked, targets)]
+        scratch = frozenset[tuple[str, str | None]]().union(*(one.scratch for one in seen))
+        seen = [one.without_races(scratch) for one in seen]
+        seen.append(ask.uncaptured(self._session, asked, targets))
         lost = [AskedKernel(name=missed.name) for missed in self._session.uncaptured]
         kernels = [AskedKernel(name=c.kernel.name, digest=c.kernel.digest) for c in self._captures]
         outcomes = table.fill(

@@ -1,0 +1,209 @@
+"""What a verdict says is true of the kernel at hand, and is said once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.model import Finding
+from pallas_debug.verdict import verify
+
+F32, I32 = jnp.float32, jnp.int32
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+X = jax.ShapeDtypeStruct((16, 128), F32)
+
+
+def copy(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def called(kernel: Any = copy, **more: Any) -> Any:
+    def call(*args: Any) -> Any:
+        return pl.pallas_call(kernel, **{"out_shape": args[0], **more})(*args)
+
+    return call
+
+
+def one(function: Any, *args: Any, engines: str) -> Finding:
+    (finding,) = verify(function, *args, targets="v5e", engines=engines).findings
+    assert finding.source is not None
+    assert finding.source.text
+    return finding
+
+
+# Index maps under x64.
+
+
+def test_an_index_map_of_jax_is_no_fault_where_the_compiler_sees_none() -> None:
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    with jax.enable_x64(True):
+        assert verify(called(), X, targets="v5e", engines="static,compile").ok
+        moved = called(pltpu.sync_copy, grid=(2,), in_specs=[hbm], out_specs=hbm)
+        assert verify(moved, X, targets="v5e", engines="static,compile").ok
+
+
+def test_an_index_map_of_jax_is_not_said_to_be_the_users() -> None:
+    with jax.enable_x64(True):
+        finding = one(called(grid=(2,)), X, engines="static,compile")
+        assert finding.kind == "X64IndexMap"
+        assert finding.message == (
+            "x_ref and o_ref have no index map, and those that jax makes return int64; the TPU's "
+            "index maps return int32"
+        )
+        assert finding.engines == ("static", "compile")
+        spec = pl.BlockSpec((16, 128), lambda i: (jnp.int32(0), jnp.int32(0)))
+        half = one(called(grid=(2,), in_specs=[spec]), X, engines="static,compile")
+        assert half.message.startswith("o_ref has no index map, and the one that jax makes returns")
+
+
+# Errors while the call is traced.
+
+
+def test_an_exception_of_the_users_own_code_is_not_said_to_be_of_jax() -> None:
+    def fails(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * (1 / 0)
+
+    finding = one(called(fails), X, engines="static")
+    assert finding.source is not None
+    assert finding.source.text == "o_ref[...] = x_ref[...] * (1 / 0)"
+    assert (finding.kind, finding.message) == ("TraceError", "ZeroDivisionError: division by zero")
+    assert finding.advice == (
+        "fix this line: it raises the exception itself, before jax can compile it"
+    )
+
+
+def test_a_refusal_by_jax_is_said_to_be_of_jax() -> None:
+    def fails(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.reshape(x_ref[...], (3, 3))
+
+    assert one(called(fails), X, engines="static").advice == (
+        "fix what the message names: jax refused the call as it traced it"
+    )
+
+
+def test_program_id_under_grad_is_explained() -> None:
+    def scaled(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * pl.program_id(0).astype(F32)
+
+    call = called(scaled, grid=(2,), in_specs=[ROWS], out_specs=ROWS)
+    finding = one(jax.grad(lambda x: call(x).sum()), X, engines="static")
+    assert finding.message.endswith("in axis_frame, while jax differentiates the kernel")
+    assert finding.cause is not None
+    assert "pl.program_id and pl.num_programs have no value" in finding.cause
+    assert finding.advice is not None
+    assert finding.advice.startswith("wrap the call in jax.custom_vjp")
+
+
+def test_program_id_outside_of_a_kernel_is_explained() -> None:
+    finding = one(lambda x: called()(x) + pl.program_id(0), X, engines="static")
+    assert finding.message.endswith("in axis_frame, outside of a kernel")
+    assert finding.advice is not None
+    assert finding.advice.startswith("call it in the kernel function")
+
+
+def test_arithmetic_of_8_bit_integers_is_known() -> None:
+    def add(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + x_ref[...]
+
+    x = jax.ShapeDtypeStruct((32, 128), jnp.int8)
+    finding = one(called(add), x, engines="compile")
+    assert finding.kind == "UnsupportedDtype"
+    assert finding.source is not None
+    assert finding.source.text == "o_ref[...] = x_ref[...] + x_ref[...]"
+    assert finding.advice is not None
+    assert finding.advice.startswith("cast to int32, compute, and cast the result back")
+
+
+# Each fault once.
+
+
+def test_scratch_carried_along_a_parallel_axis() -> None:
+    def running(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    call = called(
+        running,
+        grid=(2,),
+        in_specs=[ROWS],
+        out_specs=ROWS,
+        scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+    )
+    finding = one(call, X, engines="static,checks,races")
+    assert finding.kind == "UninitializedRead"
+    assert [f.kind for f in finding.consequences] == ["EnginesDisagree"]
+    assert finding.advice is not None
+    assert finding.advice.startswith('make that dimension "arbitrary" in dimension_semantics')
+
+
+@pytest.mark.parametrize("dtype", [F32, I32])
+def test_a_part_of_an_output_that_is_never_written(dtype: Any) -> None:
+    def rows(x_ref: Any, o_ref: Any) -> None:
+        o_ref[0:1, :] = x_ref[0:1, :]
+        o_ref[9:10, :] = x_ref[9:10, :]
+
+    x = jax.ShapeDtypeStruct((16, 128), dtype)
+    finding = one(called(rows), x, engines="static,checks,races")
+    assert (finding.kind, finding.engines) == ("OutputNotWritten", ("checks", "static"))
+    assert finding.message.startswith("o_ref[1:9, 0:128] and o_ref[10:16, 0:128] are never written")
+
+
+def test_a_race_that_both_engines_see() -> None:
+    def early(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
+        copy.start()
+        o_ref[...] = tile_ref[...]
+        copy.wait()
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    scratch = [pltpu.VMEM((16, 128), F32), pltpu.SemaphoreType.DMA]
+    call = called(early, in_specs=[hbm], scratch_shapes=scratch)
+    finding = one(call, X, engines="static,checks,races")
+    assert (finding.kind, finding.engines) == ("DataRace", ("static", "tpu interpret"))
+    assert finding.values["other semaphore"] == "sem"
+
+
+def test_an_output_that_serves_as_scratch_is_no_race() -> None:
+    def summed(x_ref: Any, o_ref: Any, tmp_ref: Any) -> None:
+        tmp_ref[...] = x_ref[...] * 2
+        o_ref[...] = tmp_ref[...] + 1
+
+    first = pl.BlockSpec((8, 128), lambda i: (0, 0))
+    call = called(
+        summed,
+        out_shape=(X, jax.ShapeDtypeStruct((8, 128), F32)),
+        grid=(2,),
+        in_specs=[ROWS],
+        out_specs=(ROWS, first),
+        compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel",)),
+    )
+    verdict = verify(call, X, targets="v5e", engines="static,races")
+    assert verdict.findings == ()
+    (static,) = (o for o in verdict.outcomes if o.engine == "static" and o.kernel)
+    assert static.notes == (
+        "what tmp_ref holds at the end: each parallel step uses it as scratch, and the last one to "
+        "run leaves its values",
+    )
+
+
+def test_a_check_that_fails_is_seen_by_each_engine_in_its_kernel() -> None:
+    def checked(x_ref: Any, o_ref: Any) -> None:
+        pl.debug_check(pl.program_id(0) < 1, "too far")
+        o_ref[...] = x_ref[...]
+
+    call = called(checked, grid=(2,), in_specs=[ROWS], out_specs=ROWS)
+    verdict = verify(call, X, targets="v5e", engines="static,checks,races")
+    (finding,) = verdict.findings
+    assert (finding.message, finding.cause) == ("too far", "1 < 1 is false")
+    assert finding.engines == ("checks", "static")
+    assert verdict.unjudged == ()  # the kernel is the same one each time it is traced
