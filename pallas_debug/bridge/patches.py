@@ -373,6 +373,18 @@ TABLE: tuple[Patch, ...] = (
             ("Client", "platform", "platform"),
         )
     ),
+    *(
+        Patch(
+            area=PRETEND,
+            owner="jaxlib._jax:Device",
+            name=name,
+            replacement="pallas_debug.bridge.pretend:answering_place",
+            args=(name,),
+            is_optional=True,
+            why="code orders the devices of a mesh by their place, which only TPUs have",
+        )
+        for name in ("coords", "core_on_chip")
+    ),
     Patch(
         area=PRETEND,
         owner="jax._src.xla_bridge",
