@@ -292,6 +292,32 @@ def test_a_path_after_an_option_is_a_path(pytester: pytest.Pytester, sessions: S
     assert "nan\n" in named.stdout.str().replace("nan.", "nan\n")
 
 
+def test_a_failing_test_s_traceback_has_no_frames_of_ours(
+    pytester: pytest.Pytester, sessions: Sessions
+) -> None:
+    pytester.makepyfile(
+        test_kernels="""
+        import jax, jax.numpy as jnp
+        from jax.experimental import pallas as pl
+        def kernel(x_ref, o_ref):
+            raise RuntimeError("mine")
+        def call(x):
+            return pl.pallas_call(kernel, out_shape=x)(x)
+        def test_plain(): call(jnp.ones((8, 128)))
+        def test_jitted(): jax.jit(call)(jnp.ones((8, 128)))
+        """
+    )
+    ours, kept = sessions(
+        (["--pallas-check", "--tb=native"], {}),
+        (["--pallas-check", "--tb=native"], {"PALLAS_TRACEBACK": "1"}),
+    )
+    for result in (ours, kept):
+        result.assert_outcomes(failed=2)
+        assert result.stdout.str().count('raise RuntimeError("mine")') >= 2
+    assert "/pallas_debug/" not in ours.stdout.str()
+    assert "/pallas_debug/bridge/lowering/hook.py" in kept.stdout.str()
+
+
 def test_former_names_of_environment_variables(sessions: Sessions) -> None:
     quiet = ["-k", "test_without_kernels"]
     former = {"PALLAS_DEBUG_TARGET": "v6e"}
