@@ -29,8 +29,21 @@ _BY_NAME = {
     "prng_random_bits": "random number generator",
     "delay": "delays",
     "trace_value": "trace values",
+    "add_dependency": "pltpu.touch",
+    "has_memory_space": "has_memory_space",
 }
 """Primitives without a rule in HLO interpret mode, and the feature each belongs to."""
+
+_NOWHERE = {
+    **dict.fromkeys(("prng_split", "prng_join"), "keys of the TPU"),
+    **dict.fromkeys(
+        ("matmul_push_rhs", "matmul_acc_lhs", "matmul_pop", "matmul_lhs_fifo", "matmul_pop_fifo"),
+        "operations on the registers of the MXU",
+    ),
+    "conv": "pltpu.conv",
+    "empty_ref": "references that are created without a scope",
+}
+"""Primitives without a rule in either interpreter, and the feature each belongs to."""
 
 _OF_THE_GRID = ("program_id", "num_programs")
 """Primitives that HLO interpret mode supports only at the top level of a kernel."""
@@ -57,8 +70,18 @@ def require_any(params: Mapping[str, Any]) -> None:
     """Refuse a kernel that neither of jax's interpreters can run.
 
     Raises:
-      InterpretModeError: the kernel shares semaphores with other kernels.
+      InterpretModeError: the kernel shares semaphores with other kernels, or uses a feature that
+        both interpreters lack.
     """
+    for jaxpr in jaxprs_of(params):
+        for eqn, _ in _equations(jaxpr):
+            if str(eqn.primitive) in _NOWHERE:
+                source = lines.source_of(eqn)
+                at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
+                raise InterpretModeError(
+                    f"kernel `{name_of(params)}` cannot be interpreted: jax's interpreters have no "
+                    f"{_NOWHERE[str(eqn.primitive)]}{at}. Run it on a TPU"
+                )
     shared = semaphores_of(params)
     if shared:
         raise InterpretModeError(
@@ -165,6 +188,8 @@ def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
     name = str(eqn.primitive)
     if name in _BY_NAME:
         return _BY_NAME[name]
+    if name == "platform_index" and any("cpu" in (of or ()) for of in eqn.params["platforms"]):
+        return "branches for Mosaic"
     refs = _refs(eqn)
     if name == "dma_start":
         if refs[-1] is not None:
@@ -179,7 +204,8 @@ def _lacking(eqn: Any, axes: frozenset[object], *, nested: bool) -> str | None:
         return "axis index of a grid or of a mesh of cores"
     if name in _OF_THE_GRID and nested:
         return f"{name} within loops and branches"
-    return _lacking_transform(_transforms(refs), is_write="swap" in name or name == "dma_start")
+    written = refs[1:2] if name == "dma_start" else refs if "swap" in name else ()
+    return _lacking_transform(_transforms(refs)) or _lacking_write(_transforms(written))
 
 
 def _refs(eqn: Any) -> Sequence[Any]:
@@ -216,7 +242,7 @@ _STORES_VIEWS = tuple(map(int, versions.installed().get("jax", "0").split(".")[:
 """Whether HLO interpret mode writes through references that are reshaped or bitcast."""
 
 
-def _lacking_transform(transforms: Iterable[Any], *, is_write: bool) -> str | None:
+def _lacking_transform(transforms: Iterable[Any]) -> str | None:
     for transform in transforms:
         match transform:
             case NDIndexer() if transform.is_dynamic_size:
@@ -227,9 +253,13 @@ def _lacking_transform(transforms: Iterable[Any], *, is_write: bool) -> str | No
                 return "references chosen by select_ref"
             case state_types.TransposeTransform():
                 return "transposed references"
-            case state_types.ReshapeTransform() | state_types.BitcastTransform():
-                if is_write and not _STORES_VIEWS:
-                    return "writes to references that are bitcast or reshaped"
+    return None
+
+
+def _lacking_write(transforms: Iterable[Any]) -> str | None:
+    views = (state_types.ReshapeTransform, state_types.BitcastTransform)
+    if not _STORES_VIEWS and any(isinstance(transform, views) for transform in transforms):
+        return "writes to references that are bitcast or reshaped"
     return None
 
 

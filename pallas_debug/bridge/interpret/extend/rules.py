@@ -16,6 +16,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax._src import core as jax_core
 from jax._src import source_info_util
+from jax._src.lax.control_flow import conditionals
 from jax._src.pallas import primitives
 from jax._src.pallas.mosaic import primitives as mosaic_primitives
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
@@ -23,6 +24,7 @@ from jax._src.state import discharge
 from jax._src.state import primitives as state_primitives
 from jax._src.state.indexing import NDIndexer, Slice
 from jax._src.state.types import SelectTransform, TransformedRef
+from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.interpret.extend import semaphores
 from pallas_debug.bridge.interpret.extend.memory import Adds
@@ -292,6 +294,18 @@ def _nothing(step: EquationStep) -> tuple[Any, Any]:
     return step.token, []
 
 
+def _platform(step: EquationStep) -> tuple[Any, Any]:
+    """Index of the branch for Mosaic, not of that for the CPU."""
+    platforms = enumerate(step.eqn.params["platforms"])
+    index = next(i for i, names in platforms if names is None or "mosaic" in names)
+    return step.token, [jnp.int32(index)]
+
+
+def _has_memory_space(step: EquationStep) -> tuple[Any, Any]:
+    """Operands without a memory space of their own are in HBM."""
+    return step.token, [jnp.array(step.eqn.params["memory_space"] is pltpu.HBM)]
+
+
 def rule_of(eqn: Any) -> Rule | None:
     """Rule for an equation that jax's TPU interpret mode lacks; None for any other."""
     find = _RULES.get(eqn.primitive)
@@ -335,7 +349,11 @@ _RULES: dict[Any, Callable[[Any], Rule | None]] = {
     primitives.semaphore_read_p: lambda _: _read_semaphore,
     mosaic_primitives.dma_start_p: _for_dma,
     mosaic_primitives.dma_wait_p: _for_dma,
+    conditionals.platform_index_p: lambda _: _platform,
     mosaic_primitives.touch_p: lambda _: _nothing,
+    mosaic_primitives.trace_value_p: lambda _: _nothing,
     state_primitives.addupdate_p: lambda _: _add_update,
     state_primitives.get_p: _for_get,
 }
+if hasattr(mosaic_primitives, "has_memory_space_p"):  # since jax 0.12
+    _RULES[mosaic_primitives.has_memory_space_p] = lambda _: _has_memory_space
