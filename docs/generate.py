@@ -483,7 +483,7 @@ def switches() -> str:
         [
             "Values of `--switch` (separated by commas, or repeated) and `switches=`, and "
             "arguments of `pallas_debug.compile`. "
-            "See the [guide](../guides/dumping.md#switches) for examples.",
+            "See the [guide](../guides/compiling.md#switches) for examples.",
             table(["switch", "on a TPU", "cost", "what is set", "tried from"], rows),
             "Switches are part of the cache key, and `show` prints those of a compilation. With "
             "one that the installed libtpu or jax does not know, the compilation fails, and the "

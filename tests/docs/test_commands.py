@@ -33,7 +33,9 @@ EXPENSIVE = {
     "docs/guides/dumping.md",
     "docs/guides/in-code.md",
     "docs/guides/interpret.md",
+    "docs/guides/notebooks.md",
     "docs/guides/pytest.md",
+    "docs/guides/red-to-green.md",
     "docs/guides/reproduce.md",
 }
 STARTED = {"docs/guides/in-code.md"}
