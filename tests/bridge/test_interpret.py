@@ -31,7 +31,7 @@ from pallas_debug.errors import UsageError
 
 X = jnp.arange(8 * 128, dtype=jnp.float32).reshape(8, 128)
 FIELDS = {f.name: f for f in dataclasses.fields(pltpu.InterpretParams)}
-PRIMITIVES = [patches.resolve(patch.owner) for patch in patches.needed(patches.MODES)]
+OWNERS = [patches.resolve(patch.owner) for patch in patches.needed(patches.MODES)]
 HAS_GPU = True
 try:
     interpret_params.fields("gpu")
@@ -527,10 +527,11 @@ def test_a_mode_holds_in_every_thread() -> None:
 
 def test_nothing_is_left_behind() -> None:
     state = config.pallas_tpu_interpret_mode_context_manager
-    before = [primitive.bind for primitive in PRIMITIVES]
+    before = [dict(owner) if isinstance(owner, dict) else owner.bind for owner in OWNERS]
     with interpret.interpreting("tpu"), interpret.interpreting("hlo"):
         assert state.get_global() is True
-    assert [primitive.bind for primitive in PRIMITIVES] == before
+    after = [dict(owner) if isinstance(owner, dict) else owner.bind for owner in OWNERS]
+    assert after == before
     assert state.get_global() is None
 
 

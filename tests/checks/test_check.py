@@ -581,7 +581,8 @@ def test_prints_are_in_the_report() -> None:
 
 def test_unknown_checks_are_refused() -> None:
     with pytest.raises(
-        UsageError, match=r"unknown check 'nans'; there are user, nan, inf, index, "
+        UsageError,
+        match=r"unknown check 'nans' \(did you mean 'nan'\?\); there are user, nan, inf, index, ",
     ):
         pallas_debug.check(logs, "user,nans")
     for nothing in ("", " , ", []):
