@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
 import sys
@@ -132,6 +133,24 @@ def test_only_the_bridge_names_jaxs_internals() -> None:
     assert len(sources) > 30
     for path in sources:
         assert "jax._src" not in path.read_text(), path
+
+
+def test_every_warning_is_of_our_class() -> None:
+    from pallas_debug import errors
+    from pallas_debug.bridge.instrument.checkify_rule import UncheckedKernel
+
+    ours = {
+        name
+        for name, kind in {**vars(errors), "UncheckedKernel": UncheckedKernel}.items()
+        if isinstance(kind, type) and issubclass(kind, errors.PallasDebugWarning)
+    }
+    found = []
+    for path in (*ROOT.glob("pallas_debug/**/*.py"), *ROOT.glob("pytest_plugin/**/*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) == "warnings.warn":
+                found.append(f"{path.name}: {ast.unparse(node.args[1]) if node.args[1:] else ''}")
+    assert len(found) >= 5
+    assert {one.rpartition(": ")[2] for one in found} <= ours, found
 
 
 def test_the_list_of_what_shows_what_is_current(run_python: Any) -> None:
