@@ -154,7 +154,7 @@ def _text(dims: tuple[Dim, ...], spot: tuple[int, ...]) -> str:
 
 
 def _dim_text(dim: Dim, spot: tuple[int, ...]) -> str:
-    if dim.start is None or dim.size is None:
+    if dim.start is None or dim.size is None or dim.start.ndim > max(len(spot), 1):
         return "…"
     start = at(dim.start, spot)
     if not dim.is_slice:
@@ -367,6 +367,7 @@ def _never_written(
             operand=block.name,
             index=index_text(block.name, index),
             shape=shape,
+            values={"block": str(index)},
         ),
         what=f"block {index} of {block.name}, {shape},",
         why="condition" if events else "no store",
@@ -409,10 +410,12 @@ def _uninitialized(subject: Subject, revisited: frozenset[str], result: Result) 
             continue
         said.add(buffer.number)
         found = first_spot(read, bad, len(subject.grid.sizes))
+        dims = read.view.levels[-1] if read.view.levels else ()
         seen = subject.sighting(
             source=read.source,
             grid_point=found.point,
             operand=buffer.name,
+            index=f"{buffer.name}[{_text(dims, found.spot) or '...'}]",
             shape=str(buffer),
         )
         other_core = buffer.kind != "output" and any(subject.grid.parallel) and any(found.point)

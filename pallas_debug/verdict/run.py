@@ -299,6 +299,7 @@ class _Judging:
             [captured.kernel.source for captured in self._captures],
         )
         findings = self.mark(findings)
+        findings = self._with_lines(findings)
         kept, suppressed, idle = suppressions.apply(findings, self._left_out)
         known = [s for c in self._captures for s in ask.known_issues(c, self.wanted)]
         problems = [*self.problems, *(problem for one in seen for problem in one.problems)]
@@ -314,6 +315,20 @@ class _Judging:
                 *idle,
             ),
             versions=dict(versions.installed()),
+        )
+
+    def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
+        """Give findings without a line that of their kernel, else of the first one."""
+        lines = {c.kernel.name: c.kernel.source for c in reversed(self._captures)}
+        first = self._captures[0].kernel.source if self._captures else None
+        return tuple(
+            finding
+            if finding.source is not None
+            else replace(
+                finding,
+                witness=replace(finding.witness, source=lines.get(finding.kernel) or first),
+            )
+            for finding in findings
         )
 
 

@@ -14,7 +14,7 @@ from pallas_debug.analysis import analyze
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.versions import installed
 from pallas_debug.compiler.targets import BUILTIN
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import Fault, Severity
 
 WORDS: dict[str, tuple[str, str, str]] = {
     "read_past_the_end": (
@@ -401,6 +401,10 @@ def test_the_words_of_a_finding(captures: Callable[..., list[Capture]], name: st
         pytest.skip("a libtpu that takes such blocks, or of another name")
     (finding,) = found
     assert (finding.message, finding.cause, finding.advice) == WORDS[name]
+    assert finding.source is not None
+    assert finding.source.text
+    if Severity.STOPS <= finding.kind.severity:  # a fault of a run rather than of the compiler
+        assert finding.values or finding.index
 
 
 def test_the_guide_names_every_kind() -> None:

@@ -273,7 +273,8 @@ def check_failed(
 
 def debug_check_false(seen: Sighting, *, points: int) -> Finding:
     """A `pl.debug_check` that is false at `seen.count` grid points."""
-    return seen.found(
+    facts = {"grid points": f"{seen.count} of {points}"}
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.CHECK_FAILED,
         Wording(
             f"the condition of this check is false at {seen.count} of {points} grid points",
@@ -308,10 +309,11 @@ def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: i
 
 
 def engines_disagree(seen: Sighting, *, where: str, first: object, second: object) -> Finding:
-    return seen.found(
+    facts = {"element": where, "with checks": str(first), "for races": str(second)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.ENGINES_DISAGREE,
         Wording(
-            "HLO interpret mode and TPU interpret mode give other results: "
+            "the interpreted runs with checks and for races give different results: "
             f"{where} is {first} and {second}",
             "the kernel depends on what no engine promises: the order of its grid points, what a "
             "buffer holds before it is written, or when a copy arrives",

@@ -130,7 +130,8 @@ def output_revisited(
 ) -> Finding:
     """An output block that is visited again after another one; it was visited `first` to `last`."""
     visits = f"at grid point {first}" if first == last else f"at grid points {first} to {last}"
-    return seen.found(
+    facts = {"first visit": str(first), "last visit": str(last)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.OUTPUT_REVISITED,
         Wording(
             f"{what} is the output block again at grid point {again}, as it was {visits}, with "
@@ -210,4 +211,8 @@ def deadlock(
             else "it is signalled less often than it is waited for"
         )
         advice = "signal it once for every wait, on the device and core that waits"
+    facts = {"count": str(count), "awaited": str(needed)}
+    if totals is not None:
+        facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
+    seen = seen.at(values={**seen.witness.values, **facts})
     return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))
