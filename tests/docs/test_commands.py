@@ -38,8 +38,8 @@ EXPENSIVE = {
     "docs/guides/red-to-green.md",
     "docs/guides/reproduce.md",
 }
-STARTED = {"docs/guides/in-code.md"}
-"""Pages whose commands start Python themselves: one prints that jax is not imported."""
+STARTED = {"docs/guides/in-code.md", "docs/guides/notebooks.md"}
+"""Pages whose commands start Python: one prints that jax is not imported, one sets its platform."""
 
 
 def test_there_are_pages_with_commands() -> None:
