@@ -147,10 +147,10 @@ def finding_text(finding: Finding) -> str:
     """A finding as text: what and where, source line, witness, cause, advice."""
     lines = [_finding_header(finding)]
     if finding.source is not None:
-        lines.append(_quoted(finding.source))
+        lines.append(quoted(finding.source))
     lines += finding.message.splitlines()
     if finding.other is not None:
-        lines.append(f"other side: {_quoted(finding.other)}")
+        lines.append(f"other side: {quoted(finding.other)}")
     for consequence in finding.consequences:
         lines.append(f"followed by: {consequence.message.partition(chr(10))[0]}")
     if finding.cause:
@@ -175,7 +175,7 @@ def _finding_header(finding: Finding) -> str:
     return ", ".join(parts)
 
 
-def _quoted(source: SourceLine) -> str:
+def quoted(source: SourceLine) -> str:
     """`rows.py:12   o_ref[...] = x_ref[...]`, without the text if it is unknown."""
     where = f"{relative(Path(source.file))}:{source.line}"
     return f"{where}   {source.text.strip()}" if source.text else where

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from pallas_debug import report
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
+from pallas_debug_pytest.callers import Callers
 
 MAX_LINES = 15
 """Maximum lines per finding, as a user's message may be of any length."""
@@ -22,26 +24,33 @@ def counts(findings: Iterable[Finding]) -> Counter[Key]:
     return Counter({key(finding): finding.count for finding in findings})
 
 
-def text(findings: Sequence[Finding], record: Path | None) -> str:
+def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> str:
     """Return the first findings in full, the number of others, and the file that has all of them.
 
     Args:
       findings: of one test.
       record: the file in the dump directory that has them all.
+      callers: lines of the test that called the kernels.
     """
-    whole = [report.finding_text(finding) for finding in findings[:MAX_FINDINGS]]
-    parts = [_cut(words) for words in whole]
+    shown = findings[:MAX_FINDINGS]
+    whole = [report.finding_text(finding) for finding in shown]
+    parts = [_cut(words) + _called(callers, f) for words, f in zip(whole, shown, strict=True)]
     more = len(findings) - MAX_FINDINGS
     if more > 0:
         parts.append(f"… and {more} more")
-    if record is not None and (more > 0 or parts != whole):
+    if record is not None and (more > 0 or any(_cut(words) != words for words in whole)):
         parts.append(f"all of them: cat {report.relative(record)}")
     return "\n".join(parts)
 
 
+def _called(callers: Callers, finding: Finding) -> str:
+    line = callers.of(finding)
+    return f"\n  called from {report.quoted(line)}" if line is not None else ""
+
+
 def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
     """Return whether an interpreter raised this finding: an exception has its text."""
-    words = report.finding_text(finding)
+    words = report.finding_text(replace(finding, count=1))  # several cores may have met it
     return any(words in said for said in texts)
 
 

@@ -27,7 +27,8 @@ from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, Target
 from pallas_debug.session import resolve_targets
 from pallas_debug_pytest import failures, marks, run
 from pallas_debug_pytest import settings as settings_
-from pallas_debug_pytest.watcher import Running, Watcher
+from pallas_debug_pytest.running import Running
+from pallas_debug_pytest.watcher import Watcher
 
 
 class Pallas:

@@ -11,71 +11,30 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections import Counter
-from collections.abc import Generator, Iterator
-from dataclasses import asdict, dataclass, field
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
 from pallas_debug import defaults, tracebacks
 from pallas_debug import report as text
 from pallas_debug.errors import PallasDebugError, UsageError
-from pallas_debug.findings.collector import Key, key
-from pallas_debug.findings.faults import Fault
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager
 from pallas_debug.model import Finding, Gap, Kernel, PrintRecord
 from pallas_debug.session import Options, Session, has_accelerator, resolve_targets
 from pallas_debug_pytest import REPORTED, coverage, failures, marks, unjudged
+from pallas_debug_pytest.callers import Callers
+from pallas_debug_pytest.examples import judged_one_by_one
 from pallas_debug_pytest.listener import NAME
 from pallas_debug_pytest.marks import MARKS, Marks
+from pallas_debug_pytest.running import Running
 from pallas_debug_pytest.settings import Settings
 
 if TYPE_CHECKING:
     from pallas_debug_pytest.verification import Verification
-
-
-@dataclass(eq=False, kw_only=True)
-class Running:
-    """The test that is running.
-
-    Attributes:
-      own: whether the session belongs to this test alone.
-      used: kernels by digest.
-      expected: how often each fault was expected.
-      judged: how often each fault was seen when the test was last judged.
-      printed: number of prints written to standard output.
-      raised: the exception that we failed the test with, and its finding.
-    """
-
-    nodeid: str
-    marks: Marks
-    session: Session
-    own: bool
-    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
-    used: dict[str, Kernel] = field(default_factory=dict)
-    expected: Counter[Key] = field(default_factory=Counter)
-    judged: Counter[Key] = field(default_factory=Counter)
-    printed: int = 0
-    raised: BaseException | None = None
-    raised_for: Finding | None = None
-
-    @property
-    def findings(self) -> tuple[Finding, ...]:
-        return self.session.observer.findings
-
-    def unexpected(self) -> list[Finding]:
-        """Return findings that were neither expected nor raised to the caller of the kernel."""
-        known = self.expected | self.judged
-        return [
-            finding
-            for finding in self.findings
-            if finding.count > known[key(finding)]
-            and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
-            and not failures.was_raised(finding, self.session.raised)
-        ]
 
 
 class Watcher:
@@ -164,6 +123,7 @@ class Watcher:
         running = self.running
         if running is not None:
             running.used.setdefault(kernel.digest, kernel)
+            running.callers.note(kernel.name, running.findings)
         session = running.session if running is not None else self._session
         if self._coverage is not None and session is not None:
             self._coverage.launched(kernel, session.calls(kernel))
@@ -224,7 +184,11 @@ class Watcher:
             checks=marked.check or (),
         )
         running = Running(
-            nodeid=item.nodeid, marks=marked, session=session, own=self._session is None
+            nodeid=item.nodeid,
+            marks=marked,
+            session=session,
+            own=self._session is None,
+            callers=Callers(item.path),
         )
         self.running = running
         running.stack.enter_context(session.separately())
@@ -281,14 +245,20 @@ class Watcher:
 
     # Innermost, so that prints of kernels that are still running are captured for the test.
     @pytest.hookimpl(wrapper=True, trylast=True)
-    def pytest_runtest_call(self) -> Generator[None, object, object]:
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, object, object]:
         running = self.running
         if running is None:
             return (yield)
         try:
             result = skipped = None
             try:
-                result = yield
+                with judged_one_by_one(
+                    item,
+                    running.apart,
+                    lambda: self._fail(running),
+                    lambda error: self._stopped(running, error),
+                ):
+                    result = yield
             except pytest.skip.Exception as error:
                 skipped = error  # skipping the rest does not undo a finding
             except Exception as error:
@@ -325,16 +295,41 @@ class Watcher:
 
         with guarded("engine", f"verifying the kernels of {running.nodeid}", lose):
             self._verify(running)
+        self._fail(running)
+
+    def _fail(self, running: Running) -> None:
+        """Fail the test, or its example, if running its kernels had findings.
+
+        Raises:
+          pytest.fail.Exception: with their text.
+        """
+        running.session.settle()
+
+        def lose(problem: PallasDebugError) -> None:
+            self._lose(running.nodeid, problem)
+
         found = list(running.findings)  # all of them, unless the expected ones are known
         with guarded("engine", f"judging the kernels of {running.nodeid}", lose):
             found = running.unexpected()
             running.judged = failures.counts(running.findings)
-        if not found:
-            return
+        if found:
+            self._raise(running, found)
+
+    def _stopped(self, running: Running, error: Exception) -> None:
+        """Fail an example with the finding for which an interpreter stopped it.
+
+        hypothesis tells failures apart by where they were raised, for which these exceptions, from
+        a thread of jax's, are of no use.
+        """
+        found = [f for f in running.findings if failures.was_raised(f, [str(error)])]
+        if found:
+            self._raise(running, found)
+
+    def _raise(self, running: Running, found: Sequence[Finding]) -> NoReturn:
         record = self._record(running) if running.session.store is not None else None
         words = "\n".join(finding.message for finding in found)
         with self._guarded("report", f"wording the failure of {running.nodeid}"):
-            words = failures.text(found, record)
+            words = failures.text(found, record, running.callers)
         try:
             pytest.fail(words, pytrace=False)
         except pytest.fail.Exception as error:
@@ -395,6 +390,11 @@ class Watcher:
         """Add findings to a failure that does not show them."""
         error = call.excinfo.value if call.excinfo is not None else None
         running.judged = failures.counts(running.findings)
+        if error is not None and error is running.raised:
+            # pytest leaves them out of a failure without a traceback.
+            notes = [note for note in getattr(error, "__notes__", ()) if note]
+            if notes:
+                report.sections.append((f"{NAME}: example", "\n".join(notes)))
         if error is not None and error is running.raised and running.raised_for is not None:
             failures.at_their_line(report.longrepr, running.raised_for)
             return
@@ -405,7 +405,8 @@ class Watcher:
             elif not self._config.getoption("fulltrace"):
                 failures.in_their_words(report.longrepr, finding)
         if rest:
-            report.sections.append((f"{NAME}: findings", failures.text(rest, None)))
+            shown = failures.text(rest, None, running.callers)
+            report.sections.append((f"{NAME}: findings", shown))
 
     def _folders(self, running: Running) -> list[str]:
         store = running.session.store

@@ -1,0 +1,72 @@
+"""The test that is running: its kernels, and what was found in them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from pallas_debug.findings.collector import Key, key
+from pallas_debug.findings.faults import Fault
+from pallas_debug.model import Finding, Kernel
+from pallas_debug.session import Session
+from pallas_debug_pytest import failures
+from pallas_debug_pytest.callers import Callers
+from pallas_debug_pytest.marks import Marks
+
+
+@dataclass(eq=False, kw_only=True)
+class Running:
+    """The test that is running.
+
+    Attributes:
+      own: whether the session belongs to this test alone.
+      used: kernels by digest.
+      expected: how often each fault was expected.
+      judged: how often each fault was seen when the test was last judged.
+      printed: number of prints written to standard output.
+      raised: the exception that we failed the test with, and its finding.
+      callers: lines of the test that called the kernels.
+    """
+
+    nodeid: str
+    marks: Marks
+    session: Session
+    own: bool
+    callers: Callers
+    stack: contextlib.ExitStack = field(default_factory=contextlib.ExitStack)
+    used: dict[str, Kernel] = field(default_factory=dict)
+    expected: Counter[Key] = field(default_factory=Counter)
+    judged: Counter[Key] = field(default_factory=Counter)
+    printed: int = 0
+    raised: BaseException | None = None
+    raised_for: Finding | None = None
+
+    @property
+    def findings(self) -> tuple[Finding, ...]:
+        return self.session.observer.findings
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[None]:
+        """Separate an example of the test from earlier ones, so that a fault is reported again."""
+        self.session.reset()
+        self.callers.clear()
+        self.judged.clear()
+        self.expected.clear()
+        with self.session.separately():
+            yield
+
+    def unexpected(self) -> list[Finding]:
+        """Return findings that were neither expected nor raised to the caller of the kernel."""
+        known = self.expected | self.judged
+        return [
+            finding
+            for finding in self.findings
+            if finding.count > known[key(finding)]
+            and finding.kind != Fault.INTERPRET_ERROR  # jax raises its error to the caller
+            and not failures.was_raised(finding, self.session.raised)
+        ]

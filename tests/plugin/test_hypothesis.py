@@ -1,0 +1,87 @@
+"""Tests of hypothesis in real child runs: a finding fails the example, which hypothesis shrinks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+pytest.importorskip("hypothesis")
+
+Child = Callable[..., pytest.RunResult]
+
+TESTS = """
+import unittest
+from hypothesis import given, settings, strategies as st
+
+often = settings(deadline=None, max_examples=40, database=None, derandomize=True)
+
+@often
+@given(st.integers(0, 100))
+def test_shrinks(start):
+    rows(start)
+
+@often
+@given(st.integers(0, 8))
+def test_is_sound(start):
+    rows(start)
+
+@often
+@given(st.integers(0, 100))
+def test_fails_by_itself(start):
+    rows(start % 8)
+    assert start < 50
+
+class TestCase(unittest.TestCase):
+    @often
+    @given(st.integers(0, 100))
+    def test_shrinks_too(self, start):
+        rows(start)
+
+def test_in_a_helper():
+    rows(8), rows(12)
+"""
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--pallas-check"],
+        pytest.param(["--pallas-check", "-n", "2"], marks=pytest.mark.slow),
+    ],
+    ids=" ".join,
+)
+def test_the_smallest_example_is_shown(child: Child, options: list[str]) -> None:
+    result = child(TESTS, *options)
+    result.assert_outcomes(passed=1, failed=4)
+    text = result.stdout.str()
+    # The first row that is out of bounds is 9, and each example is judged on its own.
+    assert text.count("x_ref[9:17, 0:128] reaches 1 past the end of dimension 0") == 2
+    assert "OutOfBoundsRead in kernel `rows`\n" in text
+    assert text.count("    start=9,") == 2
+    assert text.count("- pallas-debug: example -") == 2
+    assert "    start=50,\n" in text
+    lines = [line for line in result.outlines if line.startswith("  called from test_it.py:")]
+    assert [line.partition("   ")[2] for line in lines][:2] == ["rows(start)", "rows(start)"]
+    result.stdout.fnmatch_lines(["3 findings in 3 tests: 3 OutOfBoundsRead"])
+
+
+def test_the_line_of_the_test_is_named(child: Child) -> None:
+    tests = """
+    def helper(start):
+        return rows(start)
+
+    def test_twice():
+        rows(8)
+        helper(12)
+        log(BAD)
+        assert False
+    """
+    result = child("\n".join(line[4:] for line in tests.splitlines()), "--pallas-check")
+    result.stdout.fnmatch_lines(
+        [
+            "  x_ref?12:20*",
+            "  called from test_it.py:*   return rows(start)",
+            "  called from test_it.py:*   log(BAD)",
+        ]
+    )
