@@ -74,8 +74,23 @@ KEYWORDS: Mapping[tuple[str, str], str] = {
 
 ORDER = ("passed", "refused", "found", "failed", "timed out", "crashed", "n/a", "skipped")
 
-NOT_APPLICABLE: Mapping[str, str] = {}
-"""Patterns of test ids, and why such a test cannot pass without the hardware."""
+NOT_APPLICABLE: Mapping[str, str] = {
+    "test_cost_analysis": "reads the compiler's cost analysis",
+    "test_kernel_with_output_memory_space": "reads the compiled program",
+    "test_allow_input_fusion": "reads the compiled program",
+    "test_megacore_splitting": "reads the compiled program",
+    "PallasCallTraceTest": "reads the trace of a profiler",
+    "test_poison_buffers": "observes the memory of a chip",
+    "test_trace_start_stop_match": "reads the compiled program",
+}
+"""Patterns of test ids, and why such a test cannot pass without the compiler or a chip."""
+
+EXPECTS: Mapping[str, str] = {
+    r"AssertionError: \w+ not raised": "expects the TPU compiler to refuse the kernel",
+    r'AssertionError: ".*" does not match ""': "expects the TPU compiler to refuse the kernel",
+    r"AssertionError: '.*' not found in '(?s:.)*(HloModule|module @|Jaxpr)": "reads the compiled program",
+}
+"""Patterns of failures of the same kind."""
 
 
 @dataclass
@@ -230,6 +245,9 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
         return Outcome("crashed", f"not collected: {_first(text)}")
     kinds = _KIND.findall(ours)
     first = _first(ours) if kinds else _first(text)
+    for pattern, why in EXPECTS.items():
+        if not kinds and re.match(pattern, text):
+            return Outcome("n/a", why, seconds)
     if "InterpretError" in kinds or "cannot be interpreted" in first:
         return Outcome("refused", first, seconds)
     if kinds:
