@@ -86,9 +86,9 @@ NOT_APPLICABLE: Mapping[str, str] = {
 """Patterns of test ids, and why such a test cannot pass without the compiler or a chip."""
 
 EXPECTS: Mapping[str, str] = {
-    r"AssertionError: \w+ not raised": "expects the TPU compiler to refuse the kernel",
-    r'AssertionError: ".*" does not match ""': "expects the TPU compiler to refuse the kernel",
-    r"AssertionError: '.*' not found in '(?s:.)*(HloModule|module @|Jaxpr)": "reads the compiled program",
+    r"(AssertionError: )+\w+ not raised": "expects the TPU compiler to refuse the kernel",
+    r'(AssertionError: )+".*" does not match ""': "expects the TPU compiler to refuse the kernel",
+    r"(?s).*not found in .{0,20}(HloModule|#loc|module @|Jaxpr)": "reads the compiled program",
 }
 """Patterns of failures of the same kind."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
+from pallas_debug.errors import CannotRunError
 
 
 def add_one(x_ref, out_ref):
@@ -67,12 +69,15 @@ def test_an_operand_that_varies_over_a_mesh_axis(mode):
     np.testing.assert_array_equal(run(mode, sharded, x), x + 1)
 
 
+def mesh_of(cores: int) -> Any:
+    if hasattr(pltpu, "TensorCoreMesh"):
+        return pltpu.TensorCoreMesh(axis_name="core", num_cores=cores)
+    return pltpu.create_tensorcore_mesh("core", num_cores=cores)
+
+
 @pytest.mark.parametrize("cores", [1, 2])
 def test_a_captured_scalar_in_a_kernel_on_a_mesh_of_cores(cores):
-    if hasattr(pltpu, "TensorCoreMesh"):
-        mesh: Any = pltpu.TensorCoreMesh(axis_name="core", num_cores=cores)
-    else:
-        mesh = pltpu.create_tensorcore_mesh("core", num_cores=cores)
+    mesh = mesh_of(cores)
 
     @jax.jit
     def call(x, row):
@@ -87,3 +92,48 @@ def test_a_captured_scalar_in_a_kernel_on_a_mesh_of_cores(cores):
     for mode in ("tpu", "auto"):
         with pallas_debug.interpret(mode):
             np.testing.assert_array_equal(call(x, 1), x[1 : 1 + cores])
+
+
+def test_a_kernel_that_writes_to_references_it_closes_over():
+    def stateful(refs):
+        x_ref, out_ref = refs
+
+        def kernel():
+            pltpu.sync_copy(x_ref, out_ref)
+
+        pl.pallas_call(kernel, out_shape=[])()
+
+    @jax.jit
+    def call(x):
+        return pl.run_state(stateful)((x, jnp.zeros_like(x)))[1]
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    for mode in ("auto", "tpu"):
+        with pallas_debug.interpret(mode):
+            np.testing.assert_array_equal(call(x), x)
+    is_right = jax.__version_info__ >= (0, 12)
+    expected = (
+        contextlib.nullcontext()
+        if is_right
+        else pytest.raises(CannotRunError, match="does not return what is written to")
+    )
+    with expected, pallas_debug.interpret("hlo"):
+        np.testing.assert_array_equal(call(x), x)
+
+
+def test_a_kernel_on_a_mesh_that_writes_to_references_it_closes_over():
+    @jax.jit
+    def call(x):
+        x_ref, out_ref = jax.new_ref(x), jax.new_ref(jnp.zeros_like(x))
+
+        @pl.kernel(out_type=(), mesh=mesh_of(1))
+        def copy():
+            pltpu.sync_copy(x_ref, out_ref)
+
+        copy()
+        return out_ref[...]
+
+    x = np.arange(8 * 128, dtype=np.float32).reshape(8, 128)
+    for mode in ("auto", "tpu"):
+        with pallas_debug.interpret(mode):
+            np.testing.assert_array_equal(call(x), x)

@@ -82,6 +82,11 @@ def require_any(params: Mapping[str, Any]) -> None:
                     f"kernel `{name_of(params)}` cannot be interpreted: jax's interpreters have no "
                     f"{_NOWHERE[str(eqn.primitive)]}{at}. Run it on a TPU"
                 )
+    if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
+        raise InterpretModeError(
+            f"kernel `{name_of(params)}` cannot be interpreted: it runs on cores of several kinds "
+            "(SparseCore and TensorCore), and jax's interpreters simulate one. Run it on a TPU"
+        )
     shared = semaphores_of(params)
     if shared:
         raise InterpretModeError(
@@ -108,8 +113,10 @@ def require_hlo(params: Mapping[str, Any]) -> None:
 def forgotten(params: Mapping[str, Any]) -> str | None:
     """Name a write of a kernel that HLO interpret mode loses or keeps too long; None if none is."""
     grid = params.get("grid_mapping")
-    if grid is None:
-        return None
+    if grid is None:  # on a mesh of cores, where all operands are in HBM or whole
+        return next(
+            filter(None, (_unreturned(jaxpr, params, 0) for jaxpr in jaxprs_of(params))), None
+        )
     (jaxpr,) = jaxprs_of(params)
     written = {e.input for e in jaxpr.effects if isinstance(e, _WRITES)}
     used = written | {e.input for e in jaxpr.effects if isinstance(e, state_types.ReadEffect)}
@@ -132,6 +139,25 @@ def forgotten(params: Mapping[str, Any]) -> str | None:
         elif has_steps and ref in written and index not in aliases and not is_unblocked:
             what = f"copies writes to the input block {names[ref]} back to the input"
             return _told(what, jaxpr, ref)
+    return _unreturned(jaxpr, params, first_input)
+
+
+def _unreturned(jaxpr: Any, params: Mapping[str, Any], first_input: int) -> str | None:
+    """Name a write to an aliased input that is missing in the output; up to jax 0.11.
+
+    References that a kernel closes over become such operands, under `run_state` after the mode was
+    chosen.
+    """
+    if _IS_0_12:
+        return None
+    written = {e.input for e in jaxpr.effects if isinstance(e, _WRITES)}
+    names = _names_of_operands(jaxpr)
+    aliases = dict(params.get("input_output_aliases") or ())
+    returned = [jaxpr.invars[index] for index in aliases if index >= first_input]
+    for ref in (*jaxpr.constvars, *returned):
+        if ref in written:
+            name = names.get(ref, "a reference that it closes over")
+            return _told(f"does not return what is written to {name}", jaxpr, ref)
     return None
 
 
@@ -238,8 +264,9 @@ _TRANSFORMS = (
     state_types.SelectTransform,
 )
 
-_STORES_VIEWS = tuple(map(int, versions.installed().get("jax", "0").split(".")[:2])) >= (0, 12)
-"""Whether HLO interpret mode writes through references that are reshaped or bitcast."""
+_IS_0_12 = tuple(map(int, versions.installed().get("jax", "0").split(".")[:2])) >= (0, 12)
+"""Whether HLO interpret mode writes through references that are reshaped or bitcast, and returns
+what is written to an aliased input."""
 
 
 def _lacking_transform(transforms: Iterable[Any]) -> str | None:
@@ -258,7 +285,7 @@ def _lacking_transform(transforms: Iterable[Any]) -> str | None:
 
 def _lacking_write(transforms: Iterable[Any]) -> str | None:
     views = (state_types.ReshapeTransform, state_types.BitcastTransform)
-    if not _STORES_VIEWS and any(isinstance(transform, views) for transform in transforms):
+    if not _IS_0_12 and any(isinstance(transform, views) for transform in transforms):
         return "writes to references that are bitcast or reshaped"
     return None
 
