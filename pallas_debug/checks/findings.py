@@ -164,6 +164,12 @@ def _element(failure: SiteFailure) -> tuple[int, ...] | None:
     return tuple(int(i) for i in np.unravel_index(position, shape))
 
 
+def _ranges(failure: SiteFailure) -> list[tuple[float, float]]:
+    """Least and greatest number of each operand, where no single element is at fault."""
+    known = _recorded(failure)
+    return [(known[f"min{i}"], known[f"max{i}"]) for i in range(2) if f"min{i}" in known]
+
+
 def _at_element(seen: Sighting, failure: SiteFailure) -> Sighting:
     """Add the element that failed, and the operands there, to the witness."""
     element, values = _element(failure), _operands(failure)
@@ -172,6 +178,8 @@ def _at_element(seen: Sighting, failure: SiteFailure) -> Sighting:
         facts["element"] = str(list(element))
     if values:
         facts["operands"] = ", ".join(contents.number(value) for value in values)
+    for i, (least, greatest) in enumerate(_ranges(failure)):
+        facts[f"operand {i}"] = f"{contents.number(least)} to {contents.number(greatest)}"
     return seen.at(values=facts)
 
 
@@ -201,6 +209,7 @@ def _nan(seen: Sighting, failure: SiteFailure) -> Finding:
         _at_element(seen, failure).at(shape=site.details["shape"]),
         operation=site.operation,
         values=_operands(failure),
+        ranges=_ranges(failure),
         element=_element(failure),
         operands=site.details["operands"],
     )
@@ -212,6 +221,7 @@ def _infinity(seen: Sighting, failure: SiteFailure) -> Finding:
         _at_element(seen, failure).at(shape=site.details["shape"]),
         operation=site.operation,
         values=_operands(failure),
+        ranges=_ranges(failure),
         element=_element(failure),
         operands=site.details["operands"],
     )

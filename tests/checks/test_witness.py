@@ -60,6 +60,20 @@ def test_a_quotient_says_which_of_its_two_ways_to_nan_it_took() -> None:
     assert infinite.cause.startswith("infinity divided by infinity: ")
 
 
+def test_a_product_of_matrices_gives_the_range_of_each() -> None:
+    def product(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
+
+    x = jnp.ones((8, 128), F32).at[2, 7].set(jnp.inf)
+    y = jnp.full((128, 128), 2.0).at[7, 3].set(0)
+    finding = one(product, x, y)
+    assert finding.message == (
+        "`dot_general` made a NaN at [2, 3] of float32[8, 128], of operands float32[8, 128] of 1 to "
+        "inf and float32[128, 128] of 0 to 2, which held none"
+    )
+    assert finding.values == {"element": "[2, 3]", "operand 0": "1 to inf", "operand 1": "0 to 2"}
+
+
 def test_a_division_names_its_element_and_dividend() -> None:
     def divide(x_ref: Any, y_ref: Any, o_ref: Any) -> None:
         o_ref[...] = lax.div(x_ref[...], y_ref[...])

@@ -184,13 +184,19 @@ class Checker(BoundsChecker):
         )
 
     def _example(
-        self, shape: tuple[int, ...], failed: Callable[[], Any], operands: Sequence[Any]
+        self,
+        shape: tuple[int, ...],
+        failed: Callable[[], Any],
+        operands: Sequence[Any],
+        ranges: tuple[Any, ...] = (),
     ) -> conditions.Example | None:
         """The first element that fails, if it can be recorded."""
         fits = len(operands) < MAX_VALUES and all(conditions.broadcasts(x, shape) for x in operands)
         if not self._records or not fits:
             return None
-        return conditions.Example(shape=shape, failed=failed, operands=tuple(operands))
+        return conditions.Example(
+            shape=shape, failed=failed, operands=tuple(operands), ranges=ranges
+        )
 
     def _born(
         self,
@@ -220,7 +226,8 @@ class Checker(BoundsChecker):
             return functools.reduce(lambda clean, x: clean & ~any_of(is_bad(x)), arrays, True)
 
         floats = [x for x in inputs if conditions.is_float(x)] if elementwise else []
-        example = self._example(shape, lambda: born, floats)
+        ranges = () if elementwise else tuple(x for x in arrays if jnp.size(x))[:2]
+        example = self._example(shape, lambda: born, floats, ranges)
         kept = tuple((f"{i}", conditions.kept_dtype(x)) for i, x in enumerate(scalars[:MAX_VALUES]))
         if check == "nan":
             self._origins.mark(output, len(self.sites))

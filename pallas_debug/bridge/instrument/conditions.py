@@ -168,27 +168,32 @@ class Example:
       shape: shape of its result.
       failed: computes the mask of its failures.
       operands: arrays that broadcast against the result.
+      ranges: other operands, of which the least and the greatest number are recorded.
     """
 
     shape: tuple[int, ...]
     failed: Callable[[], Any]
     operands: tuple[Any, ...]
+    ranges: tuple[Any, ...] = ()
 
     @property
     def kept(self) -> tuple[tuple[str, str], ...]:
         """Names and dtypes of the recorded values."""
         position = (("element", "int32"),) if self.shape else ()
-        return (*position, *((f"{i}", kept_dtype(x)) for i, x in enumerate(self.operands)))
+        operands = ((f"{i}", kept_dtype(x)) for i, x in enumerate(self.operands))
+        ends = ((f"{end}{i}", "float32") for i in range(len(self.ranges)) for end in ("min", "max"))
+        return (*position, *operands, *ends)
 
     @property
     def details(self) -> dict[str, Any]:
         return {"result": self.shape}
 
     def values(self) -> list[Any]:
+        ends = [end(wide(x)) for x in self.ranges for end in (jnp.min, jnp.max)]
         if not self.shape:
-            return [jnp.asarray(x) for x in self.operands]
+            return [*(jnp.asarray(x) for x in self.operands), *ends]
         position = first_true(self.failed())
-        return [position, *(element(x, position, self.shape) for x in self.operands)]
+        return [position, *(element(x, position, self.shape) for x in self.operands), *ends]
 
 
 def example_of(comparison: Comparison) -> Example | None:

@@ -166,6 +166,7 @@ def nan_produced(
     operation: str,
     values: Sequence[float],
     operands: Sequence[str],
+    ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
 ) -> Finding:
     """An operation that produces a NaN from operands without one.
@@ -173,15 +174,30 @@ def nan_produced(
     Args:
       values: its operands at `element`, if they were recorded.
       operands: their types.
+      ranges: least and greatest number of each operand, for an operation over many elements.
     """
-    of = _values(values) or f"operands {', '.join(operands)}, which held none"
     result = seen.witness.shape
-    at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
+    of, types = _values(values), f"operands {_types(operands, ranges)}, which held none"
+    if element is None:
+        made = f"of {of or types}; result {result}"
+    elif of:
+        made = f"of {of} at {list(element)} of {result}"
+    else:
+        made = f"at {list(element)} of {result}, of {types}"
     cause, advice = _NAN_CAUSES.get(operation, _NO_VALUE)
     if operation == "div" and len(values) == 2:
         cause, advice = _NAN_DIVISIONS[values[1] == 0]
     return seen.found(
-        Fault.NAN_PRODUCED, Wording(f"`{operation}` made a NaN of {of}{at}", cause, advice)
+        Fault.NAN_PRODUCED, Wording(f"`{operation}` made a NaN {made}", cause, advice)
+    )
+
+
+def _types(operands: Sequence[str], ranges: Sequence[tuple[float, float]]) -> str:
+    if len(ranges) != len(operands):
+        return ", ".join(operands)
+    return " and ".join(
+        f"{operand} of {number(least)} to {number(greatest)}"
+        for operand, (least, greatest) in zip(operands, ranges, strict=True)
     )
 
 
@@ -207,10 +223,11 @@ def infinity_produced(
     operation: str,
     values: Sequence[float],
     operands: Sequence[str],
+    ranges: Sequence[tuple[float, float]] = (),
     element: tuple[int, ...] | None = None,
 ) -> Finding:
     """An operation that produces an infinity from finite operands; as for `nan_produced`."""
-    of = _values(values) or f"operands {', '.join(operands)}"
+    of = _values(values) or f"operands {_types(operands, ranges)}"
     result = seen.witness.shape
     at = f" at {list(element)} of {result}" if element is not None else f"; result {result}"
     cause = "the result is larger than its dtype can hold"
