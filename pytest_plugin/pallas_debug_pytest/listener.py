@@ -85,7 +85,7 @@ class Listener:
         if settings.verify:
             doing.append(f"kernels verified for {', '.join(settings.verify)}")
         if settings.checks:
-            doing.append(f"checked for {', '.join(settings.checks)}")
+            doing.append(f"checks: {', '.join(settings.checks)}")
         if settings.races:
             doing.append("data races fail the test")
         if settings.coverage:

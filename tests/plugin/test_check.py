@@ -85,7 +85,7 @@ def test_what_is_found_fails_the_test_it_belongs_to(
     result.stdout.fnmatch_lines(
         [
             "pallas-debug *: kernels run in HLO interpret mode, as there is no accelerator; "
-            f"checked for {', '.join(options.DEFAULT_CHECKS)}",
+            f"checks: {', '.join(options.DEFAULT_CHECKS)}",
             "*- pallas-debug -*",
             "6 findings in 6 tests: 4 NanProduced, 2 OutOfBoundsRead",
             "2 kernels used by 9 tests",

@@ -35,7 +35,7 @@ def test_what_any_engine_finds_fails_its_tests(child: Child, workers: list[str])
     result = child(TESTS, "--pallas-verify=v5e,v6e", *workers)
     result.assert_outcomes(passed=1, failed=3)
     text = result.stdout.str()
-    result.stdout.fnmatch_lines(["pallas-debug *; kernels verified for v5e, v6e; checked for *"])
+    result.stdout.fnmatch_lines(["pallas-debug *; kernels verified for v5e, v6e; checks: *"])
     assert text.count("UnsupportedPrimitive in kernel `summed`") >= 2
     assert "OutOfBoundsRead in kernel `rows`" in text
     rows = {line.split()[0]: line.split()[1:] for line in text.splitlines() if "FOUND" in line}
