@@ -208,6 +208,10 @@ class Fault(StrEnum):
         *("Deadlock", Severity.STOPS, _INTERPRETED | _PROVED),
         "a wait never ends",
     )
+    ENDLESS_LOOP = (
+        *("EndlessLoop", Severity.STOPS, _CHECKED | _INTERPRETED),
+        "a `while_loop` does not end",
+    )
     OUT_OF_BOUNDS_READ = (
         *("OutOfBoundsRead", Severity.BOUNDS, _WITNESSED),
         "a load or copy reads past the ends of what it indexes",

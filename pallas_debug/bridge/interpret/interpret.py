@@ -23,6 +23,7 @@ from jax._src.interpreters import mlir
 from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge import patches
+from pallas_debug.bridge.interpret import endless
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Mode
@@ -120,6 +121,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
       A function of the lowering context and the operands.
     """
     interpret = params.get("interpret")
+    if not getattr(_local, "suspended", False):
+        params = _terminating(params)
     kind = None if (asked := _current()) is None else asked.mode.kind
     if not interpret and kind in ("auto", "hlo"):
         interpret_limits.require_hlo(params)
@@ -132,6 +135,17 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     if run is not None:
         return cast(Callable[..., Any], mlir.lower_fun(run, multiple_results=True))
     return functools.partial(rule, **interpret_vmap.with_semantics(params))
+
+
+def _terminating(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters of a kernel whose loops end, if it is interpreted."""
+    asked = _current()
+    is_late = asked is not None and asked.mode.kind in ("auto", "hlo")
+    if params.get("interpret") is True or (not params.get("interpret") and is_late):
+        return {**endless.guarded({**params, "interpret": True}), "interpret": params["interpret"]}
+    if isinstance(params.get("interpret"), pltpu.InterpretParams):
+        return endless.guarded(params)
+    return params
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -400,6 +400,7 @@ def _observed(
             return call()
         place = site.place(arguments, grid_point, loop)
         run.progress()
+        run.changes += name != "get"
         try:
             return tpu_handlers.HANDLERS[name](run, site, place, call, arguments)
         finally:

@@ -169,7 +169,8 @@ class Waiter:
 class KernelRun:
     """One run of a kernel on all its devices and cores.
 
-    Semaphores are keyed by id and global core, buffers by device, core and id.
+    Semaphores are keyed by id and global core, buffers by device, core and id. `changes` counts
+    the callbacks that are not loads.
     """
 
     memory: Any
@@ -187,6 +188,7 @@ class KernelRun:
     visits: dict[object, tuple[Point, Point]] = field(default_factory=dict)
     last_block: dict[object, object] = field(default_factory=dict)
     last_progress: float = field(default_factory=time.monotonic)
+    changes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def progress(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -216,3 +217,38 @@ def deadlock(
         facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
     seen = seen.at(values={**seen.witness.values, **facts})
     return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))
+
+
+def endless_loop(
+    seen: Sighting, *, count: int, seconds: float, values: Mapping[str, str], since: int | None
+) -> Finding:
+    """A loop that was stopped.
+
+    Args:
+      count: iterations so far.
+      values: what its condition depends on, by name.
+      since: an earlier iteration with the same values, if nothing else can end the loop.
+    """
+    names = ", ".join(values) or "it"
+    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
+    state = f", with {shown}" if shown else ""
+    if since is not None:
+        return seen.found(
+            Fault.ENDLESS_LOOP,
+            Wording(
+                f"the loop has no end: in iteration {count} its condition sees what it saw in "
+                f"iteration {since}{state}",
+                "nothing that the condition depends on changes from one iteration to the next",
+                f"change {names} in the body, so that the condition becomes false",
+            ),
+        )
+    return seen.found(
+        Fault.ENDLESS_LOOP,
+        Wording(
+            f"the loop has not ended after {count:,} iterations and {seconds:.0f} s{state}",
+            None,
+            "check that every iteration brings the condition closer to being false; if the loop is "
+            "meant to be this long, allow it more seconds: --pallas-hang under pytest, hang_after "
+            "in code",
+        ),
+    )

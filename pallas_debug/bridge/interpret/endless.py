@@ -1,0 +1,358 @@
+"""Loops that never end: each `while` of an interpreted kernel counts iterations, and calls back.
+
+The callback stops a loop if nothing that its condition depends on changes between two iterations,
+or if it takes too many and too long. The loop's own jaxpr is extended in place:
+its carry by a count and the identity of this entry, its body by the guard, its condition by a term
+that is always true and keeps XLA from removing the guard. Everything else stays as it was.
+
+`fori_loop` with known bounds is a `scan`, which ends by itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import loops
+from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
+from jax._src.state.types import ReadEffect
+
+from pallas_debug.bridge.interpret import tpu_run
+from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.jaxprs.params import name_of
+from pallas_debug.findings.faults import Judge
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import order
+from pallas_debug.model import SourceLine, Witness
+
+FIRST, EVERY = 64, 4096
+"""The guard calls back at each power of two from the first on, and at multiples of the second."""
+
+MANY: Mapping[Judge, int] = {"checks": 1 << 20, "tpu interpret": 1 << 14}
+"""Iterations below which a loop may take longer than `hang_after`. A minute's worth at most, and
+more than a kernel that is meant to end takes in a test."""
+
+SLOW_MANY, SLOW_AFTER = 1 << 10, 120.0
+"""Iterations and seconds after which a slower loop is stopped, if `hang_after` has passed too."""
+
+MAX_VALUES = 8
+"""Maximum number of carried scalars that a guard reads."""
+
+MAX_ENTRIES = 4096
+"""Number of loops, as entered, whose progress is remembered."""
+
+_I32 = jax_core.ShapedArray((), np.dtype("int32"))
+
+
+def guarded(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return parameters of an interpreted kernel whose `while` loops end."""
+    engine: Judge = "checks" if params.get("interpret") is True else "tpu interpret"
+    guard = _Guard(name_of(params), engine)
+    if "jaxpr" in params:
+        return {**params, "jaxpr": guard.jaxpr(params["jaxpr"])}
+    jaxprs = params["jaxprs"]
+    return {**params, "jaxprs": type(jaxprs)(map(guard.jaxpr, jaxprs))}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GuardedLoop:
+    """A `while` loop of a kernel.
+
+    Attributes:
+      names: of the carried scalars that its condition depends on.
+      is_closed: whether the condition depends only on these and on memory that the loop does not
+        change: then only another core or device can end it.
+      reads: whether it reads memory.
+    """
+
+    kernel: str
+    engine: Judge
+    source: SourceLine | None
+    names: tuple[str, ...]
+    is_closed: bool
+    reads: bool
+
+
+@dataclass(kw_only=True)
+class _Entry:
+    """One execution of a loop.
+
+    Attributes:
+      same: iteration and time since which neither the values nor any memory have changed.
+      changes: number of changes to memory, by all cores and devices.
+    """
+
+    begin: float
+    same: tuple[int, float]
+    values: tuple[Any, ...]
+    changes: int
+
+
+class _Guard:
+    def __init__(self, kernel: str, engine: Judge) -> None:
+        self._kernel = kernel
+        self._engine: Judge = engine
+
+    def jaxpr(self, jaxpr: Any) -> Any:
+        """Return a jaxpr with guards; the same object if there is no loop in it."""
+        eqns = [self._equation(eqn) for eqn in jaxpr.eqns]
+        if all(new is old for new, old in zip(eqns, jaxpr.eqns, strict=True)):
+            return jaxpr
+        return jaxpr.replace(eqns=eqns)
+
+    def _inner(self, value: Any) -> Any:
+        if isinstance(value, (tuple, list)) and any(map(rewrite.is_jaxpr, value)):
+            inner = [self._inner(one) for one in value]
+            is_same = all(new is old for new, old in zip(inner, value, strict=True))
+            return value if is_same else type(value)(inner)
+        if not rewrite.is_jaxpr(value):
+            return value
+        old, _ = rewrite.opened(value)
+        new = self.jaxpr(old)
+        return value if new is old else _closed_as(value, new)
+
+    def _equation(self, eqn: Any) -> Any:
+        inner = {name: self._inner(value) for name, value in eqn.params.items()}
+        if any(inner[name] is not value for name, value in eqn.params.items()):
+            eqn = eqn.replace(params=inner)
+        return self._loop(eqn) if eqn.primitive is loops.while_p else eqn
+
+    def _loop(self, eqn: Any) -> Any:
+        params = eqn.params
+        cond, body = (
+            rewrite.opened(params["cond_jaxpr"])[0],
+            rewrite.opened(params["body_jaxpr"])[0],
+        )
+        of_cond, of_body = (
+            cond.invars[params["cond_nconsts"] :],
+            body.invars[params["body_nconsts"] :],
+        )
+        needed = _needed(cond, body, of_cond, of_body)
+        scalars = [i for i in sorted(needed) if of_body[i].aval.shape == ()][:MAX_VALUES]
+        names = (cond.debug_info.arg_names or ())[params["cond_nconsts"] :]
+        loop = GuardedLoop(
+            kernel=self._kernel,
+            engine=self._engine,
+            source=lines.source_of(eqn),
+            names=tuple((names[i] if i < len(names) else "") or f"value {i}" for i in scalars),
+            is_closed=set(scalars) == needed and _only_reads(cond, body),
+            reads=bool(cond.effects or body.effects),
+        )
+        guard, _ = rewrite.opened(
+            jax.make_jaxpr(_guarding(loop))(
+                *(jax.ShapeDtypeStruct((), "int32") for _ in range(2)),
+                *(jax.ShapeDtypeStruct((), of_body[i].aval.dtype) for i in scalars),
+            )
+        )
+        known = dict(zip(guard.invars[2:], (of_body[i] for i in scalars), strict=True))
+        goes_on, _ = rewrite.opened(
+            jax.make_jaxpr(lambda holds, count, entry: holds & (entry >= np.int32(0)))(
+                jax.ShapeDtypeStruct((), "bool"), *_two_counters()
+            )
+        )
+        holds = {goes_on.invars[0]: cond.outvars[0]}
+        ends, _ = rewrite.opened(jax.make_jaxpr(lambda count, entry: ())(*_two_counters()))
+        new_body = _extended(
+            body, guard.invars[:2], [*_renamed(guard, known), *body.eqns], guard.outvars
+        )
+        new_cond = _extended(cond, goes_on.invars[1:], [*cond.eqns, *_renamed(goes_on, holds)])
+        zero = jax_core.Literal(np.int32(0), _I32)
+        return eqn.replace(
+            invars=[*eqn.invars, zero, zero],
+            outvars=[*eqn.outvars, *ends.invars],
+            params={
+                **params,
+                "cond_jaxpr": _closed_as(
+                    params["cond_jaxpr"], new_cond.replace(outvars=list(goes_on.outvars))
+                ),
+                "body_jaxpr": _closed_as(params["body_jaxpr"], new_body),
+            },
+        )
+
+
+def _two_counters() -> list[jax.ShapeDtypeStruct]:
+    return [jax.ShapeDtypeStruct((), "int32")] * 2
+
+
+def _extended(
+    jaxpr: Any, invars: Sequence[Any], eqns: Sequence[Any], outvars: Sequence[Any] = ()
+) -> Any:
+    """Return a jaxpr with more inputs, outputs and equations."""
+    info = jaxpr.debug_info
+    names, paths = info.arg_names, info.result_paths
+    return jaxpr.replace(
+        invars=[*jaxpr.invars, *invars],
+        outvars=[*jaxpr.outvars, *outvars],
+        eqns=list(eqns),
+        debug_info=info._replace(
+            arg_names=names and (*names, *("" for _ in invars)),
+            result_paths=paths and (*paths, *("" for _ in outvars)),
+        ),
+    )
+
+
+def _renamed(jaxpr: Any, known: Mapping[Any, Any]) -> list[Any]:
+    """Equations of a jaxpr with some of its inputs replaced."""
+
+    def now(atom: Any) -> Any:
+        return atom if isinstance(atom, jax_core.Literal) else known.get(atom, atom)
+
+    return [eqn.replace(invars=[now(atom) for atom in eqn.invars]) for eqn in jaxpr.eqns]
+
+
+def _closed_as(value: Any, jaxpr: Any) -> Any:
+    """Return `jaxpr` in place of `value`, which up to jax 0.11 may be closed."""
+    return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
+
+
+def _needed(cond: Any, body: Any, of_cond: Sequence[Any], of_body: Sequence[Any]) -> set[int]:
+    """Indices of carried values that the condition depends on, in this iteration or a later one."""
+    used = _used(cond, cond.outvars)
+    needed = {i for i, variable in enumerate(of_cond) if variable in used}
+    while True:
+        used = _used(body, [body.outvars[i] for i in needed])
+        more = needed | {i for i, variable in enumerate(of_body) if variable in used}
+        if more == needed:
+            return needed
+        needed = more
+
+
+def _used(jaxpr: Any, atoms: Sequence[Any]) -> set[Any]:
+    """Variables that some outputs of a jaxpr depend on."""
+    used = {atom for atom in atoms if not isinstance(atom, jax_core.Literal)}
+    for eqn in reversed(jaxpr.eqns):
+        if any(variable in used for variable in eqn.outvars):
+            used |= {atom for atom in eqn.invars if not isinstance(atom, jax_core.Literal)}
+    return used
+
+
+_HIDDEN = ("prng", "callback", "semaphore", "dma", "infeed", "rng_bit")
+"""Primitives, by part of their name, with a state that no effect shows."""
+
+
+def _only_reads(cond: Any, body: Any) -> bool:
+    """Whether a loop changes nothing but its carry."""
+    effects = [*cond.effects, *body.effects]
+    return all(isinstance(effect, ReadEffect) for effect in effects) and not any(
+        part in name for jaxpr in (cond, body) for name in _primitives(jaxpr) for part in _HIDDEN
+    )
+
+
+def _primitives(jaxpr: Any) -> set[str]:
+    found = {eqn.primitive.name for eqn in jaxpr.eqns}
+    for eqn in jaxpr.eqns:
+        for value in eqn.params.values():
+            for inner in value if isinstance(value, (tuple, list)) else (value,):
+                if rewrite.is_jaxpr(inner):
+                    found |= _primitives(rewrite.opened(inner)[0])
+    return found
+
+
+def _guarding(loop: GuardedLoop) -> Callable[..., Any]:
+    """The guard of a loop: a function of count, entry and values to the next count and entry."""
+    look = _looking(loop)
+
+    def guard(count: Any, entry: Any, *values: Any) -> Any:
+        count = count + np.int32(1)
+        is_power = (count & (count - np.int32(1))) == 0
+        is_due = (is_power & (count >= FIRST)) | ((count & np.int32(EVERY - 1)) == 0)
+
+        def ask() -> Any:
+            return jax.pure_callback(
+                look, jax.ShapeDtypeStruct((), jnp.int32), count, entry, *values
+            )
+
+        return count, lax.cond(is_due, ask, lambda: entry)
+
+    return guard
+
+
+_lock = threading.Lock()
+_entries: OrderedDict[int, _Entry] = OrderedDict()
+_numbers = itertools.count(1)
+
+
+def _looking(loop: GuardedLoop) -> Callable[..., np.ndarray]:
+    def look(count: Any, entry: Any, *values: Any) -> np.ndarray:
+        run = tpu_run.current_run()
+        if run is not None:
+            run.progress()
+        now = tuple(np.asarray(value)[()] for value in values)
+        number = _enter(loop, int(np.asarray(count)), int(np.asarray(entry)), now)
+        return np.asarray(number, np.int32)
+
+    def look_and_fail(count: Any, entry: Any, *values: Any) -> np.ndarray:
+        try:
+            return look(count, entry, *values)
+        except Exception as error:
+            memory = interpreter._shared_memory
+            if memory is not None and getattr(memory, "_failure", ...) is None:
+                memory._failure = error  # ends the other cores and devices
+            raise
+
+    return look if loop.engine == "checks" else look_and_fail
+
+
+def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) -> int:
+    """Note the progress of a loop, and return the number of this entry.
+
+    Raises:
+      KernelFault: the loop does not end.
+    """
+    run, now = tpu_run.current_run(), time.monotonic()
+    changes = 0 if run is None else run.changes
+    with _lock:
+        entry = _entries.get(number)
+        if entry is None:
+            number = next(_numbers) % (1 << 30) + 1
+            _entries[number] = _Entry(begin=now, same=(count, now), values=values, changes=changes)
+            while len(_entries) > MAX_ENTRIES:
+                _entries.popitem(last=False)
+            return number
+        is_same = changes == entry.changes and all(
+            old.tobytes() == new.tobytes() for old, new in zip(entry.values, values, strict=True)
+        )
+        if not is_same:
+            entry.same, entry.values, entry.changes = (count, now), values, changes
+    limit = min((r.hang_after for r in tpu_run.reporters if r.hang_after is not None), default=None)
+    seconds, since = now - entry.begin, None
+    if is_same and loop.is_closed:
+        # Another core or device could still change what the loop reads.
+        is_certain = not loop.reads or loop.engine == "checks" or _is_alone(run)
+        idle = now - entry.same[1]
+        since = entry.same[0] if is_certain or (limit is not None and idle >= limit) else None
+    if since is None and (limit is None or not _is_too_long(loop, count, seconds, limit)):
+        return number
+    with _lock:
+        _entries.pop(number, None)
+    raise tpu_run.stop(_finding(loop, count, seconds, values, since))
+
+
+def _is_alone(run: tpu_run.KernelRun | None) -> bool:
+    """Whether the kernel runs on a single core of a single device."""
+    return run is not None and len(run.devices) <= 1 and run.memory.num_cores <= 1
+
+
+def _is_too_long(loop: GuardedLoop, count: int, seconds: float, limit: float) -> bool:
+    return (count >= MANY[loop.engine] and seconds >= limit) or (
+        count >= SLOW_MANY and seconds >= max(limit, SLOW_AFTER)
+    )
+
+
+def _finding(
+    loop: GuardedLoop, count: int, seconds: float, values: Sequence[Any], since: int | None
+) -> Any:
+    shown = dict(zip(loop.names, map(str, values), strict=True))
+    witness = Witness(source=loop.source, loop=(count,), values=shown)
+    seen = Sighting(kernel=loop.kernel, engine=loop.engine, witness=witness)
+    return order.endless_loop(seen, count=count, seconds=seconds, values=shown, since=since)
