@@ -17,6 +17,7 @@ from . import (
     grid,
     hints,
     initialization,
+    loops,
     lowering,
     memory,
     misuse,
@@ -26,7 +27,7 @@ from . import (
 
 TOPICS = (
     *(bounds, initialization, grid, dma, semaphores, hints),
-    *(numerics, alignment, memory, lowering, misuse),
+    *(numerics, alignment, memory, loops, lowering, misuse),
 )
 BROKEN: tuple[BrokenKernel, ...] = tuple(
     kernel

@@ -165,7 +165,7 @@ def test_entries_name_faults_of_the_enumeration() -> None:
 
 
 FINDINGS = (
-    "BlockOutOfBounds", "CheckFailed", "UnsupportedCheck", "DataRace", "Deadlock",
+    "BlockOutOfBounds", "CheckFailed", "UnsupportedCheck", "DataRace", "Deadlock", "EndlessLoop",
     "DirectHbmAccess", "DivisionByZero", "DmaNotAwaited", "FalseHint", "InfinityProduced",
     "InterpretError", "NanProduced", "OutOfBoundsRead", "OutOfBoundsWrite", "OutputNotWritten",
     "OutputRevisited", "PaddingRead", "PrintNotSupported", "SemaphoreLeftOver", "UninitializedRead",

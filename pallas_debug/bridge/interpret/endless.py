@@ -54,9 +54,12 @@ MAX_ENTRIES = 4096
 _I32 = jax_core.ShapedArray((), np.dtype("int32"))
 
 
-def guarded(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return parameters of an interpreted kernel whose `while` loops end."""
-    engine: Judge = "checks" if params.get("interpret") is True else "tpu interpret"
+def guarded(params: Mapping[str, Any], engine: Judge) -> dict[str, Any]:
+    """Return parameters of an interpreted kernel whose `while` loops end.
+
+    Args:
+      engine: `checks` for HLO interpret mode, else `tpu interpret`.
+    """
     guard = _Guard(name_of(params), engine)
     if "jaxpr" in params:
         return {**params, "jaxpr": guard.jaxpr(params["jaxpr"])}

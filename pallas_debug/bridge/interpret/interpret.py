@@ -121,31 +121,20 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
       A function of the lowering context and the operands.
     """
     interpret = params.get("interpret")
-    if not getattr(_local, "suspended", False):
-        params = _terminating(params)
     kind = None if (asked := _current()) is None else asked.mode.kind
-    if not interpret and kind in ("auto", "hlo"):
+    is_late = not interpret and kind in ("auto", "hlo")
+    if is_late:
         interpret_limits.require_hlo(params)
+    if interpret is True or is_late:
+        if not getattr(_local, "suspended", False):  # the second run of a kernel that has ended
+            params = endless.guarded(params, "checks")
         return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
-    if interpret is True:
-        return _on_plain_arrays(functools.partial(rule, **params))
     if not isinstance(interpret, pltpu.InterpretParams):
         return functools.partial(rule, **params)
     run = interpret_vmap.one_by_one(params)
     if run is not None:
         return cast(Callable[..., Any], mlir.lower_fun(run, multiple_results=True))
     return functools.partial(rule, **interpret_vmap.with_semantics(params))
-
-
-def _terminating(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Parameters of a kernel whose loops end, if it is interpreted."""
-    asked = _current()
-    is_late = asked is not None and asked.mode.kind in ("auto", "hlo")
-    if params.get("interpret") is True or (not params.get("interpret") and is_late):
-        return {**endless.guarded({**params, "interpret": True}), "interpret": params["interpret"]}
-    if isinstance(params.get("interpret"), pltpu.InterpretParams):
-        return endless.guarded(params)
-    return params
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:

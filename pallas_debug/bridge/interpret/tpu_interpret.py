@@ -28,6 +28,7 @@ from pallas_debug import defaults
 from pallas_debug.bridge import patches
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import (
+    endless,
     interpret,
     launched,
     threads,
@@ -145,6 +146,7 @@ def observed_callbacks(module: Any) -> Any:
 
 def _traced_kernel(*args: Any, **params: Any) -> Any:
     try:
+        params = endless.guarded(params, "tpu interpret")
         trace = _describe(params, args)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         warnings.warn(

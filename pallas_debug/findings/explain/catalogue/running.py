@@ -82,6 +82,16 @@ ENTRIES = (
         links=(JAX + "27963",),
     ),
     entry(
+        "endless-loop",
+        title="a loop that does not end",
+        cause="its condition never becomes false: the body does not change what it depends on, "
+        "steps past the one value that ends it, or polls memory that nothing changes; or the loop "
+        "is longer than an interpreter can run",
+        advice="change in the body what the condition depends on, compare with `<` rather than "
+        "`!=`, and bound the loop with `fori_loop` where its length is known",
+        kinds=("EndlessLoop",),
+    ),
+    entry(
         "halt-out-of-bounds",
         "BoundsCheck … [deref of ",
         title="the core halted as a kernel went out of bounds",

@@ -1,0 +1,162 @@
+"""Loops that do not end are stopped in every interpreter; those that end are left as they are."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
+
+import pallas_debug
+from pallas_debug.bridge.interpret import endless
+from pallas_debug.errors import KernelFault
+from pallas_debug.model import Finding
+from pallas_debug.session import Options, Session
+
+N = jnp.full((8, 128), 5, jnp.int32)
+MODES = ["hlo", "tpu", "tpu,num_cores_or_threads=2"]
+
+
+def call(kernel: Callable[..., None], **options: Any) -> Callable[..., jax.Array]:
+    return jax.jit(pl.pallas_call(kernel, out_shape=N, name="loops", **options))
+
+
+def stopped(function: Callable[..., Any], mode: str, hang_after: float = 1.0) -> Finding:
+    """The finding of a function, which has to raise it."""
+    with Session(Options(interpret=mode, hang_after=hang_after)) as session:
+        with pytest.raises(Exception, match="EndlessLoop in kernel `loops`"):
+            jax.block_until_ready(function(N))
+        session.reset()
+    (finding,) = session.observer.findings
+    return finding
+
+
+def waits_for_itself(n_ref: Any, o_ref: Any) -> None:
+    def body(state: Any) -> Any:
+        i, total = state
+        return i, total + 1
+
+    start = (jnp.int32(0), jnp.int32(0))
+    _, total = lax.while_loop(lambda s: s[0] < n_ref[0, 0], body, start)  # here
+    o_ref[...] = jnp.full_like(o_ref, total)
+
+
+def line_of(kernel: Callable[..., None], text: str = "# here") -> int:
+    lines, start = inspect.getsourcelines(kernel)
+    return next(start + i for i, line in enumerate(lines) if text in line)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_loop_in_which_nothing_changes(mode: str) -> None:
+    finding = stopped(call(waits_for_itself), mode)
+    assert finding.source is not None
+    assert finding.source.file == __file__
+    assert finding.source.line == line_of(waits_for_itself)
+    assert finding.engines == ("checks" if mode == "hlo" else "tpu interpret",)
+    assert finding.message.startswith("the loop has no end: in iteration ")
+    assert finding.message.endswith(
+        " its condition sees what it saw in iteration 64, with s[0] = 0"
+    )
+    assert finding.witness.values == {"s[0]": "0"}
+    assert finding.cause == (
+        "nothing that the condition depends on changes from one iteration to the next"
+    )
+    assert finding.advice == "change s[0] in the body, so that the condition becomes false"
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu"])
+def test_a_loop_that_steps_past_its_end(mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def steps_past(n_ref: Any, o_ref: Any) -> None:
+        n = n_ref[0, 0]
+        i = lax.while_loop(lambda i: i != n, lambda i: i + 2, jnp.int32(0))
+        o_ref[...] = jnp.full_like(o_ref, i)
+
+    monkeypatch.setattr(endless, "MANY", dict.fromkeys(endless.MANY, 2048))
+    finding = stopped(call(steps_past), mode, hang_after=0.2)
+    assert "the loop has not ended after " in finding.message
+    assert ", with i = " in finding.message
+    assert finding.cause is not None
+    assert "never becomes false" in finding.cause
+    assert finding.advice is not None
+    assert "--pallas-hang under pytest, hang_after in code" in finding.advice
+
+
+def test_a_loop_that_polls_memory_in_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+    def polls(n_ref: Any, o_ref: Any) -> None:
+        @pl.when(n_ref[0, 0] == 5)
+        def _() -> None:
+            def body(i: Any) -> Any:
+                o_ref[0, 0] = i
+                return i + 1
+
+            lax.while_loop(lambda i: n_ref[0, 1] == 5, body, jnp.int32(0))
+
+    monkeypatch.setattr(endless, "MANY", dict.fromkeys(endless.MANY, 2048))
+    assert "the loop has not ended" in stopped(call(polls), "hlo", hang_after=0.2).message
+
+
+def test_a_check_ends_too() -> None:
+    with pytest.raises(KernelFault) as raised:
+        pallas_debug.check(call(waits_for_itself))(N)
+    assert raised.value.finding.kind == "EndlessLoop"
+
+
+def finite(n_ref: Any, o_ref: Any) -> None:
+    """Loops in loops, branches and scopes, of 0 to some 300 iterations."""
+
+    def inner(length: Any, start: Any) -> Any:
+        def body(state: Any) -> Any:
+            j, total = state
+            return j + 1, total + j % 7
+
+        return lax.while_loop(lambda s: s[0] < length, body, (jnp.int32(0), start))[1]
+
+    def outer(i: Any, total: Any) -> Any:
+        return lax.cond(i % 2 == 0, lambda: inner(i * 40, total), lambda: inner(i, total))
+
+    total = lax.fori_loop(0, n_ref[0, 0] + 3, outer, jnp.int32(0))
+    total += lax.scan(lambda c, k: (inner(k, c), None), total, jnp.arange(3, dtype=jnp.int32))[0]
+
+    def scoped(ref: Any) -> None:
+        ref[...] = jnp.full_like(ref, lax.while_loop(lambda t: t % 100 > 3, lambda t: t + 1, total))
+        o_ref[...] = ref[...]
+
+    pl.run_scoped(scoped, pltpu.VMEM((8, 128), jnp.int32))
+
+
+@pytest.mark.parametrize("mode", ["hlo", "tpu"])
+def test_loops_that_end_give_the_same_results(mode: str) -> None:
+    plain = pl.pallas_call(finite, out_shape=N, interpret=True)
+    functions = {
+        "plain": lambda f: f(N),
+        "vmap": lambda f: jax.vmap(f)(jnp.stack([N, N + 1])),
+    }
+    for transformed in functions.values():
+        wanted = transformed(plain)
+        with pallas_debug.interpret(mode):
+            found = transformed(pl.pallas_call(finite, out_shape=N))
+            np.testing.assert_array_equal(found, wanted)
+    checked, found = pallas_debug.check(plain, interpret=mode)(N)
+    assert checked.findings == ()
+    np.testing.assert_array_equal(found, plain(N))
+
+
+def test_under_shard_map_and_x64() -> None:
+    mesh = jax.make_mesh((1,), ("x",), axis_types=(AxisType.Auto,))
+    spec = PartitionSpec("x")
+    with pallas_debug.interpret("hlo"):
+        kernel = pl.pallas_call(finite, out_shape=N)
+        sharded = jax.shard_map(
+            lambda n: kernel(n), mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False
+        )
+        found = jax.jit(sharded)(N)
+        with jax.enable_x64(True):
+            np.testing.assert_array_equal(kernel(N), found)
