@@ -89,7 +89,7 @@ def test_a_loop_that_steps_past_its_end(mode: str, monkeypatch: pytest.MonkeyPat
     assert "--pallas-hang under pytest, hang_after in code" in finding.advice
 
 
-def test_a_loop_that_polls_memory_in_a_branch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_that_polls_memory_in_a_branch() -> None:
     def polls(n_ref: Any, o_ref: Any) -> None:
         @pl.when(n_ref[0, 0] == 5)
         def _() -> None:
@@ -98,6 +98,21 @@ def test_a_loop_that_polls_memory_in_a_branch(monkeypatch: pytest.MonkeyPatch) -
                 return i + 1
 
             lax.while_loop(lambda i: n_ref[0, 1] == 5, body, jnp.int32(0))
+
+    finding = stopped(call(polls), "hlo")
+    assert finding.message.endswith(" its condition sees what it saw in iteration 64")
+    assert finding.advice == "change what it reads in the body, so that the condition becomes false"
+
+
+def test_a_loop_that_changes_what_it_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    def polls(n_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = n_ref[...]
+
+        def body(i: Any) -> Any:
+            o_ref[0, 0] = n_ref[0, 0]
+            return i + 1
+
+        lax.while_loop(lambda i: o_ref[0, 0] == 5, body, jnp.int32(0))
 
     monkeypatch.setattr(endless, "MANY", dict.fromkeys(endless.MANY, 2048))
     assert "the loop has not ended" in stopped(call(polls), "hlo", hang_after=0.2).message

@@ -25,7 +25,7 @@ from jax import lax
 from jax._src import core as jax_core
 from jax._src.lax.control_flow import loops
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
-from jax._src.state.types import ReadEffect
+from jax._src.state.types import ReadEffect, RefEffect
 
 from pallas_debug.bridge.interpret import tpu_run
 from pallas_debug.bridge.jaxprs import lines, rewrite
@@ -75,7 +75,7 @@ class GuardedLoop:
       names: of the carried scalars that its condition depends on.
       is_closed: whether the condition depends only on these and on memory that the loop does not
         change: then only another core or device can end it.
-      reads: whether it reads memory.
+      reads: whether the condition depends on memory.
     """
 
     kernel: str
@@ -136,20 +136,17 @@ class _Guard:
             rewrite.opened(params["cond_jaxpr"])[0],
             rewrite.opened(params["body_jaxpr"])[0],
         )
-        of_cond, of_body = (
-            cond.invars[params["cond_nconsts"] :],
-            body.invars[params["body_nconsts"] :],
-        )
-        needed = _needed(cond, body, of_cond, of_body)
-        scalars = [i for i in sorted(needed) if of_body[i].aval.shape == ()][:MAX_VALUES]
+        of_body = body.invars[params["body_nconsts"] :]
+        needed = _depends_on(eqn, cond, body)
+        scalars = [i for i in sorted(needed.carried) if of_body[i].aval.shape == ()][:MAX_VALUES]
         names = (cond.debug_info.arg_names or ())[params["cond_nconsts"] :]
         loop = GuardedLoop(
             kernel=self._kernel,
             engine=self._engine,
             source=lines.source_of(eqn),
             names=tuple((names[i] if i < len(names) else "") or f"value {i}" for i in scalars),
-            is_closed=set(scalars) == needed and _only_reads(cond, body),
-            reads=bool(cond.effects or body.effects),
+            is_closed=needed.carried == set(scalars) and _is_closed(eqn, cond, body, needed.refs),
+            reads=bool(needed.refs),
         )
         guard, _ = rewrite.opened(
             jax.make_jaxpr(_guarding(loop))(
@@ -218,16 +215,34 @@ def _closed_as(value: Any, jaxpr: Any) -> Any:
     return jaxpr if isinstance(value, jax_core.Jaxpr) else value.replace(jaxpr=jaxpr)
 
 
-def _needed(cond: Any, body: Any, of_cond: Sequence[Any], of_body: Sequence[Any]) -> set[int]:
-    """Indices of carried values that the condition depends on, in this iteration or a later one."""
+@dataclass(frozen=True, kw_only=True)
+class _Dependency:
+    """What the condition of a loop depends on, in this iteration or a later one.
+
+    Attributes:
+      carried: indices of carried values.
+      refs: references that are read, as variables outside of the loop.
+    """
+
+    carried: frozenset[int]
+    refs: frozenset[Any]
+
+
+def _depends_on(eqn: Any, cond: Any, body: Any) -> _Dependency:
+    n_cond, n_body = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    of_body, carried = body.invars[n_body:], set[int]()
     used = _used(cond, cond.outvars)
-    needed = {i for i, variable in enumerate(of_cond) if variable in used}
-    while True:
-        used = _used(body, [body.outvars[i] for i in needed])
-        more = needed | {i for i, variable in enumerate(of_body) if variable in used}
-        if more == needed:
-            return needed
-        needed = more
+    outer = [n for n, atom in enumerate(eqn.invars) if not isinstance(atom, jax_core.Literal)]
+    refs = {eqn.invars[i] for i in outer if i < n_cond and cond.invars[i] in used}
+    more = {i for i, variable in enumerate(cond.invars[n_cond:]) if variable in used}
+    while more - carried:
+        carried |= more
+        used = _used(body, [body.outvars[i] for i in carried])
+        more = {i for i, variable in enumerate(of_body) if variable in used}
+        within = [i for i in outer if n_cond <= i < n_cond + n_body]
+        refs |= {eqn.invars[i] for i in within if body.invars[i - n_cond] in used}
+    refs = {variable for variable in refs if hasattr(variable.aval, "inner_aval")}
+    return _Dependency(carried=frozenset(carried), refs=frozenset(refs))
 
 
 def _used(jaxpr: Any, atoms: Sequence[Any]) -> set[Any]:
@@ -243,12 +258,25 @@ _HIDDEN = ("prng", "callback", "semaphore", "dma", "infeed", "rng_bit")
 """Primitives, by part of their name, with a state that no effect shows."""
 
 
-def _only_reads(cond: Any, body: Any) -> bool:
-    """Whether a loop changes nothing but its carry."""
-    effects = [*cond.effects, *body.effects]
-    return all(isinstance(effect, ReadEffect) for effect in effects) and not any(
+def _is_closed(eqn: Any, cond: Any, body: Any, refs: frozenset[Any]) -> bool:
+    """Whether a loop changes nothing that its condition depends on, except what it carries."""
+    n_cond = eqn.params["cond_nconsts"]
+    for jaxpr, first in ((cond, 0), (body, n_cond)):
+        for effect in jaxpr.effects:
+            if isinstance(effect, ReadEffect):
+                continue
+            if not isinstance(effect, RefEffect) or _outside(eqn, jaxpr, first, effect) in refs:
+                return False
+    return not any(
         part in name for jaxpr in (cond, body) for name in _primitives(jaxpr) for part in _HIDDEN
     )
+
+
+def _outside(eqn: Any, jaxpr: Any, first: int, effect: Any) -> Any:
+    """The reference that an effect of a loop's inner jaxpr is on, outside of the loop."""
+    at = effect.input
+    index = at if isinstance(at, int) else jaxpr.invars.index(at)
+    return eqn.invars[first + index]
 
 
 def _primitives(jaxpr: Any) -> set[str]:
@@ -322,7 +350,9 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
             while len(_entries) > MAX_ENTRIES:
                 _entries.popitem(last=False)
             return number
-        is_same = changes == entry.changes and all(
+        # Another core or device could still change what the loop reads.
+        is_certain = not loop.reads or loop.engine == "checks" or _is_alone(run)
+        is_same = (is_certain or changes == entry.changes) and all(
             old.tobytes() == new.tobytes() for old, new in zip(entry.values, values, strict=True)
         )
         if not is_same:
@@ -330,8 +360,6 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
     limit = min((r.hang_after for r in tpu_run.reporters if r.hang_after is not None), default=None)
     seconds, since = now - entry.begin, None
     if is_same and loop.is_closed:
-        # Another core or device could still change what the loop reads.
-        is_certain = not loop.reads or loop.engine == "checks" or _is_alone(run)
         idle = now - entry.same[1]
         since = entry.same[0] if is_certain or (limit is not None and idle >= limit) else None
     if since is None and (limit is None or not _is_too_long(loop, count, seconds, limit)):

@@ -273,8 +273,8 @@ def _while(walk: _Replay, eqn: Any, inputs: list[Any], place: ProgramPoint) -> S
     jaxpr, consts = opened(params["cond_jaxpr"])
     is_wanted = walk.visitor.wants(jaxpr)
 
-    def condition(values: Any) -> Any:
-        return jax_core.eval_jaxpr(jaxpr, consts, *cond_consts, *values)[0]
+    def condition(carried: Any) -> Any:  # messages call the values `carried[0]`, `carried[1]`
+        return jax_core.eval_jaxpr(jaxpr, consts, *cond_consts, *carried)[0]
 
     def body(values: Any) -> Any:
         iteration = values[0] - carry[0] if counted else lax.full((), -1, "int32")

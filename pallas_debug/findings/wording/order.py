@@ -229,7 +229,7 @@ def endless_loop(
       values: what its condition depends on, by name.
       since: an earlier iteration with the same values, if nothing else can end the loop.
     """
-    names = ", ".join(values) or "it"
+    names = ", ".join(values) or "what it reads"
     shown = ", ".join(f"{name} = {value}" for name, value in values.items())
     state = f", with {shown}" if shown else ""
     if since is not None:
