@@ -100,6 +100,9 @@ class _Entry:
     values: tuple[Any, ...]
     changes: int
 
+    def move(self, same: tuple[int, float], values: tuple[Any, ...], changes: int) -> None:
+        self.same, self.values, self.changes = same, values, changes
+
 
 class _Guard:
     def __init__(self, kernel: str, engine: Judge) -> None:
@@ -322,16 +325,17 @@ def _looking(loop: GuardedLoop) -> Callable[..., np.ndarray]:
         number = _enter(loop, int(np.asarray(count)), int(np.asarray(entry)), now)
         return np.asarray(number, np.int32)
 
-    def look_and_fail(count: Any, entry: Any, *values: Any) -> np.ndarray:
-        try:
-            return look(count, entry, *values)
-        except Exception as error:
-            memory = interpreter._shared_memory
-            if memory is not None and getattr(memory, "_failure", ...) is None:
-                memory._failure = error  # ends the other cores and devices
-            raise
+    if loop.engine == "checks":
+        return look
+    # Ends the other cores and devices as well. jax's wrapper takes the first arguments for its own.
+    failing = interpreter.fail_on_exception(lambda token, device, core, *rest: look(*rest))
 
-    return look if loop.engine == "checks" else look_and_fail
+    def look_and_fail(*args: Any) -> Any:
+        if interpreter._shared_memory is None:
+            return look(*args)
+        return failing(0, 0, 0, *args)
+
+    return look_and_fail
 
 
 def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) -> int:
@@ -356,7 +360,7 @@ def _enter(loop: GuardedLoop, count: int, number: int, values: tuple[Any, ...]) 
             old.tobytes() == new.tobytes() for old, new in zip(entry.values, values, strict=True)
         )
         if not is_same:
-            entry.same, entry.values, entry.changes = (count, now), values, changes
+            entry.move((count, now), values, changes)
     limit = min((r.hang_after for r in tpu_run.reporters if r.hang_after is not None), default=None)
     seconds, since = now - entry.begin, None
     if is_same and loop.is_closed:

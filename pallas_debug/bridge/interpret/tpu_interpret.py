@@ -401,8 +401,7 @@ def _observed(
         if not tpu_run.reporters or run is None:
             return call()
         place = site.place(arguments, grid_point, loop)
-        run.progress()
-        run.changes += name != "get"
+        run.progress(changes=name != "get")
         try:
             return tpu_handlers.HANDLERS[name](run, site, place, call, arguments)
         finally:

@@ -191,8 +191,9 @@ class KernelRun:
     changes: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def progress(self) -> None:
+    def progress(self, *, changes: bool = False) -> None:
         self.last_progress = time.monotonic()
+        self.changes += changes
 
     def core(self, device: int, core: int) -> int:
         return int(self.memory.get_global_core_id(device, core))
