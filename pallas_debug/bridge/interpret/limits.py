@@ -42,6 +42,7 @@ _NOWHERE = {
     ),
     "conv": "pltpu.conv",
     "empty_ref": "references that are created without a scope",
+    "emit_pipeline": "primitive for pipelines (`jax_use_emit_pipeline_primitive`)",
 }
 """Primitives without a rule in either interpreter, and the feature each belongs to."""
 
@@ -75,12 +76,15 @@ def require_any(params: Mapping[str, Any]) -> None:
     """
     for jaxpr in jaxprs_of(params):
         for eqn, _ in _equations(jaxpr):
-            if str(eqn.primitive) in _NOWHERE:
+            lacking = _NOWHERE.get(str(eqn.primitive))
+            if any(map(_is_tpu_key, (*eqn.invars, *eqn.outvars))):
+                lacking = "keys of the TPU"
+            if lacking is not None:
                 source = lines.source_of(eqn)
                 at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
                 raise InterpretModeError(
                     f"kernel `{name_of(params)}` cannot be interpreted: jax's interpreters have no "
-                    f"{_NOWHERE[str(eqn.primitive)]}{at}. Run it on a TPU"
+                    f"{lacking}{at}. Run it on a TPU"
                 )
     if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
         raise InterpretModeError(
@@ -94,6 +98,11 @@ def require_any(params: Mapping[str, Any]) -> None:
             f"{', '.join(shared)}, and jax's interpreters free semaphores at the end of a kernel. "
             "Run it on a TPU, or start and await the copy in one kernel"
         )
+
+
+def _is_tpu_key(atom: Any) -> bool:
+    implementation = getattr(getattr(atom.aval, "dtype", None), "_impl", None)
+    return getattr(implementation, "name", None) == "pallas_tpu"
 
 
 def require_hlo(params: Mapping[str, Any]) -> None:

@@ -225,3 +225,30 @@ def test_kernels_that_hand_semaphores_on_are_captured_but_not_compiled_alone() -
             "outputs of a program. It compiles only within a program whose other kernels return or "
             "take them, and here each kernel is compiled alone"
         )
+
+
+def test_no_interpreter_has_keys_of_the_tpu() -> None:
+    def kernel(key_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jax.random.uniform(key_ref[...], (8, 128))  # the key
+
+    key = pltpu.to_pallas_key(jax.random.key(0))
+    smem = pl.BlockSpec(memory_space=pltpu.SMEM)
+    call = pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct((8, 128), F32), in_specs=[smem], name="uniform"
+    )
+    with pytest.raises(InterpretModeError) as caught, interpret.interpreting("auto"):
+        call(key)
+    assert str(caught.value).startswith(
+        "kernel `uniform` cannot be interpreted: jax's interpreters have no keys of the TPU ("
+    )
+    assert str(caught.value).endswith("(8, 128))  # the key). Run it on a TPU")
+
+
+def test_no_interpreter_simulates_cores_of_several_kinds() -> None:
+    params = {"meshes": (1, 2), "jaxprs": (), "name": "mixed"}
+    with pytest.raises(InterpretModeError) as caught:
+        limits.require_any(params)
+    assert str(caught.value) == (
+        "kernel `mixed` cannot be interpreted: it runs on cores of several kinds (SparseCore and "
+        "TensorCore), and jax's interpreters simulate one. Run it on a TPU"
+    )
