@@ -36,8 +36,11 @@ _context = jax.make_user_context(None)
 Frame = tuple[str, str]
 """File and qualified name of a function, or of a module for what it does while it is imported."""
 
-_RUNNERS = ("_pytest", "pluggy", "pytest", "xdist", "unittest", "absl", "hypothesis", "click")
+_RUNNERS = ("unittest", "absl", "hypothesis", "click", "pallas_debug", "pallas_debug_pytest")
 """Packages that run the user's functions: their frames say nothing about who asked."""
+
+_OUTERMOST = ("_pytest", "pluggy", "pytest")
+"""Packages whose callers, such as xdist's workers, run all tests and have asked for none."""
 
 
 class _Chip(threading.local):
@@ -146,7 +149,9 @@ def _asking_frames() -> Iterator[Frame]:
     while frame is not None:
         code, name = frame.f_code, str(frame.f_globals.get("__name__", ""))
         is_users = source_info_util.is_user_filename(code.co_filename)
-        if is_users and not _is_runner(name) and name.partition(".")[0] != "pallas_debug":
+        if name.partition(".")[0] in _OUTERMOST:
+            return
+        if is_users and not _is_runner(name):
             yield code.co_filename, code.co_qualname
             if code.co_name == _MODULE:
                 return
