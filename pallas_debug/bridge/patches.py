@@ -206,6 +206,13 @@ TABLE: tuple[Patch, ...] = (
         why="must know its effects, though it is lowered as one of the others",
         last="0.10",
     ),
+    Patch(
+        area=MODES,
+        owner="jax._src.pallas.mosaic.pipeline",
+        name="config",
+        replacement="pallas_debug.bridge.interpret.interpret:inlining_pipelines",
+        why="jax_use_emit_pipeline_primitive makes a primitive that only Mosaic can lower",
+    ),
     *(
         Patch(
             area=MODES,

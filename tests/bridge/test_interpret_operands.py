@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax._src import config
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -137,3 +138,16 @@ def test_a_kernel_on_a_mesh_that_writes_to_references_it_closes_over():
     for mode in ("auto", "tpu"):
         with pallas_debug.interpret(mode):
             np.testing.assert_array_equal(call(x), x)
+
+
+def test_pipelines_are_traced_inline_whatever_the_setting():
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+    def kernel(x_ref, out_ref):
+        pltpu.emit_pipeline(add_one, grid=(2,), in_specs=[block], out_specs=[block])(x_ref, out_ref)
+
+    hbm = pl.BlockSpec(memory_space=pl.ANY)
+    x = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+    call = pl.pallas_call(kernel, out_shape=jax.typeof(x), in_specs=[hbm], out_specs=hbm)
+    with config.use_emit_pipeline_primitive(True), pallas_debug.interpret("tpu"):
+        np.testing.assert_array_equal(jax.jit(call)(x), x + 1)

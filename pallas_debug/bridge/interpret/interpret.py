@@ -213,6 +213,25 @@ def _current() -> _Asked | None:
     return asked[-1] if asked and not getattr(_local, "suspended", False) else None
 
 
+class _Inline:
+    """jax's settings as `emit_pipeline` sees them: never the primitive that only Mosaic has."""
+
+    value = False
+
+
+def inlining_pipelines(settings: Any) -> Any:
+    """Replacement for the settings that `emit_pipeline` reads while it is traced."""
+
+    class Settings:
+        def __getattr__(self, name: str) -> Any:
+            asked = _current()
+            if name == "use_emit_pipeline_primitive" and asked and asked.mode.kind != "off":
+                return _Inline
+            return getattr(settings, name)
+
+    return Settings()
+
+
 def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
     """Replacement for the `bind` of a Pallas primitive."""
 
