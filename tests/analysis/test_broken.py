@@ -23,6 +23,7 @@ UNSEEN = {
     "softmax_without_maximum": "how large the values are",
     "entropy_of_zero": "whether a probability is zero",
     "mean_of_nothing": "whether a row has entries",
+    "halves_nothing": "whether a loop ends",
     "integer_division_by_zero": "whether a divisor is zero",
     "flatten": "which reshapes a compiler has is its own affair",
     "split_lanes": "which reshapes a compiler has is its own affair",

@@ -52,7 +52,8 @@ def test_a_choice_of_them(text: str | list[str], names: tuple[str, ...]) -> None
 def test_an_unknown_one_is_refused_with_the_list(name: str) -> None:
     with pytest.raises(UsageError) as caught:
         switches.parse(["log_recorder", name])
-    assert str(caught.value) == f"unknown switch {name!r}; there are {', '.join(ALL)}"
+    near = " (did you mean 'log_recorder'?)" if name == "log-recorder" else ""
+    assert str(caught.value) == f"unknown switch {name!r}{near}; there are {', '.join(ALL)}"
 
 
 def test_the_guide_lists_them() -> None:

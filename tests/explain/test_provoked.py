@@ -141,7 +141,7 @@ def test_what_jaxs_own_interpreter_does_not_know() -> None:
             pltpu.force_tpu_interpret_mode(pltpu.InterpretParams()),
             pytest.raises(NotImplementedError) as error,
         ):
-            jax.jit(kernels.wait_without_decrement)(jax.numpy.ones((8, 128)))
+            jax.jit(kernels.scratch_of_all_cores)(jax.numpy.ones((8, 128)))
     finally:
         pltpu.reset_tpu_interpret_mode_state()
     found = explain.explain(str(error.value))

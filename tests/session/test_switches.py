@@ -186,7 +186,9 @@ def test_an_unknown_one_is_refused_before_anything_is_done(tmp_path: Path) -> No
     listed += "poison_buffers, assertions"
     with pytest.raises(UsageError) as caught:
         pallas_debug.dump(talking, X, to=tmp_path / "dumps", switches="log_recoder")
-    assert str(caught.value) == f"unknown switch 'log_recoder'; {listed}"
+    assert str(caught.value) == (
+        f"unknown switch 'log_recoder' (did you mean 'log_recorder'?); {listed}"
+    )
     with pytest.raises(UsageError, match="unknown switch"):
         pallas_debug.debug(to=tmp_path / "dumps", switches=["nope"])
     with pytest.raises(UsageError, match="unknown switch"):
