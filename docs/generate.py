@@ -469,6 +469,26 @@ def targets() -> str:
     )
 
 
+def interpreters() -> str:
+    from pallas_debug.bridge.interpret.limits import LIMITS
+
+    return page(
+        "What the interpreters simulate",
+        "pallas_debug/bridge/interpret/limits.py",
+        [
+            "Features of TPUs, and what becomes of a kernel that uses them in each "
+            "[interpret mode](../guides/interpret.md). A test runs a kernel per row.",
+            table(
+                ["TPU feature", "HLO interpret mode", "TPU interpret mode"],
+                [[limit.name, limit.hlo, limit.tpu] for limit in LIMITS],
+            ),
+            '"no": the kernel is rejected. "yes": it runs as on a TPU; "with pallas-debug", '
+            'because pallas-debug adds what jax lacks. "silent": the fault goes unnoticed; on a '
+            "TPU it is wrong values, a compile error or a hang.",
+        ],
+    )
+
+
 def switches() -> str:
     from pallas_debug.compiler import switches as module
 
@@ -817,6 +837,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "hooks.md": hooks,
     "targets.md": targets,
     "switches.md": switches,
+    "interpreters.md": interpreters,
     "environment.md": environment,
     "errors.md": errors,
     "findings.md": findings,

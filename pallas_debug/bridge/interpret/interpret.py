@@ -222,14 +222,14 @@ class _Inline:
 def inlining_pipelines(settings: Any) -> Any:
     """Replacement for the settings that `emit_pipeline` reads while it is traced."""
 
-    class Settings:
+    class Inlining:
         def __getattr__(self, name: str) -> Any:
             asked = _current()
             if name == "use_emit_pipeline_primitive" and asked and asked.mode.kind != "off":
                 return _Inline
             return getattr(settings, name)
 
-    return Settings()
+    return Inlining()
 
 
 def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
