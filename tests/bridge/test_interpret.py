@@ -527,10 +527,10 @@ def test_a_mode_holds_in_every_thread() -> None:
 
 def test_nothing_is_left_behind() -> None:
     state = config.pallas_tpu_interpret_mode_context_manager
-    before = [dict(owner) if isinstance(owner, dict) else owner.bind for owner in OWNERS]
+    before = [dict(owner) if isinstance(owner, dict) else vars(owner).copy() for owner in OWNERS]
     with interpret.interpreting("tpu"), interpret.interpreting("hlo"):
         assert state.get_global() is True
-    after = [dict(owner) if isinstance(owner, dict) else owner.bind for owner in OWNERS]
+    after = [dict(owner) if isinstance(owner, dict) else vars(owner).copy() for owner in OWNERS]
     assert after == before
     assert state.get_global() is None
 
