@@ -1,0 +1,1 @@
+"""Kernels decoded into the machine's instruction set."""
