@@ -10,9 +10,10 @@ from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-Judge = Literal["trace", "static", "compile", "checks", "tpu interpret", "print formats"]
+Judge = Literal["trace", "static", "compile", "machine", "checks", "tpu interpret", "print formats"]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
-libtpu, checks in an interpreted kernel, TPU interpret mode, the rules for `debug_print`."""
+libtpu, the kernel machine, checks in an interpreted kernel, TPU interpret mode, the rules for
+`debug_print`."""
 
 
 class Severity(IntEnum):
@@ -52,6 +53,7 @@ class Sure(StrEnum):
 _PROVED: dict[Judge, Sure] = {"static": Sure.PROVED}
 _COMPILE: dict[Judge, Sure] = {"compile": Sure.REFUSED}
 _TRACE: dict[Judge, Sure] = {"trace": Sure.REFUSED}
+_MACHINE: dict[Judge, Sure] = {"machine": Sure.SEEN}
 _CHECKED: dict[Judge, Sure] = {"checks": Sure.SEEN}
 _INTERPRETED: dict[Judge, Sure] = {"tpu interpret": Sure.SEEN}
 _UNSUPPORTED = _PROVED | _COMPILE
@@ -213,15 +215,15 @@ class Fault(StrEnum):
         "a `while_loop` does not end",
     )
     OUT_OF_BOUNDS_READ = (
-        *("OutOfBoundsRead", Severity.BOUNDS, _WITNESSED),
+        *("OutOfBoundsRead", Severity.BOUNDS, _MACHINE | _WITNESSED),
         "a load or copy reads past the ends of what it indexes",
     )
     OUT_OF_BOUNDS_WRITE = (
-        *("OutOfBoundsWrite", Severity.BOUNDS, _WITNESSED),
+        *("OutOfBoundsWrite", Severity.BOUNDS, _MACHINE | _WITNESSED),
         "a store or copy writes past the ends of what it indexes",
     )
     BLOCK_OUT_OF_BOUNDS = (
-        *("BlockOutOfBounds", Severity.BOUNDS, _WITNESSED),
+        *("BlockOutOfBounds", Severity.BOUNDS, _MACHINE | _WITNESSED),
         "an index map names a block that the array does not have",
     )
     DATA_RACE = (
@@ -237,19 +239,19 @@ class Fault(StrEnum):
         "a semaphore is not zero when the kernel ends",
     )
     OUTPUT_REVISITED = (
-        *("OutputRevisited", Severity.ORDER, _INTERPRETED | _PROVED),
+        *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
         "an output block is visited again after another one",
     )
     UNINITIALIZED_READ = (
-        *("UninitializedRead", Severity.UNDEFINED, _CHECKED | _PROVED),
+        *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED | _PROVED),
         "scratch or an output is read before anything was written to it",
     )
     OUTPUT_NOT_WRITTEN = (
-        *("OutputNotWritten", Severity.UNDEFINED, {"checks": Sure.INFERRED} | _PROVED),
+        *("OutputNotWritten", Severity.UNDEFINED, _MACHINE | {"checks": Sure.INFERRED} | _PROVED),
         "a part of an output is never written",
     )
     PADDING_READ = (
-        *("PaddingRead", Severity.UNDEFINED, _PROVED | {"checks": Sure.INFERRED}),
+        *("PaddingRead", Severity.UNDEFINED, _MACHINE | _PROVED | {"checks": Sure.INFERRED}),
         "the padding of a ragged last block reaches a result",
     )
     NAN_PRODUCED = (

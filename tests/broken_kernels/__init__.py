@@ -7,6 +7,7 @@ from pallas_debug_kernels.broken import BROKEN as BUNDLED
 from pallas_debug_kernels.broken import BrokenKernel as BrokenKernel
 from pallas_debug_kernels.broken import Expectation as Expectation
 from pallas_debug_kernels.broken import JaxEngine as JaxEngine
+from pallas_debug_kernels.broken import MachineFinding as MachineFinding
 from pallas_debug_kernels.broken import Reaction as Reaction
 from pallas_debug_kernels.broken import find
 

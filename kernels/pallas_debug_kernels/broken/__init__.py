@@ -13,6 +13,7 @@ from .record import BrokenKernel as BrokenKernel
 from .record import Expectation as Expectation
 from .record import Expectations as Expectations
 from .record import JaxEngine as JaxEngine
+from .record import MachineFinding as MachineFinding
 from .record import Reaction as Reaction
 from .record import aborts as aborts
 from .record import find as find

@@ -129,6 +129,27 @@ class Expectations:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MachineFinding:
+    """What the kernel machine must report of a broken kernel, at the faulty line.
+
+    Attributes:
+      operand: name of the operand, semaphore or value.
+      grid_point: grid point of the first sighting; None if the fault belongs to no grid point.
+      loop: iterations of the loops around the line, outermost first.
+      fault: its kind, if that is not `BrokenKernel.fault`.
+      other: text in the line of the other side, for a fault with two sides: `acc_ref[...] = `.
+      values: values of the witness, by name; it may hold more.
+    """
+
+    operand: str | None
+    grid_point: tuple[int, ...] | None
+    loop: tuple[int, ...] = ()
+    fault: str | None = None
+    other: str | None = None
+    values: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+
+@dataclass(frozen=True, kw_only=True)
 class BrokenKernel:
     """A kernel with one deliberate fault, and its repaired twin.
 
@@ -143,6 +164,7 @@ class BrokenKernel:
       values: fixed values of arguments, by position, such as page tables or data that overflows.
       expected: how each engine reacts to `function`.
       x64: whether to call it within `jax.enable_x64(True)`.
+      machine: what the kernel machine reports of `function`; None if that is not recorded.
     """
 
     fault: str
@@ -154,6 +176,7 @@ class BrokenKernel:
     expected: Expectations
     values: Mapping[int, object] = field(default_factory=dict, hash=False)
     x64: bool = False
+    machine: MachineFinding | None = None
 
     @property
     def name(self) -> str:
