@@ -43,6 +43,7 @@ BUDGET = {
     "reproduce": 27,
     "store": 17,
     "ir": 12,
+    "machine": 60,
     "inputs": 8,
     "hooks": 6,
     "findings": 5,
