@@ -211,7 +211,7 @@ class Fault(StrEnum):
         "a wait never ends",
     )
     ENDLESS_LOOP = (
-        *("EndlessLoop", Severity.STOPS, _CHECKED | _INTERPRETED),
+        *("EndlessLoop", Severity.STOPS, _MACHINE | _CHECKED | _INTERPRETED),
         "a `while_loop` does not end",
     )
     OUT_OF_BOUNDS_READ = (
@@ -255,16 +255,24 @@ class Fault(StrEnum):
         "the padding of a ragged last block reaches a result",
     )
     NAN_PRODUCED = (
-        *("NanProduced", Severity.VALUES, _CHECKED),
+        *("NanProduced", Severity.VALUES, _MACHINE | _CHECKED),
         "an operation makes a NaN of operands that held none",
     )
     INFINITY_PRODUCED = (
-        *("InfinityProduced", Severity.VALUES, _CHECKED),
+        *("InfinityProduced", Severity.VALUES, _MACHINE | _CHECKED),
         "an operation makes an infinity of finite operands",
     )
     DIVISION_BY_ZERO = (
-        *("DivisionByZero", Severity.VALUES, _CHECKED),
+        *("DivisionByZero", Severity.VALUES, _MACHINE | _CHECKED),
         "a division by zero",
+    )
+    INTEGER_OVERFLOW = (
+        *("IntegerOverflow", Severity.VALUES, _MACHINE),
+        "integer arithmetic exceeds its dtype and wraps around",
+    )
+    NARROWING_LOSS = (
+        *("NarrowingLoss", Severity.VALUES, _MACHINE),
+        "a cast to a dtype that does not hold the value",
     )
     CHECK_FAILED = (
         *("CheckFailed", Severity.VALUES, _CHECKED | _PROVED),
@@ -277,6 +285,10 @@ class Fault(StrEnum):
     ENGINES_DISAGREE = (
         *("EnginesDisagree", Severity.VALUES, {"checks": Sure.SEEN, "tpu interpret": Sure.SEEN}),
         "two interpreters give different results",
+    )
+    PRECISION_LOSS = (
+        *("PrecisionLoss", Severity.MINOR, _MACHINE),
+        "a sum in a float of few bits is further from the float32 sum than is allowed",
     )
     LOW_PRECISION_ACCUMULATOR = (
         *("LowPrecisionAccumulator", Severity.MINOR, _PROVED),

@@ -59,6 +59,31 @@ ENTRIES = (
         kinds=("DivisionByZero",),
     ),
     entry(
+        "integer-overflow",
+        title="integer arithmetic wraps around",
+        cause="the exact result does not fit the dtype: no engine raises, and the result is "
+        "another number",
+        advice="accumulate in int32 with preferred_element_type=jnp.int32, widen before the "
+        "arithmetic, or compute in uint32 where it is meant to wrap",
+        kinds=("IntegerOverflow",),
+    ),
+    entry(
+        "narrowing",
+        title="a cast changes a value that the new dtype does not hold",
+        cause="an integer loses its upper bits; what a float out of range becomes differs between "
+        "chips",
+        advice="clip before the cast, or keep the wider dtype",
+        kinds=("NarrowingLoss",),
+    ),
+    entry(
+        "precision",
+        title="a sum in a float of few bits is off by more than is allowed",
+        cause="bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is "
+        "large",
+        advice="accumulate in a float32 scratch buffer, and cast at the last step",
+        kinds=("PrecisionLoss",),
+    ),
+    entry(
         "check-failed",
         title="a check in the kernel failed",
         cause="its condition is false at a grid point",

@@ -1,0 +1,197 @@
+"""Wording of faults in arithmetic: integers that wrap, casts that lose a value, imprecise sums."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording.contents import number
+from pallas_debug.model import Finding
+
+Element = tuple[int, ...]
+
+_SUMS = ("reduce_sum", "cumsum", "dot_general")
+_WIDER = {
+    "dot_general": "accumulate in int32: preferred_element_type=jnp.int32",
+    "reduce_sum": "accumulate in int32: jnp.sum(x, dtype=jnp.int32)",
+    "cumsum": "accumulate in int32: jnp.cumsum(x.astype(jnp.int32))",
+}
+_PRECISE = {
+    "dot_general": "accumulate in float32: preferred_element_type=jnp.float32",
+    "reduce_sum": "accumulate in float32: sum x.astype(jnp.float32), and cast the result",
+    "cumsum": "accumulate in float32: jnp.cumsum(x.astype(jnp.float32)), and cast the result",
+}
+
+
+def integer_overflow(
+    seen: Sighting,
+    *,
+    operation: str,
+    dtype: str,
+    values: Sequence[int],
+    exact: int,
+    result: int,
+    element: Element = (),
+    terms: int | None = None,
+) -> Finding:
+    """Integer arithmetic whose exact result its dtype cannot hold.
+
+    Args:
+      dtype: of the result.
+      values: operands at `element`; none for a sum.
+      exact: the result without a limit of size.
+      result: what the operation gave.
+      terms: number of terms of a sum.
+    """
+    low, high = _range(dtype)
+    of = f" of {_listed(values)}" if values else ""
+    count = f" over {terms:,} terms" if terms is not None else ""
+    at = _at(element)
+    cause = f"{dtype} holds {low:,} to {high:,}, and what lies beyond wraps around"
+    if operation in _SUMS and high < 2**31 - 1:
+        cause = f"the sum is accumulated in {dtype}, which holds {low:,} to {high:,}"
+        advice = _WIDER[operation]
+    elif operation in _SUMS:
+        advice = "sum in float32, or in parts that fit"
+    elif operation in ("neg", "abs", "div"):
+        cause = f"{dtype} reaches from {low:,} to {high:,}: {low:,} has no positive counterpart"
+        advice = f"keep {low:,} out: clip to {low + 1:,}, or use a wider dtype"
+    elif high < 2**31 - 1:
+        advice = "widen the operands first: x.astype(jnp.int32)"
+    else:
+        advice = (
+            "keep the numbers small: index by row and column rather than by their product; if it "
+            "is meant to wrap, as in a hash, compute in uint32"
+        )
+    facts = _facts(element, values) | {"exact": f"{exact}", "result": f"{result}"}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.INTEGER_OVERFLOW,
+        Wording(
+            f"`{operation}`{of}{count} overflows {dtype}{at}: the exact result is {exact:,}, and "
+            f"it gives {result:,}",
+            cause,
+            advice,
+        ),
+    )
+
+
+def narrowing_loss(
+    seen: Sighting,
+    *,
+    source: str,
+    target: str,
+    value: float,
+    result: float,
+    element: Element = (),
+) -> Finding:
+    """A cast to a dtype that does not hold `value`; it gave `result`."""
+    is_float, to_float = "float" in source, "float" in target
+    if to_float:
+        cause = f"the value is larger than the largest finite {target}"
+        advice = "scale it first"
+        if target == "float16":
+            advice = "scale it first, or use bfloat16, which has the range of float32"
+    else:
+        low, high = _range(target)
+        held = f"{target} holds {low:,} to {high:,}"
+        clip = f"clip before the cast: jnp.clip(x, {low}, {high})"
+        if high >= 2**31 - 1:
+            clip = f"clip before the cast, or stay in {source}"
+        if isinstance(value, float) and math.isnan(value):
+            cause, advice = "an integer has no NaN", "find where the NaN is made, or replace it"
+        elif is_float:
+            cause = f"{held}; what a cast makes of a float beyond differs between chips"
+            advice = clip
+        else:
+            cause = f"{held}, and the cast drops the upper bits"
+            advice = f"{clip}; if only the low bits are wanted, select them with `x & mask`"
+    facts = _facts(element, (value,)) | {"result": number(result)}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.NARROWING_LOSS,
+        Wording(
+            f"the cast from {source} to {target} changes {_shown(value)}{_at(element)} to "
+            f"{_shown(result)}",
+            cause,
+            advice,
+        ),
+    )
+
+
+def precision_loss(
+    seen: Sighting,
+    *,
+    operation: str,
+    dtype: str,
+    result: float,
+    exact: float,
+    largest: float,
+    bound: float,
+    element: Element = (),
+    terms: int | None = None,
+) -> Finding:
+    """A sum in a float of few bits that is further from the float32 sum than a stated bound.
+
+    Args:
+      operation: the primitive; "add" for an accumulator in memory, the operand of the witness.
+      result: what the sum holds at `element`.
+      exact: a float32 sum of the same terms.
+      largest: greatest magnitude in the float32 sum, of which `bound` is a fraction.
+      terms: how many terms were added so far, if known.
+    """
+    error = abs(result - exact) / largest
+    name = seen.witness.operand
+    what = f"`{operation}` in {dtype}" if name is None else f"{name}, a sum in {dtype},"
+    count = f" after {terms:,} terms" if terms is not None else ""
+    facts = _facts(element, ()) | {
+        "result": number(result),
+        "exact": number(exact),
+        "error": f"{error:.1%}",
+        "bound": f"{bound:.0%}",
+    }
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.PRECISION_LOSS,
+        Wording(
+            f"{what} is {number(result)}{_at(element)}{count}, where float32 gives "
+            f"{number(exact)}: off by {error:.1%} of its largest entry, {number(largest)}, and "
+            f"{bound:.0%} is allowed",
+            f"{dtype} keeps {_bits(dtype)} bits of each sum: a small term is lost where the sum so "
+            "far is large",
+            _PRECISE.get(
+                operation, "accumulate in a float32 scratch buffer, and cast at the last step"
+            ),
+        ),
+    )
+
+
+def _facts(element: Element, values: Sequence[float]) -> dict[str, str]:
+    at = {"element": str(list(element))} if element else {}
+    return at | {f"operand {i}": number(value) for i, value in enumerate(values)}
+
+
+def _at(element: Element) -> str:
+    return f" at {list(element)}" if element else ""
+
+
+def _listed(values: Sequence[int]) -> str:
+    return " and ".join(f"{value:,}" for value in values)
+
+
+def _shown(value: float) -> str:
+    return number(value) if isinstance(value, float) else f"{value:,}"
+
+
+def _range(dtype: str) -> tuple[int, int]:
+    """Least and greatest number of an integer dtype, by its name."""
+    bits = int(dtype.lstrip("uint"))
+    if dtype.startswith("u"):
+        return 0, 2**bits - 1
+    return -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+
+
+def _bits(dtype: str) -> int:
+    """Bits of the mantissa, with the leading one that is not stored."""
+    if "m" in dtype:  # float8_e4m3fn
+        return int(dtype.rpartition("m")[2][0]) + 1
+    return {"bfloat16": 8, "float16": 11}[dtype]

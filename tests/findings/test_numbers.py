@@ -1,0 +1,175 @@
+"""Wording of faults in arithmetic, sentence by sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import numbers
+from pallas_debug.model import SourceLine, Witness
+
+SEEN = Sighting(
+    kernel="rows",
+    engine="machine",
+    witness=Witness(
+        source=SourceLine(file="rows.py", line=3), grid_point=(1, 2), loop=(4,), values={"k": "7"}
+    ),
+)
+
+
+def overflow(**facts: Any) -> Any:
+    given: dict[str, Any] = {"operation": "add", "dtype": "int32", "values": (2**31 - 8, 100)}
+    given |= {"exact": 2**31 + 92, "result": -(2**31) + 92, "element": (3, 5)}
+    return numbers.integer_overflow(SEEN, **{**given, **facts})
+
+
+def test_overflow_of_int32_names_operands_and_results() -> None:
+    found = overflow()
+    assert found.kind is Fault.INTEGER_OVERFLOW
+    assert found.message == (
+        "`add` of 2,147,483,640 and 100 overflows int32 at [3, 5]: the exact result is "
+        "2,147,483,740, and it gives -2,147,483,556"
+    )
+    assert found.cause == (
+        "int32 holds -2,147,483,648 to 2,147,483,647, and what lies beyond wraps around"
+    )
+    assert found.advice == (
+        "keep the numbers small: index by row and column rather than by their product; if it is "
+        "meant to wrap, as in a hash, compute in uint32"
+    )
+    assert found.witness.values == {
+        "k": "7",
+        "element": "[3, 5]",
+        "operand 0": "2147483640",
+        "operand 1": "100",
+        "exact": "2147483740",
+        "result": "-2147483556",
+    }
+    assert (found.grid_point, found.loop, found.engines) == ((1, 2), (4,), ("machine",))
+
+
+@pytest.mark.parametrize(
+    "operation, advice",
+    [
+        ("dot_general", "accumulate in int32: preferred_element_type=jnp.int32"),
+        ("reduce_sum", "accumulate in int32: jnp.sum(x, dtype=jnp.int32)"),
+        ("cumsum", "accumulate in int32: jnp.cumsum(x.astype(jnp.int32))"),
+    ],
+)
+def test_a_narrow_sum_is_to_be_accumulated_in_int32(operation: str, advice: str) -> None:
+    found = overflow(
+        operation=operation, dtype="int8", values=(), exact=300, result=44, terms=1024, element=(2,)
+    )
+    assert found.message == (
+        f"`{operation}` over 1,024 terms overflows int8 at [2]: the exact result is 300, and it "
+        "gives 44"
+    )
+    assert found.cause == "the sum is accumulated in int8, which holds -128 to 127"
+    assert found.advice == advice
+
+
+def test_other_overflows() -> None:
+    assert overflow(operation="reduce_sum", values=()).advice == (
+        "sum in float32, or in parts that fit"
+    )
+    assert overflow(dtype="int8", exact=200, result=-56).advice == (
+        "widen the operands first: x.astype(jnp.int32)"
+    )
+    found = overflow(operation="abs", dtype="int8", values=(-128,), exact=128, result=-128)
+    assert found.message.startswith("`abs` of -128 overflows int8 at [3, 5]: the exact result is")
+    assert found.cause == "int8 reaches from -128 to 127: -128 has no positive counterpart"
+    assert found.advice == "keep -128 out: clip to -127, or use a wider dtype"
+    assert " at " not in overflow(element=()).message
+
+
+CASTS = [
+    (
+        ("int32", "int8", 300, 44),
+        "the cast from int32 to int8 changes 300 at [0, 1] to 44",
+        "int8 holds -128 to 127, and the cast drops the upper bits",
+        "clip before the cast: jnp.clip(x, -128, 127); if only the low bits are wanted, select "
+        "them with `x & mask`",
+    ),
+    (
+        ("float32", "int32", 3e9, 2**31 - 1),
+        "the cast from float32 to int32 changes 3e+09 at [0, 1] to 2,147,483,647",
+        "int32 holds -2,147,483,648 to 2,147,483,647; what a cast makes of a float beyond differs "
+        "between chips",
+        "clip before the cast, or stay in float32",
+    ),
+    (
+        ("float32", "int8", float("nan"), 0),
+        "the cast from float32 to int8 changes nan at [0, 1] to 0",
+        "an integer has no NaN",
+        "find where the NaN is made, or replace it",
+    ),
+    (
+        ("float32", "float16", 7e4, float("inf")),
+        "the cast from float32 to float16 changes 70000 at [0, 1] to inf",
+        "the value is larger than the largest finite float16",
+        "scale it first, or use bfloat16, which has the range of float32",
+    ),
+    (
+        ("float32", "float8_e5m2", 7e4, float("inf")),
+        "the cast from float32 to float8_e5m2 changes 70000 at [0, 1] to inf",
+        "the value is larger than the largest finite float8_e5m2",
+        "scale it first",
+    ),
+    (
+        ("int32", "uint8", -1, 255),
+        "the cast from int32 to uint8 changes -1 at [0, 1] to 255",
+        "uint8 holds 0 to 255, and the cast drops the upper bits",
+        "clip before the cast: jnp.clip(x, 0, 255); if only the low bits are wanted, select them "
+        "with `x & mask`",
+    ),
+]
+
+
+@pytest.mark.parametrize("facts, message, cause, advice", CASTS)
+def test_casts(facts: tuple[Any, ...], message: str, cause: str, advice: str) -> None:
+    source, target, value, result = facts
+    found = numbers.narrowing_loss(
+        SEEN, source=source, target=target, value=value, result=result, element=(0, 1)
+    )
+    assert found.kind is Fault.NARROWING_LOSS
+    assert (found.message, found.cause, found.advice) == (message, cause, advice)
+    assert found.witness.values["element"] == "[0, 1]"
+    assert {"operand 0", "result"} <= set(found.witness.values)
+
+
+def test_precision_of_an_accumulator_and_of_single_operations() -> None:
+    given: dict[str, Any] = {"dtype": "bfloat16", "result": 256.0, "exact": 300.0}
+    given |= {"largest": 400.0, "bound": 0.02, "element": (1, 2)}
+    found = numbers.precision_loss(SEEN.at(operand="acc_ref"), operation="add", terms=300, **given)
+    assert found.kind is Fault.PRECISION_LOSS
+    assert found.message == (
+        "acc_ref, a sum in bfloat16, is 256 at [1, 2] after 300 terms, where float32 gives 300: "
+        "off by 11.0% of its largest entry, 400, and 2% is allowed"
+    )
+    assert found.cause == (
+        "bfloat16 keeps 8 bits of each sum: a small term is lost where the sum so far is large"
+    )
+    assert found.advice == "accumulate in a float32 scratch buffer, and cast at the last step"
+    assert found.witness.values == {
+        "k": "7",
+        "element": "[1, 2]",
+        "result": "256",
+        "exact": "300",
+        "error": "11.0%",
+        "bound": "2%",
+    }
+    for dtype, bits in (("float16", 11), ("float8_e4m3fn", 4), ("float8_e5m2", 3)):
+        found = numbers.precision_loss(SEEN, operation="add", **{**given, "dtype": dtype})
+        assert str(found.cause).startswith(f"{dtype} keeps {bits} bits of each sum")
+    advice = {
+        "reduce_sum": "accumulate in float32: sum x.astype(jnp.float32), and cast the result",
+        "cumsum": "accumulate in float32: jnp.cumsum(x.astype(jnp.float32)), and cast the result",
+        "dot_general": "accumulate in float32: preferred_element_type=jnp.float32",
+    }
+    for operation, wanted in advice.items():
+        found = numbers.precision_loss(SEEN, operation=operation, **given)
+        assert found.message.startswith(f"`{operation}` in bfloat16 is 256 at [1, 2], where")
+        assert found.advice == wanted
