@@ -14,7 +14,7 @@ import numpy as np
 
 from pallas_debug.analysis.subject import Result, Subject, at
 from pallas_debug.bridge.walk.events import Event, KernelRef, View
-from pallas_debug.findings.wording import order
+from pallas_debug.findings.wording import order, semaphores
 from pallas_debug.model import Finding
 
 MAX_STEPS = 1 << 22
@@ -200,7 +200,7 @@ def _too_low(
     raised = [e for i, e in enumerate(counts.events) if (change[i] > 0).any()]
     # A start that comes later in the program counts only if it is at an earlier grid point.
     before = (change[:, :point] > 0).any() or (change[:event, point] > 0).any()
-    return order.deadlock(
+    return semaphores.deadlock(
         subject.sighting(
             source=act.source,
             grid_point=tuple(int(i) for i in where),
@@ -241,7 +241,7 @@ def _left_over(
             **facts,
         )
         source, destination = _copied(up)
-        return order.copy_not_awaited(
+        return semaphores.copy_not_awaited(
             seen, semaphore=name, source=source, destination=destination, left=amount
         )
     signals, waits = _totals(counts, change)
@@ -252,7 +252,7 @@ def _left_over(
         values={"signals": str(signals), "waits": str(waits)},
         **facts,
     )
-    return order.semaphore_left_over(
+    return semaphores.semaphore_left_over(
         seen, semaphore=name, count=amount, is_awaited=bool(down), totals=(signals, waits)
     )
 

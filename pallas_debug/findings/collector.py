@@ -81,7 +81,7 @@ def merged(
             kept[same[0]] = _joined(kept[same[0]], finding, begins)
         else:
             kept.append(finding)
-    return tuple(sorted(caused(_with_consequences(kept)), key=_by_severity))
+    return _causes_first(sorted(caused(_with_consequences(kept)), key=_by_severity))
 
 
 def _is_same(a: Finding, b: Finding) -> bool:
@@ -168,6 +168,12 @@ _OF_MEMORY = (
 )
 """Faults by which a kernel computes with values that are not its own."""
 
+_LEADS_TO_DEADLOCK = (
+    *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
+    *(Fault.UNINITIALIZED_READ, Fault.DATA_RACE, Fault.WAIT_SIZE_MISMATCH),
+)
+"""Faults after which a wait may be in vain."""
+
 
 def caused(findings: Iterable[Finding]) -> list[Finding]:
     """Attach what follows from a fault of memory to that fault.
@@ -188,6 +194,17 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
             more = (*kept[first].consequences, last, *finding.consequences)
             kept[first] = replace(kept[first], consequences=more)
     return list(kept.values())
+
+
+def _causes_first(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Put a deadlock behind the faults of memory and order that the machine saw before it."""
+    led = {f.kernel for f in findings if f.kind in _LEADS_TO_DEADLOCK and "machine" in f.engines}
+    late = [
+        f
+        for f in findings
+        if f.kind is Fault.DEADLOCK and "machine" in f.engines and f.kernel in led
+    ]
+    return (*(f for f in findings if f not in late), *late)
 
 
 def _comes_of(finding: Finding, cause: Finding) -> bool:

@@ -207,7 +207,7 @@ class Fault(StrEnum):
 
     # Faults while a kernel runs
     DEADLOCK = (
-        *("Deadlock", Severity.STOPS, _INTERPRETED | _PROVED),
+        *("Deadlock", Severity.STOPS, _MACHINE | _INTERPRETED | _PROVED),
         "a wait never ends",
     )
     ENDLESS_LOOP = (
@@ -227,16 +227,24 @@ class Fault(StrEnum):
         "an index map names a block that the array does not have",
     )
     DATA_RACE = (
-        *("DataRace", Severity.ORDER, _PROVED | _INTERPRETED),
+        *("DataRace", Severity.ORDER, _MACHINE | _PROVED | _INTERPRETED),
         "two accesses of the same memory, one of them a write, that nothing orders",
     )
     DMA_NOT_AWAITED = (
-        *("DmaNotAwaited", Severity.ORDER, _INTERPRETED | _PROVED),
+        *("DmaNotAwaited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
         "a copy is started and never waited for",
     )
+    WAIT_SIZE_MISMATCH = (
+        *("WaitSizeMismatch", Severity.ORDER, _MACHINE),
+        "a copy is waited for with another number of bytes than it copies",
+    )
     SEMAPHORE_LEFT_OVER = (
-        *("SemaphoreLeftOver", Severity.ORDER, _INTERPRETED | _PROVED),
+        *("SemaphoreLeftOver", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
         "a semaphore is not zero when the kernel ends",
+    )
+    NONDETERMINISTIC_RESULT = (
+        *("NondeterministicResult", Severity.ORDER, _MACHINE),
+        "two orders of events that are both possible give different results",
     )
     OUTPUT_REVISITED = (
         *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),

@@ -35,6 +35,8 @@ WITHOUT_A_KERNEL = {
     Fault.INTEGER_OVERFLOW: "tests/findings/test_numbers.py",
     Fault.NARROWING_LOSS: "tests/findings/test_numbers.py",
     Fault.PRECISION_LOSS: "tests/findings/test_numbers.py",
+    Fault.WAIT_SIZE_MISMATCH: "tests/findings/test_order_wording.py",
+    Fault.NONDETERMINISTIC_RESULT: "tests/findings/test_order_wording.py",
     Fault.ENGINES_DISAGREE: "reported of two engines' results, such as parallel_scratch_carried's",
     Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import bounds, order, unsupported
+from pallas_debug.findings.wording import bounds, order, semaphores, unsupported
 from pallas_debug.model import Finding, Operand, SourceLine, Witness
 
 Range = tuple[slice | int, ...]
@@ -202,7 +202,7 @@ def semaphore_not_zero(
     at = wait or signal or place
     other = signal.source if wait is not None and signal is not None else None
     seen = at.sighting(operand=semaphore, other=other, values={"count": str(value)})
-    return order.semaphore_left_over(
+    return semaphores.semaphore_left_over(
         seen, semaphore=semaphore, count=value, is_awaited=wait is not None
     )
 
@@ -211,7 +211,7 @@ def copy_not_awaited(place: Place, semaphore: str, left: int | None) -> Finding:
     """A copy that is started but never awaited; `left` is in bytes, if known."""
     source, destination = place.copy or ("?", "?")
     values = {"semaphore": semaphore, "source": source, "destination": destination}
-    return order.copy_not_awaited(
+    return semaphores.copy_not_awaited(
         place.sighting(operand=destination, values=values),
         semaphore=semaphore,
         source=source,
@@ -248,7 +248,7 @@ def deadlock(wait: Wait, others: int) -> Finding:
         other=None if wait.signal is None else wait.signal.source,
         values={"count": str(wait.count), "awaited": str(wait.value)},
     )
-    return order.deadlock(
+    return semaphores.deadlock(
         seen,
         semaphore=wait.semaphore,
         count=wait.count,

@@ -1,4 +1,4 @@
-"""Wording of ordering and counting faults: races, revisited blocks, copies, semaphores."""
+"""Wording of ordering faults: races, results that depend on the order, revisited blocks, loops."""
 
 from __future__ import annotations
 
@@ -21,19 +21,24 @@ class Access:
       loop: iterations of the loops around it, outermost first.
       copy: source and destination, if a copy accesses the memory rather than the core.
       semaphore: what the copy signals when it is done.
+      from_device: the device that started the copy, if it is not the device of the memory.
     """
 
     writes: bool
     grid_point: Point | None = None
     loop: Point = ()
     device: int = 0
+    core: int = 0
     copy: tuple[str, str] | None = None
     semaphore: str | None = None
+    from_device: int | None = None
 
-    def text(self, *, names_device: bool = False) -> str:
+    def text(self, *, names_device: bool = False, names_core: bool = False) -> str:
         """`read at grid point (1,), loop iteration (2,)`."""
         verb = "written" if self.writes else "read"
         by = f" by the copy of {self.copy[0]} to {self.copy[1]}" if self.copy else ""
+        if self.copy and self.from_device is not None:
+            by += f" from device {self.from_device}"
         on = f" (semaphore {self.semaphore})" if self.semaphore else ""
         where = []
         if self.grid_point:
@@ -41,6 +46,7 @@ class Access:
         if self.loop:
             where.append(f" in loop iteration {self.loop}")
         at = ",".join(where)
+        at += f" on core {self.core}" if names_core else ""
         return verb + by + on + at + (f" on device {self.device}" if names_device else "")
 
     @property
@@ -55,6 +61,8 @@ class Access:
             facts["copy"] = f"{self.copy[0]} to {self.copy[1]}"
         if self.semaphore:
             facts["semaphore"] = self.semaphore
+        if self.from_device is not None:
+            facts["sender"] = f"device {self.from_device}"
         return facts
 
 
@@ -66,6 +74,10 @@ _RACES = {
     ),
     "devices": (
         "two devices touch the same memory",
+        "let one signal a semaphore that the other waits for",
+    ),
+    "cores": (
+        "two cores touch the same memory, and no semaphore orders them",
         "let one signal a semaphore that the other waits for",
     ),
     "copies": ("two copies are under way at once", "wait for one before the other starts"),
@@ -86,7 +98,8 @@ _RACES = {
 
 def data_race(
     seen: Sighting, *, what: str, here: Access, there: Access, was_filled: bool = False,
-    axes: tuple[int, ...] = (),
+    axes: tuple[int, ...] = (), overlap: str | None = None, waited: tuple[str, ...] | None = None,
+    alike: int = 1,
 ) -> Finding:  # fmt: skip
     """Two accesses that nothing orders.
 
@@ -94,20 +107,110 @@ def data_race(
       what: the slice or block, with its shape.
       was_filled: whether earlier data was there that the read was meant to see.
       axes: parallel axes in which the two grid points differ, if known.
+      overlap: what both sides access, if it is less than `what`.
+      waited: semaphores on which a core waited between the start of the copy and its own access;
+        None if that is not known.
+      alike: copies under way on the semaphore of the copy when it was waited for, if the wait took
+        the bytes of fewer.
     """
-    cause, advice = _RACES[_why(here, there, was_filled)]
+    why = "parallel" if axes else _why(here, there, was_filled)
+    cause, advice = _RACES[why]
     if axes:
         cause = f"grid dimension {', '.join(map(str, axes))} is parallel, and {cause}"
+    copy = here if here.copy else there if there.copy else None
+    if copy is not None and why != "copies":
+        cause, advice = _wrong_wait(copy, why, waited, alike) or (cause, advice)
     named = here.device != there.device
+    cores = not named and here.core != there.core
     facts = {f"other {name}": value for name, value in there.facts.items()}
     if here.semaphore:
         facts["semaphore"] = here.semaphore
+    if overlap:
+        facts["overlap"] = overlap
+    if waited:
+        facts["waited for"] = ", ".join(waited)
+    sides = [side.text(names_device=named, names_core=cores) for side in (here, there)]
+    shared = f"; both access {overlap}" if overlap else ""
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.DATA_RACE,
         Wording(
-            f"{what} is {here.text(names_device=named)} here, and {there.text(names_device=named)} "
-            "on the other side; nothing orders the two",
+            f"{what} is {sides[0]} here, and {sides[1]} on the other side; nothing orders the "
+            f"two{shared}",
             cause,
+            advice,
+        ),
+    )
+
+
+def _wrong_wait(
+    copy: Access, why: str, waited: tuple[str, ...] | None, alike: int
+) -> tuple[str, str] | None:
+    """Cause and advice, if it is known what was waited for instead of the copy."""
+    if alike > 1:
+        return (
+            f"{alike} copies are under way on {copy.semaphore}, and the wait before this access "
+            "does not take the bytes of all of them: any of them may be the one that is over",
+            "wait for all of them first, or give each copy a semaphore of its own",
+        )
+    if waited is None or copy.semaphore is None:
+        return None
+    if why == "unread" or (copy.from_device is not None and why == "written"):
+        if copy.from_device is None:
+            return None
+        return (
+            f"device {copy.from_device} sends while the data before is still in use on device "
+            f"{copy.device}, and nothing tells it when that is over",
+            f"after the last access let device {copy.device} signal device {copy.from_device}, "
+            "which waits for that signal before it starts the copy",
+        )
+    others = [name for name in dict.fromkeys(waited) if name != copy.semaphore]
+    if others:
+        return (
+            f"the wait before this access is for {' and '.join(others)}; the copy signals "
+            f"{copy.semaphore}",
+            f"wait for {copy.semaphore} before this access",
+        )
+    if not waited:
+        return (
+            f"there is no wait between the start of the copy and this access; the copy signals "
+            f"{copy.semaphore}",
+            f"wait for {copy.semaphore} before this access",
+        )
+    return None
+
+
+def remote_copy_too_early(
+    seen: Sighting, *, copy: tuple[str, str], what: str, sender: int, receiver: int,
+    heard_from: tuple[int, ...] = (), has_barrier: bool = False,
+) -> Finding:  # fmt: skip
+    """A copy to a device that may not have entered the kernel yet.
+
+    Args:
+      copy: source and destination.
+      what: the slice of the destination, with its shape.
+      heard_from: devices whose signals the sender waited for before.
+      has_barrier: whether the kernel uses the barrier semaphore at all.
+    """
+    others = [device for device in heard_from if device != receiver]
+    if others:
+        names = ", ".join(map(str, others))
+        known = f"device {sender} has waited for signals of device {names} alone"
+    else:
+        known = f"device {sender} has waited for no signal of another device"
+    advice = (
+        f"let device {receiver} signal device {sender} as well, and wait for all signals"
+        if has_barrier
+        else "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour, "
+        "and wait for as many signals; this needs collective_id in compiler_params"
+    )
+    facts = {"sender": f"device {sender}", "receiver": f"device {receiver}"}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.DATA_RACE,
+        Wording(
+            f"the copy of {copy[0]} from device {sender} writes {what} on device {receiver}, which "
+            "may not have entered the kernel yet",
+            f"{known}: until device {receiver} is in the kernel, its memory is in use for "
+            "something else",
             advice,
         ),
     )
@@ -115,15 +218,45 @@ def data_race(
 
 def _why(
     here: Access, there: Access, was_filled: bool
-) -> Literal["parallel", "devices", "copies", "written", "unread", "early"]:
-    cores = [access for access in (here, there) if access.copy is None]
-    if not cores:
+) -> Literal["parallel", "cores", "devices", "copies", "written", "unread", "early"]:
+    sides = [access for access in (here, there) if access.copy is None]
+    if not sides:
         return "copies"
-    if len(cores) == 2:
-        return "parallel" if here.device == there.device else "devices"
-    if cores[0].writes:
+    if len(sides) == 2:
+        if here.device != there.device:
+            return "devices"
+        return "parallel" if here.core == there.core else "cores"
+    if sides[0].writes:
         return "written"
     return "unread" if was_filled else "early"
+
+
+def nondeterministic_result(
+    seen: Sighting, *, element: str, one: str, other: str, first: str, second: str,
+    differ: int, size: int, of_copies: bool = False,
+) -> Finding:  # fmt: skip
+    """An output that depends on the order of two events.
+
+    Args:
+      element: the first element that differs: `out_ref[3, 7]`.
+      one: its value if `first` comes before `second`.
+      other: its value if `second` comes before `first`.
+      first, second: the events: `the copy of x_ref to tile_ref`.
+      differ: how many of `size` elements differ.
+      of_copies: whether both events are copies.
+    """
+    facts = {"one order": one, "other order": other}
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.NONDETERMINISTIC_RESULT,
+        Wording(
+            f"{element} is {one} if {first} comes first, and {other} if {second} does; {differ:,} "
+            f"of {size:,} elements differ",
+            f"nothing orders {first} and {second}",
+            "wait for one before the other starts, or give each a buffer of its own"
+            if of_copies
+            else "let one side signal a semaphore that the other waits for",
+        ),
+    )
 
 
 def output_revisited(
@@ -141,82 +274,6 @@ def output_revisited(
             "make the grid axes over which the block stays the same the last ones",
         ),
     )
-
-
-def copy_not_awaited(
-    seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None
-) -> Finding:
-    """A copy that is started but never waited for; `left` is in bytes."""
-    rest = "" if left is None else f": {left:,} bytes of it are left at the end"
-    return seen.found(
-        Fault.DMA_NOT_AWAITED,
-        Wording(
-            f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
-            "the kernel may be over before the copy is, and the next kernel finds the semaphore "
-            "raised",
-            "wait once for each start; where the last step has nothing to fetch, do not start",
-        ),
-    )
-
-
-def semaphore_left_over(
-    seen: Sighting, *, semaphore: str, count: int, is_awaited: bool,
-    totals: tuple[int, int] | None = None,
-) -> Finding:  # fmt: skip
-    """A semaphore with a nonzero count at the end; `totals` are of signals and waits."""
-    sums = "" if totals is None else f": signals add up to {totals[0]}, waits to {totals[1]}"
-    return seen.found(
-        Fault.SEMAPHORE_LEFT_OVER,
-        Wording(
-            f"{semaphore} is {count} at the end of the kernel, and has to be 0{sums}",
-            "it is signalled more than it is waited for" if is_awaited else "nothing waits for it",
-            f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
-        ),
-    )
-
-
-def deadlock(
-    seen: Sighting, *, semaphore: str, count: int, needed: int, of_copy: bool, was_raised: bool,
-    totals: tuple[int, int] | None = None, device: int = 0, others: int = 0,
-) -> Finding:  # fmt: skip
-    """A wait that never ends.
-
-    Args:
-      count: value of the semaphore; bytes, if the wait is for a copy.
-      needed: amount that the wait takes, in the same unit.
-      was_raised: whether a copy was started on it, or a signal sent, before.
-      totals: sums of all signals and of all waits, if known.
-      others: number of other threads stuck in a wait.
-    """
-    unit = " bytes" if of_copy else ""
-    on = f" on device {device}" if device else ""
-    message = f"{semaphore}{on} is {count}{unit}, and the wait needs {needed}{unit}"
-    if totals is not None:
-        message += f"; all signals add up to {totals[0]}, all waits to {totals[1]}"
-    if others:
-        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'} as well"
-    if of_copy and was_raised:
-        cause = "the copies on it were all waited for before: a start is good for one wait"
-        advice = "wait once for each start, with the same slices and the same semaphore"
-    elif of_copy:
-        cause = "the copy was started on another semaphore, later, or not at all"
-        advice = "start the copy before the wait, on the same semaphore"
-    else:
-        late = totals is not None and totals[0] >= totals[1]
-        never = not was_raised and not (totals and totals[0])
-        cause = (
-            "it is never signalled"
-            if never
-            else "it is signalled too late"
-            if late
-            else "it is signalled less often than it is waited for"
-        )
-        advice = "signal it once for every wait, on the device and core that waits"
-    facts = {"count": str(count), "awaited": str(needed)}
-    if totals is not None:
-        facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
-    seen = seen.at(values={**seen.witness.values, **facts})
-    return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))
 
 
 def endless_loop(

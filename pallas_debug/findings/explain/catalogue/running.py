@@ -73,6 +73,21 @@ ENTRIES = (
         links=(HALT,),
     ),
     entry(
+        "wait-size-mismatch",
+        title="a copy is waited for with another number of bytes than it copies",
+        cause="a wait takes the size of its own descriptor from the semaphore, whatever was copied",
+        advice="wait with the descriptor that started the copy, or with one of the same slices and "
+        "dtypes",
+        kinds=("WaitSizeMismatch",),
+    ),
+    entry(
+        "nondeterministic-result",
+        title="two orders of events that are both possible give different results",
+        cause="copies, cores or devices write the same memory, and nothing orders them",
+        advice="wait for one before the other starts, or give each a buffer of its own",
+        kinds=("NondeterministicResult",),
+    ),
+    entry(
         "deadlock",
         title="a wait that never ends",
         cause="the semaphore is never signalled, or no copy is left to wait for",

@@ -1,0 +1,236 @@
+"""Wording of counts that do not add up: copies and their waits, semaphores, deadlocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding, SourceLine
+
+Point = tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tally:
+    """What one line adds to a semaphore, or takes from it.
+
+    Attributes:
+      amount: sum over all times it ran; bytes for copies.
+      points: number of grid points at which it ran.
+      devices: devices that ran it, if it is not the one with the semaphore alone.
+    """
+
+    line: SourceLine
+    amount: int
+    points: int
+    devices: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        by = f", by device {', '.join(map(str, self.devices))}" if self.devices else ""
+        at = f" at {_plural(self.points, 'grid point')}"
+        return f"{_short(self.line)} ({self.amount:,}{at}{by})"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stuck:
+    """Another thread that waits in vain: for `needed` of a semaphore that is `count`."""
+
+    semaphore: str
+    count: int
+    needed: int
+    line: SourceLine | None = None
+    device: int = 0
+    core: int = 0
+    grid_point: Point | None = None
+
+    def __str__(self) -> str:
+        at = f" at grid point {self.grid_point}" if self.grid_point else ""
+        line = f" in {_short(self.line)}" if self.line else ""
+        core = f", core {self.core}," if self.core else ""
+        return (
+            f"device {self.device}{core} waits for {self.needed:,} of {self.semaphore}, which is "
+            f"{self.count:,},{line}{at}"
+        ).rstrip(",")
+
+
+def copy_not_awaited(
+    seen: Sighting, *, semaphore: str, source: str, destination: str, left: int | None = None,
+    starts: int | None = None, waits: int | None = None,
+) -> Finding:  # fmt: skip
+    """A copy that is started but never waited for.
+
+    Args:
+      left: bytes that nothing waits for.
+      starts, waits: how often copies were started on this semaphore, and waited for, if known.
+    """
+    rest = "" if left is None else f": {left:,} bytes of it are left at the end"
+    cause = (
+        "the kernel may be over before the copy is, and the next kernel finds the semaphore raised"
+    )
+    advice = "wait once for each start; where the last step has nothing to fetch, do not start"
+    facts = {}
+    if starts is not None and waits is not None:
+        facts = {"starts": str(starts), "waits": str(waits)}
+        if not waits:
+            count = _plural(starts, "copy is", "copies are")
+            cause = f"{count} started on {semaphore}, and nothing waits for it; {cause}"
+            advice = f"wait for {semaphore} before the kernel ends"
+        elif starts > waits:
+            cause = (
+                f"{_plural(starts, 'copy is', 'copies are')} started on {semaphore}, and "
+                f"{_plural(waits, 'is', 'are')} waited for; {cause}"
+            )
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.DMA_NOT_AWAITED,
+        Wording(
+            f"the copy of {source} to {destination} is never waited for on {semaphore}{rest}",
+            cause,
+            advice,
+        ),
+    )
+
+
+def wait_size_mismatch(
+    seen: Sighting, *, semaphore: str, copied: int, awaited: int, source: str, destination: str,
+    descriptor: str | None = None,
+) -> Finding:  # fmt: skip
+    """A wait for another number of bytes than the copy on its semaphore has.
+
+    Args:
+      copied, awaited: bytes of the copy and of the wait.
+      source, destination: slices of the copy.
+      descriptor: slice that the wait gets its size from.
+    """
+    of = f", the size of {descriptor}," if descriptor else ""
+    facts = {"copied bytes": str(copied), "awaited bytes": str(awaited)}
+    if awaited < copied:
+        cause = (
+            f"the wait returns when {awaited:,} of {copied:,} bytes are there, and "
+            f"{copied - awaited:,} stay on {semaphore}"
+        )
+    else:
+        cause = (
+            f"the wait takes {awaited - copied:,} bytes more than the copy brings: it ends only if "
+            "another copy brings them"
+        )
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.WAIT_SIZE_MISMATCH,
+        Wording(
+            f"the wait on {semaphore} takes {awaited:,} bytes{of} and the copy of {source} to "
+            f"{destination} has {copied:,}",
+            cause,
+            "wait with the descriptor that started the copy, or with one of the same slices",
+        ),
+    )
+
+
+def semaphore_left_over(
+    seen: Sighting, *, semaphore: str, count: int, is_awaited: bool,
+    totals: tuple[int, int] | None = None, device: int = 0,
+    signals: Sequence[Tally] = (), waits: Sequence[Tally] = (),
+) -> Finding:  # fmt: skip
+    """A semaphore with a nonzero count at the end.
+
+    Args:
+      totals: sums of all signals and of all waits, if known.
+      device: the device that the semaphore is on.
+      signals, waits: the lines that raised and lowered it.
+    """
+    on = f" on device {device}" if device else ""
+    sums = "" if totals is None else f": signals add up to {totals[0]}, waits to {totals[1]}"
+    lines = ""
+    if signals:
+        lines = f"; signalled in {_listed(signals)}"
+        lines += f", waited for in {_listed(waits)}" if waits else ""
+    cause = "it is signalled more than it is waited for" if is_awaited else "nothing waits for it"
+    if waits and len(signals) == 1 and signals[0].points > min(wait.points for wait in waits):
+        fewest = min(waits, key=lambda wait: wait.points)
+        cause = (
+            f"it is signalled at {_plural(signals[0].points, 'grid point')}, and the wait in "
+            f"{_short(fewest.line)} is on a branch that runs at {fewest.points}"
+        )
+    return seen.found(
+        Fault.SEMAPHORE_LEFT_OVER,
+        Wording(
+            f"{semaphore}{on} is {count} at the end of the kernel, and has to be 0{sums}{lines}",
+            cause,
+            f"wait for {semaphore} as often as it is signalled: the next kernel inherits it",
+        ),
+    )
+
+
+def deadlock(
+    seen: Sighting, *, semaphore: str, count: int, needed: int, of_copy: bool, was_raised: bool,
+    totals: tuple[int, int] | None = None, device: int = 0, others: int = 0,
+    stuck: Sequence[Stuck] = (), sender: tuple[int, SourceLine] | None = None,
+    elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
+) -> Finding:  # fmt: skip
+    """A wait that never ends.
+
+    Args:
+      count: value of the semaphore; bytes, if the wait is for a copy.
+      needed: amount that the wait takes, in the same unit.
+      was_raised: whether a copy was started on it, or a signal sent, before.
+      totals: sums of all signals and of all waits, if known.
+      others: number of other threads stuck in a wait.
+      stuck: these threads, if they are known.
+      sender: device and line of a signal or copy that would end the wait, in a thread that is
+        stuck before it.
+      elsewhere: device and count of the same semaphore on another device, if it is not zero.
+      earlier: line that waited for the same copy before.
+    """
+    unit = " bytes" if of_copy else ""
+    on = f" on device {device}" if device else ""
+    message = f"{semaphore}{on} is {count}{unit}, and the wait needs {needed}{unit}"
+    if totals is not None:
+        message += f"; all signals add up to {totals[0]}, all waits to {totals[1]}"
+    if stuck:
+        message += f"; nothing else can run: {'; '.join(map(str, stuck))}"
+    elif others:
+        message += f"; {others} more {'thread waits' if others == 1 else 'threads wait'} as well"
+    if sender is not None:
+        by, line = sender
+        act = "the copy that it waits for is started" if of_copy else "it is signalled"
+        cause = f"{act} in {_short(line)} on device {by}, which waits for something else before"
+        advice = "send what the other side waits for before waiting for it: on one side at least"
+    elif elsewhere is not None:
+        cause = f"on device {elsewhere[0]} it is {elsewhere[1]}: the signals went there"
+        advice = "pass the device that waits as device_id of the signal"
+    elif of_copy and was_raised:
+        at = f", in {_short(earlier)}" if earlier else ""
+        cause = f"the copies on it were all waited for before{at}: a start is good for one wait"
+        advice = "wait once for each start, with the same slices and the same semaphore"
+    elif of_copy:
+        cause = "the copy was started on another semaphore, later, or not at all"
+        advice = "start the copy before the wait, on the same semaphore"
+    else:
+        late = totals is not None and totals[0] >= totals[1]
+        never = not was_raised and not (totals and totals[0])
+        cause = (
+            "it is never signalled"
+            if never
+            else "it is signalled too late"
+            if late
+            else "it is signalled less often than it is waited for"
+        )
+        advice = "signal it once for every wait, on the device and core that waits"
+    facts = {"count": str(count), "awaited": str(needed)}
+    if totals is not None:
+        facts |= {"signals": str(totals[0]), "waits": str(totals[1])}
+    seen = seen.at(values={**seen.witness.values, **facts})
+    return seen.found(Fault.DEADLOCK, Wording(message, cause, advice))
+
+
+def _listed(tallies: Sequence[Tally]) -> str:
+    return " and ".join(map(str, tallies))
+
+
+def _short(line: SourceLine) -> str:
+    return f"{PurePath(line.file).name}:{line.line}"
+
+
+def _plural(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"

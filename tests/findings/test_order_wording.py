@@ -1,0 +1,398 @@
+"""Every sentence of the findings about order: races, copies, semaphores, deadlocks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pallas_debug.findings.collector import merged
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import order, semaphores
+from pallas_debug.findings.wording.order import Access
+from pallas_debug.findings.wording.semaphores import Stuck, Tally
+from pallas_debug.model import Finding, SourceLine, Witness
+
+SEEN = Sighting(kernel="ring", engine="machine", witness=Witness(values={"device": "0"}))
+TILE = "tile_ref[0:8, 0:128], float32[8, 128] in VMEM,"
+COPY = ("x_ref[8:16]", "tile_ref")
+
+
+def line(number: int) -> SourceLine:
+    return SourceLine(file="/src/ring.py", line=number)
+
+
+def race(here: Access, there: Access, **facts: Any) -> Finding:
+    return order.data_race(SEEN, what=TILE, here=here, there=there, **facts)
+
+
+FETCH = Access(writes=True, grid_point=(1,), loop=(2,), copy=COPY, semaphore="sems[1]")
+LOAD = Access(writes=False, grid_point=(1,), loop=(2,))
+STORE = Access(writes=True, grid_point=(1,))
+BOTH = "; nothing orders the two"
+
+
+def test_a_load_while_a_copy_is_under_way() -> None:
+    found = race(LOAD, FETCH, waited=("sems[0]", "sems[0]"), overlap="tile_ref[0:4, 0:128]")
+    assert found.kind is Fault.DATA_RACE
+    assert found.message == (
+        f"{TILE} is read at grid point (1,), in loop iteration (2,) here, and written by the copy "
+        "of x_ref[8:16] to tile_ref (semaphore sems[1]) at grid point (1,), in loop iteration (2,) "
+        f"on the other side{BOTH}; both access tile_ref[0:4, 0:128]"
+    )
+    assert found.cause == ("the wait before this access is for sems[0]; the copy signals sems[1]")
+    assert found.advice == "wait for sems[1] before this access"
+    assert found.witness.values == {
+        "device": "0",
+        "other grid point": "(1,)",
+        "other loop iteration": "(2,)",
+        "other copy": "x_ref[8:16] to tile_ref",
+        "other semaphore": "sems[1]",
+        "overlap": "tile_ref[0:4, 0:128]",
+        "waited for": "sems[0], sems[0]",
+    }
+
+
+NO_WAIT = "there is no wait between the start of the copy and this access; the copy signals sems[1]"
+EARLY = "what a copy brings is there only after its wait"
+
+
+@pytest.mark.parametrize(
+    "here, facts, cause, advice",
+    [
+        (LOAD, {}, EARLY, "wait for the copy before this line"),
+        (LOAD, {"waited": ()}, NO_WAIT, "wait for sems[1] before this access"),
+        (STORE, {"waited": ()}, NO_WAIT, "wait for sems[1] before this access"),
+        (LOAD, {"waited": ("sems[1]",)}, EARLY, "wait for the copy before this line"),
+        (
+            LOAD,
+            {"waited": ("a", "b")},
+            "the wait before this access is for a and b; the copy signals sems[1]",
+            "wait for sems[1] before this access",
+        ),
+        (
+            LOAD,
+            {"waited": ("sems[1]",), "alike": 2},
+            "2 copies are under way on sems[1], and the wait before this access does not take the "
+            "bytes of all of them: any of them may be the one that is over",
+            "wait for all of them first, or give each copy a semaphore of its own",
+        ),
+        (
+            LOAD,
+            {"was_filled": True, "waited": ()},
+            "the copy writes into a buffer that is still to be read",
+            "start the copy after the read, or give it a second buffer",
+        ),
+        (
+            STORE,
+            {},
+            "the copy is still under way when its buffer is written",
+            "wait for the copy before this line, or write to another buffer",
+        ),
+    ],
+)
+def test_why_a_copy_and_a_core_race(
+    here: Access, facts: dict[str, Any], cause: str, advice: str
+) -> None:
+    found = race(here, FETCH, **facts)
+    assert (found.cause, found.advice) == (cause, advice)
+
+
+def test_a_slot_that_the_neighbour_still_uses() -> None:
+    sent = Access(
+        writes=True, device=1, copy=COPY, semaphore="receive_sem", loop=(1,), from_device=0
+    )
+    found = race(Access(writes=False, device=1, loop=(0,)), sent, was_filled=True, waited=())
+    assert found.message == (
+        f"{TILE} is read in loop iteration (0,) here, and written by the copy of x_ref[8:16] to "
+        "tile_ref from device 0 (semaphore receive_sem) in loop iteration (1,) on the other side"
+        f"{BOTH}"
+    )
+    assert found.cause == (
+        "device 0 sends while the data before is still in use on device 1, and nothing tells it "
+        "when that is over"
+    )
+    assert found.advice == (
+        "after the last access let device 1 signal device 0, which waits for that signal before it "
+        "starts the copy"
+    )
+    assert found.witness.values["other sender"] == "device 0"
+
+
+def test_two_copies_two_cores_two_devices_and_parallel_grid_points() -> None:
+    found = race(FETCH, FETCH)
+    assert found.cause == "two copies are under way at once"
+    assert found.advice == "wait for one before the other starts"
+    assert found.witness.values["semaphore"] == "sems[1]"
+    found = race(STORE, Access(writes=False, grid_point=(1,), core=1))
+    assert found.message == (
+        f"{TILE} is written at grid point (1,) on core 0 here, and read at grid point (1,) on core "
+        f"1 on the other side{BOTH}"
+    )
+    assert found.cause == "two cores touch the same memory, and no semaphore orders them"
+    assert found.advice == "let one signal a semaphore that the other waits for"
+    found = race(STORE, Access(writes=False, grid_point=(1,), device=1))
+    assert "at grid point (1,) on device 0 here" in found.message
+    assert found.cause == "two devices touch the same memory"
+    assert found.advice == "let one signal a semaphore that the other waits for"
+    found = race(STORE, Access(writes=True, grid_point=(0,), core=1), axes=(0,))
+    assert found.cause == (
+        "grid dimension 0 is parallel, and the grid points of a parallel axis run on several cores "
+        "at once (v4 and v5p have two)"
+    )
+    assert found.advice == (
+        'give each grid point a block of its own, or make the axis "arbitrary" in '
+        "dimension_semantics"
+    )
+
+
+@pytest.mark.parametrize(
+    "facts, cause, advice",
+    [
+        (
+            {},
+            "device 0 has waited for no signal of another device",
+            "first signal the barrier semaphore (pltpu.get_barrier_semaphore) of each neighbour, "
+            "and wait for as many signals; this needs collective_id in compiler_params",
+        ),
+        (
+            {"heard_from": (3, 1), "has_barrier": True},
+            "device 0 has waited for signals of device 3 alone",
+            "let device 1 signal device 0 as well, and wait for all signals",
+        ),
+    ],
+)
+def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, advice: str) -> None:
+    found = order.remote_copy_too_early(
+        SEEN, copy=("x_ref", "out_ref"), what="out_ref[0:8]", sender=0, receiver=1, **facts
+    )
+    assert found.kind is Fault.DATA_RACE
+    assert found.message == (
+        "the copy of x_ref from device 0 writes out_ref[0:8] on device 1, which may not have "
+        "entered the kernel yet"
+    )
+    assert found.cause == (
+        f"{cause}: until device 1 is in the kernel, its memory is in use for something else"
+    )
+    assert found.advice == advice
+    assert found.witness.values == {"device": "0", "sender": "device 0", "receiver": "device 1"}
+
+
+@pytest.mark.parametrize(
+    "of_copies, advice",
+    [
+        (True, "wait for one before the other starts, or give each a buffer of its own"),
+        (False, "let one side signal a semaphore that the other waits for"),
+    ],
+)
+def test_a_result_that_depends_on_the_order(of_copies: bool, advice: str) -> None:
+    found = order.nondeterministic_result(
+        SEEN, element="out_ref[3, 7]", one="1.5", other="2.5", first="the copy of x_ref",
+        second="the copy of y_ref", differ=1024, size=2048, of_copies=of_copies,
+    )  # fmt: skip
+    assert found.kind is Fault.NONDETERMINISTIC_RESULT
+    assert found.message == (
+        "out_ref[3, 7] is 1.5 if the copy of x_ref comes first, and 2.5 if the copy of y_ref does; "
+        "1,024 of 2,048 elements differ"
+    )
+    assert found.cause == "nothing orders the copy of x_ref and the copy of y_ref"
+    assert found.advice == advice
+    assert found.witness.values == {"device": "0", "one order": "1.5", "other order": "2.5"}
+
+
+OVER = "the kernel may be over before the copy is, and the next kernel finds the semaphore raised"
+ONCE = "wait once for each start; where the last step has nothing to fetch, do not start"
+
+
+@pytest.mark.parametrize(
+    "starts, waits, cause, advice",
+    [
+        (None, None, OVER, ONCE),
+        (3, 2, f"3 copies are started on sem, and 2 are waited for; {OVER}", ONCE),
+        (
+            1,
+            0,
+            f"1 copy is started on sem, and nothing waits for it; {OVER}",
+            "wait for sem before the kernel ends",
+        ),
+    ],
+)
+def test_a_copy_that_is_never_awaited(
+    starts: int | None, waits: int | None, cause: str, advice: str
+) -> None:
+    found = semaphores.copy_not_awaited(
+        SEEN, semaphore="sem", source="x_ref", destination="tile_ref", left=4096, starts=starts,
+        waits=waits,
+    )  # fmt: skip
+    assert found.kind is Fault.DMA_NOT_AWAITED
+    assert found.message == (
+        "the copy of x_ref to tile_ref is never waited for on sem: 4,096 bytes of it are left at "
+        "the end"
+    )
+    assert (found.cause, found.advice) == (cause, advice)
+    if starts is not None:
+        assert found.witness.values == {
+            "device": "0",
+            "starts": str(starts),
+            "waits": str(waits),
+        }
+
+
+@pytest.mark.parametrize(
+    "awaited, descriptor, message, cause",
+    [
+        (
+            2048,
+            "tile_ref[0:4]",
+            "the wait on sem takes 2,048 bytes, the size of tile_ref[0:4], and the copy of x_ref to "
+            "tile_ref has 4,096",
+            "the wait returns when 2,048 of 4,096 bytes are there, and 2,048 stay on sem",
+        ),
+        (
+            8192,
+            None,
+            "the wait on sem takes 8,192 bytes and the copy of x_ref to tile_ref has 4,096",
+            "the wait takes 4,096 bytes more than the copy brings: it ends only if another copy "
+            "brings them",
+        ),
+    ],
+)
+def test_a_wait_of_another_size(
+    awaited: int, descriptor: str | None, message: str, cause: str
+) -> None:
+    found = semaphores.wait_size_mismatch(
+        SEEN, semaphore="sem", copied=4096, awaited=awaited, source="x_ref",
+        destination="tile_ref", descriptor=descriptor,
+    )  # fmt: skip
+    assert found.kind is Fault.WAIT_SIZE_MISMATCH
+    assert (found.message, found.cause) == (message, cause)
+    assert found.advice == (
+        "wait with the descriptor that started the copy, or with one of the same slices"
+    )
+    assert found.witness.values["copied bytes"] == "4096"
+    assert found.witness.values["awaited bytes"] == str(awaited)
+
+
+def test_a_semaphore_left_over_on_one_branch() -> None:
+    signal = Tally(line=line(12), amount=2, points=2, devices=(1, 2))
+    wait = Tally(line=line(15), amount=1, points=1)
+    found = semaphores.semaphore_left_over(
+        SEEN, semaphore="sem", count=1, is_awaited=True, totals=(2, 1), device=3,
+        signals=[signal], waits=[wait],
+    )  # fmt: skip
+    assert found.kind is Fault.SEMAPHORE_LEFT_OVER
+    assert found.message == (
+        "sem on device 3 is 1 at the end of the kernel, and has to be 0: signals add up to 2, "
+        "waits to 1; signalled in ring.py:12 (2 at 2 grid points, by device 1, 2), waited for in "
+        "ring.py:15 (1 at 1 grid point)"
+    )
+    assert found.cause == (
+        "it is signalled at 2 grid points, and the wait in ring.py:15 is on a branch that runs at 1"
+    )
+    assert found.advice == ("wait for sem as often as it is signalled: the next kernel inherits it")
+
+
+@pytest.mark.parametrize(
+    "waits, cause",
+    [
+        ([Tally(line=line(15), amount=1, points=2)], "it is signalled more than it is waited for"),
+        ([], "nothing waits for it"),
+    ],
+)
+def test_a_semaphore_left_over(waits: list[Tally], cause: str) -> None:
+    signals = [Tally(line=line(n), amount=2, points=2) for n in (12, 13)]
+    found = semaphores.semaphore_left_over(
+        SEEN, semaphore="sem", count=2, is_awaited=bool(waits), signals=signals, waits=waits
+    )
+    listed = "ring.py:12 (2 at 2 grid points) and ring.py:13 (2 at 2 grid points)"
+    awaited = ", waited for in ring.py:15 (1 at 2 grid points)" if waits else ""
+    assert found.message == (
+        f"sem is 2 at the end of the kernel, and has to be 0; signalled in {listed}{awaited}"
+    )
+    assert found.cause == cause
+
+
+def stopped(**facts: Any) -> Finding:
+    given = {"count": 0, "needed": 1, "of_copy": False, "was_raised": False, **facts}
+    return semaphores.deadlock(SEEN, semaphore="sem", **given)
+
+
+def test_a_deadlock_of_two_devices() -> None:
+    other = Stuck(semaphore="done", count=0, needed=1, line=line(20), device=1, grid_point=(0, 1))
+    core = Stuck(semaphore="done", count=0, needed=2, device=1, core=1)
+    found = stopped(stuck=[other, core], sender=(1, line(22)))
+    assert found.kind is Fault.DEADLOCK
+    assert found.message == (
+        "sem is 0, and the wait needs 1; nothing else can run: device 1 waits for 1 of done, which "
+        "is 0, in ring.py:20 at grid point (0, 1); device 1, core 1, waits for 2 of done, which "
+        "is 0"
+    )
+    assert found.cause == (
+        "it is signalled in ring.py:22 on device 1, which waits for something else before"
+    )
+    assert found.advice == (
+        "send what the other side waits for before waiting for it: on one side at least"
+    )
+    assert stopped(sender=(1, line(22)), of_copy=True).cause == (
+        "the copy that it waits for is started in ring.py:22 on device 1, which waits for "
+        "something else before"
+    )
+
+
+@pytest.mark.parametrize(
+    "facts, message, cause, advice",
+    [
+        (
+            {"elsewhere": (2, 1), "device": 1},
+            "sem on device 1 is 0, and the wait needs 1",
+            "on device 2 it is 1: the signals went there",
+            "pass the device that waits as device_id of the signal",
+        ),
+        (
+            {"of_copy": True, "was_raised": True, "needed": 4096, "earlier": line(9)},
+            "sem is 0 bytes, and the wait needs 4096 bytes",
+            "the copies on it were all waited for before, in ring.py:9: a start is good for one "
+            "wait",
+            "wait once for each start, with the same slices and the same semaphore",
+        ),
+        (
+            {"of_copy": True, "others": 1},
+            "sem is 0 bytes, and the wait needs 1 bytes; 1 more thread waits as well",
+            "the copy was started on another semaphore, later, or not at all",
+            "start the copy before the wait, on the same semaphore",
+        ),
+        (
+            {"others": 2},
+            "sem is 0, and the wait needs 1; 2 more threads wait as well",
+            "it is never signalled",
+            "signal it once for every wait, on the device and core that waits",
+        ),
+        (
+            {"totals": (2, 2), "was_raised": True},
+            "sem is 0, and the wait needs 1; all signals add up to 2, all waits to 2",
+            "it is signalled too late",
+            "signal it once for every wait, on the device and core that waits",
+        ),
+        (
+            {"totals": (1, 2), "was_raised": True},
+            "sem is 0, and the wait needs 1; all signals add up to 1, all waits to 2",
+            "it is signalled less often than it is waited for",
+            "signal it once for every wait, on the device and core that waits",
+        ),
+    ],
+)
+def test_why_a_wait_never_ends(
+    facts: dict[str, Any], message: str, cause: str, advice: str
+) -> None:
+    found = stopped(**facts)
+    assert (found.message, found.cause, found.advice) == (message, cause, advice)
+    assert found.witness.values["count"] == "0"
+
+
+def test_the_race_that_led_to_a_deadlock_is_the_first_finding() -> None:
+    first, last = race(LOAD, FETCH), stopped()
+    assert [f.kind for f in merged([last, first])] == [Fault.DATA_RACE, Fault.DEADLOCK]
+    elsewhere = race(LOAD, FETCH, waited=())
+    alone = merged([last, Finding(**{**vars(elsewhere), "kernel": "other"})])
+    assert [f.kind for f in alone] == [Fault.DEADLOCK, Fault.DATA_RACE]
