@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pallas_debug.model import Finding
+    from pallas_debug.model import Finding, SourceLine
 
 
 def meant(name: str, known: Iterable[str]) -> str:
@@ -50,6 +50,19 @@ class CannotRunError(PallasDebugError):
 
 class InterpretModeError(CannotRunError):
     """A kernel that the requested interpret mode, or none, runs correctly."""
+
+
+class MachineError(CannotRunError):
+    """A kernel that the kernel machine cannot run.
+
+    Attributes:
+      where: line of the operation that it does not know; None if it is about the whole kernel.
+    """
+
+    def __init__(self, text: str, where: SourceLine | None = None) -> None:
+        self.where = where
+        place = "" if where is None else f", at {where.file}:{where.line}   {where.text or ''}"
+        super().__init__(text + place.rstrip())
 
 
 class DumpDirectoryError(CannotRunError):

@@ -110,7 +110,7 @@ class RefView:
 
         Args:
           content: the buffer's memory, contiguous.
-          transforms: with concrete values.
+          transforms: with concrete values; an indexer may be given as its entries.
           logical_shape: shape of the array in the buffer, where its memory is padded.
           is_padded: whether elements out of bounds may be selected; they have no position.
 
@@ -182,6 +182,8 @@ class RefView:
 
     def _apply(self, transform: Any) -> None:
         match transform:
+            case tuple():
+                self._index(transform)
             case indexing.NDIndexer():
                 self._index(range_of(transform))
             case ReshapeTransform():
@@ -261,12 +263,13 @@ class RefView:
 def _shown(transform: Any) -> str:
     """A transform as in Python."""
     match transform:
-        case indexing.NDIndexer():
+        case tuple() | indexing.NDIndexer():
+            entries = transform if isinstance(transform, tuple) else range_of(transform)
             parts = (
                 f"{i.start}:{i.stop}" + (f":{i.step}" if i.step not in (None, 1) else "")
                 if isinstance(i, slice)
                 else str(i)
-                for i in range_of(transform)
+                for i in entries
             )
             return f".at[{', '.join(parts)}]"
         case ReshapeTransform():

@@ -1,0 +1,275 @@
+"""Decode loads, stores, copies and semaphores."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src.pallas import primitives as pallas_primitives
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.state import indexing
+from jax._src.state import primitives as state_primitives
+from jax._src.state.types import SelectTransform, TransformedRef
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.decode import Decoder, rule
+
+
+def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.Place:
+    """The view of a reference that a chain of transforms selects."""
+    chain: list[Any] = list(transforms or ())
+    while isinstance(ref, TransformedRef):
+        if isinstance(ref.ref, (tuple, list)):
+            (select,) = ref.transforms
+            assert isinstance(select, SelectTransform)
+            chosen = _selected(decoder, ref.ref, select.idx)
+            return ir.Place(chosen, _view(decoder, chain))
+        chain = [*ref.transforms, *chain]
+        ref = ref.ref
+    return ir.Place(ref, _view(decoder, chain))
+
+
+def _selected(decoder: Decoder, refs: Sequence[Any], index: Any) -> ir.Reg:
+    places = tuple(place(decoder, ref) for ref in refs)
+    output = decoder.new()
+    step = ir.SelectRef(
+        site=decoder.here, index=decoder.reg(index), places=places, output=output
+    )
+    decoder.emit(step, step.index, *registers(*places))
+    return output
+
+
+def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
+    view: list[ir.Index | ir.Recast] = []
+    for transform in transforms:
+        if isinstance(transform, indexing.NDIndexer):
+            view.append(ir.Index(tuple(_entry(decoder, i) for i in transform.indices)))
+        else:
+            view.append(ir.Recast(transform))
+    return tuple(view)
+
+
+def _entry(decoder: Decoder, index: Any) -> Any:
+    if isinstance(index, indexing.Slice):
+        return ir.Slice(decoder.number(index.start), decoder.number(index.size), int(index.stride))
+    return decoder.number(index)
+
+
+def registers(*places: ir.Place | None) -> list[ir.Reg]:
+    """Registers that an access reads, besides its values."""
+    found = []
+    for at in places:
+        if at is not None:
+            found.append(at.ref)
+            for part in at.view:
+                for entry in part.entries if isinstance(part, ir.Index) else ():
+                    numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
+                    found += [n for n in numbers if isinstance(n, ir.Reg)]
+    return found
+
+
+@rule(state_primitives.get_p)
+def _get(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    transforms = jax.tree.unflatten(eqn.params["tree"], inputs[1:])
+    return _load(decoder, site, place(decoder, inputs[0], transforms))
+
+
+@rule(pallas_primitives.load_p)
+def _masked_load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    ref, transforms, mask, other = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    return _load(decoder, site, place(decoder, ref, transforms), mask, other)
+
+
+def _load(
+    decoder: Decoder, site: ir.Site, at: ir.Place, mask: Any = None, other: Any = None
+) -> Any:
+    output = decoder.new()
+    step = ir.Load(
+        site=site,
+        place=at,
+        output=output,
+        mask=None if mask is None else decoder.reg(mask),
+        other=None if other is None else decoder.reg(other),
+    )
+    decoder.emit(step, step.mask, step.other, *registers(at))
+    return [output]
+
+
+@rule(state_primitives.swap_p, state_primitives.addupdate_p)
+def _swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    transforms = jax.tree.unflatten(eqn.params["tree"], inputs[2:])
+    at = place(decoder, inputs[0], transforms)
+    adds = eqn.primitive is state_primitives.addupdate_p
+    return _store(decoder, eqn, site, at, inputs[1], adds=adds)
+
+
+@rule(pallas_primitives.swap_p)
+def _masked_swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    return _store(decoder, eqn, site, place(decoder, ref, transforms), value, mask)
+
+
+def _store(
+    decoder: Decoder, eqn: Any, site: ir.Site, at: ir.Place, value: Any, mask: Any = None,
+    adds: bool = False,
+) -> Any:  # fmt: skip
+    outputs = [decoder.new() for _ in eqn.outvars]
+    step = ir.Store(
+        site=site,
+        place=at,
+        value=decoder.reg(value),
+        output=outputs[0] if outputs else None,
+        mask=None if mask is None else decoder.reg(mask),
+        adds=adds,
+    )
+    decoder.emit(step, step.value, step.mask, *registers(at))
+    return outputs
+
+
+@rule(tpu_primitives.dma_start_p)
+def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    source, destination, received, sent, device = jax.tree.unflatten(eqn.params["tree"], inputs)
+    step = ir.CopyStart(
+        site=site,
+        source=place(decoder, source),
+        destination=place(decoder, destination),
+        received=place(decoder, received),
+        sent=None if sent is None else place(decoder, sent),
+        device=_device(decoder, device, eqn.params["device_id_type"]),
+        adds=bool(eqn.params.get("add")),
+    )
+    needed = registers(step.source, step.destination, step.received, step.sent)
+    decoder.emit(step, *needed, *_device_registers(step.device))
+
+
+@rule(tpu_primitives.dma_wait_p)
+def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    source, destination, semaphore, _, _ = jax.tree.unflatten(eqn.params["tree"], inputs)
+    step = ir.CopyWait(
+        site=site,
+        source=place(decoder, source),
+        destination=place(decoder, destination),
+        semaphore=place(decoder, semaphore),
+    )
+    decoder.emit(step, *registers(step.source, step.destination, step.semaphore))
+
+
+@rule(pallas_primitives.semaphore_signal_p)
+def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    step = ir.Signal(
+        site=site,
+        semaphore=place(decoder, ref, transforms),
+        amount=decoder.reg(amount),
+        device=_device(decoder, device, eqn.params["device_id_type"]),
+        core=None if core is None else decoder.reg(core),
+    )
+    needed = [*registers(step.semaphore), step.amount, *_device_registers(step.device)]
+    decoder.emit(step, *needed, step.core)
+
+
+@rule(pallas_primitives.semaphore_wait_p)
+def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    step = ir.Wait(
+        site=site,
+        semaphore=place(decoder, ref, transforms),
+        amount=decoder.reg(amount),
+        decrements=bool(decrement),
+    )
+    decoder.emit(step, *registers(step.semaphore), step.amount)
+
+
+@rule(pallas_primitives.semaphore_read_p)
+def _read(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
+    output = decoder.new()
+    step = ir.ReadSemaphore(
+        site=site, semaphore=place(decoder, ref, transforms), output=output
+    )
+    decoder.emit(step, *registers(step.semaphore))
+    return [output]
+
+
+@rule(tpu_primitives.get_barrier_semaphore_p)
+def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    output = decoder.new()
+    decoder.emit(ir.BarrierSemaphore(site=site, output=output))
+    return [output]
+
+
+def _device(decoder: Decoder, device: Any, kind: Any) -> ir.DeviceId | None:
+    if device is None:
+        return None
+    if isinstance(device, Mapping):
+        named = {}
+        for axes, value in device.items():
+            for axis in axes if isinstance(axes, tuple) else (axes,):
+                named[str(axis)] = decoder.reg(value)
+            if isinstance(axes, tuple) and len(axes) > 1:
+                raise NotImplementedError("a device id along several axes at once")
+        return ir.DeviceId(coordinates=named)
+    if isinstance(device, (tuple, list)):
+        return ir.DeviceId(coordinates=tuple(decoder.reg(value) for value in device))
+    if str(getattr(kind, "value", kind)).lower().endswith("mesh"):
+        return ir.DeviceId(coordinates=(decoder.reg(device),))
+    return ir.DeviceId(number=decoder.reg(device))
+
+
+def _device_registers(device: ir.DeviceId | None) -> list[ir.Reg]:
+    if device is None:
+        return []
+    if isinstance(device.coordinates, Mapping):
+        return list(device.coordinates.values())
+    return [device.number] if device.number is not None else list(device.coordinates or ())
+
+
+@rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)
+def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    output = decoder.new()
+    is_size = eqn.primitive is pallas_primitives.num_programs_p
+    decoder.emit(ir.GridId(site=site, axis=eqn.params["axis"], is_size=is_size, output=output))
+    return [output]
+
+
+@rule(jax.lax.axis_index_p)
+def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    name = eqn.params["axis_name"]
+    names = tuple(map(str, name)) if isinstance(name, tuple) else (str(name),)
+    output = decoder.new()
+    decoder.emit(ir.AxisIndex(site=site, names=names, output=output))
+    return [output]
+
+
+@rule(pallas_primitives.multiple_of_p)
+def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    output = decoder.new()
+    value = decoder.reg(inputs[0])
+    divisors = tuple(map(int, eqn.params["values"]))
+    decoder.emit(ir.Hint(site=site, value=value, divisors=divisors, output=output), value)
+    return [output]
+
+
+@rule(tpu_primitives.prng_seed_p)
+def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    regs = tuple(decoder.reg(value) for value in inputs)
+    decoder.emit(ir.Seed(site=site, inputs=regs), *regs)
+
+
+@rule(tpu_primitives.prng_random_bits_p)
+def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    output = decoder.new()
+    decoder.emit(ir.RandomBits(site=site, shape=tuple(eqn.params["shape"]), output=output))
+    return [output]
+
+
+@rule(pallas_primitives.delay_p, tpu_primitives.trace_value_p)
+def _nothing(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    return [decoder.constant(np.int32(0)) for _ in eqn.outvars]
+
+
+@rule(tpu_primitives.touch_p)
+def _touch(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    return list(inputs[: len(eqn.outvars)])

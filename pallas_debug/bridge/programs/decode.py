@@ -1,0 +1,383 @@
+"""Decode a kernel's jaxpr into a `Program`.
+
+Plain operations are collected into units, each emitted just before a step needs one of its results:
+loads move ahead of arithmetic, which is then compiled as a whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals, loops
+from jax._src.pallas import primitives as pallas_primitives
+
+from pallas_debug.bridge.jaxprs import lines, rewrite
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
+from pallas_debug.errors import MachineError
+from pallas_debug.model import SourceLine
+
+Rule = Callable[["Decoder", Any, list[Any], ir.Site], None]
+
+RULES: dict[Any, Rule] = {}
+"""How equations that are not plain are decoded; the modules of this room add theirs."""
+
+
+def rule(*primitives: Any) -> Callable[[Rule], Rule]:
+    """Decorator: the rule for these primitives."""
+
+    def add(function: Rule) -> Rule:
+        RULES.update(dict.fromkeys(primitives, function))
+        return function
+
+    return add
+
+
+@dataclass(slots=True)
+class Pending:
+    """A plain equation that no step has needed yet."""
+
+    eqn: Any
+    inputs: list[Any]  # Reg, or a constant
+    outputs: list[ir.Reg]
+    site: ir.Site
+
+
+@dataclass(slots=True)
+class _Unit:
+    """A place among the steps for equations that are evaluated together."""
+
+    members: list[Pending]
+
+
+@dataclass
+class Decoder:
+    """Decodes one jaxpr, with everything that it inlines.
+
+    Attributes:
+      fuse: whether plain equations are evaluated together; the debugger steps through each.
+      calls: lines of the calls around the equations being decoded.
+      here: place of the equation being decoded.
+    """
+
+    fuse: bool = True
+    calls: tuple[SourceLine, ...] = ()
+    template: list[Any] = field(default_factory=list)
+    names: dict[int, str] = field(default_factory=dict)
+    steps: list[ir.Step | _Unit] = field(default_factory=list)
+    pending: list[Pending] = field(default_factory=list)
+    here: ir.Site = ir.Site("", None)
+
+    # Registers
+
+    def new(self, value: Any = None) -> ir.Reg:
+        self.template.append(value)
+        return ir.Reg(len(self.template) - 1)
+
+    def constant(self, value: Any) -> ir.Reg:
+        return self.new(value)
+
+    def reg(self, value: Any) -> ir.Reg:
+        """The register of a decoded atom; a new one for a constant."""
+        return value if isinstance(value, ir.Reg) else self.constant(value)
+
+    def number(self, value: Any) -> ir.Number:
+        """A decoded atom as an index."""
+        if isinstance(value, (ir.Reg, int)):
+            return value
+        array = np.asarray(value)
+        return int(array) if array.ndim == 0 else self.constant(array)
+
+    # Steps
+
+    def emit(self, step: ir.Step, *needed: Any) -> None:
+        """Add a step, after the pending equations that compute the registers it needs."""
+        self.flush(needed)
+        self.steps.append(step)
+
+    def flush(self, needed: Iterable[Any]) -> None:
+        """Emit the pending equations that some registers depend on."""
+        wanted = {r.number for r in needed if isinstance(r, ir.Reg)}
+        chosen: list[Pending] = []
+        rest: list[Pending] = []
+        for item in reversed(self.pending):
+            if any(out.number in wanted for out in item.outputs):
+                wanted.update(r.number for r in item.inputs if isinstance(r, ir.Reg))
+                chosen.append(item)
+            else:
+                rest.append(item)
+        if chosen:
+            self.pending = rest[::-1]
+            self.steps.append(_Unit(chosen[::-1]))
+
+    # Equations
+
+    def run(self, jaxpr: Any, consts: Sequence[Any], args: Sequence[Any]) -> list[Any]:
+        """Decode the equations of a jaxpr; return its outputs as registers or constants."""
+        known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+        known.update(zip(jaxpr.invars, args, strict=True))
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, jax_core.Literal):
+                return np.asarray(atom.val, atom.aval.dtype)[()]
+            return known[atom]
+
+        for eqn in jaxpr.eqns:
+            inputs = [read(atom) for atom in eqn.invars]
+            outputs = self._equation(eqn, inputs)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+        return [read(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
+        found = RULES.get(eqn.primitive)
+        if found is None and is_plain(eqn):
+            outputs = [self.new() for _ in eqn.outvars]
+            item = Pending(eqn, inputs, outputs, self.site(eqn))
+            if self.fuse:
+                self.pending.append(item)
+            else:
+                self.steps.append(_Unit([item]))
+            return list(outputs)
+        inline = rewrite.inlined(eqn)
+        if inline is not None:
+            outer, line = self.calls, lines.source_of(eqn)
+            self.calls = (*outer, line) if line is not None else outer
+            results = self.run(*inline, inputs)
+            self.calls = outer
+            return results
+        site = self.site(eqn)
+        if found is None:
+            raise MachineError(
+                f"the kernel machine has no rule for `{eqn.primitive.name}`", where=site.line
+            )
+        self.here = site
+        results = found(self, eqn, inputs, site) or []
+        return list(results)
+
+    def site(self, eqn: Any) -> ir.Site:
+        line = lines.source_of(eqn)
+        if line is None and self.calls:
+            line = self.calls[-1]
+        return ir.Site(eqn.primitive.name, line, self.calls)
+
+    def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.Program:
+        """Decode a jaxpr of an equation: a branch, a body or a condition."""
+        opened, consts = rewrite.opened(jaxpr)
+        return program(opened, consts, fuse=self.fuse, calls=self.calls)
+
+    def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.Program:
+        results = tuple(self.reg(out) for out in outputs)
+        self.flush(results)
+        used = _used(self.steps, results)
+        steps = tuple(
+            units.compute(step.members, used, self.template) if isinstance(step, _Unit) else step
+            for step in self.steps
+        )
+        return ir.Program(tuple(self.template), tuple(inputs), results, steps, dict(self.names))
+
+
+def program(
+    jaxpr: Any,
+    consts: Sequence[Any] = (),
+    *,
+    fuse: bool = True,
+    calls: tuple[SourceLine, ...] = (),
+    constvars_first: bool = False,
+) -> ir.Program:
+    """Decode a jaxpr.
+
+    Args:
+      consts: of its constvars; if `constvars_first`, these are inputs instead.
+
+    Raises:
+      MachineError: it uses an operation that the machine does not know.
+    """
+    decoder = Decoder(fuse=fuse, calls=calls)
+    given = [decoder.new() for _ in jaxpr.constvars] if constvars_first else list(consts)
+    args = [decoder.new() for _ in jaxpr.invars]
+    for name, reg in zip(jaxpr.debug_info.arg_names or (), args, strict=False):
+        decoder.names[reg.number] = name
+    outputs = decoder.run(jaxpr, given, args)
+    inputs = [*given, *args] if constvars_first else args
+    return decoder.finish(inputs, outputs)
+
+
+def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
+    """Registers that anything but the unit that computes them reads."""
+    used = {r.number for r in outputs}
+    for step in steps:
+        if isinstance(step, _Unit):
+            own = {out.number for item in step.members for out in item.outputs}
+            for item in step.members:
+                used.update(
+                    r.number
+                    for r in item.inputs
+                    if isinstance(r, ir.Reg) and r.number not in own
+                )
+        else:
+            used.update(_regs(step))
+    return used
+
+
+def _regs(value: Any) -> Iterable[int]:
+    """Registers that a step mentions, not those of the programs it holds."""
+    if isinstance(value, ir.Reg):
+        yield value.number
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from _regs(part)
+    elif isinstance(value, dict):
+        yield from _regs(tuple(value.values()))
+    elif isinstance(value, (ir.Step, ir.Place, ir.Index, ir.Slice, ir.DeviceId)):
+        for name in _slots(type(value)):
+            if name != "site":
+                yield from _regs(getattr(value, name))
+
+
+@functools.cache
+def _slots(kind: type) -> tuple[str, ...]:
+    return tuple(kind.__dataclass_fields__)
+
+
+_LOOPS = (loops.while_p,)
+_INNER = (conditionals.cond_p, loops.scan_p)
+
+
+def is_plain(eqn: Any) -> bool:
+    """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop."""
+    if eqn.primitive in _LOOPS or (eqn.primitive in RULES and eqn.primitive not in _INNER):
+        return False
+    if any(hasattr(atom.aval, "inner_aval") for atom in (*eqn.invars, *eqn.outvars)):
+        return False
+    if eqn.effects:
+        return False
+    return all(
+        is_plain(inner)
+        for jaxpr in jax_core.jaxprs_in_params(eqn.params)
+        for inner in rewrite.opened(jaxpr)[0].eqns
+    )
+
+
+def _control(function: Rule) -> Rule:
+    """A rule for an equation that may be plain."""
+
+    @functools.wraps(function)
+    def decoded(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+        if is_plain(eqn):
+            outputs = [decoder.new() for _ in eqn.outvars]
+            item = Pending(eqn, inputs, outputs, site)
+            if decoder.fuse:
+                decoder.pending.append(item)
+            else:
+                decoder.steps.append(_Unit([item]))
+            return outputs
+        return function(decoder, eqn, inputs, site)
+
+    return decoded
+
+
+@rule(conditionals.cond_p)
+@_control
+def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    index, *operands = (decoder.reg(value) for value in inputs)
+    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    step = ir.Branch(
+        site=site,
+        index=index,
+        branches=tuple(decoder.inner(branch) for branch in eqn.params["branches"]),
+        inputs=tuple(operands),
+        outputs=outputs,
+    )
+    decoder.emit(step, index, *operands)
+    return outputs
+
+
+@rule(loops.while_p)
+def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    params = eqn.params
+    n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
+    regs = [decoder.reg(value) for value in inputs]
+    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    step = ir.While(
+        site=site,
+        condition=decoder.inner(params["cond_jaxpr"]),
+        body=decoder.inner(params["body_jaxpr"]),
+        condition_constants=tuple(regs[:n_cond]),
+        body_constants=tuple(regs[n_cond : n_cond + n_body]),
+        carry=tuple(regs[n_cond + n_body :]),
+        outputs=outputs,
+    )
+    decoder.emit(step, *regs)
+    return outputs
+
+
+@rule(loops.scan_p)
+@_control
+def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    params = eqn.params
+    n_consts, n_carry = rewrite.scan_sizes(params)
+    regs = [decoder.reg(value) for value in inputs]
+    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    step = ir.Scan(
+        site=site,
+        body=decoder.inner(params["jaxpr"]),
+        length=int(params["length"]),
+        reverse=bool(params["reverse"]),
+        constants=tuple(regs[:n_consts]),
+        carry=tuple(regs[n_consts : n_consts + n_carry]),
+        stacked=tuple(regs[n_consts + n_carry :]),
+        outputs=outputs,
+    )
+    decoder.emit(step, *regs)
+    return outputs
+
+
+@rule(pallas_primitives.run_scoped_p)
+def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    inner, _ = rewrite.opened(eqn.params["jaxpr"])
+    body = program(inner, fuse=decoder.fuse, calls=decoder.calls, constvars_first=True)
+    names = list(inner.debug_info.arg_names or ())
+    names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
+    regs = [decoder.reg(value) for value in inputs]
+    outputs = tuple(decoder.new() for _ in eqn.outvars)
+    step = ir.Scoped(
+        site=site,
+        body=body,
+        buffers=tuple(ref_type(v.aval) for v in inner.invars),
+        names=tuple(names[: len(inner.invars)]),
+        inputs=tuple(regs),
+        outputs=outputs,
+        collective=tuple(map(str, eqn.params.get("collective_axes") or ())),
+    )
+    decoder.emit(step, *regs)
+    return outputs
+
+
+_SPACES: dict[str, ir.Space] = {
+    "any": "hbm",
+    "hbm": "hbm",
+    "host": "hbm",
+    "smem": "smem",
+    "semaphore_mem": "semaphore",
+}
+
+
+def ref_type(aval: Any) -> ir.RefType:
+    """Type of the buffer behind a ref."""
+    inner = getattr(aval, "inner_aval", aval)
+    kind = None
+    name = str(inner.dtype)
+    if jax.dtypes.issubdtype(inner.dtype, jax.dtypes.extended) and "sem" in name:
+        kind = "dma" if "dma" in name else "barrier" if "barrier" in name else "regular"
+        return ir.RefType(tuple(inner.shape), np.dtype(np.int64), "semaphore", kind)
+    space = getattr(aval, "memory_space", None)
+    text = "vmem" if space is None else str(getattr(space, "value", space)).lower()
+    return ir.RefType(
+        tuple(int(n) for n in inner.shape), np.dtype(inner.dtype), _SPACES.get(text, "vmem")
+    )

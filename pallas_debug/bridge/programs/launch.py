@@ -1,0 +1,185 @@
+"""A call of a kernel, decoded: its operands with their blocks, its programs and its grid."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import jax
+import numpy as np
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.programs import accesses as _accesses  # noqa: F401  its rules
+from pallas_debug.bridge.programs import decode
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.errors import MachineError
+
+Kind = Literal["prefetch", "input", "output", "scratch"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """How an operand is cut into blocks.
+
+    Attributes:
+      sizes: of a block in each dimension of the array.
+      squeezed: dimensions that the block's ref does not have.
+      unit: what a block index is multiplied with to give a start: the size, or 1 for elements.
+      padding: elements before and after the array that indices may address.
+      index_map: program from the grid point and prefetch refs to block indices.
+      buffers: number of buffers of the pipeline.
+    """
+
+    sizes: tuple[int, ...]
+    squeezed: tuple[bool, ...]
+    unit: tuple[int, ...]
+    padding: tuple[tuple[int, int], ...]
+    index_map: ir.Program
+    buffers: int = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOperand:
+    """An operand of a kernel.
+
+    Attributes:
+      type: of the ref that the kernel receives.
+      array: shape of the whole array; None for scratch.
+      block: None if the kernel receives the whole array in place.
+      alias: for an output, position of the input among the call's arrays that it shares.
+    """
+
+    name: str
+    kind: Kind
+    type: ir.RefType
+    array: tuple[int, ...] | None = None
+    block: Block | None = None
+    alias: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """A kernel, ready to run on arrays.
+
+    Attributes:
+      grid: sizes of its axes; None for one that the call gives, in front of its arrays.
+      parallel: axes whose grid points may run in any order, on several cores.
+      operands: in the order in which the kernel takes them.
+      body: takes a ref for each.
+      mesh: sizes of the device mesh's axes; empty for a single device.
+    """
+
+    name: str
+    grid: tuple[int | None, ...]
+    parallel: tuple[bool, ...]
+    operands: tuple[LaunchOperand, ...]
+    body: ir.Program
+    mesh: Mapping[str, int]
+    collective_id: int | None = None
+    enable_x64: bool = False
+    axis_names: tuple[str, ...] = ()
+
+
+def launch(captured: Capture, *, fuse: bool = True) -> Launch:
+    """Decode a captured kernel.
+
+    Args:
+      fuse: evaluate plain operations together.
+
+    Raises:
+      MachineError: the machine cannot run it.
+    """
+    params = captured.params
+    if "grid_mapping" not in params:
+        raise MachineError(f"kernel `{captured.kernel.name}` runs on a mesh of cores")
+    with jax.enable_x64(captured.enable_x64):
+        return _launch(captured, params, fuse)
+
+
+def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
+    mapping = params["grid_mapping"]
+    jaxpr, consts = rewrite.opened(params["jaxpr"])
+    names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
+    avals = [variable.aval for variable in jaxpr.invars]
+    prefetch = mapping.num_index_operands
+    dynamic = mapping.num_dynamic_grid_bounds
+    aliases = {out: given - dynamic for given, out in captured.kernel.aliases}
+    operands = []
+    for position, (name, aval) in enumerate(zip(names, avals, strict=True)):
+        kind = decode.ref_type(aval)
+        if position < prefetch:
+            operands.append(
+                LaunchOperand(name=name, kind="prefetch", type=kind, array=tuple(kind.shape))
+            )
+            continue
+        number = position - prefetch
+        if number >= len(mapping.block_mappings):
+            operands.append(LaunchOperand(name=name, kind="scratch", type=kind))
+            continue
+        block = mapping.block_mappings[number]
+        output = number - mapping.num_inputs
+        operands.append(
+            LaunchOperand(
+                name=name,
+                kind="input" if output < 0 else "output",
+                type=kind,
+                array=tuple(int(n) for n in block.array_aval.shape),
+                block=None if kind.space in ("hbm", "semaphore") else _block(name, block),
+                alias=aliases.get(output) if output >= 0 else None,
+            )
+        )
+    semantics = captured.kernel.dimension_semantics or ()
+    grid = captured.kernel.grid
+    parallel = [s in ("parallel", "core_parallel", "subcore_parallel") for s in semantics]
+    parallel += [False] * (len(grid) - len(parallel))
+    return Launch(
+        name=captured.kernel.name,
+        grid=grid,
+        parallel=tuple(parallel),
+        operands=tuple(operands),
+        body=decode.program(jaxpr, consts, fuse=fuse),
+        mesh=dict(captured.kernel.mesh),
+        collective_id=getattr(params.get("compiler_params"), "collective_id", None),
+        enable_x64=captured.enable_x64,
+        axis_names=captured.kernel.grid_names,
+    )
+
+
+def _block(name: str, mapping: Any) -> Block:
+    sizes, squeezed, unit, padding = [], [], [], []
+    for dim in mapping.block_shape:
+        kind = type(dim).__name__
+        padding.append((0, 0))
+        squeezed.append(dim is None or kind == "Squeezed")
+        if squeezed[-1]:
+            sizes.append(1)
+            unit.append(1)
+        elif kind == "Element":
+            sizes.append(int(dim.block_size))
+            unit.append(1)
+            padding[-1] = tuple(int(n) for n in dim.padding)
+        elif isinstance(dim, int) or kind == "Blocked":
+            sizes.append(int(getattr(dim, "block_size", dim)))
+            unit.append(sizes[-1])
+        else:
+            raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
+    index_map, consts = rewrite.opened(mapping.index_map_jaxpr)
+    mode = mapping.pipeline_mode
+    return Block(
+        sizes=tuple(sizes),
+        squeezed=tuple(squeezed),
+        unit=tuple(unit),
+        padding=tuple(padding),
+        index_map=decode.program(index_map, consts),
+        buffers=int(getattr(mode, "buffer_count", 2) or 2),
+    )
+
+
+def dynamic_axes(launch: Launch) -> int:
+    return sum(size is None for size in launch.grid)
+
+
+def arrays(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
+    return [np.asarray(value) for value in values]

@@ -1,0 +1,371 @@
+"""Instruction set of the kernel machine: a kernel as data, without jax's types.
+
+A `Program` is straight-line: registers, and steps that read and write them. Control flow is a step
+that holds programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from pallas_debug.model import SourceLine
+
+Dtype = np.dtype[Any]
+Space = Literal["hbm", "vmem", "smem", "semaphore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reg:
+    """Number of a register."""
+
+    number: int
+
+
+Number = Reg | int
+"""A scalar: a register, or a constant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Place of a step in the user's code.
+
+    Attributes:
+      primitive: jax's name of the operation.
+      line: innermost line outside jax; None if jax kept none.
+      calls: lines of the calls that lead to it within the kernel, outermost first.
+    """
+
+    primitive: str
+    line: SourceLine | None
+    calls: tuple[SourceLine, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RefType:
+    """Type of a buffer: of an operand, a scratch buffer or a semaphore array.
+
+    Attributes:
+      semaphore: "regular", "dma" or "barrier"; None for a buffer of values.
+    """
+
+    shape: tuple[int, ...]
+    dtype: Dtype
+    space: Space
+    semaphore: str | None = None
+
+
+# Views
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """`size` elements from `start` on, every `stride`th."""
+
+    start: Number
+    size: Number
+    stride: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Index:
+    """An indexer: for each dimension a slice, or a position, which drops the dimension."""
+
+    entries: tuple[Slice | Number, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Recast:
+    """A reshaped, bitcast or transposed view, in jax's terms; opaque to the machine."""
+
+    transform: Any
+
+
+View = tuple[Index | Recast, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A view of a reference: what a step accesses."""
+
+    ref: Reg
+    view: View = ()
+
+
+# Steps
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    site: Site
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute(Step):
+    """A unit of plain operations.
+
+    Attributes:
+      evaluate: takes values of `inputs`, returns those of `outputs`.
+      unit: its equations, opaque to the machine; `bridge.programs` evaluates them one by one.
+    """
+
+    inputs: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+    evaluate: Callable[..., Sequence[Any]]
+    unit: Any = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load(Step):
+    """Read a view; where `mask` is false, `other` (zeros by default)."""
+
+    place: Place
+    output: Reg
+    mask: Reg | None = None
+    other: Reg | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store(Step):
+    """Write to a view, where `mask` is true.
+
+    Attributes:
+      output: register for the previous value; None if nothing uses it.
+      adds: whether the value is added to what is there.
+    """
+
+    place: Place
+    value: Reg
+    output: Reg | None = None
+    mask: Reg | None = None
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch(Step):
+    """Run one of several programs, chosen by `index`, clamped to their number."""
+
+    index: Reg
+    branches: tuple[Program, ...]
+    inputs: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class While(Step):
+    """Run `body` as long as `condition` is true. Both take their constants, then the carry."""
+
+    condition: Program
+    body: Program
+    condition_constants: tuple[Reg, ...]
+    body_constants: tuple[Reg, ...]
+    carry: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scan(Step):
+    """Run `body` `length` times on constants, carry and a slice of each of `stacked`.
+
+    It returns the carry and a slice of each stacked output.
+    """
+
+    body: Program
+    length: int
+    reverse: bool
+    constants: tuple[Reg, ...]
+    carry: tuple[Reg, ...]
+    stacked: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scoped(Step):
+    """Run `body` with fresh buffers, which end with it."""
+
+    body: Program
+    buffers: tuple[RefType, ...]
+    names: tuple[str, ...]
+    inputs: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+    collective: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceId:
+    """A device: its number in the mesh, or its coordinates along axes.
+
+    Attributes:
+      number: logical number; None if `coordinates` are given.
+      coordinates: by axis name, or by position for all axes of the mesh.
+      core: core of the device.
+    """
+
+    number: Reg | None = None
+    coordinates: Mapping[str, Reg] | tuple[Reg, ...] | None = None
+    core: Mapping[str, Reg] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyStart(Step):
+    """Start a DMA.
+
+    Attributes:
+      received: semaphore that counts the bytes at the destination.
+      sent: semaphore that counts the bytes at the source, for a copy to another device.
+      adds: whether the copy adds to the destination.
+    """
+
+    source: Place
+    destination: Place
+    received: Place
+    sent: Place | None = None
+    device: DeviceId | None = None
+    adds: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CopyWait(Step):
+    """Wait until a semaphore has counted the bytes of a view."""
+
+    source: Place
+    destination: Place
+    semaphore: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Signal(Step):
+    semaphore: Place
+    amount: Reg
+    device: DeviceId | None = None
+    core: Reg | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait(Step):
+    """Wait until a semaphore has reached `amount`; then subtract it if `decrements`."""
+
+    semaphore: Place
+    amount: Reg
+    decrements: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectRef(Step):
+    """The reference at this position of several."""
+
+    index: Reg
+    places: tuple[Place, ...]
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSemaphore(Step):
+    semaphore: Place
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarrierSemaphore(Step):
+    """The semaphore that the kernel's collective id names."""
+
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GridId(Step):
+    """Position of the grid point along an axis, or the size of that axis."""
+
+    axis: int
+    is_size: bool
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AxisIndex(Step):
+    """Position of this device or core along a named axis, or of both along several."""
+
+    names: tuple[str, ...]
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Print(Step):
+    """A message, with values for its format.
+
+    Attributes:
+      template: in the manner of `str.format`.
+      scalars: whether jax prints scalars only.
+    """
+
+    template: str
+    inputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Callback(Step):
+    """Call a function of the host with values."""
+
+    function: Callable[..., Any]
+    inputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check(Step):
+    """A check that fails where a predicate is true.
+
+    Attributes:
+      failed: predicates, with the messages to report.
+    """
+
+    failed: tuple[Reg, ...]
+    messages: tuple[Callable[..., str], ...]
+    inputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hint(Step):
+    """A claim that a number is a multiple of others."""
+
+    value: Reg
+    divisors: tuple[int, ...]
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seed(Step):
+    """Seed the core's random number generator."""
+
+    inputs: tuple[Reg, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RandomBits(Step):
+    shape: tuple[int, ...]
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Breakpoint(Step):
+    """A stop for the debugger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Steps over registers.
+
+    Attributes:
+      template: initial registers, with the constants in place.
+      inputs: registers of the arguments.
+      outputs: registers of the results.
+      names: of registers that have one, as in the user's code.
+    """
+
+    template: tuple[Any, ...]
+    inputs: tuple[Reg, ...]
+    outputs: tuple[Reg, ...]
+    steps: tuple[Step, ...]
+    names: Mapping[int, str] = field(default_factory=dict)

@@ -1,0 +1,211 @@
+"""Plain equations that are evaluated together: by jax as one program, or on scalars by numpy."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.programs import program as ir
+
+if TYPE_CHECKING:
+    from pallas_debug.bridge.programs.decode import Pending
+
+
+@dataclass(eq=False)
+class Unit:
+    """Straight-line equations over variables of their own.
+
+    Attributes:
+      eqns: in order.
+      invars: variables of the inputs.
+      outvars: variables of the outputs.
+      sites: of the equations.
+      registers: of every variable in the program, for the debugger.
+    """
+
+    eqns: list[Any]
+    invars: list[Any]
+    outvars: list[Any]
+    sites: list[ir.Site]
+    registers: dict[Any, ir.Reg]
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        outputs: Sequence[Any] = self.compiled(*values)
+        return outputs
+
+    @cached_property
+    def compiled(self) -> Callable[..., Sequence[Any]]:
+        """The unit as one program of jax."""
+        return jax.jit(self.traced)
+
+    def traced(self, *values: Any) -> list[Any]:
+        known = dict(zip(self.invars, values, strict=True))
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
+
+        for eqn in self.eqns:
+            known.update(zip(eqn.outvars, bound(eqn, map(read, eqn.invars)), strict=True))
+        return [known[variable] for variable in self.outvars]
+
+
+def bound(eqn: Any, values: Any) -> Sequence[Any]:
+    """Evaluate an equation on values."""
+    with eqn.ctx.manager:
+        results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def compute(members: Sequence[Pending], used: set[int], template: Sequence[Any]) -> ir.Compute:
+    """The step that evaluates some equations.
+
+    Args:
+      used: registers that other steps read.
+    """
+    variables: dict[int, Any] = {}
+    eqns = []
+    made: dict[int, ir.Reg] = {}
+    inputs: dict[int, ir.Reg] = {}
+    for item in members:
+        atoms = []
+        for atom, value in zip(item.eqn.invars, item.inputs, strict=True):
+            if isinstance(value, ir.Reg):
+                if value.number not in made:
+                    inputs.setdefault(value.number, value)
+                if value.number not in variables:
+                    variables[value.number] = jax_core.Var(_plain(atom.aval))
+                atoms.append(variables[value.number])
+            else:
+                atoms.append(jax_core.Literal(value, _plain(atom.aval)))
+        outs = []
+        for variable, reg in zip(item.eqn.outvars, item.outputs, strict=True):
+            made[reg.number] = reg
+            variables[reg.number] = jax_core.Var(_plain(variable.aval))
+            outs.append(variables[reg.number])
+        eqns.append(item.eqn.replace(invars=atoms, outvars=outs))
+    outputs = {number: reg for number, reg in made.items() if number in used}
+    unit = Unit(
+        eqns,
+        [variables[n] for n in inputs],
+        [variables[n] for n in outputs],
+        [item.site for item in members],
+        {variables[n]: ir.Reg(n) for n in variables},
+    )
+    return ir.Compute(
+        site=members[-1].site,
+        inputs=tuple(inputs.values()),
+        outputs=tuple(outputs.values()),
+        evaluate=_on_scalars(unit) or unit,
+        unit=unit,
+    )
+
+
+def _plain(aval: Any) -> Any:
+    return aval
+
+
+# Scalars
+
+_INTEGERS = frozenset("biu")
+
+
+def _rem(x: Any, y: Any) -> Any:
+    return np.fmod(x, y) if y != 0 else x
+
+
+def _div(x: Any, y: Any) -> Any:
+    if y == 0:
+        return type(x)(-1)
+    quotient = abs(int(x)) // abs(int(y))
+    return np.asarray(quotient if (x < 0) == (y < 0) else -quotient).astype(x.dtype)[()]
+
+
+_BY_NUMPY: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "neg": operator.neg,
+    "max": lambda x, y: y if y > x else x,
+    "min": lambda x, y: y if y < x else x,
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "lt": operator.lt,
+    "le": operator.le,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "and": operator.and_,
+    "or": operator.or_,
+    "xor": operator.xor,
+    "not": operator.invert,
+    "rem": _rem,
+    "div": _div,
+    "sign": np.sign,
+    "abs": operator.abs,
+    "select_n": lambda which, *cases: cases[int(which)],
+    "clamp": lambda low, x, high: low if x < low else high if x > high else x,
+    "stop_gradient": lambda x: x,
+}
+"""Operations on integer and boolean scalars, exact as in XLA."""
+
+
+def _on_scalars(unit: Unit) -> Callable[..., Sequence[Any]] | None:
+    """The unit on numpy's scalars; None if any operation is not of integer scalars."""
+    numbers: dict[Any, int] = {}
+    template: list[Any] = []
+
+    def number(atom: Any) -> int:
+        if isinstance(atom, jax_core.Literal):
+            template.append(np.asarray(atom.val, atom.aval.dtype)[()])
+            return len(template) - 1
+        if atom not in numbers:
+            template.append(None)
+            numbers[atom] = len(template) - 1
+        return numbers[atom]
+
+    code: list[tuple[Callable[..., Any], tuple[int, ...], int]] = []
+    for eqn in unit.eqns:
+        if not all(_is_integer(atom.aval) for atom in (*eqn.invars, *eqn.outvars)):
+            return None
+        name = eqn.primitive.name
+        if name == "convert_element_type":
+            function: Callable[..., Any] = np.dtype(eqn.params["new_dtype"]).type
+            if np.dtype(eqn.params["new_dtype"]).kind != "b":
+                function = _cast(np.dtype(eqn.params["new_dtype"]))
+        elif name in _BY_NUMPY:
+            function = _BY_NUMPY[name]
+        else:
+            return None
+        args = tuple(number(atom) for atom in eqn.invars)
+        code.append((function, args, number(eqn.outvars[0])))
+    first = [number(v) for v in unit.invars]
+    last = [number(v) for v in unit.outvars]
+
+    def evaluate(*values: Any) -> Sequence[Any]:
+        known = template.copy()
+        for position, value in zip(first, values, strict=True):
+            known[position] = value if isinstance(value, np.generic) else np.asarray(value)[()]
+        for function, args, out in code:
+            known[out] = function(*(known[a] for a in args))
+        return [known[position] for position in last]
+
+    return evaluate
+
+
+def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+    return lambda x: x.astype(dtype)
+
+
+def _is_integer(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return (
+        getattr(aval, "shape", None) == ()
+        and isinstance(dtype, np.dtype)
+        and dtype.kind in _INTEGERS
+    )

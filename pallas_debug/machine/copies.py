@@ -1,0 +1,67 @@
+"""DMAs: events with a start, a finish and a number of bytes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.memory import Buffer, Region
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """An entry of a semaphore array."""
+
+    buffer: Buffer
+    entry: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        return int(self.buffer.content[self.entry])
+
+    def add(self, amount: int) -> None:
+        self.buffer.content[self.entry] += amount
+
+    def is_same(self, other: Counter) -> bool:
+        return self.buffer is other.buffer and self.entry == other.entry
+
+
+@dataclass(eq=False, slots=True)
+class Copy:
+    """A DMA.
+
+    Attributes:
+      thread: number of the thread that started it, at `point` and `iterations`.
+      nbytes: that it signals when it is done.
+      clock: for an observer.
+    """
+
+    number: int
+    step: ir.CopyStart
+    thread: int
+    point: tuple[int, ...]
+    iterations: tuple[int, ...]
+    source: Region
+    destination: Region
+    received: Counter
+    sent: Counter | None
+    nbytes: int
+    adds: bool
+    is_done: bool = False
+    clock: Any = None
+
+    def perform(self) -> None:
+        value = self.source.read()
+        if self.adds:
+            before = self.destination.read()
+            value = np.asarray(before + value.reshape(before.shape)).astype(before.dtype)
+        if self.destination.index is not None:
+            value = value.reshape(self.destination.shape)
+        self.destination.write(value)
+        self.received.add(self.nbytes)
+        if self.sent is not None:
+            self.sent.add(self.nbytes)
+        self.is_done = True

@@ -1,0 +1,404 @@
+"""What each kind of step does. Each returns False if its thread has to wait."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import Copy, Counter
+from pallas_debug.machine.memory import Ref, Region, concrete, resolve
+from pallas_debug.machine.threads import Blocked, Frame, Thread
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.machine import Machine
+
+
+def _region(frame: Frame, place: ir.Place) -> Region:
+    return resolve(frame.registers[place.ref.number], place.view, frame.registers)
+
+
+def compute(machine: Machine, thread: Thread, frame: Frame, step: ir.Compute) -> None:
+    registers = frame.registers
+    values = [registers[reg.number] for reg in step.inputs]
+    observer = machine.observer
+    if observer is not None and observer.evaluates:
+        results = observer.evaluate(thread, step, values)
+    else:
+        results = step.evaluate(*values)
+    for reg, value in zip(step.outputs, results, strict=True):
+        registers[reg.number] = value
+
+
+def load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) -> None:
+    registers = frame.registers
+    if step.mask is not None:
+        return _masked_load(machine, thread, frame, step)
+    region = _region(frame, step.place)
+    value = region.read()
+    if machine.observer is not None:
+        machine.observer.loads(thread, step, region, value)
+    registers[step.output.number] = value[()] if value.ndim == 0 else value
+
+
+def _masked_load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) -> None:
+    registers = frame.registers
+    assert step.mask is not None
+    region = _region(frame, step.place)
+    mask = np.asarray(registers[step.mask.number])
+    value = region.read()
+    if machine.observer is not None:
+        machine.observer.loads(thread, step, region, value)
+    other = 0 if step.other is None else np.asarray(registers[step.other.number])
+    registers[step.output.number] = np.where(mask, value, np.asarray(other, value.dtype))
+
+
+def store(machine: Machine, thread: Thread, frame: Frame, step: ir.Store) -> None:
+    registers = frame.registers
+    region = _region(frame, step.place)
+    value = np.asarray(registers[step.value.number])
+    before = None
+    if step.output is not None or step.adds or step.mask is not None:
+        before = region.read()
+    if step.output is not None:
+        assert before is not None
+        if machine.observer is not None:
+            machine.observer.loads(thread, step, region, before)
+        registers[step.output.number] = before[()] if before.ndim == 0 else before
+    if step.adds:
+        assert before is not None
+        if machine.observer is not None:
+            machine.observer.loads(thread, step, region, before)
+        value = np.asarray(before + value).astype(before.dtype)
+    if step.mask is not None:
+        assert before is not None
+        value = np.where(np.asarray(registers[step.mask.number]), value, before)
+    if machine.observer is not None:
+        machine.observer.stores(thread, step, region, value)
+    region.write(value)
+
+
+# Control flow
+
+
+def branch(machine: Machine, thread: Thread, frame: Frame, step: ir.Branch) -> None:
+    index = int(frame.registers[step.index.number])
+    chosen = min(max(index, 0), len(step.branches) - 1)
+    if machine.observer is not None:
+        machine.observer.branches(thread, step, chosen)
+    args = [frame.registers[reg.number] for reg in step.inputs]
+    machine.enter(thread, step.branches[chosen], args, caller=step, stage="branch")
+
+
+def while_(machine: Machine, thread: Thread, frame: Frame, step: ir.While) -> None:
+    carry = [frame.registers[reg.number] for reg in step.carry]
+    _condition(machine, thread, frame, step, carry, 0)
+
+
+def _condition(
+    machine: Machine, thread: Thread, frame: Frame, step: ir.While, carry: list[Any], iteration: int
+) -> None:
+    constants = [frame.registers[reg.number] for reg in step.condition_constants]
+    machine.enter(
+        thread, step.condition, [*constants, *carry],
+        caller=step, stage="condition", carry=carry, iteration=iteration,
+    )  # fmt: skip
+
+
+def scan(machine: Machine, thread: Thread, frame: Frame, step: ir.Scan) -> None:
+    carry = [frame.registers[reg.number] for reg in step.carry]
+    stacked: list[list[Any]] = [[] for _ in step.outputs[len(carry) :]]
+    _iterate(machine, thread, frame, step, carry, stacked, 0)
+
+
+def _iterate(
+    machine: Machine, thread: Thread, frame: Frame, step: ir.Scan, carry: list[Any],
+    stacked: list[list[Any]], iteration: int,
+) -> None:  # fmt: skip
+    if iteration == step.length:
+        _finish_scan(frame, step, carry, stacked)
+        return
+    if machine.observer is not None:
+        machine.observer.iterates(thread, step, iteration)
+    index = step.length - 1 - iteration if step.reverse else iteration
+    constants = [frame.registers[reg.number] for reg in step.constants]
+    slices = [np.asarray(frame.registers[reg.number])[index] for reg in step.stacked]
+    machine.enter(
+        thread, step.body, [*constants, *carry, *slices],
+        caller=step, stage="body", iteration=iteration, stacked=stacked,
+    )  # fmt: skip
+
+
+def _finish_scan(
+    frame: Frame, step: ir.Scan, carry: list[Any], stacked: list[list[Any]]
+) -> None:
+    results = list(carry)
+    for values in stacked:
+        ordered = values[::-1] if step.reverse else values
+        results.append(np.stack([np.asarray(v) for v in ordered]) if ordered else None)
+    for reg, value in zip(step.outputs, results, strict=True):
+        frame.registers[reg.number] = value
+
+
+def scoped(machine: Machine, thread: Thread, frame: Frame, step: ir.Scoped) -> None:
+    buffers = [
+        machine.allocate(type_, name, "scoped", thread)
+        for type_, name in zip(step.buffers, step.names, strict=True)
+    ]
+    inputs = [frame.registers[reg.number] for reg in step.inputs]
+    machine.enter(
+        thread, step.body, [*inputs, *map(Ref, buffers)],
+        caller=step, stage="scope", buffers=buffers,
+    )  # fmt: skip
+
+
+def returned(machine: Machine, thread: Thread, frame: Frame) -> None:
+    """A program has ended: hand its results to the step that runs it."""
+    results = [frame.registers[reg.number] for reg in frame.program.outputs]
+    step = frame.caller
+    if step is None:
+        return  # the kernel's body: the grid goes on
+    outer = thread.frames[-1]
+    match frame.stage:
+        case "branch" | "scope":
+            assert isinstance(step, (ir.Branch, ir.Scoped))
+            for reg, value in zip(step.outputs, results, strict=True):
+                outer.registers[reg.number] = value
+            for buffer in frame.buffers:
+                if machine.observer is not None:
+                    machine.observer.freed(buffer, thread)
+                buffer.is_freed = True
+        case "condition":
+            assert isinstance(step, ir.While)
+            if bool(results[0]):
+                if machine.observer is not None:
+                    machine.observer.iterates(thread, step, frame.iteration)
+                constants = [outer.registers[reg.number] for reg in step.body_constants]
+                machine.enter(
+                    thread, step.body, [*constants, *frame.carry],
+                    caller=step, stage="body", iteration=frame.iteration,
+                )  # fmt: skip
+            else:
+                for reg, value in zip(step.outputs, frame.carry, strict=True):
+                    outer.registers[reg.number] = value
+        case "body" if isinstance(step, ir.While):
+            _condition(machine, thread, outer, step, results, frame.iteration + 1)
+        case "body":
+            assert isinstance(step, ir.Scan)
+            count = len(step.carry)
+            for values, value in zip(frame.stacked, results[count:], strict=True):
+                values.append(value)
+            _iterate(
+                machine, thread, outer, step, results[:count], frame.stacked, frame.iteration + 1
+            )
+
+
+# DMAs and semaphores
+
+
+def _counter(frame: Frame, place: ir.Place) -> Counter:
+    region = _region(frame, place)
+    assert region.index is not None
+    if region.shape and math.prod(region.shape) != 1:
+        raise NotImplementedError("a semaphore array where one semaphore is meant")
+    entry = tuple(
+        e.start if isinstance(e, slice) else e for e in region.index if e is not Ellipsis
+    )
+    if not entry and region.buffer.content.ndim:
+        entry = (0,) * region.buffer.content.ndim
+    return Counter(region.buffer, entry)
+
+
+def copy_start(machine: Machine, thread: Thread, frame: Frame, step: ir.CopyStart) -> None:
+    source = _region(frame, step.source)
+    destination = _region(frame, step.destination)
+    received = _counter(frame, step.received)
+    sent = None if step.sent is None else _counter(frame, step.sent)
+    if step.device is not None:
+        number = machine.device_number(thread, step.device, frame.registers)
+        destination = _elsewhere(machine, frame, step.destination, number)
+        received = Counter(machine.twin(received.buffer, number), received.entry)
+    copy = Copy(
+        number=machine.num_copies,
+        step=step,
+        thread=thread.number,
+        point=thread.point,
+        iterations=thread.iterations,
+        source=source,
+        destination=destination,
+        received=received,
+        sent=sent,
+        nbytes=source.nbytes,
+        adds=step.adds,
+    )
+    machine.num_copies += 1
+    machine.copies.append(copy)
+    if machine.observer is not None:
+        machine.observer.copy_starts(thread, copy)
+    if machine.eager:
+        machine.complete(copy)
+
+
+def _elsewhere(machine: Machine, frame: Frame, place: ir.Place, device: int) -> Region:
+    ref = frame.registers[place.ref.number]
+    return resolve(
+        Ref(machine.twin(ref.buffer, device), ref.view), place.view, frame.registers
+    )
+
+
+def copy_wait(
+    machine: Machine, thread: Thread, frame: Frame, step: ir.CopyWait
+) -> bool | None:
+    counter = _counter(frame, step.semaphore)
+    amount = _region(frame, step.destination).nbytes
+    return _wait(machine, thread, step, counter, amount, amount)
+
+
+def wait(machine: Machine, thread: Thread, frame: Frame, step: ir.Wait) -> bool | None:
+    counter = _counter(frame, step.semaphore)
+    amount = int(frame.registers[step.amount.number])
+    return _wait(machine, thread, step, counter, amount, amount if step.decrements else 0)
+
+
+def _wait(
+    machine: Machine, thread: Thread, step: ir.Step, counter: Counter, amount: int, lowers: int
+) -> bool | None:
+    if not machine.reach(counter, amount):
+        if thread.blocked is None:
+            thread.blocked = Blocked(step, counter.buffer, counter.entry, amount)
+            if machine.observer is not None:
+                machine.observer.blocks(thread, thread.blocked)
+        return False
+    thread.blocked = None
+    counter.add(-lowers)
+    if machine.observer is not None:
+        machine.observer.waited(thread, step, counter.buffer, counter.entry, lowers)
+    return None
+
+
+def signal(machine: Machine, thread: Thread, frame: Frame, step: ir.Signal) -> None:
+    counter = _counter(frame, step.semaphore)
+    if step.device is not None:
+        number = machine.device_number(thread, step.device, frame.registers)
+        counter = Counter(machine.twin(counter.buffer, number), counter.entry)
+    amount = int(frame.registers[step.amount.number])
+    counter.add(amount)
+    if machine.observer is not None:
+        machine.observer.signals(thread, step, counter.buffer, counter.entry, amount)
+
+
+def read_semaphore(
+    machine: Machine, thread: Thread, frame: Frame, step: ir.ReadSemaphore
+) -> None:
+    counter = _counter(frame, step.semaphore)
+    for copy in [c for c in machine.copies if c.received.is_same(counter)]:
+        machine.complete(copy)
+    frame.registers[step.output.number] = np.int32(counter.count)
+
+
+def barrier(machine: Machine, thread: Thread, frame: Frame, step: ir.BarrierSemaphore) -> None:
+    device = machine.devices[thread.device]
+    if device.barrier is None:
+        type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
+        for other in machine.devices:
+            other.barrier = machine.allocate(
+                type_, "barrier semaphore", "barrier", device=other.number
+            )
+    assert device.barrier is not None
+    frame.registers[step.output.number] = Ref(device.barrier)
+
+
+def select_ref(machine: Machine, thread: Thread, frame: Frame, step: ir.SelectRef) -> None:
+    place = step.places[int(frame.registers[step.index.number])]
+    ref = frame.registers[place.ref.number]
+    view = (*ref.view, *concrete(place.view, frame.registers))
+    frame.registers[step.output.number] = Ref(ref.buffer, view)
+
+
+# The rest
+
+
+def grid_id(machine: Machine, thread: Thread, frame: Frame, step: ir.GridId) -> None:
+    numbers = thread.grid if step.is_size else thread.point
+    frame.registers[step.output.number] = np.int32(numbers[step.axis])
+
+
+def axis_index(machine: Machine, thread: Thread, frame: Frame, step: ir.AxisIndex) -> None:
+    coordinates = machine.devices[thread.device].coordinates
+    names = machine.launch.axis_names
+    found = 0
+    for name in step.names:
+        if name in coordinates:
+            found = found * machine.launch.mesh[name] + coordinates[name]
+        else:
+            axis = names.index(name)
+            found = found * thread.grid[axis] + thread.point[axis]
+    frame.registers[step.output.number] = np.int32(found)
+
+
+def hint(machine: Machine, thread: Thread, frame: Frame, step: ir.Hint) -> None:
+    value = frame.registers[step.value.number]
+    if machine.observer is not None:
+        machine.observer.hints(thread, step, value)
+    frame.registers[step.output.number] = value
+
+
+def seed(machine: Machine, thread: Thread, frame: Frame, step: ir.Seed) -> None:
+    numbers = [int(np.asarray(frame.registers[reg.number])) & 0xFFFFFFFF for reg in step.inputs]
+    thread.generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(numbers)))
+
+
+def random_bits(machine: Machine, thread: Thread, frame: Frame, step: ir.RandomBits) -> None:
+    if thread.generator is None:
+        thread.generator = np.random.Generator(np.random.Philox(0))
+    bits = thread.generator.integers(0, 1 << 32, step.shape, dtype=np.uint32)
+    frame.registers[step.output.number] = bits.view(np.int32)
+
+
+def prints(machine: Machine, thread: Thread, frame: Frame, step: ir.Print) -> None:
+    if machine.observer is not None:
+        values = [frame.registers[reg.number] for reg in step.inputs]
+        machine.observer.prints(thread, step, values)
+
+
+def check(machine: Machine, thread: Thread, frame: Frame, step: ir.Check) -> None:
+    if machine.observer is not None:
+        values = [frame.registers[reg.number] for reg in step.failed]
+        machine.observer.checks(thread, step, values)
+
+
+def callback(machine: Machine, thread: Thread, frame: Frame, step: ir.Callback) -> None:
+    step.function(*(frame.registers[reg.number] for reg in step.inputs))
+
+
+def breakpoint_(machine: Machine, thread: Thread, frame: Frame, step: ir.Breakpoint) -> None:
+    """Nothing: the debugger stops before it."""
+
+
+BY_KIND: dict[type, Any] = {
+    ir.Compute: compute,
+    ir.Load: load,
+    ir.Store: store,
+    ir.Branch: branch,
+    ir.While: while_,
+    ir.Scan: scan,
+    ir.Scoped: scoped,
+    ir.CopyStart: copy_start,
+    ir.CopyWait: copy_wait,
+    ir.Wait: wait,
+    ir.Signal: signal,
+    ir.ReadSemaphore: read_semaphore,
+    ir.BarrierSemaphore: barrier,
+    ir.SelectRef: select_ref,
+    ir.GridId: grid_id,
+    ir.AxisIndex: axis_index,
+    ir.Hint: hint,
+    ir.Seed: seed,
+    ir.RandomBits: random_bits,
+    ir.Print: prints,
+    ir.Check: check,
+    ir.Callback: callback,
+    ir.Breakpoint: breakpoint_,
+}

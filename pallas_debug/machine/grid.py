@@ -1,0 +1,192 @@
+"""The pipeline: which blocks are in VMEM at which grid point, as Pallas moves them.
+
+A block that the next grid point needs is fetched while this one runs; a block of an output is
+written back after the last of the consecutive grid points that visit it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs.launch import Block, LaunchOperand
+from pallas_debug.machine.memory import Buffer, Ref, unwritten
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.machine import Machine
+    from pallas_debug.machine.threads import Thread
+
+
+class BlockOutOfBounds(Exception):
+    """An index map names a block that the array does not have."""
+
+    def __init__(self, window: Window, block: tuple[int, ...]) -> None:
+        super().__init__(f"block {block} of {window.operand.name}")
+        self.window = window
+        self.block = block
+
+
+@dataclass(eq=False, slots=True)
+class Window:
+    """An operand that the kernel sees block by block.
+
+    Attributes:
+      array: the whole array.
+      slots: buffers for a block each, used in turn.
+      slot: number of the one in use.
+      block: indices of the block in it; None before the first.
+      next_block: indices of the block that has been fetched ahead.
+    """
+
+    operand: LaunchOperand
+    array: Buffer
+    slots: list[Buffer]
+    slot: int = 0
+    block: tuple[int, ...] | None = None
+    next_block: tuple[int, ...] | None = None
+
+    @property
+    def spec(self) -> Block:
+        assert self.operand.block is not None
+        return self.operand.block
+
+    @property
+    def current(self) -> Buffer:
+        return self.slots[self.slot]
+
+    def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
+        """The part of the array that a block covers, and where that part is in the window.
+
+        Raises:
+          BlockOutOfBounds: no part of the block is inside the array.
+        """
+        spec = self.spec
+        outer, inner = [], []
+        for index, unit, size, (low, high), n, squeezed in zip(
+            block, spec.unit, spec.sizes, spec.padding, self.array.content.shape, spec.squeezed,
+            strict=True,
+        ):  # fmt: skip
+            start = index * unit - low
+            stop = min(start + size, n)
+            if start < -low or start >= n + high or (start >= n and n):
+                raise BlockOutOfBounds(self, block)
+            first = max(start, 0)
+            outer.append(slice(first, stop))
+            if not squeezed:
+                inner.append(slice(first - start, stop - start))
+        return tuple(outer), tuple(inner)
+
+    def fetch(self, block: tuple[int, ...], slot: int, fill: str) -> None:
+        outer, inner = self.bounds(block)
+        buffer = self.slots[slot]
+        part = self.array.content[outer]
+        shape = buffer.content.shape
+        if math.prod(n.stop - n.start for n in inner) != buffer.content.size:
+            buffer.content[...] = unwritten(shape, buffer.content.dtype, fill)
+            buffer.content[inner] = part.reshape([n.stop - n.start for n in inner])
+        else:
+            buffer.content[...] = part.reshape(shape)
+
+    def write_back(self) -> None:
+        assert self.block is not None
+        outer, inner = self.bounds(self.block)
+        target = self.array.content[outer]
+        target[...] = self.current.content[inner].reshape(target.shape)
+
+
+@dataclass(eq=False, slots=True)
+class GridWalk:
+    """A thread's way through the grid.
+
+    Attributes:
+      points: of the grid, in order.
+      position: of the current point; -1 before the first.
+    """
+
+    grid: tuple[int, ...]
+    windows: list[Window]
+    refs: list[Any]  # Ref, or Window, for each operand of the body
+    prefetch: list[Ref]
+    position: int = -1
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.grid)
+
+    def point(self, position: int) -> tuple[int, ...]:
+        return tuple(int(i) for i in np.unravel_index(position, self.grid)) if self.grid else ()
+
+    def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
+        point = self.point(position)
+        ids = [np.int32(i) for i in point]
+        found = machine.call(thread, window.spec.index_map, [*ids, *self.prefetch])
+        return tuple(int(i) for i in found)
+
+    def advance(self, machine: Machine, thread: Thread) -> list[Ref] | None:
+        """Finish a grid point and begin the next; return the body's refs, None after the last."""
+        if self.position >= 0:
+            self._finish(machine, thread)
+        if self.position + 1 >= self.count:
+            return None
+        self.position += 1
+        thread.point = self.point(self.position)
+        for window in self.windows:
+            self._begin(machine, thread, window)
+        return [
+            Ref(item.current) if isinstance(item, Window) else item for item in self.refs
+        ]
+
+    def _begin(self, machine: Machine, thread: Thread, window: Window) -> None:
+        is_input = window.operand.kind == "input"
+        block = window.next_block
+        if block is None:
+            block = self.block(machine, thread, window, self.position)
+        if block != window.block:
+            window.slot = (window.slot + 1) % len(window.slots) if window.block is not None else 0
+            if is_input and window.next_block is None:
+                self._fetch(machine, thread, window, block, window.slot)
+            elif not is_input:
+                window.bounds(block)
+                content = window.current.content
+                content[...] = unwritten(content.shape, content.dtype, machine.fill)
+            window.block = block
+            if not is_input and machine.observer is not None:
+                machine.observer.allocated(window.current, thread)
+        window.next_block = None
+        if self.position + 1 < self.count and len(window.slots) > 1:
+            following = self.block(machine, thread, window, self.position + 1)
+            if is_input and following != block:
+                slot = (window.slot + 1) % len(window.slots)
+                self._fetch(machine, thread, window, following, slot)
+            window.next_block = following
+
+    def _fetch(
+        self, machine: Machine, thread: Thread, window: Window, block: tuple[int, ...], slot: int
+    ) -> None:
+        window.fetch(block, slot, machine.fill)
+        if machine.observer is not None:
+            machine.observer.fetches(thread, window, block)
+
+    def _finish(self, machine: Machine, thread: Thread) -> None:
+        if machine.observer is not None:
+            machine.observer.point_ends(thread)
+        is_last = self.position + 1 >= self.count
+        for window in self.windows:
+            if window.operand.kind != "output":
+                continue
+            following = window.next_block
+            if following is None and not is_last:
+                following = self.block(machine, thread, window, self.position + 1)
+            if is_last or following != window.block:
+                assert window.block is not None
+                if machine.observer is not None:
+                    machine.observer.writes_back(thread, window, window.block)
+                window.write_back()
+
+
+def points(grid: tuple[int, ...]) -> itertools.product[tuple[int, ...]]:
+    return itertools.product(*map(range, grid))

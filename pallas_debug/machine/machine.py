@@ -1,0 +1,325 @@
+"""The machine: devices with their memories, threads, and what they do step by step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
+from pallas_debug.machine import execute
+from pallas_debug.machine.copies import Copy, Counter
+from pallas_debug.machine.grid import GridWalk, Window
+from pallas_debug.machine.memory import Buffer, OutOfBounds, Ref, unwritten
+from pallas_debug.machine.observer import Observer
+from pallas_debug.machine.threads import Frame, Thread
+
+Array = np.ndarray[Any, Any]
+
+
+class Stopped(Exception):
+    """The run cannot go on: a fault that an observer has been told of.
+
+    Attributes:
+      reason: what happened.
+      thread: where; None if no thread can run.
+    """
+
+    def __init__(self, reason: str, thread: Thread | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.thread = thread
+
+
+@dataclass
+class Device:
+    """A device's share of a call.
+
+    Attributes:
+      arrays: whole operands, by their position in the kernel.
+      outputs: whole arrays of the results.
+    """
+
+    number: int
+    coordinates: dict[str, int]
+    arrays: dict[int, Buffer] = field(default_factory=dict)
+    outputs: list[Buffer] = field(default_factory=list)
+    barrier: Buffer | None = None
+
+
+class Machine:
+    """A kernel on one or several devices, at some step of its run.
+
+    Attributes:
+      fill: what memory holds that nothing has written: "nan" or "number".
+      eager: whether DMAs are performed when they are started, instead of when they are awaited.
+      copies: DMAs in flight, oldest first.
+    """
+
+    def __init__(
+        self,
+        launch: Launch,
+        arrays: Sequence[Sequence[Any]],
+        *,
+        observer: Observer | None = None,
+        fill: str = "nan",
+        eager: bool = False,
+        max_iterations: int | None = None,
+    ) -> None:
+        """Set up the memories.
+
+        Args:
+          arrays: for each device, the arrays of the call.
+        """
+        self.launch = launch
+        self.observer = observer
+        self.fill = fill
+        self.eager = eager
+        self.max_iterations = max_iterations
+        self.buffers: list[Buffer] = []
+        self.copies: list[Copy] = []
+        self.num_copies = 0
+        self.threads: list[Thread] = []
+        self.devices: list[Device] = []
+        for number, given in enumerate(arrays):
+            self._device(number, given)
+
+    # Set-up
+
+    def allocate(
+        self, type_: ir.RefType, name: str, kind: str, thread: Thread | None = None,
+        content: Array | None = None, device: int = 0,
+    ) -> Buffer:  # fmt: skip
+        if content is None:
+            if type_.semaphore is not None:
+                content = np.zeros(type_.shape, np.int64)
+            else:
+                content = unwritten(type_.shape, type_.dtype, self.fill)
+        core = 0 if thread is None else thread.core
+        device = device if thread is None else thread.device
+        buffer = Buffer(len(self.buffers), content, name, kind, type_, device, core)
+        self.buffers.append(buffer)
+        if self.observer is not None:
+            self.observer.allocated(buffer, thread)
+        return buffer
+
+    def _device(self, number: int, given: Sequence[Any]) -> None:
+        launch = self.launch
+        coordinates = (
+            dict(
+                zip(launch.mesh, map(int, np.unravel_index(number, tuple(launch.mesh.values()))),
+                    strict=True)
+            )
+            if launch.mesh
+            else {}
+        )  # fmt: skip
+        device = Device(number, coordinates)
+        self.devices.append(device)
+        values = [np.asarray(value) for value in given]
+        sizes = iter(values)
+        grid = tuple(int(next(sizes)) if n is None else n for n in launch.grid)
+        values = values[sum(n is None for n in launch.grid) :]
+        thread = Thread(len(self.threads), number, 0, grid=grid)
+        refs: list[Any] = []
+        windows: list[Window] = []
+        prefetch: list[Ref] = []
+        position = 0
+        inputs: list[Buffer] = []
+        for operand in launch.operands:
+            if operand.kind == "scratch":
+                refs.append(Ref(self.allocate(operand.type, operand.name, "scratch", thread)))
+                continue
+            assert operand.array is not None
+            type_ = ir.RefType(operand.array, operand.type.dtype, "hbm", operand.type.semaphore)
+            if operand.kind == "output":
+                if operand.alias is not None:
+                    array = inputs[operand.alias]
+                else:
+                    array = self.allocate(type_, operand.name, "output", device=number)
+                device.outputs.append(array)
+            else:
+                content = np.array(values[position], type_.dtype, copy=True, order="C")
+                kind = "prefetch" if operand.kind == "prefetch" else "input"
+                array = self.allocate(
+                    type_ if kind == "input" else operand.type, operand.name, kind,
+                    content=content, device=number,
+                )  # fmt: skip
+                inputs.append(array)
+                position += 1
+            device.arrays[len(refs)] = array
+            if operand.block is None:
+                refs.append(Ref(array))
+                if operand.kind == "prefetch":
+                    prefetch.append(Ref(array))
+                continue
+            slots = [
+                self.allocate(operand.type, operand.name, "window", thread)
+                for _ in range(min(operand.block.buffers, 2))
+            ]
+            windows.append(Window(operand, array, slots))
+            refs.append(windows[-1])
+        if position != len(values):
+            raise MachineError(
+                f"kernel `{launch.name}` takes {position} arrays, and {len(values)} were given"
+            )
+        thread.walk = GridWalk(grid, windows, refs, prefetch)
+        self.threads.append(thread)
+
+    # Running
+
+    def run(self) -> list[list[Array]]:
+        """Run to the end; return each device's results.
+
+        Raises:
+          Stopped: an index leaves a reference, or nothing can run.
+        """
+        with np.errstate(all="ignore"):
+            while not self.is_done:
+                if not self.go():
+                    if self.copies:
+                        self.complete(self.copies[0])
+                        continue
+                    raise Stopped("deadlock")
+            while self.copies:
+                self.complete(self.copies[0])
+        if self.observer is not None:
+            self.observer.ends()
+        return self.results()
+
+    @property
+    def is_done(self) -> bool:
+        return all(thread.is_done for thread in self.threads)
+
+    def results(self) -> list[list[Array]]:
+        return [[buffer.content for buffer in device.outputs] for device in self.devices]
+
+    def go(self) -> bool:
+        """Run each thread until it has to wait; whether any step was executed."""
+        progress = False
+        for thread in self.threads:
+            while not thread.is_done and self.step(thread):
+                progress = True
+        return progress
+
+    def step(self, thread: Thread) -> bool:
+        """Execute one step; False if the thread has to wait."""
+        if not thread.frames:
+            return self._next_point(thread)
+        frame = thread.frames[-1]
+        steps = frame.program.steps
+        if frame.position == len(steps):
+            thread.frames.pop()
+            execute.returned(self, thread, frame)
+            return True
+        current = steps[frame.position]
+        frame.position += 1
+        try:
+            is_done = execute.BY_KIND[type(current)](self, thread, frame, current)
+        except OutOfBounds as error:
+            if self.observer is not None:
+                self.observer.leaves(thread, current, error)
+            raise Stopped("out of bounds", thread) from error
+        if is_done is False:
+            frame.position -= 1
+            return False
+        thread.executed += 1
+        return True
+
+    def _next_point(self, thread: Thread) -> bool:
+        refs = thread.walk.advance(self, thread)
+        if refs is None:
+            thread.is_done = True
+            return True
+        self.enter(thread, self.launch.body, refs)
+        if self.observer is not None:
+            self.observer.point_begins(thread)
+        return True
+
+    def enter(
+        self, thread: Thread, program: ir.Program, args: Sequence[Any], **fields: Any
+    ) -> Frame:
+        registers = list(program.template)
+        for reg, value in zip(program.inputs, args, strict=True):
+            registers[reg.number] = value
+        frame = Frame(program, registers, **fields)
+        thread.frames.append(frame)
+        return frame
+
+    def call(self, thread: Thread, program: ir.Program, args: Sequence[Any]) -> list[Any]:
+        """Run a program that waits for nothing, such as an index map, to its end."""
+        observer, self.observer = self.observer, None
+        own = Thread(thread.number, thread.device, thread.core, point=thread.point)
+        own.grid = thread.grid
+        frame = self.enter(own, program, args)
+        try:
+            while own.frames:
+                if len(own.frames) == 1 and frame.position == len(program.steps):
+                    break
+                if not self.step(own):
+                    raise MachineError(f"an index map of kernel `{self.launch.name}` waits")
+        finally:
+            self.observer = observer
+        return [frame.registers[reg.number] for reg in program.outputs]
+
+    # DMAs and semaphores
+
+    def complete(self, copy: Copy) -> None:
+        if self.observer is not None:
+            self.observer.copy_ends(copy)
+        copy.perform()
+        self.copies.remove(copy)
+
+    def reach(self, counter: Counter, amount: int) -> bool:
+        """Perform copies that signal a semaphore until it has reached an amount."""
+        if counter.count >= amount:
+            return True
+        for copy in [c for c in self.copies if _signals(c, counter)]:
+            self.complete(copy)
+            if counter.count >= amount:
+                return True
+        return False
+
+    def device_number(self, thread: Thread, device: ir.DeviceId, registers: list[Any]) -> int:
+        """Number of the device that a step names."""
+        if device.number is not None:
+            return int(registers[device.number.number])
+        mesh = self.launch.mesh
+        own = self.devices[thread.device].coordinates
+        given = device.coordinates
+        if isinstance(given, tuple):
+            if len(given) == 1 and np.ndim(registers[given[0].number]):
+                values = [int(i) for i in np.asarray(registers[given[0].number])]
+            else:
+                values = [int(registers[reg.number]) for reg in given]
+            found = dict(zip(mesh, values, strict=False))
+        else:
+            assert given is not None
+            found = {name: int(registers[reg.number]) for name, reg in given.items()}
+        if not mesh:
+            return 0
+        coordinates = [found.get(name, own[name]) for name in mesh]
+        return int(np.ravel_multi_index(coordinates, tuple(mesh.values())))
+
+    def twin(self, buffer: Buffer, device: int) -> Buffer:
+        """The same operand or scratch on another device."""
+        if buffer.device == device:
+            return buffer
+        own = [b for b in self.buffers if b.device == buffer.device]
+        other = [b for b in self.buffers if b.device == device]
+        position = own.index(buffer)
+        if position >= len(other) or other[position].name != buffer.name:
+            raise MachineError(f"`{buffer.name}` does not exist on device {device}")
+        return other[position]
+
+
+def _signals(copy: Copy, counter: Counter) -> bool:
+    return copy.received.is_same(counter) or (
+        copy.sent is not None and copy.sent.is_same(counter)
+    )
+
+
+Execute = Callable[[Machine, Thread, Frame, Any], bool | None]

@@ -1,0 +1,243 @@
+"""Simulated memory: buffers, references to them, and views of references."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.interpret.extend.views import Range, RefView, num_elements
+from pallas_debug.bridge.programs import program as ir
+
+Array = np.ndarray[Any, Any]
+Entry = slice | int | Array
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A piece of memory.
+
+    Attributes:
+      content: its elements; of a semaphore, its counts.
+      name: of the operand or scratch.
+      kind: "prefetch", "input", "output", "scratch", "scoped", "array" (a whole array in HBM) or
+        "window" (a block of an operand in VMEM or SMEM).
+      device: number of the device, and of the core, that it belongs to.
+      shadow: what an observer keeps about it.
+    """
+
+    number: int
+    content: Array
+    name: str
+    kind: str
+    type: ir.RefType
+    device: int = 0
+    core: int = 0
+    shadow: Any = None
+    is_freed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """A reference as a value: a buffer, and the view of it that was selected so far.
+
+    Attributes:
+      view: resolved parts, outermost first.
+    """
+
+    buffer: Buffer
+    view: tuple[Any, ...] = ()
+
+
+class OutOfBounds(Exception):
+    """An index leaves the reference.
+
+    Attributes:
+      buffer: the memory.
+      index: entries of the indexer: positions, and slices with concrete values.
+      shape: of the indexed reference.
+    """
+
+    def __init__(self, buffer: Buffer, index: tuple[Entry, ...], shape: tuple[int, ...]) -> None:
+        super().__init__(f"{buffer.name}{list(index)} is out of bounds for shape {shape}")
+        self.buffer = buffer
+        self.index = index
+        self.shape = shape
+
+
+@dataclass(frozen=True, slots=True)
+class Indexed:
+    """Part of a resolved view: an indexer with concrete values."""
+
+    entries: tuple[Entry, ...]
+
+
+@dataclass(slots=True)
+class Region:
+    """Elements of a buffer that a view selects.
+
+    Attributes:
+      index: numpy index of the buffer's content; None if it takes more than one.
+      chain: the parts of the view otherwise.
+    """
+
+    buffer: Buffer
+    index: tuple[Entry, ...] | None
+    chain: tuple[Any, ...] = ()
+    shape: tuple[int, ...] = ()
+    _view: RefView | None = field(default=None)
+
+    def read(self) -> Array:
+        """A copy of the elements."""
+        if self.index is not None:
+            return np.array(self.buffer.content[self.index])
+        return self.view.read()
+
+    def write(self, value: Any) -> None:
+        if self.index is not None:
+            self.buffer.content[self.index] = value
+        else:
+            self.view.write(np.ascontiguousarray(np.broadcast_to(value, self.view.shape)))
+
+    @property
+    def view(self) -> RefView:
+        if self._view is None:
+            self._view = RefView(self.buffer.content, [_for_view(part) for part in self.chain])
+        return self._view
+
+    @property
+    def nbytes(self) -> int:
+        if self.index is None:
+            return math.prod(self.view.shape) * np.dtype(self.view.dtype).itemsize
+        return math.prod(self.shape) * self.buffer.content.itemsize
+
+    @property
+    def is_whole(self) -> bool:
+        return self.index is not None and self.shape == self.buffer.content.shape
+
+    def ranges(self) -> list[tuple[Entry, ...]]:
+        """Disjoint indices of the buffer that cover exactly what is selected."""
+        return [self.index] if self.index is not None else list(self.view.ranges())
+
+
+def _for_view(part: Any) -> Any:
+    return part.entries if isinstance(part, Indexed) else part
+
+
+def resolve(ref: Ref, view: ir.View, env: list[Any]) -> Region:
+    """The elements that a step accesses.
+
+    Raises:
+      OutOfBounds: an index leaves the reference.
+    """
+    buffer = ref.buffer
+    if not view and not ref.view:
+        return Region(buffer, (...,), (), buffer.content.shape)
+    parts = (*ref.view, *concrete(view, env))
+    if all(isinstance(part, Indexed) for part in parts):
+        return _indexed(buffer, parts)
+    return Region(buffer, None, parts)
+
+
+def concrete(view: ir.View, env: list[Any]) -> list[Any]:
+    """The parts of a view with their numbers filled in."""
+    return [
+        Indexed(tuple(_entry(entry, env) for entry in part.entries))
+        if isinstance(part, ir.Index)
+        else part.transform
+        for part in view
+    ]
+
+
+def _entry(entry: Any, env: list[Any]) -> Entry:
+    if type(entry) is int:
+        return entry
+    if type(entry) is ir.Slice:
+        start = entry.start if type(entry.start) is int else int(env[entry.start.number])
+        size = entry.size if type(entry.size) is int else int(env[entry.size.number])
+        return slice(start, start + size * entry.stride, entry.stride)
+    value = env[entry.number]
+    if getattr(value, "ndim", 0):
+        return np.asarray(value)
+    return int(value)
+
+
+def _indexed(buffer: Buffer, parts: tuple[Indexed, ...]) -> Region:
+    """Compose indexers into one index of the buffer."""
+    shape = buffer.content.shape
+    if len(parts) > 1 and any(_is_array(e) for part in parts for e in part.entries):
+        raise NotImplementedError("an array as an index of an indexed reference")
+    index: list[Entry] = [slice(0, n, 1) for n in shape]
+    dims = list(range(len(shape)))
+    for part in parts:
+        sizes = [_length(index[d]) for d in dims]
+        if not _holds(sizes, part.entries):
+            raise OutOfBounds(buffer, part.entries, tuple(sizes))
+        kept = []
+        for dim, entry in zip(dims, part.entries, strict=True):
+            before = index[dim]
+            assert isinstance(before, slice)
+            step = before.step or 1
+            if isinstance(entry, slice):
+                start = before.start + entry.start * step
+                stride = (entry.step if entry.step is not None else 1) * step
+                count = _length(entry)
+                index[dim] = slice(start, start + count * stride, stride)
+                kept.append(dim)
+            elif _is_array(entry):
+                index[dim] = before.start + entry * step
+            else:
+                index[dim] = before.start + entry * step
+        dims = kept
+    if any(_is_array(entry) for entry in index):
+        final = tuple(index)
+        return Region(buffer, final, parts, np.broadcast_shapes(*_array_shapes(index, dims)))
+    return Region(buffer, tuple(index), parts, tuple(_length(index[d]) for d in dims))
+
+
+def _array_shapes(index: list[Entry], dims: list[int]) -> list[tuple[int, ...]]:
+    arrays = np.broadcast_shapes(*(e.shape for e in index if isinstance(e, np.ndarray)))
+    return [(*arrays, *(_length(index[d]) for d in dims))]
+
+
+def _is_array(entry: Any) -> bool:
+    return isinstance(entry, np.ndarray)
+
+
+def _length(entry: Entry) -> int:
+    assert isinstance(entry, slice)
+    return num_elements(entry)
+
+
+def _holds(shape: list[int], entries: tuple[Entry, ...]) -> bool:
+    for size, entry in zip(shape, entries, strict=True):
+        if isinstance(entry, slice):
+            count = num_elements(entry)
+            if count:
+                last = entry.start + (count - 1) * (entry.step or 1)
+                if entry.start < 0 or last >= size:
+                    return False
+        elif isinstance(entry, np.ndarray):
+            if entry.size and (entry.min() < 0 or entry.max() >= size):
+                return False
+        elif not 0 <= entry < size:
+            return False
+    return True
+
+
+def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -> Array:
+    """Memory that nothing has written: NaN, or the numbers least likely to look right."""
+    if dtype.kind in "fc" or "float" in dtype.name:
+        value: Any = np.nan if fill == "nan" else 3.0
+        return np.full(shape, value, dtype)
+    if dtype.kind == "b":
+        return np.full(shape, fill == "nan", dtype)
+    if dtype.kind not in "iu":
+        return np.zeros(shape, dtype)
+    info = np.iinfo(dtype)
+    return np.full(shape, info.max // 3 if fill == "nan" else info.min // 5 + 7, dtype)
+
+
+__all__ = ["Buffer", "Indexed", "OutOfBounds", "Range", "Ref", "Region", "resolve", "unwritten"]

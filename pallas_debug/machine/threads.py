@@ -1,0 +1,96 @@
+"""Threads of the machine: a stack of frames, one per program that is being run.
+
+Nothing of a thread's state lives on Python's stack, so it can be copied between any two steps.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.memory import Buffer
+
+
+@dataclass(slots=True)
+class Frame:
+    """A program that is being run.
+
+    Attributes:
+      position: number of the next step.
+      registers: values.
+      caller: the step that runs it; None for a kernel's body.
+      stage: where in that step: "branch", "condition", "body" or "scope".
+      iteration: of a loop, from 0.
+      carry: values of a loop that its next iteration takes.
+      stacked: outputs of a scan so far, a list for each.
+      buffers: of a scope.
+    """
+
+    program: ir.Program
+    registers: list[Any]
+    position: int = 0
+    caller: ir.Step | None = None
+    stage: str = ""
+    iteration: int = 0
+    carry: list[Any] = field(default_factory=list)
+    stacked: list[list[Any]] = field(default_factory=list)
+    buffers: list[Buffer] = field(default_factory=list)
+
+    def copied(self) -> Frame:
+        other = copy.copy(self)
+        other.registers = self.registers.copy()
+        other.carry = self.carry.copy()
+        other.stacked = [part.copy() for part in self.stacked]
+        other.buffers = self.buffers.copy()
+        return other
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """What a thread waits for: an amount in an entry of a semaphore array."""
+
+    step: ir.Step
+    semaphore: Buffer
+    entry: tuple[Any, ...]
+    amount: int
+
+
+@dataclass(eq=False, slots=True)
+class Thread:
+    """A core of a device, running a kernel.
+
+    Attributes:
+      point: of the grid, at which it is.
+      executed: number of steps so far.
+      generator: of random numbers; None until it is seeded.
+      clock: for an observer.
+    """
+
+    number: int
+    device: int
+    core: int
+    frames: list[Frame] = field(default_factory=list)
+    point: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    blocked: Blocked | None = None
+    is_done: bool = False
+    executed: int = 0
+    generator: Any = None
+    walk: Any = None
+    clock: Any = None
+
+    @property
+    def iterations(self) -> tuple[int, ...]:
+        """Iteration of each enclosing loop, outermost first."""
+        return tuple(f.iteration for f in self.frames if f.stage in ("body", "condition"))
+
+    @property
+    def step(self) -> ir.Step | None:
+        """The step that it executes next; None between grid points."""
+        if not self.frames:
+            return None
+        frame = self.frames[-1]
+        steps = frame.program.steps
+        return steps[frame.position] if frame.position < len(steps) else frame.caller
