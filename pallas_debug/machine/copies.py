@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import Buffer, Region
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 
 
 @dataclass(frozen=True, slots=True)
 class Counter:
     """An entry of a semaphore array."""
 
-    buffer: Buffer
+    buffer: MemoryBuffer
     entry: tuple[Any, ...]
 
     @property
@@ -30,7 +30,7 @@ class Counter:
 
 
 @dataclass(eq=False, slots=True)
-class Copy:
+class DmaCopy:
     """A DMA.
 
     Attributes:
@@ -44,8 +44,8 @@ class Copy:
     thread: int
     point: tuple[int, ...]
     iterations: tuple[int, ...]
-    source: Region
-    destination: Region
+    source: MemoryRegion
+    destination: MemoryRegion
     received: Counter
     sent: Counter | None
     nbytes: int

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.copies import Copy, Counter
-from pallas_debug.machine.memory import Ref, Region, concrete, resolve
-from pallas_debug.machine.threads import Blocked, Frame, Thread
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.memory import MemoryRegion, Ref, concrete, resolve
+from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
 
 
-def _region(frame: Frame, place: ir.Place) -> Region:
+def _region(frame: ProgramFrame, place: ir.RefPlace) -> MemoryRegion:
     return resolve(frame.registers[place.ref.number], place.view, frame.registers)
 
 
-def compute(machine: Machine, thread: Thread, frame: Frame, step: ir.Compute) -> None:
+def compute(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Compute) -> None:
     registers = frame.registers
     values = [registers[reg.number] for reg in step.inputs]
     observer = machine.observer
@@ -32,10 +32,11 @@ def compute(machine: Machine, thread: Thread, frame: Frame, step: ir.Compute) ->
         registers[reg.number] = value
 
 
-def load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) -> None:
+def load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadStep) -> None:
     registers = frame.registers
     if step.mask is not None:
-        return _masked_load(machine, thread, frame, step)
+        _masked_load(machine, thread, frame, step)
+        return
     region = _region(frame, step.place)
     value = region.read()
     if machine.observer is not None:
@@ -43,7 +44,7 @@ def load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) -> None:
     registers[step.output.number] = value[()] if value.ndim == 0 else value
 
 
-def _masked_load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) -> None:
+def _masked_load(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.LoadStep) -> None:
     registers = frame.registers
     assert step.mask is not None
     region = _region(frame, step.place)
@@ -55,7 +56,7 @@ def _masked_load(machine: Machine, thread: Thread, frame: Frame, step: ir.Load) 
     registers[step.output.number] = np.where(mask, value, np.asarray(other, value.dtype))
 
 
-def store(machine: Machine, thread: Thread, frame: Frame, step: ir.Store) -> None:
+def store(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.StoreStep) -> None:
     registers = frame.registers
     region = _region(frame, step.place)
     value = np.asarray(registers[step.value.number])
@@ -83,7 +84,7 @@ def store(machine: Machine, thread: Thread, frame: Frame, step: ir.Store) -> Non
 # Control flow
 
 
-def branch(machine: Machine, thread: Thread, frame: Frame, step: ir.Branch) -> None:
+def branch(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Branch) -> None:
     index = int(frame.registers[step.index.number])
     chosen = min(max(index, 0), len(step.branches) - 1)
     if machine.observer is not None:
@@ -92,13 +93,18 @@ def branch(machine: Machine, thread: Thread, frame: Frame, step: ir.Branch) -> N
     machine.enter(thread, step.branches[chosen], args, caller=step, stage="branch")
 
 
-def while_(machine: Machine, thread: Thread, frame: Frame, step: ir.While) -> None:
+def while_(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.WhileLoop) -> None:
     carry = [frame.registers[reg.number] for reg in step.carry]
     _condition(machine, thread, frame, step, carry, 0)
 
 
 def _condition(
-    machine: Machine, thread: Thread, frame: Frame, step: ir.While, carry: list[Any], iteration: int
+    machine: Machine,
+    thread: Thread,
+    frame: ProgramFrame,
+    step: ir.WhileLoop,
+    carry: list[Any],
+    iteration: int,
 ) -> None:
     constants = [frame.registers[reg.number] for reg in step.condition_constants]
     machine.enter(
@@ -107,14 +113,14 @@ def _condition(
     )  # fmt: skip
 
 
-def scan(machine: Machine, thread: Thread, frame: Frame, step: ir.Scan) -> None:
+def scan(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ScanLoop) -> None:
     carry = [frame.registers[reg.number] for reg in step.carry]
     stacked: list[list[Any]] = [[] for _ in step.outputs[len(carry) :]]
     _iterate(machine, thread, frame, step, carry, stacked, 0)
 
 
 def _iterate(
-    machine: Machine, thread: Thread, frame: Frame, step: ir.Scan, carry: list[Any],
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ScanLoop, carry: list[Any],
     stacked: list[list[Any]], iteration: int,
 ) -> None:  # fmt: skip
     if iteration == step.length:
@@ -132,7 +138,7 @@ def _iterate(
 
 
 def _finish_scan(
-    frame: Frame, step: ir.Scan, carry: list[Any], stacked: list[list[Any]]
+    frame: ProgramFrame, step: ir.ScanLoop, carry: list[Any], stacked: list[list[Any]]
 ) -> None:
     results = list(carry)
     for values in stacked:
@@ -142,7 +148,7 @@ def _finish_scan(
         frame.registers[reg.number] = value
 
 
-def scoped(machine: Machine, thread: Thread, frame: Frame, step: ir.Scoped) -> None:
+def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scoped) -> None:
     buffers = [
         machine.allocate(type_, name, "scoped", thread)
         for type_, name in zip(step.buffers, step.names, strict=True)
@@ -154,7 +160,7 @@ def scoped(machine: Machine, thread: Thread, frame: Frame, step: ir.Scoped) -> N
     )  # fmt: skip
 
 
-def returned(machine: Machine, thread: Thread, frame: Frame) -> None:
+def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
     """A program has ended: hand its results to the step that runs it."""
     results = [frame.registers[reg.number] for reg in frame.program.outputs]
     step = frame.caller
@@ -171,7 +177,7 @@ def returned(machine: Machine, thread: Thread, frame: Frame) -> None:
                     machine.observer.freed(buffer, thread)
                 buffer.is_freed = True
         case "condition":
-            assert isinstance(step, ir.While)
+            assert isinstance(step, ir.WhileLoop)
             if bool(results[0]):
                 if machine.observer is not None:
                     machine.observer.iterates(thread, step, frame.iteration)
@@ -183,10 +189,10 @@ def returned(machine: Machine, thread: Thread, frame: Frame) -> None:
             else:
                 for reg, value in zip(step.outputs, frame.carry, strict=True):
                     outer.registers[reg.number] = value
-        case "body" if isinstance(step, ir.While):
+        case "body" if isinstance(step, ir.WhileLoop):
             _condition(machine, thread, outer, step, results, frame.iteration + 1)
         case "body":
-            assert isinstance(step, ir.Scan)
+            assert isinstance(step, ir.ScanLoop)
             count = len(step.carry)
             for values, value in zip(frame.stacked, results[count:], strict=True):
                 values.append(value)
@@ -198,20 +204,16 @@ def returned(machine: Machine, thread: Thread, frame: Frame) -> None:
 # DMAs and semaphores
 
 
-def _counter(frame: Frame, place: ir.Place) -> Counter:
+def _counter(frame: ProgramFrame, place: ir.RefPlace) -> Counter:
     region = _region(frame, place)
     assert region.index is not None
     if region.shape and math.prod(region.shape) != 1:
         raise NotImplementedError("a semaphore array where one semaphore is meant")
-    entry = tuple(
-        e.start if isinstance(e, slice) else e for e in region.index if e is not Ellipsis
-    )
-    if not entry and region.buffer.content.ndim:
-        entry = (0,) * region.buffer.content.ndim
+    entry = tuple(e.start if isinstance(e, slice) else e for e in region.index)
     return Counter(region.buffer, entry)
 
 
-def copy_start(machine: Machine, thread: Thread, frame: Frame, step: ir.CopyStart) -> None:
+def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyStart) -> None:
     source = _region(frame, step.source)
     destination = _region(frame, step.destination)
     received = _counter(frame, step.received)
@@ -220,7 +222,7 @@ def copy_start(machine: Machine, thread: Thread, frame: Frame, step: ir.CopyStar
         number = machine.device_number(thread, step.device, frame.registers)
         destination = _elsewhere(machine, frame, step.destination, number)
         received = Counter(machine.twin(received.buffer, number), received.entry)
-    copy = Copy(
+    copy = DmaCopy(
         number=machine.num_copies,
         step=step,
         thread=thread.number,
@@ -241,29 +243,36 @@ def copy_start(machine: Machine, thread: Thread, frame: Frame, step: ir.CopyStar
         machine.complete(copy)
 
 
-def _elsewhere(machine: Machine, frame: Frame, place: ir.Place, device: int) -> Region:
+def _elsewhere(
+    machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int
+) -> MemoryRegion:
     ref = frame.registers[place.ref.number]
-    return resolve(
-        Ref(machine.twin(ref.buffer, device), ref.view), place.view, frame.registers
-    )
+    return resolve(Ref(machine.twin(ref.buffer, device), ref.view), place.view, frame.registers)
 
 
 def copy_wait(
-    machine: Machine, thread: Thread, frame: Frame, step: ir.CopyWait
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
 ) -> bool | None:
     counter = _counter(frame, step.semaphore)
     amount = _region(frame, step.destination).nbytes
     return _wait(machine, thread, step, counter, amount, amount)
 
 
-def wait(machine: Machine, thread: Thread, frame: Frame, step: ir.Wait) -> bool | None:
+def wait(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreWait
+) -> bool | None:
     counter = _counter(frame, step.semaphore)
     amount = int(frame.registers[step.amount.number])
     return _wait(machine, thread, step, counter, amount, amount if step.decrements else 0)
 
 
 def _wait(
-    machine: Machine, thread: Thread, step: ir.Step, counter: Counter, amount: int, lowers: int
+    machine: Machine,
+    thread: Thread,
+    step: ir.MachineStep,
+    counter: Counter,
+    amount: int,
+    lowers: int,
 ) -> bool | None:
     if not machine.reach(counter, amount):
         if thread.blocked is None:
@@ -278,7 +287,7 @@ def _wait(
     return None
 
 
-def signal(machine: Machine, thread: Thread, frame: Frame, step: ir.Signal) -> None:
+def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreSignal) -> None:
     counter = _counter(frame, step.semaphore)
     if step.device is not None:
         number = machine.device_number(thread, step.device, frame.registers)
@@ -290,7 +299,7 @@ def signal(machine: Machine, thread: Thread, frame: Frame, step: ir.Signal) -> N
 
 
 def read_semaphore(
-    machine: Machine, thread: Thread, frame: Frame, step: ir.ReadSemaphore
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
 ) -> None:
     counter = _counter(frame, step.semaphore)
     for copy in [c for c in machine.copies if c.received.is_same(counter)]:
@@ -298,7 +307,9 @@ def read_semaphore(
     frame.registers[step.output.number] = np.int32(counter.count)
 
 
-def barrier(machine: Machine, thread: Thread, frame: Frame, step: ir.BarrierSemaphore) -> None:
+def barrier(
+    machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.BarrierSemaphore
+) -> None:
     device = machine.devices[thread.device]
     if device.barrier is None:
         type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
@@ -310,7 +321,7 @@ def barrier(machine: Machine, thread: Thread, frame: Frame, step: ir.BarrierSema
     frame.registers[step.output.number] = Ref(device.barrier)
 
 
-def select_ref(machine: Machine, thread: Thread, frame: Frame, step: ir.SelectRef) -> None:
+def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SelectRef) -> None:
     place = step.places[int(frame.registers[step.index.number])]
     ref = frame.registers[place.ref.number]
     view = (*ref.view, *concrete(place.view, frame.registers))
@@ -320,12 +331,12 @@ def select_ref(machine: Machine, thread: Thread, frame: Frame, step: ir.SelectRe
 # The rest
 
 
-def grid_id(machine: Machine, thread: Thread, frame: Frame, step: ir.GridId) -> None:
+def grid_id(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.GridId) -> None:
     numbers = thread.grid if step.is_size else thread.point
     frame.registers[step.output.number] = np.int32(numbers[step.axis])
 
 
-def axis_index(machine: Machine, thread: Thread, frame: Frame, step: ir.AxisIndex) -> None:
+def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.AxisIndex) -> None:
     coordinates = machine.devices[thread.device].coordinates
     names = machine.launch.axis_names
     found = 0
@@ -338,57 +349,57 @@ def axis_index(machine: Machine, thread: Thread, frame: Frame, step: ir.AxisInde
     frame.registers[step.output.number] = np.int32(found)
 
 
-def hint(machine: Machine, thread: Thread, frame: Frame, step: ir.Hint) -> None:
+def hint(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Hint) -> None:
     value = frame.registers[step.value.number]
     if machine.observer is not None:
         machine.observer.hints(thread, step, value)
     frame.registers[step.output.number] = value
 
 
-def seed(machine: Machine, thread: Thread, frame: Frame, step: ir.Seed) -> None:
+def seed(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Seed) -> None:
     numbers = [int(np.asarray(frame.registers[reg.number])) & 0xFFFFFFFF for reg in step.inputs]
     thread.generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(numbers)))
 
 
-def random_bits(machine: Machine, thread: Thread, frame: Frame, step: ir.RandomBits) -> None:
+def random_bits(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.RandomBits) -> None:
     if thread.generator is None:
         thread.generator = np.random.Generator(np.random.Philox(0))
     bits = thread.generator.integers(0, 1 << 32, step.shape, dtype=np.uint32)
     frame.registers[step.output.number] = bits.view(np.int32)
 
 
-def prints(machine: Machine, thread: Thread, frame: Frame, step: ir.Print) -> None:
+def prints(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.PrintStep) -> None:
     if machine.observer is not None:
         values = [frame.registers[reg.number] for reg in step.inputs]
         machine.observer.prints(thread, step, values)
 
 
-def check(machine: Machine, thread: Thread, frame: Frame, step: ir.Check) -> None:
+def check(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CheckStep) -> None:
     if machine.observer is not None:
         values = [frame.registers[reg.number] for reg in step.failed]
         machine.observer.checks(thread, step, values)
 
 
-def callback(machine: Machine, thread: Thread, frame: Frame, step: ir.Callback) -> None:
+def callback(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Callback) -> None:
     step.function(*(frame.registers[reg.number] for reg in step.inputs))
 
 
-def breakpoint_(machine: Machine, thread: Thread, frame: Frame, step: ir.Breakpoint) -> None:
+def breakpoint_(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Breakpoint) -> None:
     """Nothing: the debugger stops before it."""
 
 
 BY_KIND: dict[type, Any] = {
     ir.Compute: compute,
-    ir.Load: load,
-    ir.Store: store,
+    ir.LoadStep: load,
+    ir.StoreStep: store,
     ir.Branch: branch,
-    ir.While: while_,
-    ir.Scan: scan,
+    ir.WhileLoop: while_,
+    ir.ScanLoop: scan,
     ir.Scoped: scoped,
     ir.CopyStart: copy_start,
     ir.CopyWait: copy_wait,
-    ir.Wait: wait,
-    ir.Signal: signal,
+    ir.SemaphoreWait: wait,
+    ir.SemaphoreSignal: signal,
     ir.ReadSemaphore: read_semaphore,
     ir.BarrierSemaphore: barrier,
     ir.SelectRef: select_ref,
@@ -397,8 +408,8 @@ BY_KIND: dict[type, Any] = {
     ir.Hint: hint,
     ir.Seed: seed,
     ir.RandomBits: random_bits,
-    ir.Print: prints,
-    ir.Check: check,
+    ir.PrintStep: prints,
+    ir.CheckStep: check,
     ir.Callback: callback,
     ir.Breakpoint: breakpoint_,
 }

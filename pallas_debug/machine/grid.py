@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from pallas_debug.bridge.programs.launch import Block, LaunchOperand
-from pallas_debug.machine.memory import Buffer, Ref, unwritten
+from pallas_debug.bridge.programs.launch import LaunchOperand, OperandBlock
+from pallas_debug.machine.memory import MemoryBuffer, Ref, unwritten
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
@@ -43,19 +43,19 @@ class Window:
     """
 
     operand: LaunchOperand
-    array: Buffer
-    slots: list[Buffer]
+    array: MemoryBuffer
+    slots: list[MemoryBuffer]
     slot: int = 0
     block: tuple[int, ...] | None = None
     next_block: tuple[int, ...] | None = None
 
     @property
-    def spec(self) -> Block:
+    def spec(self) -> OperandBlock:
         assert self.operand.block is not None
         return self.operand.block
 
     @property
-    def current(self) -> Buffer:
+    def current(self) -> MemoryBuffer:
         return self.slots[self.slot]
 
     def bounds(self, block: tuple[int, ...]) -> tuple[tuple[slice, ...], tuple[slice, ...]]:
@@ -136,9 +136,7 @@ class GridWalk:
         thread.point = self.point(self.position)
         for window in self.windows:
             self._begin(machine, thread, window)
-        return [
-            Ref(item.current) if isinstance(item, Window) else item for item in self.refs
-        ]
+        return [Ref(item.current) if isinstance(item, Window) else item for item in self.refs]
 
     def _begin(self, machine: Machine, thread: Thread, window: Window) -> None:
         is_input = window.operand.kind == "input"

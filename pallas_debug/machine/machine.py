@@ -12,11 +12,11 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute
-from pallas_debug.machine.copies import Copy, Counter
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.grid import GridWalk, Window
-from pallas_debug.machine.memory import Buffer, OutOfBounds, Ref, unwritten
-from pallas_debug.machine.observer import Observer
-from pallas_debug.machine.threads import Frame, Thread
+from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.threads import ProgramFrame, Thread
 
 Array = np.ndarray[Any, Any]
 
@@ -46,9 +46,9 @@ class Device:
 
     number: int
     coordinates: dict[str, int]
-    arrays: dict[int, Buffer] = field(default_factory=dict)
-    outputs: list[Buffer] = field(default_factory=list)
-    barrier: Buffer | None = None
+    arrays: dict[int, MemoryBuffer] = field(default_factory=dict)
+    outputs: list[MemoryBuffer] = field(default_factory=list)
+    barrier: MemoryBuffer | None = None
 
 
 class Machine:
@@ -65,7 +65,7 @@ class Machine:
         launch: Launch,
         arrays: Sequence[Sequence[Any]],
         *,
-        observer: Observer | None = None,
+        observer: MachineObserver | None = None,
         fill: str = "nan",
         eager: bool = False,
         max_iterations: int | None = None,
@@ -80,8 +80,8 @@ class Machine:
         self.fill = fill
         self.eager = eager
         self.max_iterations = max_iterations
-        self.buffers: list[Buffer] = []
-        self.copies: list[Copy] = []
+        self.buffers: list[MemoryBuffer] = []
+        self.copies: list[DmaCopy] = []
         self.num_copies = 0
         self.threads: list[Thread] = []
         self.devices: list[Device] = []
@@ -93,7 +93,7 @@ class Machine:
     def allocate(
         self, type_: ir.RefType, name: str, kind: str, thread: Thread | None = None,
         content: Array | None = None, device: int = 0,
-    ) -> Buffer:  # fmt: skip
+    ) -> MemoryBuffer:  # fmt: skip
         if content is None:
             if type_.semaphore is not None:
                 content = np.zeros(type_.shape, np.int64)
@@ -101,7 +101,7 @@ class Machine:
                 content = unwritten(type_.shape, type_.dtype, self.fill)
         core = 0 if thread is None else thread.core
         device = device if thread is None else thread.device
-        buffer = Buffer(len(self.buffers), content, name, kind, type_, device, core)
+        buffer = MemoryBuffer(len(self.buffers), content, name, kind, type_, device, core)
         self.buffers.append(buffer)
         if self.observer is not None:
             self.observer.allocated(buffer, thread)
@@ -128,7 +128,7 @@ class Machine:
         windows: list[Window] = []
         prefetch: list[Ref] = []
         position = 0
-        inputs: list[Buffer] = []
+        inputs: list[MemoryBuffer] = []
         for operand in launch.operands:
             if operand.kind == "scratch":
                 refs.append(Ref(self.allocate(operand.type, operand.name, "scratch", thread)))
@@ -240,16 +240,16 @@ class Machine:
         return True
 
     def enter(
-        self, thread: Thread, program: ir.Program, args: Sequence[Any], **fields: Any
-    ) -> Frame:
+        self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any], **fields: Any
+    ) -> ProgramFrame:
         registers = list(program.template)
         for reg, value in zip(program.inputs, args, strict=True):
             registers[reg.number] = value
-        frame = Frame(program, registers, **fields)
+        frame = ProgramFrame(program, registers, **fields)
         thread.frames.append(frame)
         return frame
 
-    def call(self, thread: Thread, program: ir.Program, args: Sequence[Any]) -> list[Any]:
+    def call(self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
         """Run a program that waits for nothing, such as an index map, to its end."""
         observer, self.observer = self.observer, None
         own = Thread(thread.number, thread.device, thread.core, point=thread.point)
@@ -267,7 +267,7 @@ class Machine:
 
     # DMAs and semaphores
 
-    def complete(self, copy: Copy) -> None:
+    def complete(self, copy: DmaCopy) -> None:
         if self.observer is not None:
             self.observer.copy_ends(copy)
         copy.perform()
@@ -304,7 +304,7 @@ class Machine:
         coordinates = [found.get(name, own[name]) for name in mesh]
         return int(np.ravel_multi_index(coordinates, tuple(mesh.values())))
 
-    def twin(self, buffer: Buffer, device: int) -> Buffer:
+    def twin(self, buffer: MemoryBuffer, device: int) -> MemoryBuffer:
         """The same operand or scratch on another device."""
         if buffer.device == device:
             return buffer
@@ -316,10 +316,8 @@ class Machine:
         return other[position]
 
 
-def _signals(copy: Copy, counter: Counter) -> bool:
-    return copy.received.is_same(counter) or (
-        copy.sent is not None and copy.sent.is_same(counter)
-    )
+def _signals(copy: DmaCopy, counter: Counter) -> bool:
+    return copy.received.is_same(counter) or (copy.sent is not None and copy.sent.is_same(counter))
 
 
-Execute = Callable[[Machine, Thread, Frame, Any], bool | None]
+Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.interpret.extend.views import Range, RefView, num_elements
+from pallas_debug.bridge.interpret.extend.views import RefView, num_elements
 from pallas_debug.bridge.programs import program as ir
 
 Array = np.ndarray[Any, Any]
@@ -16,7 +16,7 @@ Entry = slice | int | Array
 
 
 @dataclass(eq=False, slots=True)
-class Buffer:
+class MemoryBuffer:
     """A piece of memory.
 
     Attributes:
@@ -47,7 +47,7 @@ class Ref:
       view: resolved parts, outermost first.
     """
 
-    buffer: Buffer
+    buffer: MemoryBuffer
     view: tuple[Any, ...] = ()
 
 
@@ -60,7 +60,9 @@ class OutOfBounds(Exception):
       shape: of the indexed reference.
     """
 
-    def __init__(self, buffer: Buffer, index: tuple[Entry, ...], shape: tuple[int, ...]) -> None:
+    def __init__(
+        self, buffer: MemoryBuffer, index: tuple[Entry, ...], shape: tuple[int, ...]
+    ) -> None:
         super().__init__(f"{buffer.name}{list(index)} is out of bounds for shape {shape}")
         self.buffer = buffer
         self.index = index
@@ -75,7 +77,7 @@ class Indexed:
 
 
 @dataclass(slots=True)
-class Region:
+class MemoryRegion:
     """Elements of a buffer that a view selects.
 
     Attributes:
@@ -83,7 +85,7 @@ class Region:
       chain: the parts of the view otherwise.
     """
 
-    buffer: Buffer
+    buffer: MemoryBuffer
     index: tuple[Entry, ...] | None
     chain: tuple[Any, ...] = ()
     shape: tuple[int, ...] = ()
@@ -110,8 +112,8 @@ class Region:
     @property
     def nbytes(self) -> int:
         if self.index is None:
-            return math.prod(self.view.shape) * np.dtype(self.view.dtype).itemsize
-        return math.prod(self.shape) * self.buffer.content.itemsize
+            return int(math.prod(self.view.shape) * np.dtype(self.view.dtype).itemsize)
+        return int(math.prod(self.shape) * self.buffer.content.itemsize)
 
     @property
     def is_whole(self) -> bool:
@@ -126,7 +128,7 @@ def _for_view(part: Any) -> Any:
     return part.entries if isinstance(part, Indexed) else part
 
 
-def resolve(ref: Ref, view: ir.View, env: list[Any]) -> Region:
+def resolve(ref: Ref, view: ir.View, env: list[Any]) -> MemoryRegion:
     """The elements that a step accesses.
 
     Raises:
@@ -134,11 +136,12 @@ def resolve(ref: Ref, view: ir.View, env: list[Any]) -> Region:
     """
     buffer = ref.buffer
     if not view and not ref.view:
-        return Region(buffer, (...,), (), buffer.content.shape)
+        shape = buffer.content.shape
+        return MemoryRegion(buffer, tuple(slice(0, n, 1) for n in shape), (), shape)
     parts = (*ref.view, *concrete(view, env))
     if all(isinstance(part, Indexed) for part in parts):
         return _indexed(buffer, parts)
-    return Region(buffer, None, parts)
+    return MemoryRegion(buffer, None, parts)
 
 
 def concrete(view: ir.View, env: list[Any]) -> list[Any]:
@@ -155,8 +158,7 @@ def _entry(entry: Any, env: list[Any]) -> Entry:
     if type(entry) is int:
         return entry
     if type(entry) is ir.Slice:
-        start = entry.start if type(entry.start) is int else int(env[entry.start.number])
-        size = entry.size if type(entry.size) is int else int(env[entry.size.number])
+        start, size = _number(entry.start, env), _number(entry.size, env)
         return slice(start, start + size * entry.stride, entry.stride)
     value = env[entry.number]
     if getattr(value, "ndim", 0):
@@ -164,7 +166,11 @@ def _entry(entry: Any, env: list[Any]) -> Entry:
     return int(value)
 
 
-def _indexed(buffer: Buffer, parts: tuple[Indexed, ...]) -> Region:
+def _number(number: ir.Number, env: list[Any]) -> int:
+    return int(env[number.number]) if isinstance(number, ir.Reg) else number
+
+
+def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion:
     """Compose indexers into one index of the buffer."""
     shape = buffer.content.shape
     if len(parts) > 1 and any(_is_array(e) for part in parts for e in part.entries):
@@ -193,8 +199,8 @@ def _indexed(buffer: Buffer, parts: tuple[Indexed, ...]) -> Region:
         dims = kept
     if any(_is_array(entry) for entry in index):
         final = tuple(index)
-        return Region(buffer, final, parts, np.broadcast_shapes(*_array_shapes(index, dims)))
-    return Region(buffer, tuple(index), parts, tuple(_length(index[d]) for d in dims))
+        return MemoryRegion(buffer, final, parts, np.broadcast_shapes(*_array_shapes(index, dims)))
+    return MemoryRegion(buffer, tuple(index), parts, tuple(_length(index[d]) for d in dims))
 
 
 def _array_shapes(index: list[Entry], dims: list[int]) -> list[tuple[int, ...]]:
@@ -238,6 +244,3 @@ def unwritten(shape: tuple[int, ...], dtype: np.dtype[Any], fill: str = "nan") -
         return np.zeros(shape, dtype)
     info = np.iinfo(dtype)
     return np.full(shape, info.max // 3 if fill == "nan" else info.min // 5 + 7, dtype)
-
-
-__all__ = ["Buffer", "Indexed", "OutOfBounds", "Range", "Ref", "Region", "resolve", "unwritten"]

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import Buffer, OutOfBounds, Region
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
 from pallas_debug.machine.threads import Blocked, Thread
 
 if TYPE_CHECKING:
-    from pallas_debug.machine.copies import Copy
+    from pallas_debug.machine.copies import DmaCopy
     from pallas_debug.machine.grid import Window
 
 
-class Observer:
+class MachineObserver:
     """Base class: watches nothing.
 
     `evaluates` tells that `evaluate` is to be called for units of plain operations.
@@ -22,10 +22,10 @@ class Observer:
 
     evaluates = False
 
-    def allocated(self, buffer: Buffer, thread: Thread | None) -> None:
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         """Memory begins to exist; operands have no thread."""
 
-    def freed(self, buffer: Buffer, thread: Thread) -> None:
+    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
         """A scope ends."""
 
     def point_begins(self, thread: Thread) -> None:
@@ -34,21 +34,21 @@ class Observer:
     def point_ends(self, thread: Thread) -> None:
         """A grid point's body has ended; its blocks are not written back yet."""
 
-    def iterates(self, thread: Thread, step: ir.Step, iteration: int) -> None:
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
         """An iteration of a loop begins."""
 
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
         """A branch is taken."""
 
-    def loads(self, thread: Thread, step: ir.Step, region: Region, value: Any) -> None:
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
         """Elements have been read."""
 
-    def stores(self, thread: Thread, step: ir.Step, region: Region, value: Any) -> None:
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
         """Elements are about to be written; `value` has the region's shape, or broadcasts to it."""
 
-    def evaluate(
-        self, thread: Thread, step: ir.Compute, values: Sequence[Any]
-    ) -> Sequence[Any]:
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
         """Evaluate a unit of plain operations."""
         return step.evaluate(*values)
 
@@ -61,19 +61,29 @@ class Observer:
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         """The pipeline is about to copy a window to its block."""
 
-    def copy_starts(self, thread: Thread, copy: Copy) -> None:
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         """A DMA has been started."""
 
-    def copy_ends(self, copy: Copy) -> None:
+    def copy_ends(self, copy: DmaCopy) -> None:
         """A DMA is about to be performed, and will then signal."""
 
     def signals(
-        self, thread: Thread, step: ir.Step, semaphore: Buffer, entry: tuple[Any, ...], amount: int
+        self,
+        thread: Thread,
+        step: ir.MachineStep,
+        semaphore: MemoryBuffer,
+        entry: tuple[Any, ...],
+        amount: int,
     ) -> None:
         """A thread has raised a semaphore."""
 
     def waited(
-        self, thread: Thread, step: ir.Step, semaphore: Buffer, entry: tuple[Any, ...], amount: int
+        self,
+        thread: Thread,
+        step: ir.MachineStep,
+        semaphore: MemoryBuffer,
+        entry: tuple[Any, ...],
+        amount: int,
     ) -> None:
         """A wait is over, and has lowered its semaphore by `amount`."""
 
@@ -83,13 +93,13 @@ class Observer:
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
         """The kernel claims that a number is a multiple of others."""
 
-    def checks(self, thread: Thread, step: ir.Check, values: Sequence[Any]) -> None:
+    def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:
         """The kernel checks a condition."""
 
-    def prints(self, thread: Thread, step: ir.Print, values: Sequence[Any]) -> None:
+    def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
         """The kernel prints."""
 
-    def leaves(self, thread: Thread, step: ir.Step, error: OutOfBounds) -> None:
+    def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
         """An index leaves a reference. The machine stops after this."""
 
     def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:

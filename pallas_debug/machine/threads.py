@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.machine.memory import Buffer
+from pallas_debug.machine.memory import MemoryBuffer
 
 
 @dataclass(slots=True)
-class Frame:
+class ProgramFrame:
     """A program that is being run.
 
     Attributes:
@@ -28,17 +28,17 @@ class Frame:
       buffers: of a scope.
     """
 
-    program: ir.Program
+    program: ir.KernelProgram
     registers: list[Any]
     position: int = 0
-    caller: ir.Step | None = None
+    caller: ir.MachineStep | None = None
     stage: str = ""
     iteration: int = 0
     carry: list[Any] = field(default_factory=list)
     stacked: list[list[Any]] = field(default_factory=list)
-    buffers: list[Buffer] = field(default_factory=list)
+    buffers: list[MemoryBuffer] = field(default_factory=list)
 
-    def copied(self) -> Frame:
+    def copied(self) -> ProgramFrame:
         other = copy.copy(self)
         other.registers = self.registers.copy()
         other.carry = self.carry.copy()
@@ -51,8 +51,8 @@ class Frame:
 class Blocked:
     """What a thread waits for: an amount in an entry of a semaphore array."""
 
-    step: ir.Step
-    semaphore: Buffer
+    step: ir.MachineStep
+    semaphore: MemoryBuffer
     entry: tuple[Any, ...]
     amount: int
 
@@ -71,7 +71,7 @@ class Thread:
     number: int
     device: int
     core: int
-    frames: list[Frame] = field(default_factory=list)
+    frames: list[ProgramFrame] = field(default_factory=list)
     point: tuple[int, ...] = ()
     grid: tuple[int, ...] = ()
     blocked: Blocked | None = None
@@ -87,7 +87,7 @@ class Thread:
         return tuple(f.iteration for f in self.frames if f.stage in ("body", "condition"))
 
     @property
-    def step(self) -> ir.Step | None:
+    def step(self) -> ir.MachineStep | None:
         """The step that it executes next; None between grid points."""
         if not self.frames:
             return None

@@ -17,7 +17,7 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import Decoder, rule
 
 
-def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.Place:
+def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefPlace:
     """The view of a reference that a chain of transforms selects."""
     chain: list[Any] = list(transforms or ())
     while isinstance(ref, TransformedRef):
@@ -25,18 +25,16 @@ def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.Plac
             (select,) = ref.transforms
             assert isinstance(select, SelectTransform)
             chosen = _selected(decoder, ref.ref, select.idx)
-            return ir.Place(chosen, _view(decoder, chain))
+            return ir.RefPlace(chosen, _view(decoder, chain))
         chain = [*ref.transforms, *chain]
         ref = ref.ref
-    return ir.Place(ref, _view(decoder, chain))
+    return ir.RefPlace(ref, _view(decoder, chain))
 
 
 def _selected(decoder: Decoder, refs: Sequence[Any], index: Any) -> ir.Reg:
     places = tuple(place(decoder, ref) for ref in refs)
     output = decoder.new()
-    step = ir.SelectRef(
-        site=decoder.here, index=decoder.reg(index), places=places, output=output
-    )
+    step = ir.SelectRef(site=decoder.here, index=decoder.reg(index), places=places, output=output)
     decoder.emit(step, step.index, *registers(*places))
     return output
 
@@ -57,7 +55,7 @@ def _entry(decoder: Decoder, index: Any) -> Any:
     return decoder.number(index)
 
 
-def registers(*places: ir.Place | None) -> list[ir.Reg]:
+def registers(*places: ir.RefPlace | None) -> list[ir.Reg]:
     """Registers that an access reads, besides its values."""
     found = []
     for at in places:
@@ -71,22 +69,22 @@ def registers(*places: ir.Place | None) -> list[ir.Reg]:
 
 
 @rule(state_primitives.get_p)
-def _get(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _get(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     transforms = jax.tree.unflatten(eqn.params["tree"], inputs[1:])
     return _load(decoder, site, place(decoder, inputs[0], transforms))
 
 
 @rule(pallas_primitives.load_p)
-def _masked_load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _masked_load(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms, mask, other = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     return _load(decoder, site, place(decoder, ref, transforms), mask, other)
 
 
 def _load(
-    decoder: Decoder, site: ir.Site, at: ir.Place, mask: Any = None, other: Any = None
+    decoder: Decoder, site: ir.StepSite, at: ir.RefPlace, mask: Any = None, other: Any = None
 ) -> Any:
     output = decoder.new()
-    step = ir.Load(
+    step = ir.LoadStep(
         site=site,
         place=at,
         output=output,
@@ -98,7 +96,7 @@ def _load(
 
 
 @rule(state_primitives.swap_p, state_primitives.addupdate_p)
-def _swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     transforms = jax.tree.unflatten(eqn.params["tree"], inputs[2:])
     at = place(decoder, inputs[0], transforms)
     adds = eqn.primitive is state_primitives.addupdate_p
@@ -106,17 +104,17 @@ def _swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(pallas_primitives.swap_p)
-def _masked_swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _masked_swap(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms, value, mask = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     return _store(decoder, eqn, site, place(decoder, ref, transforms), value, mask)
 
 
 def _store(
-    decoder: Decoder, eqn: Any, site: ir.Site, at: ir.Place, value: Any, mask: Any = None,
+    decoder: Decoder, eqn: Any, site: ir.StepSite, at: ir.RefPlace, value: Any, mask: Any = None,
     adds: bool = False,
 ) -> Any:  # fmt: skip
     outputs = [decoder.new() for _ in eqn.outvars]
-    step = ir.Store(
+    step = ir.StoreStep(
         site=site,
         place=at,
         value=decoder.reg(value),
@@ -129,7 +127,7 @@ def _store(
 
 
 @rule(tpu_primitives.dma_start_p)
-def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     source, destination, received, sent, device = jax.tree.unflatten(eqn.params["tree"], inputs)
     step = ir.CopyStart(
         site=site,
@@ -145,7 +143,7 @@ def _start(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(tpu_primitives.dma_wait_p)
-def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     source, destination, semaphore, _, _ = jax.tree.unflatten(eqn.params["tree"], inputs)
     step = ir.CopyWait(
         site=site,
@@ -157,9 +155,9 @@ def _wait_copy(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> 
 
 
 @rule(pallas_primitives.semaphore_signal_p)
-def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms, amount, device, core = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    step = ir.Signal(
+    step = ir.SemaphoreSignal(
         site=site,
         semaphore=place(decoder, ref, transforms),
         amount=decoder.reg(amount),
@@ -171,9 +169,9 @@ def _signal(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any
 
 
 @rule(pallas_primitives.semaphore_wait_p)
-def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms, amount, decrement = jax.tree.unflatten(eqn.params["args_tree"], inputs)
-    step = ir.Wait(
+    step = ir.SemaphoreWait(
         site=site,
         semaphore=place(decoder, ref, transforms),
         amount=decoder.reg(amount),
@@ -183,18 +181,16 @@ def _wait(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(pallas_primitives.semaphore_read_p)
-def _read(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _read(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     ref, transforms = jax.tree.unflatten(eqn.params["args_tree"], inputs)
     output = decoder.new()
-    step = ir.ReadSemaphore(
-        site=site, semaphore=place(decoder, ref, transforms), output=output
-    )
+    step = ir.ReadSemaphore(site=site, semaphore=place(decoder, ref, transforms), output=output)
     decoder.emit(step, *registers(step.semaphore))
     return [output]
 
 
 @rule(tpu_primitives.get_barrier_semaphore_p)
-def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _barrier(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     output = decoder.new()
     decoder.emit(ir.BarrierSemaphore(site=site, output=output))
     return [output]
@@ -227,7 +223,7 @@ def _device_registers(device: ir.DeviceId | None) -> list[ir.Reg]:
 
 
 @rule(pallas_primitives.program_id_p, pallas_primitives.num_programs_p)
-def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     output = decoder.new()
     is_size = eqn.primitive is pallas_primitives.num_programs_p
     decoder.emit(ir.GridId(site=site, axis=eqn.params["axis"], is_size=is_size, output=output))
@@ -235,7 +231,7 @@ def _grid(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(jax.lax.axis_index_p)
-def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     name = eqn.params["axis_name"]
     names = tuple(map(str, name)) if isinstance(name, tuple) else (str(name),)
     output = decoder.new()
@@ -244,7 +240,7 @@ def _axis(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(pallas_primitives.multiple_of_p)
-def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     output = decoder.new()
     value = decoder.reg(inputs[0])
     divisors = tuple(map(int, eqn.params["values"]))
@@ -253,23 +249,23 @@ def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(tpu_primitives.prng_seed_p)
-def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     regs = tuple(decoder.reg(value) for value in inputs)
     decoder.emit(ir.Seed(site=site, inputs=regs), *regs)
 
 
 @rule(tpu_primitives.prng_random_bits_p)
-def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     output = decoder.new()
     decoder.emit(ir.RandomBits(site=site, shape=tuple(eqn.params["shape"]), output=output))
     return [output]
 
 
 @rule(pallas_primitives.delay_p, tpu_primitives.trace_value_p)
-def _nothing(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _nothing(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     return [decoder.constant(np.int32(0)) for _ in eqn.outvars]
 
 
 @rule(tpu_primitives.touch_p)
-def _touch(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _touch(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     return list(inputs[: len(eqn.outvars)])

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
-import jax
 import numpy as np
 from jax._src import core as jax_core
+from jax._src import dtypes
 from jax._src.lax.control_flow import conditionals, loops
 from jax._src.pallas import primitives as pallas_primitives
 
@@ -23,7 +23,7 @@ from pallas_debug.bridge.programs import units
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
-Rule = Callable[["Decoder", Any, list[Any], ir.Site], None]
+Rule = Callable[["Decoder", Any, list[Any], ir.StepSite], None]
 
 RULES: dict[Any, Rule] = {}
 """How equations that are not plain are decoded; the modules of this room add theirs."""
@@ -40,20 +40,20 @@ def rule(*primitives: Any) -> Callable[[Rule], Rule]:
 
 
 @dataclass(slots=True)
-class Pending:
+class PendingEquation:
     """A plain equation that no step has needed yet."""
 
     eqn: Any
     inputs: list[Any]  # Reg, or a constant
     outputs: list[ir.Reg]
-    site: ir.Site
+    site: ir.StepSite
 
 
 @dataclass(slots=True)
 class _Unit:
     """A place among the steps for equations that are evaluated together."""
 
-    members: list[Pending]
+    members: list[PendingEquation]
 
 
 @dataclass
@@ -70,9 +70,9 @@ class Decoder:
     calls: tuple[SourceLine, ...] = ()
     template: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
-    steps: list[ir.Step | _Unit] = field(default_factory=list)
-    pending: list[Pending] = field(default_factory=list)
-    here: ir.Site = ir.Site("", None)
+    steps: list[ir.MachineStep | _Unit] = field(default_factory=list)
+    pending: list[PendingEquation] = field(default_factory=list)
+    here: ir.StepSite = field(default_factory=lambda: ir.StepSite("", None))
 
     # Registers
 
@@ -96,7 +96,7 @@ class Decoder:
 
     # Steps
 
-    def emit(self, step: ir.Step, *needed: Any) -> None:
+    def emit(self, step: ir.MachineStep, *needed: Any) -> None:
         """Add a step, after the pending equations that compute the registers it needs."""
         self.flush(needed)
         self.steps.append(step)
@@ -104,8 +104,8 @@ class Decoder:
     def flush(self, needed: Iterable[Any]) -> None:
         """Emit the pending equations that some registers depend on."""
         wanted = {r.number for r in needed if isinstance(r, ir.Reg)}
-        chosen: list[Pending] = []
-        rest: list[Pending] = []
+        chosen: list[PendingEquation] = []
+        rest: list[PendingEquation] = []
         for item in reversed(self.pending):
             if any(out.number in wanted for out in item.outputs):
                 wanted.update(r.number for r in item.inputs if isinstance(r, ir.Reg))
@@ -138,7 +138,7 @@ class Decoder:
         found = RULES.get(eqn.primitive)
         if found is None and is_plain(eqn):
             outputs = [self.new() for _ in eqn.outvars]
-            item = Pending(eqn, inputs, outputs, self.site(eqn))
+            item = PendingEquation(eqn, inputs, outputs, self.site(eqn))
             if self.fuse:
                 self.pending.append(item)
             else:
@@ -160,18 +160,18 @@ class Decoder:
         results = found(self, eqn, inputs, site) or []
         return list(results)
 
-    def site(self, eqn: Any) -> ir.Site:
+    def site(self, eqn: Any) -> ir.StepSite:
         line = lines.source_of(eqn)
         if line is None and self.calls:
             line = self.calls[-1]
-        return ir.Site(eqn.primitive.name, line, self.calls)
+        return ir.StepSite(eqn.primitive.name, line, self.calls)
 
-    def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.Program:
+    def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
         opened, consts = rewrite.opened(jaxpr)
         return program(opened, consts, fuse=self.fuse, calls=self.calls)
 
-    def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.Program:
+    def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.KernelProgram:
         results = tuple(self.reg(out) for out in outputs)
         self.flush(results)
         used = _used(self.steps, results)
@@ -179,7 +179,9 @@ class Decoder:
             units.compute(step.members, used, self.template) if isinstance(step, _Unit) else step
             for step in self.steps
         )
-        return ir.Program(tuple(self.template), tuple(inputs), results, steps, dict(self.names))
+        return ir.KernelProgram(
+            tuple(self.template), tuple(inputs), results, steps, dict(self.names)
+        )
 
 
 def program(
@@ -189,7 +191,7 @@ def program(
     fuse: bool = True,
     calls: tuple[SourceLine, ...] = (),
     constvars_first: bool = False,
-) -> ir.Program:
+) -> ir.KernelProgram:
     """Decode a jaxpr.
 
     Args:
@@ -216,9 +218,7 @@ def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
             own = {out.number for item in step.members for out in item.outputs}
             for item in step.members:
                 used.update(
-                    r.number
-                    for r in item.inputs
-                    if isinstance(r, ir.Reg) and r.number not in own
+                    r.number for r in item.inputs if isinstance(r, ir.Reg) and r.number not in own
                 )
         else:
             used.update(_regs(step))
@@ -234,15 +234,10 @@ def _regs(value: Any) -> Iterable[int]:
             yield from _regs(part)
     elif isinstance(value, dict):
         yield from _regs(tuple(value.values()))
-    elif isinstance(value, (ir.Step, ir.Place, ir.Index, ir.Slice, ir.DeviceId)):
-        for name in _slots(type(value)):
-            if name != "site":
-                yield from _regs(getattr(value, name))
-
-
-@functools.cache
-def _slots(kind: type) -> tuple[str, ...]:
-    return tuple(kind.__dataclass_fields__)
+    elif isinstance(value, (ir.MachineStep, ir.RefPlace, ir.Index, ir.Slice, ir.DeviceId)):
+        for part in fields(value):
+            if part.name != "site":
+                yield from _regs(getattr(value, part.name))
 
 
 _LOOPS = (loops.while_p,)
@@ -268,10 +263,10 @@ def _control(function: Rule) -> Rule:
     """A rule for an equation that may be plain."""
 
     @functools.wraps(function)
-    def decoded(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+    def decoded(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
         if is_plain(eqn):
             outputs = [decoder.new() for _ in eqn.outvars]
-            item = Pending(eqn, inputs, outputs, site)
+            item = PendingEquation(eqn, inputs, outputs, site)
             if decoder.fuse:
                 decoder.pending.append(item)
             else:
@@ -284,7 +279,7 @@ def _control(function: Rule) -> Rule:
 
 @rule(conditionals.cond_p)
 @_control
-def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     index, *operands = (decoder.reg(value) for value in inputs)
     outputs = tuple(decoder.new() for _ in eqn.outvars)
     step = ir.Branch(
@@ -299,12 +294,12 @@ def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(loops.while_p)
-def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
     n_cond, n_body = params["cond_nconsts"], params["body_nconsts"]
     regs = [decoder.reg(value) for value in inputs]
     outputs = tuple(decoder.new() for _ in eqn.outvars)
-    step = ir.While(
+    step = ir.WhileLoop(
         site=site,
         condition=decoder.inner(params["cond_jaxpr"]),
         body=decoder.inner(params["body_jaxpr"]),
@@ -319,12 +314,12 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 @rule(loops.scan_p)
 @_control
-def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
     n_consts, n_carry = rewrite.scan_sizes(params)
     regs = [decoder.reg(value) for value in inputs]
     outputs = tuple(decoder.new() for _ in eqn.outvars)
-    step = ir.Scan(
+    step = ir.ScanLoop(
         site=site,
         body=decoder.inner(params["jaxpr"]),
         length=int(params["length"]),
@@ -339,7 +334,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
 
 
 @rule(pallas_primitives.run_scoped_p)
-def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.Site) -> Any:
+def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     inner, _ = rewrite.opened(eqn.params["jaxpr"])
     body = program(inner, fuse=decoder.fuse, calls=decoder.calls, constvars_first=True)
     names = list(inner.debug_info.arg_names or ())
@@ -373,7 +368,7 @@ def ref_type(aval: Any) -> ir.RefType:
     inner = getattr(aval, "inner_aval", aval)
     kind = None
     name = str(inner.dtype)
-    if jax.dtypes.issubdtype(inner.dtype, jax.dtypes.extended) and "sem" in name:
+    if dtypes.issubdtype(inner.dtype, dtypes.extended) and "sem" in name:
         kind = "dma" if "dma" in name else "barrier" if "barrier" in name else "regular"
         return ir.RefType(tuple(inner.shape), np.dtype(np.int64), "semaphore", kind)
     space = getattr(aval, "memory_space", None)

@@ -20,7 +20,7 @@ Kind = Literal["prefetch", "input", "output", "scratch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class OperandBlock:
     """How an operand is cut into blocks.
 
     Attributes:
@@ -36,7 +36,7 @@ class Block:
     squeezed: tuple[bool, ...]
     unit: tuple[int, ...]
     padding: tuple[tuple[int, int], ...]
-    index_map: ir.Program
+    index_map: ir.KernelProgram
     buffers: int = 2
 
 
@@ -55,7 +55,7 @@ class LaunchOperand:
     kind: Kind
     type: ir.RefType
     array: tuple[int, ...] | None = None
-    block: Block | None = None
+    block: OperandBlock | None = None
     alias: int | None = None
 
 
@@ -75,7 +75,7 @@ class Launch:
     grid: tuple[int | None, ...]
     parallel: tuple[bool, ...]
     operands: tuple[LaunchOperand, ...]
-    body: ir.Program
+    body: ir.KernelProgram
     mesh: Mapping[str, int]
     collective_id: int | None = None
     enable_x64: bool = False
@@ -147,8 +147,9 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
     )
 
 
-def _block(name: str, mapping: Any) -> Block:
-    sizes, squeezed, unit, padding = [], [], [], []
+def _block(name: str, mapping: Any) -> OperandBlock:
+    sizes, squeezed, unit = [], [], []
+    padding: list[tuple[int, int]] = []
     for dim in mapping.block_shape:
         kind = type(dim).__name__
         padding.append((0, 0))
@@ -159,7 +160,7 @@ def _block(name: str, mapping: Any) -> Block:
         elif kind == "Element":
             sizes.append(int(dim.block_size))
             unit.append(1)
-            padding[-1] = tuple(int(n) for n in dim.padding)
+            padding[-1] = int(dim.padding[0]), int(dim.padding[1])
         elif isinstance(dim, int) or kind == "Blocked":
             sizes.append(int(getattr(dim, "block_size", dim)))
             unit.append(sizes[-1])
@@ -167,7 +168,7 @@ def _block(name: str, mapping: Any) -> Block:
             raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
     index_map, consts = rewrite.opened(mapping.index_map_jaxpr)
     mode = mapping.pipeline_mode
-    return Block(
+    return OperandBlock(
         sizes=tuple(sizes),
         squeezed=tuple(squeezed),
         unit=tuple(unit),

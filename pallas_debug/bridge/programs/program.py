@@ -30,7 +30,7 @@ Number = Reg | int
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
+class StepSite:
     """Place of a step in the user's code.
 
     Attributes:
@@ -88,7 +88,7 @@ View = tuple[Index | Recast, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RefPlace:
     """A view of a reference: what a step accesses."""
 
     ref: Reg
@@ -99,12 +99,12 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    site: Site
+class MachineStep:
+    site: StepSite
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compute(Step):
+class Compute(MachineStep):
     """A unit of plain operations.
 
     Attributes:
@@ -119,17 +119,17 @@ class Compute(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Load(Step):
+class LoadStep(MachineStep):
     """Read a view; where `mask` is false, `other` (zeros by default)."""
 
-    place: Place
+    place: RefPlace
     output: Reg
     mask: Reg | None = None
     other: Reg | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Store(Step):
+class StoreStep(MachineStep):
     """Write to a view, where `mask` is true.
 
     Attributes:
@@ -137,7 +137,7 @@ class Store(Step):
       adds: whether the value is added to what is there.
     """
 
-    place: Place
+    place: RefPlace
     value: Reg
     output: Reg | None = None
     mask: Reg | None = None
@@ -145,21 +145,21 @@ class Store(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Branch(Step):
+class Branch(MachineStep):
     """Run one of several programs, chosen by `index`, clamped to their number."""
 
     index: Reg
-    branches: tuple[Program, ...]
+    branches: tuple[KernelProgram, ...]
     inputs: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class While(Step):
+class WhileLoop(MachineStep):
     """Run `body` as long as `condition` is true. Both take their constants, then the carry."""
 
-    condition: Program
-    body: Program
+    condition: KernelProgram
+    body: KernelProgram
     condition_constants: tuple[Reg, ...]
     body_constants: tuple[Reg, ...]
     carry: tuple[Reg, ...]
@@ -167,13 +167,13 @@ class While(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scan(Step):
+class ScanLoop(MachineStep):
     """Run `body` `length` times on constants, carry and a slice of each of `stacked`.
 
     It returns the carry and a slice of each stacked output.
     """
 
-    body: Program
+    body: KernelProgram
     length: int
     reverse: bool
     constants: tuple[Reg, ...]
@@ -183,10 +183,10 @@ class Scan(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scoped(Step):
+class Scoped(MachineStep):
     """Run `body` with fresh buffers, which end with it."""
 
-    body: Program
+    body: KernelProgram
     buffers: tuple[RefType, ...]
     names: tuple[str, ...]
     inputs: tuple[Reg, ...]
@@ -210,7 +210,7 @@ class DeviceId:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyStart(Step):
+class CopyStart(MachineStep):
     """Start a DMA.
 
     Attributes:
@@ -219,64 +219,64 @@ class CopyStart(Step):
       adds: whether the copy adds to the destination.
     """
 
-    source: Place
-    destination: Place
-    received: Place
-    sent: Place | None = None
+    source: RefPlace
+    destination: RefPlace
+    received: RefPlace
+    sent: RefPlace | None = None
     device: DeviceId | None = None
     adds: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CopyWait(Step):
+class CopyWait(MachineStep):
     """Wait until a semaphore has counted the bytes of a view."""
 
-    source: Place
-    destination: Place
-    semaphore: Place
+    source: RefPlace
+    destination: RefPlace
+    semaphore: RefPlace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Signal(Step):
-    semaphore: Place
+class SemaphoreSignal(MachineStep):
+    semaphore: RefPlace
     amount: Reg
     device: DeviceId | None = None
     core: Reg | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wait(Step):
+class SemaphoreWait(MachineStep):
     """Wait until a semaphore has reached `amount`; then subtract it if `decrements`."""
 
-    semaphore: Place
+    semaphore: RefPlace
     amount: Reg
     decrements: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SelectRef(Step):
+class SelectRef(MachineStep):
     """The reference at this position of several."""
 
     index: Reg
-    places: tuple[Place, ...]
+    places: tuple[RefPlace, ...]
     output: Reg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReadSemaphore(Step):
-    semaphore: Place
+class ReadSemaphore(MachineStep):
+    semaphore: RefPlace
     output: Reg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BarrierSemaphore(Step):
+class BarrierSemaphore(MachineStep):
     """The semaphore that the kernel's collective id names."""
 
     output: Reg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GridId(Step):
+class GridId(MachineStep):
     """Position of the grid point along an axis, or the size of that axis."""
 
     axis: int
@@ -285,7 +285,7 @@ class GridId(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AxisIndex(Step):
+class AxisIndex(MachineStep):
     """Position of this device or core along a named axis, or of both along several."""
 
     names: tuple[str, ...]
@@ -293,7 +293,7 @@ class AxisIndex(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Print(Step):
+class PrintStep(MachineStep):
     """A message, with values for its format.
 
     Attributes:
@@ -306,7 +306,7 @@ class Print(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Callback(Step):
+class Callback(MachineStep):
     """Call a function of the host with values."""
 
     function: Callable[..., Any]
@@ -314,7 +314,7 @@ class Callback(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Check(Step):
+class CheckStep(MachineStep):
     """A check that fails where a predicate is true.
 
     Attributes:
@@ -327,7 +327,7 @@ class Check(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hint(Step):
+class Hint(MachineStep):
     """A claim that a number is a multiple of others."""
 
     value: Reg
@@ -336,25 +336,25 @@ class Hint(Step):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seed(Step):
+class Seed(MachineStep):
     """Seed the core's random number generator."""
 
     inputs: tuple[Reg, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RandomBits(Step):
+class RandomBits(MachineStep):
     shape: tuple[int, ...]
     output: Reg
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Breakpoint(Step):
+class Breakpoint(MachineStep):
     """A stop for the debugger."""
 
 
 @dataclass(frozen=True, slots=True)
-class Program:
+class KernelProgram:
     """Steps over registers.
 
     Attributes:
@@ -367,5 +367,5 @@ class Program:
     template: tuple[Any, ...]
     inputs: tuple[Reg, ...]
     outputs: tuple[Reg, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[MachineStep, ...]
     names: Mapping[int, str] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from jax._src import core as jax_core
 from pallas_debug.bridge.programs import program as ir
 
 if TYPE_CHECKING:
-    from pallas_debug.bridge.programs.decode import Pending
+    from pallas_debug.bridge.programs.decode import PendingEquation
 
 
 @dataclass(eq=False)
@@ -33,7 +33,7 @@ class Unit:
     eqns: list[Any]
     invars: list[Any]
     outvars: list[Any]
-    sites: list[ir.Site]
+    sites: list[ir.StepSite]
     registers: dict[Any, ir.Reg]
 
     def __call__(self, *values: Any) -> Sequence[Any]:
@@ -43,7 +43,8 @@ class Unit:
     @cached_property
     def compiled(self) -> Callable[..., Sequence[Any]]:
         """The unit as one program of jax."""
-        return jax.jit(self.traced)
+        compiled: Callable[..., Sequence[Any]] = jax.jit(self.traced)
+        return compiled
 
     def traced(self, *values: Any) -> list[Any]:
         known = dict(zip(self.invars, values, strict=True))
@@ -63,7 +64,9 @@ def bound(eqn: Any, values: Any) -> Sequence[Any]:
     return results if eqn.primitive.multiple_results else [results]
 
 
-def compute(members: Sequence[Pending], used: set[int], template: Sequence[Any]) -> ir.Compute:
+def compute(
+    members: Sequence[PendingEquation], used: set[int], template: Sequence[Any]
+) -> ir.Compute:
     """The step that evaluates some equations.
 
     Args:
