@@ -1,0 +1,91 @@
+"""Exact results of arithmetic, computed by numpy in wider types."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import intervals
+
+SUMS = frozenset({"reduce_sum", "cumsum", "dot_general"})
+"""Operations that make each element of many."""
+
+
+def integers(eqn: Any, inputs: Sequence[Any]) -> Any:
+    """The result of integer arithmetic without a limit of size; None if the operation has none.
+
+    Integers of up to 32 bits are computed in 64, which hold every sum and product of two; longer
+    ones, powers and long sums as Python's integers.
+    """
+    name = eqn.primitive.name
+    if not all(np.issubdtype(x.dtype, np.integer) for x in inputs):
+        return None
+    is_long = any(x.dtype.itemsize > 4 for x in inputs)
+    is_power = name in ("integer_pow", "square")
+    wide = [x.astype(object if is_long or is_power else "int64") for x in inputs]
+    if name in ("add", "add_any"):
+        return wide[0] + wide[1]
+    if name == "sub":
+        return wide[0] - wide[1]
+    if name == "mul":
+        return wide[0] * wide[1]
+    if name == "neg":
+        return -wide[0]
+    if name == "abs":
+        return np.abs(wide[0])
+    if is_power:
+        return wide[0] ** int(eqn.params.get("y", 2))
+    if name == "shift_left":
+        bits = 8 * inputs[0].dtype.itemsize
+        is_inside = (inputs[1] >= 0) & (inputs[1] < bits)  # beyond that, XLA gives 0
+        return np.where(is_inside, wide[0] * 2 ** np.where(is_inside, wide[1], 0), 0)
+    if name == "div":
+        # Towards zero; a division by zero is another fault.
+        divisor = np.where(wide[1] == 0, 1, wide[1])
+        magnitude = np.abs(wide[0]) // np.abs(divisor)
+        return np.where((wide[0] < 0) == (divisor < 0), magnitude, -magnitude)
+    return _sum(eqn, wide) if name in SUMS else None
+
+
+def floats(eqn: Any, inputs: Sequence[Any]) -> Any:
+    """A sum of floats in float64; None if the operation is none."""
+    if eqn.primitive.name not in SUMS:
+        return None
+    return _sum(eqn, [x.astype("float64") for x in inputs])
+
+
+def _sum(eqn: Any, inputs: Sequence[Any]) -> Any:
+    name, params = eqn.primitive.name, eqn.params
+    if name == "reduce_sum":
+        return np.sum(inputs[0], axis=tuple(params["axes"]))
+    if name == "cumsum":
+        axis = params["axis"]
+        if params["reverse"]:
+            return np.flip(np.cumsum(np.flip(inputs[0], axis), axis), axis)
+        return np.cumsum(inputs[0], axis)
+    return _product(eqn, inputs)
+
+
+def _product(eqn: Any, inputs: Sequence[Any]) -> Any:
+    """A `dot_general`: batch dimensions first, then the free ones of both operands."""
+    (left, right), (left_batch, right_batch) = eqn.params["dimension_numbers"]
+    a, b = inputs
+    if a.dtype == np.int64:
+        most = np.abs(a).max(initial=0) * np.abs(b).max(initial=0) * intervals.terms(eqn)
+        if most < 2**53:  # float64 holds each partial sum, and its product is much faster
+            a, b = a.astype("float64"), b.astype("float64")
+        elif most >= 2**62:
+            a, b = a.astype(object), b.astype(object)
+    free = [n for n in range(a.ndim) if n not in (*left, *left_batch)]
+    others = [n for n in range(b.ndim) if n not in (*right, *right_batch)]
+    shape = [a.shape[n] for n in (*left_batch, *free)] + [b.shape[n] for n in others]
+    terms = intervals.terms(eqn)
+    batch = [a.shape[n] for n in left_batch]
+    a = a.transpose(*left_batch, *free, *left).reshape(*batch, -1, terms)
+    b = b.transpose(*right_batch, *right, *others).reshape(*batch, terms, -1)
+    found = np.matmul(a, b).reshape(shape)
+    if found.dtype == np.float64 and inputs[0].dtype == np.int64:
+        return found.astype("int64")
+    return found

@@ -1,0 +1,453 @@
+"""The first equation of a unit whose arithmetic goes wrong, with its facts.
+
+`explain` evaluates the equations one by one on concrete values and computes exact results beside
+them. An element that goes wrong is a fault only if something comes of it: the rest of the unit is
+evaluated again with another value in its place, and if no output differs, it was masked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.instrument.primitives import MAKES_INFINITY, MAKES_NAN
+from pallas_debug.bridge.jaxprs import lines
+from pallas_debug.bridge.programs import exact, intervals, numerics
+from pallas_debug.model import SourceLine
+
+Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumericFault:
+    """Facts about arithmetic that went wrong.
+
+    Attributes:
+      equation: number of the equation in its unit.
+      operation: its primitive.
+      element: index of the first wrong element of the result.
+      values: operands at that element; none where each element is made of many.
+      operands, result_type: types, `float32[8, 128]`.
+      ranges: least and greatest finite number of each operand, where `values` is empty.
+      exact: the result without a limit of size or precision; None if there is none.
+      result: what the operation gave.
+      count: number of wrong elements.
+      terms: number of terms of a sum.
+      largest: greatest magnitude in the float32 result of an imprecise sum.
+      line: in the user's code.
+    """
+
+    trouble: Trouble
+    equation: int
+    operation: str
+    element: tuple[int, ...]
+    values: tuple[int | float, ...]
+    operands: tuple[str, ...]
+    result_type: str
+    result: int | float
+    count: int
+    exact: int | float | None = None
+    ranges: tuple[tuple[float, float], ...] = ()
+    terms: int | None = None
+    largest: float | None = None
+    line: SourceLine | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Candidate:
+    """Elements of a result that are wrong, whether or not anything comes of them.
+
+    Attributes:
+      exact: exact results, if there are any.
+      instead: what the elements are replaced with to see whether something comes of them.
+    """
+
+    trouble: Trouble
+    equation: int
+    wrong: Any
+    inputs: Sequence[Any]
+    result: Any
+    instead: Any
+    exact: Any = None
+
+
+def explain(
+    eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], values: Sequence[Any]
+) -> NumericFault | None:
+    """Return the first fault in a unit on these inputs, or None if all that is wrong is masked.
+
+    Args:
+      eqns: equations in order, without calls.
+      values: inputs, for `invars`.
+    """
+    unit = _Concrete(eqns, invars, outvars, values)
+    return unit.first()
+
+
+class _Concrete:
+    """A unit on concrete inputs."""
+
+    def __init__(
+        self,
+        eqns: Sequence[Any],
+        invars: Sequence[Any],
+        outvars: Sequence[Any],
+        values: Sequence[Any],
+    ) -> None:
+        self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
+        self._mixed = numerics.bit_patterns(eqns)
+
+    def first(self) -> NumericFault | None:
+        found: list[_Candidate] = []
+
+        def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
+            found.extend(self._candidates(i, inputs, outputs))
+            return outputs
+
+        outputs = self._run(note)
+        is_finite = not any(_holds_bad(x) for x in outputs)
+        for candidate in found:
+            if candidate.trouble == "precision":
+                return self._fault(candidate, candidate.wrong)
+            if candidate.trouble not in ("nan", "infinity"):
+                here = self._reaching(candidate, outputs)
+            elif is_finite:
+                continue
+            else:
+                here = self._spreading(candidate)
+            if here is not None:
+                return self._fault(candidate, here)
+        return None
+
+    def _run(self, visit: Callable[[int, Sequence[Any], list[Any]], list[Any]]) -> list[Any]:
+        """Evaluate the unit; `visit` may replace the results of an equation."""
+        known = dict(zip(self._invars, map(_held, self._values), strict=True))
+
+        def read(atom: Any) -> Any:
+            if isinstance(atom, jax_core.Literal):
+                return np.asarray(atom.val, atom.aval.dtype)
+            return known[atom]
+
+        for i, eqn in enumerate(self._eqns):
+            inputs = [read(atom) for atom in eqn.invars]
+            outputs = [_held(x) for x in numerics.evaluated(eqn, inputs)]
+            known.update(zip(eqn.outvars, visit(i, inputs, outputs), strict=True))
+        return [read(atom) for atom in self._outvars]
+
+    # Does it matter?
+
+    def _reaching(self, candidate: _Candidate, outputs: Sequence[Any]) -> Any:
+        """The part of the wrong elements, up to the first, that changes an output; else None."""
+
+        def differs(wrong: Any) -> bool:
+            def visit(i: int, inputs: Sequence[Any], made: list[Any]) -> list[Any]:
+                if i == candidate.equation:
+                    return [np.where(wrong, candidate.instead, made[0])]
+                return made
+
+            return any(
+                isinstance(x, np.ndarray) and x.tobytes() != y.tobytes()
+                for x, y in zip(self._run(visit), outputs, strict=True)
+            )
+
+        return _smallest(candidate.wrong, differs)
+
+    def _spreading(self, candidate: _Candidate) -> Any:
+        """The part, up to the first, of which alone a NaN or infinity comes in an output."""
+        nothing = np.zeros_like(candidate.wrong)
+        sound = self._run(self._kept(candidate, nothing))
+
+        def spreads(wrong: Any) -> bool:
+            found = self._run(self._kept(candidate, wrong))
+            return any(
+                bool((_bad(x) & ~_bad(y)).any())
+                for x, y in zip(found, sound, strict=True)
+                if _is_float(x)
+            )
+
+        return _smallest(candidate.wrong, spreads)
+
+    def _kept(
+        self, candidate: _Candidate, wrong: Any
+    ) -> Callable[[int, Sequence[Any], list[Any]], list[Any]]:
+        """Visit that replaces each NaN and infinity where it arises, except for these elements."""
+
+        def visit(i: int, inputs: Sequence[Any], made: list[Any]) -> list[Any]:
+            for other in self._not_finite(i, inputs, made):
+                replaced = other.wrong
+                if i == candidate.equation:
+                    replaced = replaced & ~wrong
+                elif candidate.trouble == "infinity" and any(map(_holds_infinity, inputs)):
+                    continue  # a NaN that comes of the infinity
+                made = [np.where(replaced, other.instead, made[0])]
+            return made
+
+        return visit
+
+    # What is wrong?
+
+    def _candidates(
+        self, i: int, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> list[_Candidate]:
+        eqn = self._eqns[i]
+        result = outputs[0] if outputs else np.zeros(0)
+        if not result.size:
+            return []
+        found = self._not_finite(i, inputs, outputs)
+        name = eqn.primitive.name
+        if name == "convert_element_type":
+            found += self._narrowed(i, inputs[0], result)
+        elif name in ("div", "rem") and jnp.issubdtype(result.dtype, jnp.integer):
+            found += self._divided(i, inputs, result)
+        if numerics.is_signed(result) and i not in self._mixed:
+            found += self._overflowed(i, inputs, result)
+        if name in exact.SUMS and result.dtype.name in ("bfloat16", "float16"):
+            found += self._imprecise(i, inputs, result)
+        return found
+
+    def _not_finite(
+        self, i: int, inputs: Sequence[Any], outputs: Sequence[Any]
+    ) -> list[_Candidate]:
+        """NaNs made of numbers, and infinities made of finite ones."""
+        eqn = self._eqns[i]
+        if not outputs or not _is_float(outputs[0]):
+            return []
+        result, name = outputs[0], eqn.primitive.name
+        kinds: list[tuple[Trouble, bool, Any, Any]] = [
+            ("nan", name in MAKES_NAN, np.isnan, np.isnan),
+            ("infinity", name in MAKES_INFINITY, _is_plus_infinity, _is_not_finite),
+        ]
+        found = []
+        for trouble, is_made, is_bad, spoils in kinds:
+            # A cast that overflows is a narrowing.
+            if not is_made or name == "convert_element_type" or not is_bad(result).any():
+                continue
+            wrong = is_bad(result) & ~_spoilt(eqn, inputs, result, spoils)
+            if wrong.any():
+                found.append(
+                    _Candidate(
+                        trouble=trouble,
+                        equation=i,
+                        wrong=wrong,
+                        inputs=inputs,
+                        result=result,
+                        instead=np.ones((), result.dtype),
+                    )
+                )
+        return found
+
+    def _overflowed(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
+        wanted = exact.integers(self._eqns[i], inputs)
+        if wanted is None:
+            return []
+        limits = jnp.iinfo(result.dtype)
+        wrong = np.asarray((wanted < int(limits.min)) | (wanted > int(limits.max)), bool)
+        if self._eqns[i].primitive.name == "shift_left":
+            wrong &= np.asarray(wanted >= 2 ** (8 * result.dtype.itemsize), bool)
+        saturated = np.clip(wanted, int(limits.min), int(limits.max)).astype(result.dtype)
+        return self._wrong("overflow", i, wrong, inputs, result, saturated, wanted)
+
+    def _divided(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
+        wrong = np.broadcast_to(inputs[1] == 0, result.shape)
+        return self._wrong("division", i, wrong, inputs, result, result ^ 1, None)
+
+    def _narrowed(self, i: int, value: Any, result: Any) -> list[_Candidate]:
+        source, target = value.dtype, result.dtype
+        if jnp.issubdtype(target, jnp.floating):
+            if not _is_float(value) or target.itemsize >= source.itemsize:
+                return []
+            largest = np.asarray(jnp.finfo(target).max).astype(target)
+            # The greatest number of a dtype, of either sign, is a mask.
+            masks = np.abs(value.astype("float64")) >= float(jnp.finfo(source).max)
+            wrong = ~_is_not_finite(value) & np.isinf(result.astype("float64")) & ~masks
+            instead = np.where(value > 0, largest, -largest).astype(target)
+            return self._wrong("narrowing", i, wrong, [value], result, instead, value)
+        if not jnp.issubdtype(target, jnp.integer) or i in self._mixed:
+            return []
+        limits = jnp.iinfo(target)
+        low, high = int(limits.min), int(limits.max)
+        if _is_float(value):
+            wide = np.trunc(value.astype("float64"))
+            wrong = ~((wide >= low) & (wide < float(high) + 1))
+            instead = np.clip(np.nan_to_num(wide), low, high)
+            instead = np.where(instead >= high, high, instead.astype("int64")).astype(target)
+            # A NaN may be saturated to zero: any other number shows whether it matters.
+            instead = np.where(instead == result, result ^ 1, instead)
+            return self._wrong("narrowing", i, wrong, [value], result, instead, value)
+        if not numerics.is_signed(value) or target.itemsize >= source.itemsize:
+            return []
+        wrong = (value < low) | (value > high)
+        return self._wrong(
+            "narrowing", i, wrong, [value], result, np.clip(value, low, high).astype(target), value
+        )
+
+    def _imprecise(self, i: int, inputs: Sequence[Any], result: Any) -> list[_Candidate]:
+        wanted = exact.floats(self._eqns[i], inputs)
+        if wanted is None or not np.isfinite(wanted).all():
+            return []
+        error = np.abs(result.astype("float64") - wanted)
+        worst = error == error.max()
+        if not error.max() > numerics.SUM_BOUND * np.abs(wanted).max():
+            return []
+        return self._wrong("precision", i, worst, inputs, result, result, wanted)
+
+    def _wrong(
+        self,
+        trouble: Trouble,
+        i: int,
+        wrong: Any,
+        inputs: Sequence[Any],
+        result: Any,
+        instead: Any,
+        wanted: Any,
+    ) -> list[_Candidate]:
+        if not np.any(wrong):
+            return []
+        return [
+            _Candidate(
+                trouble=trouble,
+                equation=i,
+                wrong=np.asarray(wrong),
+                inputs=inputs,
+                result=result,
+                instead=instead,
+                exact=wanted,
+            )
+        ]
+
+    def _fault(self, candidate: _Candidate, here: Any) -> NumericFault:
+        eqn, result = self._eqns[candidate.equation], candidate.result
+        name = eqn.primitive.name
+        element = tuple(int(n) for n in np.argwhere(here)[-1])
+        if candidate.trouble == "precision":
+            element = tuple(int(n) for n in np.argwhere(here)[0])
+        is_elementwise = _is_elementwise(candidate.inputs, result) and name not in exact.SUMS
+        wanted = None
+        if candidate.exact is not None:
+            wanted = _scalar(np.broadcast_to(candidate.exact, result.shape)[element])
+        found = NumericFault(
+            trouble=candidate.trouble,
+            equation=candidate.equation,
+            operation=name,
+            element=element,
+            values=tuple(
+                _scalar(np.broadcast_to(x, result.shape)[element]) for x in candidate.inputs
+            )
+            if is_elementwise
+            else (),
+            operands=tuple(_type(x) for x in candidate.inputs),
+            result_type=_type(result),
+            result=_scalar(result[element]),
+            count=int(candidate.wrong.sum()),
+            exact=wanted,
+            ranges=() if is_elementwise else tuple(map(_range, candidate.inputs)),
+            terms=intervals.terms(eqn) if name in exact.SUMS else None,
+            line=lines.source_of(eqn),
+        )
+        if candidate.trouble == "precision":
+            return replace(found, largest=float(np.abs(candidate.exact).max()))
+        return found
+
+
+def _smallest(wrong: Any, matters: Callable[[Any], bool]) -> Any:
+    """The shortest beginning of the wrong elements that matters; None if all of them do not."""
+    if not matters(wrong):
+        return None
+    places = np.argwhere(wrong)
+
+    def beginning(count: int) -> Any:
+        found = np.zeros_like(wrong)
+        found[tuple(places[:count].T)] = True
+        return found
+
+    low, high = 0, len(places)  # `low` of them do not matter, `high` do
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if matters(beginning(middle)) else (middle, high)
+    return beginning(high)
+
+
+def _spoilt(eqn: Any, inputs: Sequence[Any], result: Any, spoils: Callable[[Any], Any]) -> Any:
+    """Elements of the result of which some operand is spoilt."""
+    marks = [spoils(x) for x in inputs if _is_float(x)]
+    if not any(mark.any() for mark in marks):
+        return np.zeros(result.shape, bool)
+    floats = [x for x in inputs if _is_float(x)]
+    if eqn.primitive.name not in exact.SUMS and _is_elementwise(floats, result):
+        found = np.zeros(result.shape, bool)
+        for mark in marks:
+            found |= mark
+        return found
+    if eqn.primitive.name in exact.SUMS and all(map(_is_float, inputs)):
+        found = np.zeros(result.shape, bool)
+        for k in range(len(inputs)):
+            given = [
+                (spoils(x) if j == k else np.ones(x.shape)).astype("float32")
+                for j, x in enumerate(inputs)
+            ]
+            counted = exact.floats(eqn, given)
+            found |= np.asarray(counted > 0) if counted is not None else True
+        return found
+    return np.ones(result.shape, bool)
+
+
+def _held(value: Any) -> Any:
+    """A value as an array of numpy, except for keys, which numpy cannot hold."""
+    if isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.extended):
+        return value
+    return np.asarray(value)
+
+
+def _is_elementwise(inputs: Sequence[Any], result: Any) -> bool:
+    return all(x.shape in (result.shape, ()) for x in inputs)
+
+
+def _is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def _is_plus_infinity(value: Any) -> Any:
+    return value.astype("float64") == np.inf
+
+
+def _is_not_finite(value: Any) -> Any:
+    return ~np.isfinite(value.astype("float64"))
+
+
+def _bad(value: Any) -> Any:
+    """NaN or plus infinity: minus infinity is a mask."""
+    wide = value.astype("float64")
+    return np.isnan(wide) | (wide == np.inf)
+
+
+def _holds_bad(value: Any) -> bool:
+    return _is_float(value) and bool(_bad(value).any())
+
+
+def _holds_infinity(value: Any) -> bool:
+    return _is_float(value) and bool(np.isinf(value.astype("float64")).any())
+
+
+def _scalar(value: Any) -> int | float:
+    value = np.asarray(value)
+    if value.dtype == object or jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
+        return int(value)
+    return float(value)
+
+
+def _type(value: Any) -> str:
+    return f"{value.dtype.name}[{', '.join(map(str, value.shape))}]"
+
+
+def _range(value: Any) -> tuple[float, float]:
+    wide = value.astype("float64") if _is_float(value) else value
+    numbers = wide[np.isfinite(wide)] if _is_float(value) else wide
+    if not numbers.size:
+        return float("nan"), float("nan")
+    return _scalar(numbers.min()), _scalar(numbers.max())

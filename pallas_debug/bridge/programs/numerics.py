@@ -1,0 +1,345 @@
+"""Straight-line equations with cheap tests for arithmetic that goes wrong.
+
+`instrumented` compiles a unit of equations together with a vector of flags. A flag is a suspicion:
+the tests may be too strict, so that they stay cheap, and `numeric_faults.explain` decides.
+
+- NaN and infinity are looked for in the unit's outputs alone. What a `where` discards reaches none
+  of them. Minus infinity is a mask, and no suspicion.
+- Integers are tested by equation, on signed integers alone: unsigned ones wrap on purpose, and so
+  do signed ones that are hashed or packed, that is, consumed by operations on bits. Where bounds of
+  all elements are known, as for an iota plus a scalar, the bounds are tested instead of the array.
+- A cast to a narrower integer is tested by equation, and a division of integers for zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.instrument.primitives import ARITHMETIC
+from pallas_debug.bridge.programs import intervals
+
+SUM_BOUND = 0.02
+"""Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
+
+Flag = tuple[str, int]
+"""A suspicion: about "output" or "equation" number n."""
+
+
+@dataclass(eq=False)
+class WatchedUnit:
+    """A unit that returns its outputs and a vector of flags.
+
+    Attributes:
+      eqns: equations in order, without calls.
+      invars, outvars: variables of the inputs and outputs.
+    """
+
+    eqns: Sequence[Any]
+    invars: Sequence[Any]
+    outvars: Sequence[Any]
+
+    def __call__(self, *values: Any) -> tuple[Sequence[Any], Any]:
+        """Return the outputs and the flags, a bool for each of `self.flags`."""
+        outputs, flags = self.compiled(*values)
+        return outputs, flags
+
+    @cached_property
+    def flags(self) -> tuple[Flag, ...]:
+        """Meaning of each flag. Empty if nothing in the unit can go wrong."""
+        jax.eval_shape(self._traced, *(_struct(v.aval) for v in self.invars))
+        return self._found
+
+    @cached_property
+    def compiled(self) -> Callable[..., tuple[Sequence[Any], Any]]:
+        """The unit as one program of jax."""
+        program: Callable[..., tuple[Sequence[Any], Any]] = jax.jit(self._traced)
+        return program
+
+    def _traced(self, *values: Any) -> tuple[list[Any], Any]:
+        known = dict(zip(self.invars, values, strict=True))
+        bounds = intervals.of_inputs(self.invars, values)
+        mixed = bit_patterns(self.eqns)
+        tests: list[tuple[Flag, Any]] = []
+        makers: set[Any] = set()
+
+        def read(atom: Any) -> Any:
+            return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
+
+        for i, eqn in enumerate(self.eqns):
+            inputs = [read(atom) for atom in eqn.invars]
+            outputs = evaluated(eqn, inputs)
+            known.update(zip(eqn.outvars, outputs, strict=True))
+            ranges = [intervals.of_atom(atom, bounds) for atom in eqn.invars]
+            flag = suspicion(eqn, inputs, outputs, ranges, may_wrap=i in mixed)
+            if flag is not None:
+                tests.append((("equation", i), flag))
+            found = intervals.of_equation(eqn, ranges)
+            if found is not None:
+                bounds[eqn.outvars[0]] = found
+            if eqn.primitive.name in ARITHMETIC or not makers.isdisjoint(_variables(eqn.invars)):
+                makers.update(eqn.outvars)
+        results = [read(atom) for atom in self.outvars]
+        for k, (atom, result) in enumerate(zip(self.outvars, results, strict=True)):
+            is_made = not isinstance(atom, jax_core.Literal) and atom in makers
+            if is_made and jnp.size(result) and jnp.issubdtype(result.dtype, jnp.floating):
+                # Not by the maximum: XLA's vectorised one drops NaNs, and is slower.
+                tests.append((("output", k), jnp.any(~(result < jnp.inf))))
+        self._found = tuple(flag for flag, _ in tests)
+        return results, jnp.array([test for _, test in tests], bool)
+
+
+def instrumented(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]) -> WatchedUnit:
+    """Return a unit that tests its arithmetic."""
+    return WatchedUnit(tuple(eqns), tuple(invars), tuple(outvars))
+
+
+def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
+    """Evaluate an equation."""
+    with eqn.ctx.manager:
+        made = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+    return list(made) if eqn.primitive.multiple_results else [made]
+
+
+_MIXES = {
+    *("xor", "and", "not", "shift_right_logical", "population_count", "clz"),
+    *("bitcast_convert_type", "bitcast"),
+}
+_SELECTS = {"and", "or", "xor", "not", "shift_right_logical"}
+_PACKS = _MIXES | {"or", "shift_right_arithmetic"}
+_CARRIES = {
+    *("add", "sub", "mul", "neg", "shift_left", "convert_element_type", "broadcast_in_dim"),
+    *("reshape", "squeeze", "transpose", "select_n", "concatenate", "slice", "rem"),
+}
+
+
+def bit_patterns(eqns: Sequence[Any]) -> set[int]:
+    """Numbers of equations whose results or operands are bits, not numbers.
+
+    The sums and products of a hash or a packed word are meant to wrap. The operation on bits may
+    follow after more arithmetic. A shift to the left may also be undone by one to the right. A cast
+    of bits that were selected may drop the others.
+    """
+    mixed: set[Any] = set()
+    packed: set[Any] = set()
+    selected = {v for eqn in eqns if eqn.primitive.name in _SELECTS for v in eqn.outvars}
+    found = set()
+    for i in reversed(range(len(eqns))):
+        eqn = eqns[i]
+        name, variables = eqn.primitive.name, _variables(eqn.invars)
+        to_unsigned = name == "convert_element_type" and jnp.issubdtype(
+            eqn.params["new_dtype"], jnp.unsignedinteger
+        )
+        if not mixed.isdisjoint(eqn.outvars) or (
+            name == "shift_left" and not packed.isdisjoint(eqn.outvars)
+        ):
+            found.add(i)
+        if name == "convert_element_type" and not selected.isdisjoint(variables):
+            found.add(i)
+        if name in _MIXES or to_unsigned:
+            mixed.update(variables)
+        if name in _PACKS or to_unsigned:
+            packed.update(variables)
+        if name in _CARRIES:
+            for kept in (mixed, packed):
+                if not kept.isdisjoint(eqn.outvars):
+                    kept.update(variables)
+    return found
+
+
+def is_signed(value: Any) -> bool:
+    """Whether a value is of signed integers."""
+    return bool(jnp.issubdtype(jnp.result_type(value), jnp.signedinteger))
+
+
+def suspicion(
+    eqn: Any,
+    inputs: Sequence[Any],
+    outputs: Sequence[Any],
+    ranges: Sequence[intervals.Interval | None],
+    *,
+    may_wrap: bool,
+) -> Any:
+    """Return a traced bool that is true if an equation may have gone wrong; None if it cannot.
+
+    Args:
+      ranges: bounds of each operand, if known.
+      may_wrap: whether its result or operands are bits, as `bit_patterns` finds.
+    """
+    name, result = eqn.primitive.name, outputs[0] if outputs else None
+    if result is None or not jnp.size(result):
+        return None
+    if name in ("div", "rem") and jnp.issubdtype(jnp.result_type(result), jnp.integer):
+        return _division(name, inputs, ranges)
+    if name == "convert_element_type":
+        return None if may_wrap else _narrowing(inputs[0], result, ranges[0])
+    if name in ("reduce_sum", "cumsum") and jnp.result_type(result) in (jnp.bfloat16, jnp.float16):
+        wide = evaluated(eqn, [inputs[0].astype("float32")])[0]
+        error = jnp.max(jnp.abs(wide - result.astype("float32")))
+        return error > SUM_BOUND * jnp.max(jnp.abs(wide))
+    if may_wrap or not is_signed(result):
+        return None
+    return _overflow(eqn, inputs, result, ranges)
+
+
+def _division(name: str, inputs: Sequence[Any], ranges: Sequence[intervals.Interval | None]) -> Any:
+    divisor = inputs[1]
+    zero = None
+    if not intervals.excludes(ranges[1], 0):
+        zero = jnp.any(divisor == 0)
+    if name == "rem" or not is_signed(divisor) or intervals.excludes(ranges[1], -1):
+        return zero
+    least = np.array(jnp.iinfo(jnp.result_type(divisor)).min, jnp.result_type(divisor))
+    wraps = jnp.any((inputs[0] == least) & (divisor == -1))
+    return wraps if zero is None else zero | wraps
+
+
+def _narrowing(value: Any, result: Any, bounds: intervals.Interval | None) -> Any:
+    source, target = jnp.result_type(value), jnp.result_type(result)
+    if not jnp.issubdtype(target, jnp.integer):
+        return None  # an infinity shows in the outputs
+    limits = jnp.iinfo(target)
+    if jnp.issubdtype(source, jnp.floating):
+        value = value.astype("float32") if source.itemsize < 4 else value
+        # Truncated towards zero: -128.9 is -128. NaN is in no range.
+        inside = (value > float(limits.min) - 1) & (value < float(limits.max) + 1)
+        if target.itemsize >= 4 and limits.min < 0:  # -2**31 - 1 is -2**31 in float32
+            inside = (value >= float(limits.min)) & (value < float(limits.max))
+        return ~jnp.all(inside)
+    if not jnp.issubdtype(source, jnp.signedinteger) or target.itemsize >= source.itemsize:
+        return None
+    if bounds is not None:
+        beyond = intervals.beyond(bounds, int(limits.min), int(limits.max))
+        if beyond is not None:
+            return beyond
+    if intervals.within(bounds, int(limits.min), int(limits.max)):
+        return None
+    return jnp.any(result.astype(source) != value)
+
+
+def _overflow(
+    eqn: Any, inputs: Sequence[Any], result: Any, ranges: Sequence[intervals.Interval | None]
+) -> Any:
+    """Whether signed integers may have wrapped."""
+    exact = _EXACT.get(eqn.primitive.name)
+    if exact is None:
+        return None
+    limits = jnp.iinfo(jnp.result_type(result))
+    bounds = intervals.exact(eqn, ranges)
+    if intervals.within(bounds, int(limits.min), int(limits.max)):
+        return None
+    if bounds is not None:
+        beyond = intervals.beyond(bounds, int(limits.min), int(limits.max))
+        if beyond is not None:
+            return beyond
+    return exact(eqn, inputs, result)
+
+
+def _wide(value: Any) -> Any:
+    return jnp.asarray(value).astype("float32")
+
+
+def _narrow(result: Any) -> bool:
+    return bool(jnp.result_type(result).itemsize < 4)
+
+
+def _differs(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    """Whether the same in int32 is another number."""
+    wide = [jnp.asarray(x).astype("int32") for x in inputs]
+    if "preferred_element_type" in eqn.params:
+        eqn = eqn.replace(params={**eqn.params, "preferred_element_type": np.dtype("int32")})
+    return jnp.any(evaluated(eqn, wide)[0] != result.astype("int32"))
+
+
+def _limit(result: Any) -> float:
+    """Magnitude from which on a number computed in float32 may not fit."""
+    return float(jnp.iinfo(jnp.result_type(result)).max) * (1 - 2.0**-16)
+
+
+def _add(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    a, b = inputs
+    if _narrow(result):
+        return _differs(eqn, inputs, result)
+    return jnp.any(((a ^ result) & (b ^ result)) < 0)
+
+
+def _sub(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    a, b = inputs
+    if _narrow(result):
+        return _differs(eqn, inputs, result)
+    return jnp.any(((a ^ b) & (a ^ result)) < 0)
+
+
+def _mul(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    if _narrow(result):
+        return _differs(eqn, inputs, result)
+    return jnp.any(jnp.abs(_wide(inputs[0]) * _wide(inputs[1])) >= _limit(result))
+
+
+def _lowest(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    dtype = jnp.result_type(result)
+    return jnp.any(inputs[0] == np.array(jnp.iinfo(dtype).min, dtype))
+
+
+def _power(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    power = eqn.params.get("y", 2)
+    return jnp.any(jnp.abs(_wide(inputs[0])) ** power >= _limit(result))
+
+
+def _shifted(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    value, bits = inputs
+    # Setting the sign bit loses none: a mask, or a word to be packed.
+    back = lax.shift_right_logical(result, bits)
+    return jnp.any((value > 0) & (back != value))
+
+
+def _summed(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    if _narrow(result):
+        return _differs(eqn, inputs, result)
+    axes = eqn.params["axes"] if "axes" in eqn.params else (eqn.params["axis"],)
+    return jnp.any(jnp.sum(jnp.abs(_wide(inputs[0])), axes) >= _limit(result))
+
+
+def _cumulated(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    sums = jnp.sum(jnp.abs(_wide(inputs[0])), eqn.params["axis"])
+    return jnp.any(sums >= _limit(result))
+
+
+def _contracted(eqn: Any, inputs: Sequence[Any], result: Any) -> Any:
+    a, b = inputs
+    if _narrow(result):
+        return _differs(eqn, inputs, result)
+    largest = [jnp.max(jnp.abs(_wide(x))) for x in (a, b)]
+    return largest[0] * largest[1] * intervals.terms(eqn) >= _limit(result)
+
+
+_EXACT: dict[str, Callable[[Any, Sequence[Any], Any], Any]] = {
+    "add": _add,
+    "add_any": _add,
+    "sub": _sub,
+    "mul": _mul,
+    "neg": _lowest,
+    "abs": _lowest,
+    "square": _power,
+    "integer_pow": _power,
+    "shift_left": _shifted,
+    "reduce_sum": _summed,
+    "cumsum": _cumulated,
+    "dot_general": _contracted,
+}
+
+
+def _variables(atoms: Sequence[Any]) -> list[Any]:
+    return [atom for atom in atoms if not isinstance(atom, jax_core.Literal)]
+
+
+def _struct(aval: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
