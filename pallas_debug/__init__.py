@@ -13,6 +13,7 @@ from pallas_debug._version import __version__ as __version__
 
 if TYPE_CHECKING:
     from pallas_debug._api.check import check as check
+    from pallas_debug._api.compare import compare as compare
     from pallas_debug._api.compile import compile as compile
     from pallas_debug._api.debug import debug as debug
     from pallas_debug._api.dump import dump as dump
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "check": "pallas_debug._api.check",
+    "compare": "pallas_debug._api.compare",
     "compile": "pallas_debug._api.compile",
     "debug": "pallas_debug._api.debug",
     "dump": "pallas_debug._api.dump",

@@ -32,6 +32,10 @@ class UsageError(PallasDebugError):
     """Invalid request: an unknown name, an argument that does not parse."""
 
 
+class InvalidReference(UsageError):
+    """A reference that raises, or whose results cannot be compared with those of the function."""
+
+
 class PatternError(UsageError):
     """Invalid regular expression, or one that cannot be matched in linear time.
 
@@ -162,6 +166,14 @@ class ChecksFailed(PallasDebugError):
 
 class VerificationFailed(PallasDebugError):
     """A kernel has a fault, or could not be judged; the text is the whole verdict."""
+
+    def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
+        self.findings = tuple(findings)
+        super().__init__(text)
+
+
+class ValuesDiffer(PallasDebugError):
+    """Results differ from those of a reference, or could not be compared; the text says how."""
 
     def __init__(self, text: str, findings: Sequence[Finding] = ()) -> None:
         self.findings = tuple(findings)

@@ -23,6 +23,11 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
+def plural_of(count: int, noun: str) -> str:
+    """Format a large count and noun: `1 element`, `65,536 elements`."""
+    return plural(count, noun).replace(str(count), f"{count:,}", 1)
+
+
 def visible(text: str, keep: str = "\n\t") -> str:
     """Escape every character that a terminal may interpret or hide, except those in `keep`.
 

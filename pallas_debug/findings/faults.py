@@ -10,10 +10,19 @@ from collections.abc import Mapping
 from enum import IntEnum, StrEnum
 from typing import Literal
 
-Judge = Literal["trace", "static", "compile", "machine", "checks", "tpu interpret", "print formats"]
+Judge = Literal[
+    "trace",
+    "static",
+    "compile",
+    "machine",
+    "checks",
+    "tpu interpret",
+    "print formats",
+    "reference",
+]
 """Engine that reports a finding: jax tracing the call, the static analysis, jax's lowering and
 libtpu, the kernel machine, checks in an interpreted kernel, TPU interpret mode, the rules for
-`debug_print`."""
+`debug_print`, the comparison with a reference."""
 
 
 class Severity(IntEnum):
@@ -305,6 +314,12 @@ class Fault(StrEnum):
     INTERPRET_ERROR = (
         *("InterpretError", Severity.MINOR, _INTERPRETED),
         "jax's interpreter cannot run the kernel",
+    )
+
+    # Faults that only a reference shows
+    VALUE_MISMATCH = (
+        *("ValueMismatch", Severity.VALUES, {"reference": Sure.SEEN}),
+        "a result differs from the reference's by more than the tolerance",
     )
 
 

@@ -168,3 +168,30 @@ def _first(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any], relative: float) ->
         other = x != y
     places = np.argwhere(other)
     return tuple(int(i) for i in places[0]) if len(places) else None
+
+
+def host_leaves(result: Any) -> list[tuple[str, str, Any]]:
+    """Path, dtype and values of each array in a result.
+
+    The dtype is the one that jax gives such values. Floats are widened to float64, complex numbers
+    to complex128; 4-bit integers become int8; PRNG keys become their integers. Values that are not
+    arrays and have no dtype are returned as they are, with an empty dtype.
+    """
+    found = []
+    for path, leaf in jax.tree.leaves_with_path(result):
+        name = jax.tree_util.keystr(path)
+        if not isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
+            found.append((name, "", leaf))
+            continue
+        if hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            leaf = jax.random.key_data(leaf)
+        values = np.asarray(leaf)
+        dtype = canonical(values.dtype)
+        if jnp.issubdtype(dtype, jnp.complexfloating):
+            values = values.astype(np.complex128)
+        elif jnp.issubdtype(dtype, jnp.floating):
+            values = values.astype(np.float64)
+        elif values.dtype.kind not in "biu":  # jax's integers of few bits
+            values = values.astype(np.int8 if jnp.iinfo(dtype).min < 0 else np.uint8)
+        found.append((name, str(jnp.dtype(dtype).name), values))
+    return found

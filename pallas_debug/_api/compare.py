@@ -1,0 +1,183 @@
+"""`pallas_debug.compare`: compare the results of a function with those of a reference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug import report as text
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.comparison import reference as asked
+from pallas_debug.comparison.compare import ComparedOutput, Judged
+from pallas_debug.comparison.compare import compare as compare_results
+from pallas_debug.comparison.tolerances import Tolerance
+from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
+from pallas_debug.guards import check_function
+from pallas_debug.inputs.made_up import filled
+from pallas_debug.model import Finding
+from pallas_debug.session import Interpret, Options, Session, resolve_targets
+from pallas_debug.tracebacks import WithoutOurFrames
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Comparison:
+    """Results of a function, compared with those of a reference.
+
+    Attributes:
+      name, reference: names of both functions.
+      outputs: one for each array that they return.
+      findings: a `ValueMismatch` for each output that differs.
+      not_judged: sentences about elements that could not be compared: the reference is NaN there.
+      kernels: names of the kernels that the function called.
+      notes: remarks, such as that the function called no kernel, or that arguments were made up.
+    """
+
+    name: str
+    reference: str
+    outputs: tuple[ComparedOutput, ...]
+    findings: tuple[Finding, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    kernels: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether every element was compared and none differs by more than is allowed."""
+        return not self.findings and not self.not_judged
+
+    def throw(self) -> None:
+        """Raise an exception unless everything was compared and nothing differs.
+
+        Raises:
+          ValuesDiffer: the results differ, or could not be compared.
+        """
+        if not self.ok:
+            raise ValuesDiffer(str(self), self.findings)
+
+    def __repr__(self) -> str:
+        return f"<Comparison {'ok' if self.ok else 'failed'}: {self._summary()}>"
+
+    def _summary(self) -> str:
+        who = f"{self.name} and {self.reference}"
+        elements = sum(output.elements for output in self.outputs)
+        outputs = text.plural(len(self.outputs), "output")
+        differing = sum(output.differing for output in self.outputs)
+        unjudged = sum(output.unjudged for output in self.outputs)
+        said = f"{who} agree in {text.plural_of(elements, 'element')} of {outputs}"
+        if differing:
+            said = f"{who} differ in {differing:,} of {text.plural_of(elements, 'element')}"
+            said += f" of {outputs}"
+        elif unjudged:
+            said = f"{who} agree in {elements - unjudged:,} of {elements:,} elements of {outputs}"
+        return f"{said}; {unjudged:,} not judged" if unjudged else said
+
+    def __str__(self) -> str:
+        parts = [*(text.finding_text(finding) for finding in self.findings)]
+        parts += [f"not judged: {sentence}" for sentence in self.not_judged]
+        parts += [f"note: {note}" for note in self.notes]
+        return "\n\n".join([*parts, self._summary()])
+
+
+def compare(
+    function: Callable[..., Any],
+    reference: Callable[..., Any],
+    /,
+    *args: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    same_dtypes: bool = True,
+    interpret: Interpret = None,
+    chip: str | None = None,
+    **kwargs: Any,
+) -> Comparison:
+    """Compare the results of a function with those of a reference, for the same arguments.
+
+        report = pallas_debug.compare(flash_attention, attention, q, k, v)
+        report.throw()
+
+    An element differs if its error is more than `atol` plus `rtol` times the expected element. By
+    default `rtol` is that of the output's dtype (1e-9 for float64, 1e-4 for float32, 2**-8 for
+    float16, 2**-6 for bfloat16), and `atol` is `rtol` times the largest finite element that is
+    expected. Integers and bools must be equal, whatever is passed. Infinities must be equal. Where
+    the reference is NaN nothing is compared, and the report is not `ok`.
+
+    Both functions are run, the reference first. Either may call kernels: two versions of a kernel
+    can be compared.
+
+    Args:
+      function: usually one that calls kernels; it need not.
+      reference: takes the same arguments, and returns arrays of the same structure and shapes.
+      *args: arrays, or `jax.ShapeDtypeStruct`s, which are filled with random normal values, or with
+        zeros for integers and bools. Anything else is passed through.
+      rtol, atol: relative and absolute tolerance of floats.
+      same_dtypes: whether both must return the same dtypes. Without, floats of two precisions can
+        be compared, with the tolerance of the less precise one; integers and floats cannot.
+      interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
+        `off`.
+      chip: target whose chip is reported to code that queries one; v5e by default.
+      **kwargs: passed to both functions, like `args`.
+
+    Returns:
+      A report with a finding for each output that differs: the first block, its grid point, the
+      first element, the number of elements, the largest errors, and the pattern that they have.
+
+    Raises:
+      UsageError: a tolerance that is no number from 0 on, a call within jit, or a result that has
+        no arrays.
+      InvalidReference: the reference raised an exception, or returned another structure, other
+        shapes or other dtypes.
+      KernelFault: an interpreter stopped a kernel of the function.
+    """
+    check_function("pallas_debug.compare", function)
+    check_function("pallas_debug.compare", reference)
+    tolerance = Tolerance(rtol=rtol, atol=atol)
+    names = asked.name_of(function), asked.name_of(reference)
+    if trace.is_traced((args, kwargs)):
+        raise UsageError(
+            f"pallas_debug.compare({names[0]}, …) runs its functions and cannot be traced by jit, "
+            "vmap or grad. Put it outside of them, as in compare(jax.jit(f), g, x)."
+        )
+    given = filled(function, args, kwargs)
+    options = Options(interpret=interpret, chip=chip)
+    with WithoutOurFrames():
+        with Session(options, runs=True) as session:
+            expected = asked.run(reference, given.args, given.kwargs)
+            session.settle()
+        with Session(options, runs=True) as session:
+            try:
+                result = trace.block_until_ready(function(*given.args, **given.kwargs))
+                session.settle()
+            except Exception as error:
+                if session.observer.findings:
+                    fault = session.observer.findings[-1]
+                    raise KernelFault(text.finding_text(fault), fault) from error
+                raise
+        (target,) = resolve_targets((chip or defaults.CHIP,), session.plugins)
+        judged = Judged(
+            function=function,
+            args=given.args,
+            kwargs=given.kwargs,
+            target=target,
+            name=names[0],
+            reference=names[1],
+            tolerance=tolerance,
+            same_dtypes=same_dtypes,
+        )
+        found = compare_results(judged, result, expected)
+    notes = [str(problem) for problem in (*session.problems, *found.problems)]
+    if not session.kernels and not session.used:
+        notes.append(f"{names[0]} called no Pallas kernel: only values were compared")
+    if given.named:
+        made_up = " and ".join(given.named.values())
+        notes.append(f"values were made up for {made_up}")
+    return Comparison(
+        name=names[0],
+        reference=names[1],
+        outputs=found.outputs,
+        findings=found.findings,
+        not_judged=found.not_judged,
+        kernels=tuple(dict.fromkeys(kernel.name for kernel in session.kernels)),
+        notes=tuple(dict.fromkeys(notes)),
+    )

@@ -1,0 +1,178 @@
+"""Kernel outputs that the results of a function come from, element by element.
+
+The function is traced, and what lies between its kernels and its results is followed as far as it
+only moves elements (reshape, slice, transpose, …) or changes each by itself. It is evaluated on
+element numbers in place of values, so that each result element knows the kernel element behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.model import Target
+
+MAX_ELEMENTS = 1 << 25
+"""Maximum elements of a result whose numbers are moved; one that is a kernel's output has no limit.
+"""
+
+_MOVES = frozenset(
+    {
+        *("reshape", "transpose", "squeeze", "expand_dims", "broadcast_in_dim", "slice", "rev"),
+        *("copy", "copy_p", "concatenate", "pad"),
+    }
+)
+"""Primitives that move elements and change none."""
+
+_ELEMENTWISE = frozenset(
+    {
+        *("convert_element_type", "reduce_precision", "optimization_barrier"),
+        *("add", "add_any", "sub", "mul", "div", "rem", "pow", "integer_pow", "max", "min", "neg"),
+        *("sign", "abs", "floor", "ceil", "round", "exp", "exp2", "expm1", "log", "log1p", "sqrt"),
+        *("rsqrt", "cbrt", "tanh", "logistic", "erf", "square", "is_finite", "not", "and", "or"),
+        *("xor", "eq", "ne", "lt", "le", "gt", "ge", "select_n", "clamp"),
+    }
+)
+"""Primitives whose elements depend on the element of the same index."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Origin:
+    """Source of a result.
+
+    Attributes:
+      captured: the kernel; None if the result comes straight from none.
+      output: number of the output among the kernel's outputs.
+      numbers: number of the kernel's element behind each element, in the shape of the result; -1
+        for one that comes from elsewhere. None if the result is the kernel's output.
+      reason: why it is not known, as the end of a sentence.
+    """
+
+    captured: Capture | None = None
+    output: int = 0
+    numbers: np.ndarray | None = None
+    reason: str = ""
+
+
+_NOT_OF_A_KERNEL = "it does not come straight from a kernel"
+
+
+def origins(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> list[Origin]:
+    """Origin of each array that a function returns, in jax's order of leaves."""
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return jax.tree.leaves(function(*a, **k))
+
+    shapes = [
+        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
+    ]
+    with chip.answering(target), hook.without_caches():
+        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+    del consts
+    found = _walk(jaxpr, [Origin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars))
+    return [_with_reason(origin) for origin in found]
+
+
+def _is_array(leaf: Any) -> bool:
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
+
+
+def _with_reason(origin: Origin) -> Origin:
+    if origin.captured is None and not origin.reason:
+        return replace(origin, reason=_NOT_OF_A_KERNEL)
+    return origin
+
+
+def _walk(jaxpr: Any, args: Sequence[Origin]) -> list[Origin]:
+    known: dict[Any, Origin] = dict(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Origin:
+        if isinstance(atom, jax_core.Literal):
+            return Origin()
+        return known.get(atom, Origin())
+
+    for eqn in jaxpr.eqns:
+        known.update(zip(eqn.outvars, _equation(eqn, [read(a) for a in eqn.invars]), strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(eqn: Any, inputs: list[Origin]) -> list[Origin]:
+    inline = rewrite.inlined(eqn)
+    if inline is not None:
+        inner, _ = inline
+        return _walk(inner, inputs)
+    if eqn.primitive in hook.PRIMITIVES.values():
+        return _kernel(eqn)
+    name = eqn.primitive.name
+    sources = [origin for origin in inputs if origin.captured is not None]
+    if not sources:
+        return [_lost(inputs)] * len(eqn.outvars)
+    if len(sources) == 1 and len(eqn.outvars) == 1:
+        (source,) = sources
+        operand = eqn.invars[inputs.index(source)]
+        shape = eqn.outvars[0].aval.shape
+        if name in _ELEMENTWISE and operand.aval.shape == shape:
+            return [source]
+    if name in _MOVES and len({(s.captured, s.output) for s in sources}) == 1:
+        return [_moved(eqn, inputs, sources[0])]
+    why = f"it is computed by `{name}` from what kernel `{_name(sources[0])}` returns"
+    return [Origin(reason=why)] * len(eqn.outvars)
+
+
+def _lost(inputs: Sequence[Origin]) -> Origin:
+    """Origin of what no kernel's output goes into directly; keeps why, where one did before."""
+    return next((Origin(reason=o.reason) for o in inputs if "`" in o.reason), Origin())
+
+
+def _name(origin: Origin) -> str:
+    return "" if origin.captured is None else origin.captured.kernel.name
+
+
+def _moved(eqn: Any, inputs: Sequence[Origin], source: Origin) -> Origin:
+    if sum(math.prod(a.aval.shape) for a in (*eqn.invars, *eqn.outvars)) > MAX_ELEMENTS:
+        return Origin(reason="the result is too large to follow its elements")
+    given = [
+        _numbers(origin, atom.aval.shape) for origin, atom in zip(inputs, eqn.invars, strict=True)
+    ]
+    params = eqn.primitive.get_bind_params(eqn.params)
+    with hook.unwatched(), jax.default_device(jax.local_devices(backend="cpu")[0]):
+        moved = eqn.primitive.bind(*given, **params)
+    return replace(source, numbers=np.asarray(moved))
+
+
+def _numbers(origin: Origin, shape: tuple[int, ...]) -> Any:
+    if origin.captured is None:
+        return jax.numpy.full(shape, -1, np.int32)
+    if origin.numbers is not None:
+        return jax.numpy.asarray(origin.numbers)
+    return jax.numpy.arange(math.prod(shape), dtype=np.int32).reshape(shape)
+
+
+def _kernel(eqn: Any) -> list[Origin]:
+    # As in the hook, so that the same kernel has the same digest.
+    context = SimpleNamespace(
+        module_context=SimpleNamespace(axis_context=None),
+        avals_in=[atom.aval for atom in eqn.invars],
+    )
+    captured = capture.capture(eqn.primitive.name, context, eqn.params)
+    return [Origin(captured=captured, output=i) for i in range(len(eqn.outvars))]

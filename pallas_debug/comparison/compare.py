@@ -1,0 +1,325 @@
+"""Comparison of two results, with a finding for each output that differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug import guards
+from pallas_debug.bridge.jaxprs import arrays
+from pallas_debug.bridge.lowering import raised
+from pallas_debug.bridge.walk import origins, prefetch
+from pallas_debug.bridge.walk.origins import Origin
+from pallas_debug.comparison import patterns, places
+from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
+from pallas_debug.comparison.tolerances import Tolerance
+from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import values
+from pallas_debug.findings.wording.values import Mismatch, Written
+from pallas_debug.model import Finding, Target, Witness
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """A function whose result is compared, and how.
+
+    Attributes:
+      target: chip to trace it for, if its kernels are looked for.
+      name: of the function.
+      reference: name of the reference.
+      same_dtypes: whether both must return the same dtypes.
+    """
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+    target: Target
+    name: str
+    reference: str
+    tolerance: Tolerance = field(default_factory=Tolerance)
+    same_dtypes: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class ComparedOutput:
+    """One array of a result, compared.
+
+    Attributes:
+      name: `output`, or `output [1]` with its path in jax's notation.
+      dtype: of the function's array.
+      differing: number of elements that differ by more than is allowed.
+      unjudged: number of elements at which the reference is NaN.
+      allowed: the tolerance as text; empty if elements must be equal.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    elements: int
+    differing: int
+    unjudged: int
+    allowed: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Results:
+    """Outcome of a comparison.
+
+    Attributes:
+      findings: one for each output that differs.
+      kernels: by finding, digest of the kernel that its output comes straight from, or None.
+      not_judged: sentences on elements that could not be compared.
+      problems: errors of ours that left something out of a finding.
+    """
+
+    outputs: tuple[ComparedOutput, ...]
+    findings: tuple[Finding, ...] = ()
+    kernels: tuple[str | None, ...] = ()
+    not_judged: tuple[str, ...] = ()
+    problems: tuple[PallasDebugError, ...] = ()
+
+
+def leaves(result: Any, whose: str) -> list[Leaf]:
+    """Arrays of a result.
+
+    Args:
+      whose: function that returned it.
+
+    Raises:
+      UsageError: it returned something that is no array, or no arrays at all.
+    """
+    found = []
+    for path, dtype, array in arrays.host_leaves(result):
+        if not dtype:
+            raise UsageError(
+                f"{whose} returns {_output(path)} of type {type(array).__name__}: only arrays and "
+                "numbers can be compared"
+            )
+        found.append(Leaf(path=path, dtype=dtype, values=array))
+    if not found:
+        raise UsageError(f"{whose} returns no arrays: there is nothing to compare")
+    return found
+
+
+def _output(path: str) -> str:
+    return f"output {path}" if path else "output"
+
+
+def check_alike(ours: Sequence[Leaf], theirs: Sequence[Leaf], judged: Judged) -> None:
+    """Check that two results have the same arrays.
+
+    Raises:
+      InvalidReference: they do not; the message has both.
+    """
+    name, reference = f"`{judged.name}`", f"`{judged.reference}`"
+    if [one.path for one in ours] != [one.path for one in theirs]:
+        raise InvalidReference(
+            f"{name} returns {_several(ours)}, and {reference} returns {_several(theirs)}: both "
+            "must return the same structure"
+        )
+    for a, b in zip(ours, theirs, strict=True):
+        if a.shape != b.shape:
+            raise InvalidReference(
+                f"{_output(a.path)} is {a} from {name} and {b} from {reference}: both must have "
+                "the same shape"
+            )
+        if a.dtype != b.dtype and not (a.is_inexact and b.is_inexact and not judged.same_dtypes):
+            floats = a.is_inexact and b.is_inexact
+            advice = (
+                "convert one of the results, or pass same_dtypes=False to compare two precisions"
+                if floats
+                else "convert one of the results"
+            )
+            raise InvalidReference(
+                f"{_output(a.path)} is {a} from {name} and {b} from {reference}: both must have "
+                f"the same dtype; {advice}"
+            )
+
+
+def _several(found: Sequence[Leaf]) -> str:
+    said = [f"{one.path} {one}".strip() for one in found[:8]]
+    more = f" and {len(found) - 8} more" if len(found) > 8 else ""
+    return f"{len(found)} arrays ({', '.join(said)}{more})" if len(found) > 1 else str(said[0])
+
+
+def compare(judged: Judged, result: Any, expected: Any) -> Results:
+    """Compare the results of a function and its reference for the same arguments.
+
+    Raises:
+      UsageError: a result has something that is no array.
+      InvalidReference: they differ in structure, shapes or dtypes.
+    """
+    ours, theirs = leaves(result, judged.name), leaves(expected, judged.reference)
+    check_alike(ours, theirs, judged)
+    pairs = [Differences(a, b, judged.tolerance) for a, b in zip(ours, theirs, strict=True)]
+    outputs, not_judged = [], []
+    for pair in pairs:
+        unjudged = int(pair.unjudged.sum())
+        outputs.append(
+            ComparedOutput(
+                name=_output(pair.actual.path),
+                dtype=pair.actual.dtype,
+                shape=pair.actual.shape,
+                elements=pair.bad.size,
+                differing=pair.count,
+                unjudged=unjudged,
+                allowed="" if pair.allowed is None else str(pair.allowed),
+            )
+        )
+        if unjudged:
+            not_judged.append(_reference_nan(pair, judged))
+    problems: list[PallasDebugError] = []
+    sources = _Sources(judged, problems) if any(pair.count for pair in pairs) else None
+    found = [
+        _finding(pair, judged, i, sources)
+        for i, pair in enumerate(pairs)
+        if pair.count and sources is not None
+    ]
+    return Results(
+        outputs=tuple(outputs),
+        findings=tuple(finding for finding, _ in found),
+        kernels=tuple(digest for _, digest in found),
+        not_judged=tuple(not_judged),
+        problems=tuple(problems),
+    )
+
+
+def _reference_nan(pair: Differences, judged: Judged) -> str:
+    return values.reference_nan(
+        what=_output(pair.actual.path),
+        array=str(pair.expected),
+        reference=judged.reference,
+        count=int(pair.unjudged.sum()),
+        total=pair.unjudged.size,
+        first=unravel(int(np.argmax(pair.unjudged)), pair.unjudged.shape),
+        same=int((pair.unjudged & np.isnan(pair.actual.wide)).sum()),
+    )
+
+
+class _Sources:
+    """Kernels that the outputs of a function come from; traced once, if something differs."""
+
+    def __init__(self, judged: Judged, problems: list[PallasDebugError]) -> None:
+        self._judged = judged
+        self._problems = problems
+        self._found: list[Origin] = []
+        self._why = "the function could not be traced once more"
+        with guards.guarded("engine", "looking for the kernels behind a result", self._lost):
+            self._found = origins.origins(
+                judged.function, judged.args, judged.kwargs, judged.target
+            )
+
+    def _lost(self, problem: PallasDebugError) -> None:
+        self._problems.append(problem)
+
+    def of(self, number: int) -> Origin:
+        return self._found[number] if self._found else Origin(reason=self._why)
+
+    def tables(self, origin: Origin) -> dict[int, np.ndarray]:
+        """Scalar prefetch of a kernel, if all of its calls have the same."""
+        assert origin.captured is not None
+        kernel = origin.captured.kernel
+        if not kernel.of_kind("scalar_prefetch"):
+            return {}
+        judged = self._judged
+        known: dict[str, list[prefetch.Tables]] = {}
+        try:
+            known = prefetch.tables(judged.function, judged.args, judged.kwargs, judged.target)
+        except Exception as error:
+            raise places.Unknown(
+                f"its scalar prefetch is not: {raised.failure(error).headline}"
+            ) from error
+        calls = known.get(kernel.digest, [])
+        if len(calls) != 1:
+            return {}
+        return {i: table for i, table in enumerate(calls[0]) if table is not None}
+
+
+def _finding(
+    pair: Differences, judged: Judged, number: int, sources: _Sources | None
+) -> tuple[Finding, str | None]:
+    assert sources is not None
+    origin = sources.of(number)
+    element, grid_point = pair.first, None
+    blocks: Written | None = None
+    unknown = origin.reason
+    what = _output(pair.actual.path)
+    seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
+    digest = None
+    if origin.captured is not None:
+        kernel = origin.captured.kernel
+        operand = kernel.of_kind("output")[origin.output]
+        digest = kernel.digest
+        bad = _of_kernel(origin, pair.bad, operand.shape)
+        seen = Sighting(
+            kernel=kernel.name,
+            engine="reference",
+            witness=Witness(
+                source=kernel.source,
+                operand=operand.name,
+                shape=f"{operand.dtype}[{', '.join(map(str, operand.shape))}]",
+            ),
+        )
+        what = f"{what} ({operand.name})"
+        try:
+            if not bad.any():
+                raise places.Unknown("the elements that differ do not come from the kernel")
+            blocks, first, grid_point = places.written(
+                origin.captured, origin.output, bad, sources.tables(origin)
+            )
+        except places.Unknown as error:
+            unknown = str(error)
+        else:
+            element = _of_result(origin, first, operand.shape, pair.bad) or element
+    facts = Mismatch(
+        what=what,
+        array=str(pair.actual),
+        reference=judged.reference,
+        count=pair.count,
+        total=pair.bad.size,
+        element=element,
+        value=text(pair.actual, element),
+        expected=text(pair.expected, element),
+        absolute=pair.largest_absolute(),
+        relative=pair.largest_relative(),
+        allowed="" if pair.allowed is None else str(pair.allowed),
+        region=patterns.region(pair.bad),
+        relations=patterns.relations(
+            patterns.Pair(
+                pair.actual.wide,
+                pair.expected.wide,
+                pair.bad,
+                pair.room,
+                is_exact=not pair.actual.is_inexact,
+            )
+        ),
+        written=blocks,
+        unknown=unknown,
+        unjudged=int(pair.unjudged.sum()),
+    )
+    return values.value_mismatch(seen.at(grid_point=grid_point), facts), digest
+
+
+def _of_kernel(origin: Origin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """A mask over a result as a mask over the kernel's output."""
+    if origin.numbers is None:
+        return bad.reshape(shape)
+    found = np.zeros(int(np.prod(shape)), bool)
+    numbers = origin.numbers[bad]
+    found[numbers[numbers >= 0]] = True
+    return found.reshape(shape)
+
+
+def _of_result(
+    origin: Origin, element: tuple[int, ...], shape: tuple[int, ...], bad: np.ndarray
+) -> tuple[int, ...] | None:
+    """The differing element of the result that comes from this element of the kernel."""
+    if origin.numbers is None:
+        return element
+    number = int(np.ravel_multi_index(element, shape)) if shape else 0
+    found = np.argwhere((origin.numbers == number) & bad)
+    return tuple(int(i) for i in found[0]) if len(found) else None

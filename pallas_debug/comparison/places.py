@@ -1,0 +1,118 @@
+"""Blocks and grid points of the differing elements of a kernel's output, by its index map."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+import numpy as np
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk import index_maps
+from pallas_debug.comparison import patterns
+from pallas_debug.comparison.differences import unravel
+from pallas_debug.findings.wording.values import Region, Written, ranges
+
+SECONDS = 5.0
+"""Time limit of the evaluation of an index map."""
+
+MAX_POINTS = 1 << 24
+"""Maximum grid points whose blocks are looked at."""
+
+
+class Unknown(Exception):
+    """The blocks of an output are not known; the message is the reason."""
+
+
+def written(
+    captured: Capture, output: int, bad: np.ndarray, tables: Mapping[int, np.ndarray]
+) -> tuple[Written, tuple[int, ...], tuple[int, ...] | None]:
+    """Find the blocks that hold the differing elements, and the grid points that visit the first.
+
+    Args:
+      output: number of the output among the kernel's.
+      bad: mask of the differing elements, in the shape of the kernel's output.
+      tables: scalar prefetch by position, as far as it is known.
+
+    Returns:
+      The blocks, the first differing element in the first of them, and the last grid point that
+      visits it, whose values the output keeps; None if it is not known.
+
+    Raises:
+      Unknown: the kernel has no blocks, or its index map cannot be evaluated.
+    """
+    try:
+        grid = index_maps.grid(captured)
+    except index_maps.NotReadable as error:
+        raise Unknown(str(error)) from error
+    block = grid.outputs[output]
+    if block.space in ("any", "hbm"):
+        raise Unknown(f"the kernel copies to {block.name} itself")
+    if grid.points > MAX_POINTS:
+        raise Unknown(f"its grid has {grid.points:,} points")
+    if not all(dim.kind in ("blocked", "squeezed") for dim in block.dims):
+        raise Unknown(f"the blocks of {block.name} are given by element and may overlap")
+    found = index_maps.indices(captured, block.position, tables, time.monotonic() + SECONDS)
+    if found.dims is None:
+        raise Unknown(f"the index map of {block.name} is not known: {found.reason}")
+    sizes = tuple(dim.size for dim in block.dims)
+    counts = tuple(dim.blocks for dim in block.dims)
+    visits = _visits(found.dims, counts, grid.sizes)
+    tiles = _tiles(bad, sizes, counts)
+    bad_blocks = np.asarray(tiles.any(axis=tuple(range(1, 2 * bad.ndim, 2))))
+    flat = bad_blocks.reshape(-1)
+    visited = np.zeros(flat.size, bool)
+    visited[visits[visits >= 0]] = True
+    hits = np.flatnonzero((visits >= 0) & flat[np.maximum(visits, 0)])
+    first = int(visits[hits[0]]) if len(hits) else int(np.argmax(flat))
+    points = np.flatnonzero(visits == first)
+    at = unravel(first, counts)
+    window = [
+        (i * n, min((i + 1) * n, end)) for i, n, end in zip(at, sizes, bad.shape, strict=True)
+    ]
+    inside = bad[tuple(slice(*one) for one in window)]
+    offset = unravel(int(np.argmax(inside)), inside.shape)
+    ends = dict.fromkeys(unravel(int(p), grid.sizes) for p in (*points[:1], *points[-1:]))
+    last = unravel(int(points[-1]), grid.sizes) if len(points) else None
+    facts = Written(
+        block=ranges(window),
+        points=tuple(ends),
+        visits=len(points),
+        differing=int(flat.sum()),
+        blocks=flat.size,
+        region=patterns.region(bad_blocks),
+        inside=_inside(tiles, bad_blocks),
+        unvisited=int((flat & ~visited).sum()),
+    )
+    return facts, tuple(w[0] + o for w, o in zip(window, offset, strict=True)), last
+
+
+def _visits(
+    dims: tuple[np.ndarray, ...], counts: tuple[int, ...], grid: tuple[int, ...]
+) -> np.ndarray:
+    """Number of the block that each grid point visits, in grid order; -1 beyond the array."""
+    number = np.zeros(grid, np.int64)
+    is_inside = np.ones(grid, bool)
+    for index, count in zip(dims, counts, strict=True):
+        number = number * count + index
+        is_inside = is_inside & (index >= 0) & (index < count)
+    return np.where(is_inside, number, -1).reshape(-1)
+
+
+def _tiles(bad: np.ndarray, sizes: tuple[int, ...], counts: tuple[int, ...]) -> np.ndarray:
+    """The mask by block and offset: block index and offset alternate among its dimensions."""
+    if not bad.ndim:
+        return bad
+    missing = [(0, n * c - end) for n, c, end in zip(sizes, counts, bad.shape, strict=True)]
+    shape = [size for pair in zip(counts, sizes, strict=True) for size in pair]
+    return np.pad(bad, missing).reshape(shape)
+
+
+def _inside(tiles: np.ndarray, bad_blocks: np.ndarray) -> Region | None:
+    """What differs within each differing block, if it is the same in all of them."""
+    rank = bad_blocks.ndim
+    offsets = np.asarray(tiles.any(axis=tuple(range(0, 2 * rank, 2)), keepdims=True))
+    blocks = tiles.any(axis=tuple(range(1, 2 * rank, 2)), keepdims=True)
+    if not rank or not np.array_equal(tiles, blocks & offsets):
+        return None
+    return patterns.region(offsets.reshape(offsets.shape[1::2]))

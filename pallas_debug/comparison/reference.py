@@ -1,0 +1,39 @@
+"""The run of a reference; its exceptions are its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pallas_debug import report
+from pallas_debug.bridge.lowering import raised, trace
+from pallas_debug.errors import InvalidReference, PallasDebugError
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Name of a function as messages show it."""
+    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+
+
+def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a reference and wait for its result.
+
+    Raises:
+      InvalidReference: it raised an exception; the message has its line.
+    """
+    try:
+        return trace.block_until_ready(reference(*args, **kwargs))
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        found = raised.failure(error)
+        where = ""
+        if found.source is not None:
+            source = found.source
+            where = f" at {report.relative(Path(source.file))}:{source.line}"
+            where += f" ({source.text})" if source.text else ""
+        raise InvalidReference(
+            f"the reference {name_of(reference)} raised {type(error).__name__}{where}: "
+            f"{found.headline}. It is called with the same arguments as the function"
+        ) from error

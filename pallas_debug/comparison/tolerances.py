@@ -1,0 +1,98 @@
+"""Default tolerances by dtype, and which differences they allow."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from dataclasses import dataclass
+
+import numpy as np
+
+from pallas_debug.errors import UsageError
+
+DEFAULTS = {
+    "float64": 1e-9,
+    "float32": 1e-4,
+    "float16": 2**-8,
+    "bfloat16": 2**-6,
+    "float8_e4m3": 2**-2,
+    "float8_e5m2": 2**-1,
+    "float4": 1.0,
+}
+"""Default relative tolerance by dtype, or by how the names of its variants begin.
+
+A kernel may sum and round in another order than its reference. Where the dtype has few bits, the
+last rounding dominates: two to four units in the last place are allowed. A float32 or float64 has
+bits to spare, and what dominates is the length of a sum: a thousand roundings are allowed, and
+more for float64, whose inputs are rarely that exact.
+"""
+
+COMPLEX = {"complex64": "float32", "complex128": "float64"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tolerance:
+    """Tolerance as requested.
+
+    Attributes:
+      rtol: relative to the expected element; None for the default of the dtype.
+      atol: absolute; None for `rtol` times the largest finite element that is expected, so that a
+        sum whose terms cancel is not held to the precision of its small result.
+    """
+
+    rtol: float | None = None
+    atol: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value in (("rtol", self.rtol), ("atol", self.atol)):
+            if value is None:
+                continue
+            is_number = isinstance(value, numbers.Real) and not isinstance(value, bool)
+            if not is_number or not math.isfinite(value) or value < 0:
+                raise UsageError(
+                    f"{name} is a number that is at least 0, and not {value!r}; leave it out for "
+                    "the default of each output's dtype"
+                )
+
+    def of(self, dtypes: tuple[str, str], expected: np.ndarray) -> Allowed:
+        """Tolerance for one output.
+
+        Args:
+          dtypes: of the function's result and the reference's; the less precise one decides.
+          expected: widened to float64 or complex128.
+        """
+        rtol = max(map(default, dtypes)) if self.rtol is None else float(self.rtol)
+        if self.atol is not None:
+            return Allowed(rtol=rtol, atol=float(self.atol))
+        size = np.abs(expected[np.isfinite(expected)]).max(initial=0.0)
+        return Allowed(rtol=rtol, atol=rtol * float(size), is_of_largest=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Allowed:
+    """Error allowed in one output: `atol` plus `rtol` times the expected element.
+
+    Attributes:
+      is_of_largest: whether `atol` is `rtol` times the largest element.
+    """
+
+    rtol: float
+    atol: float
+    is_of_largest: bool = False
+
+    def at(self, expected: np.ndarray) -> np.ndarray:
+        """Allowed error of each element."""
+        size = np.abs(expected)
+        return self.atol + self.rtol * np.where(np.isfinite(size), size, 0.0)
+
+    def __str__(self) -> str:
+        largest = f" ({self.rtol:.3g} of the largest element)" if self.is_of_largest else ""
+        return f"{self.atol:.3g}{largest} plus {self.rtol:.3g} of each element"
+
+
+def default(dtype: str) -> float:
+    """Default relative tolerance of a dtype."""
+    dtype = COMPLEX.get(dtype, dtype)
+    if dtype in DEFAULTS:
+        return DEFAULTS[dtype]
+    return next((tol for name, tol in DEFAULTS.items() if dtype.startswith(name)), 1.0)

@@ -1,0 +1,434 @@
+"""Wording of results that differ from those of a reference."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.model import Finding
+
+RelationKind = Literal[
+    "nan",
+    "infinite",
+    "zero",
+    "constant",
+    "negated",
+    "factor",
+    "offset",
+    "wrapped",
+    "factor per slice",
+    "shifted",
+    "rotated",
+    "transposed",
+]
+"""How the values relate to the expected ones; `Relation` has the numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Indices:
+    """Indices along one dimension at which elements differ.
+
+    Attributes:
+      size: size of the dimension.
+      first, last: first and last of the indices.
+      count: number of them.
+      step: their distance, if they are evenly spaced; None if not.
+    """
+
+    size: int
+    first: int
+    last: int
+    count: int
+    step: int | None
+
+    @property
+    def is_all(self) -> bool:
+        return self.count == self.size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Region:
+    """Smallest product of index sets that holds all differing elements.
+
+    Attributes:
+      dims: indices along each dimension.
+      share: share of the region's elements that differ; 1 if all of them do.
+    """
+
+    dims: tuple[Indices, ...]
+    share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Relation:
+    """How differing elements relate to what is expected there.
+
+    Attributes:
+      share: share of the differing elements for which it is true.
+      number: the factor, offset, constant or power of two.
+      other: of a constant, the constant that is expected, if it is one; of several factors, the
+        largest.
+      dim, by: dimension and distance of a shift; `dim` is negative, -1 for the last dimension. Of
+        a factor per slice, the dimension that shares one.
+    """
+
+    kind: RelationKind
+    share: float = 1.0
+    number: str = ""
+    other: str = ""
+    dim: int = -1
+    by: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """The differing part of a kernel's output, in blocks.
+
+    Attributes:
+      block: ranges of the first block that differs, in grid order: `0:8, 128:256`.
+      points: first and last grid point that visit that block; empty if none does, or if it is not
+        known which.
+      visits: number of grid points that visit it; None if not known.
+      differing, blocks: number of blocks that differ, and of all blocks; 0 if not known.
+      region: the differing blocks by block index.
+      inside: what differs within each of these blocks, if it is the same in all of them.
+      unvisited: number of differing blocks that no grid point visits.
+    """
+
+    block: str
+    points: tuple[tuple[int, ...], ...] = ()
+    visits: int | None = None
+    differing: int = 0
+    blocks: int = 0
+    region: Region | None = None
+    inside: Region | None = None
+    unvisited: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mismatch:
+    """An output that differs from the reference's.
+
+    Attributes:
+      what: the output, as in `output [1]`.
+      array: dtype and shape: `float32[16, 128]`.
+      reference: name of the reference.
+      count, total: number of differing elements, and of all.
+      element: index of the first one.
+      value, expected: values there.
+      absolute, relative: largest errors, and the elements that have them.
+      allowed: the tolerance; empty if elements must be equal.
+      region: where the differing elements are.
+      relations: patterns of their values.
+      written: the blocks that hold them, if the output comes straight from a kernel.
+      unknown: why the block and grid point are not known, as the end of a sentence.
+      unjudged: number of elements at which the reference is NaN.
+    """
+
+    what: str
+    array: str
+    reference: str
+    count: int
+    total: int
+    element: tuple[int, ...]
+    value: str
+    expected: str
+    absolute: tuple[str, tuple[int, ...]]
+    relative: tuple[str, tuple[int, ...]] | None
+    allowed: str
+    region: Region
+    relations: tuple[Relation, ...] = ()
+    written: Written | None = None
+    unknown: str = ""
+    unjudged: int = 0
+
+
+def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
+    """Results of a function that differ from those of its reference."""
+    facts = {
+        "element": place(found.element),
+        "value": found.value,
+        "expected": found.expected,
+        "differing": f"{found.count} of {found.total}",
+        "largest absolute error": found.absolute[0],
+    }
+    if found.relative is not None:
+        facts["largest relative error"] = found.relative[0]
+    facts["pattern"] = pattern(found)
+    lines = [
+        f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
+        f"`{found.reference}`",
+        _first(found),
+        _errors(found),
+        f"pattern: {facts['pattern']}",
+    ]
+    if found.unjudged:
+        lines.append(f"not judged: {found.unjudged:,} at which the reference is NaN")
+    cause, advice = _cause(found)
+    return seen.at(values={**seen.witness.values, **facts}).found(
+        Fault.VALUE_MISMATCH, Wording("\n".join(lines), cause, advice)
+    )
+
+
+def place(element: Sequence[int]) -> str:
+    """An element's index as messages show it: `[3, 0]`, or `the scalar`."""
+    return str([*element]) if element else "the scalar"
+
+
+def _of(count: int, total: int) -> str:
+    if total == 1:
+        return "its only element differs"
+    return f"{count:,} of {total:,} elements differ" if count > 1 else f"1 of {total:,} differs"
+
+
+def _first(found: Mismatch) -> str:
+    differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
+    if found.written is None:
+        why = f"; which grid point wrote it is not known: {found.unknown}" if found.unknown else ""
+        return f"first: {differs}{why}"
+    written = found.written
+    return f"first in block [{written.block}]{_visited(written)}: {differs}"
+
+
+def _visited(written: Written) -> str:
+    if written.visits is None:
+        return ""
+    if not written.visits:
+        return ", which no grid point visits"
+    points = [str(point) for point in written.points]
+    if not points or points[0] == "()":
+        return ""
+    if written.visits == 1:
+        return f" of grid point {points[0]}"
+    return f", which {written.visits:,} grid points visit, {points[0]} to {points[-1]}"
+
+
+def _errors(found: Mismatch) -> str:
+    error, where = found.absolute
+    said = f"largest error: {error} at {place(where)}"
+    if found.relative is not None:
+        error, where = found.relative
+        said += f"; relative: {error} at {place(where)}"
+    return f"{said}; allowed: {found.allowed or 'none, as these are not floats'}"
+
+
+def pattern(found: Mismatch) -> str:
+    """The pattern of a mismatch: where its elements are, and how they relate to the reference."""
+    parts = [region_text(found.region)]
+    written = found.written
+    if written is not None and written.blocks > 1:
+        parts.append(_blocks(written))
+    parts += [relation_text(relation, len(found.region.dims)) for relation in found.relations]
+    return "; ".join(parts)
+
+
+def _blocks(written: Written) -> str:
+    if written.differing == 1:
+        said = f"all in 1 of {written.blocks:,} blocks"
+    elif written.differing == written.blocks:
+        said = f"in each of {written.blocks:,} blocks"
+    else:
+        said = f"in {written.differing:,} of {written.blocks:,} blocks"
+        region = written.region
+        if region is not None and region.share == 1:
+            ends = [
+                f"{_indices(one, 'block')} along dimension {d}"
+                for d, one in enumerate(region.dims)
+                if not one.is_all
+            ]
+            said += f", {' and '.join(ends)}" if ends else ""
+    if written.inside is not None and not all(one.is_all for one in written.inside.dims):
+        said += f", in each of which {region_text(written.inside)} differ"
+    if 0 < written.unvisited < written.differing:
+        said += f"; {written.unvisited:,} of these are visited by no grid point"
+    return said
+
+
+def region_text(region: Region) -> str:
+    """Name a region: `the last 8 rows`, `every other column, from 1`, `half of column 3`."""
+    rank = len(region.dims)
+    named = [
+        _indices(one, noun(d - rank, rank)) for d, one in enumerate(region.dims) if not one.is_all
+    ]
+    # Rows and columns first: they are the most telling.
+    where = " of ".join(reversed(named)) if rank > 1 else "".join(named)
+    if not where:
+        where = "all elements" if rank else "the only element"
+    if region.share == 1:
+        return where
+    share = "over 99.9%" if region.share > 0.999 else _percent(region.share)
+    return f"{share} of {where}" if "elements" in where else f"{share} of the elements of {where}"
+
+
+def noun(dim: int, rank: int) -> str:
+    """Name of an index along a dimension, which is counted from the end: -1 is the last."""
+    if rank == 1:
+        return "element"
+    return {-1: "column", -2: "row"}.get(dim, f"index of dimension {rank + dim}")
+
+
+def _plural(name: str) -> str:
+    if name.startswith("index"):
+        return name.replace("index", "indices", 1)
+    return f"{name}s"
+
+
+def _indices(one: Indices, name: str) -> str:
+    head, _, rest = name.partition(" ")
+    if one.count == 1:
+        return f"{head} {one.first} {rest}".strip()
+    span = f"{one.first} to {one.last}"
+    if one.step == 1:
+        if one.last == one.size - 1:
+            return f"the last {one.count:,} {_plural(name)}"
+        if one.first == 0:
+            return f"the first {one.count:,} {_plural(name)}"
+        return f"{_plural(head)} {span} {rest}".strip()
+    reaches = one.step is not None and one.first < one.step and one.last + one.step >= one.size
+    if one.step is not None and reaches and one.count > 2:
+        every = "every other" if one.step == 2 else f"every {_ordinal(one.step)}"
+        return f"{every} {name}, from {one.first}"
+    if one.step is not None:
+        if one.count == 2:
+            return f"{_plural(head)} {one.first} and {one.last} {rest}".strip()
+        return f"every {_ordinal(one.step)} {name}, from {span}"
+    return f"{one.count:,} of {one.size:,} {_plural(name)}, from {span}"
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if 10 <= number % 100 <= 20 else ending}"
+
+
+def _percent(share: float) -> str:
+    return f"{share:.0%}" if 0.1 <= share <= 0.9 else f"{share:.1%}"
+
+
+def relation_text(relation: Relation, rank: int) -> str:
+    """A relation as text: `each is 2 times what is expected`."""
+    who = "each" if relation.share == 1 else f"{_percent(relation.share)} of these"
+    verb = "is" if relation.share == 1 else "are"
+    distance, name = abs(relation.by), noun(relation.dim, rank)
+    names = _plural(name) if distance > 1 else name
+    along = "after" if relation.by < 0 else "before"
+    texts: dict[RelationKind, str] = {
+        "nan": f"{who} {verb} NaN",
+        "infinite": f"{who} {verb} infinite",
+        "zero": f"{who} {verb} zero",
+        "constant": f"{who} {verb} {relation.number}"
+        + (f" where {relation.other} is expected" if relation.other else ", whatever is expected"),
+        "negated": f"{who} {verb} the negative of what is expected",
+        "factor": f"{who} {verb} {relation.number} times what is expected",
+        "offset": f"{who} {verb} what is expected plus {relation.number}",
+        "wrapped": f"{who} {verb} off by a multiple of {relation.number}",
+        "factor per slice": "each "
+        + {-1: "row", -2: "column"}.get(relation.dim, "slice")
+        + f" has a factor of its own, from {relation.number} to {relation.other}",
+        "shifted": f"{who} {verb} what is expected {distance:,} {names} {along} it",
+        "rotated": f"{who} {verb} what is expected {distance:,} {names} {along} it, around the end",
+        "transposed": f"{who} {verb} what is expected with row and column exchanged",
+    }
+    return texts[relation.kind]
+
+
+_NEVER = (
+    "nothing wrote them, or what was written was zero",
+    "look at whether every block is visited and stored at its last step: is a store under a "
+    "pl.when that is false?",
+)
+_CAUSES: dict[RelationKind, tuple[str, str]] = {
+    "nan": (
+        "the kernel produces NaN, or leaves memory that holds it, where the reference does not",
+        "run `pallas-debug verify` or pallas_debug.check: they name the line that produced it",
+    ),
+    "infinite": (
+        "an overflow or a division by zero, or a mask that is never taken away",
+        'run pallas_debug.check with "inf,float_div": it names the line',
+    ),
+    "zero": _NEVER,
+    "factor": (
+        "a scale that is missing or applied twice, or terms that are added more than once or left "
+        "out",
+        "compare the scales of both functions, and count the steps that add to each block",
+    ),
+    "negated": ("a sign", "compare the signs of both functions"),
+    "offset": (
+        "a term that is added too often or not at all, or an accumulator that does not begin at "
+        "zero",
+        "look at the initial value of the accumulator, and at what is added to all elements",
+    ),
+    "wrapped": (
+        "an integer of few bits overflowed",
+        "accumulate in int32 and convert the result",
+    ),
+    "factor per slice": (
+        "these share a factor that is wrong, such as a normalisation or a rescaling",
+        "look at what is divided by or multiplied with along this dimension",
+    ),
+    "shifted": (
+        "an index map or a slice is off by this distance",
+        "compare the index maps of the operands with that of the output",
+    ),
+    "rotated": (
+        "an index map or a slice is off by this distance",
+        "compare the index maps of the operands with that of the output",
+    ),
+    "transposed": (
+        "an operand or a product is transposed, or indices are exchanged",
+        "look at the order of the indices, and at what dot_general contracts",
+    ),
+}
+
+
+def _cause(found: Mismatch) -> tuple[str | None, str | None]:
+    """Cause and advice by the pattern; None leaves them to the explanation of the fault."""
+    written = found.written
+    if written is not None and written.unvisited == written.differing > 0:
+        return (
+            "no grid point visits the blocks that differ",
+            "visit every block: let the grid and the index map cover the array, with pl.cdiv",
+        )
+    for relation in found.relations:
+        if relation.kind in _CAUSES and relation.share == 1:
+            return _CAUSES[relation.kind]
+    ends = [one for one in found.region.dims if not one.is_all]
+    is_end = len(ends) == 1 and ends[0].step == 1 and ends[0].last == ends[0].size - 1
+    if is_end and written is not None and written.differing == 1:
+        return (
+            "only the last block is wrong",
+            "look at what is particular to it: a ragged edge, a mask, the condition of the last "
+            "step",
+        )
+    return None, None
+
+
+def reference_nan(
+    *,
+    what: str,
+    array: str,
+    reference: str,
+    count: int,
+    total: int,
+    first: Sequence[int],
+    same: int,
+) -> str:
+    """Sentence on elements that cannot be judged: the reference is NaN there.
+
+    Args:
+      same: number of these at which the function's result is NaN as well.
+    """
+    also = "all" if same == count else f"{same:,}" if same else "none"
+    return (
+        f"{what}, {array}: `{reference}` is NaN at {count:,} of {total:,} elements, first at "
+        f"{place(first)}, and the function is NaN at {also} of these: they were not judged. Is the "
+        "reference right, and defined for these arguments?"
+    )
+
+
+def ranges(block: Sequence[tuple[int, int]]) -> str:
+    """Ranges of a block in Python's notation: `0:8, 128:256`."""
+    return ", ".join(itertools.starmap("{}:{}".format, block))
