@@ -145,15 +145,18 @@ def python() -> str:
         "lazily. The objects that these functions return are those of the files, and described "
         "under [dump format](dump-format.md).",
     ]
-    for name in ("debug", "interpret", "compile", "dump", "open_dumps"):
+    for name in ("debug", "interpret", "compile", "compare", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
+    from pallas_debug._api.compare import Comparison
     from pallas_debug._api.compile import Compiled
+    from pallas_debug.comparison.compare import ComparedOutput
     from pallas_debug.model import Dump
     from pallas_debug.session import Options, Session
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 
     parts += ["## Objects"]
-    kinds = (Dump, Compiled, Session, Options, DumpReader, StoredKernel, StoredCompilation)
+    kinds = (Dump, Compiled, Comparison, ComparedOutput, Session, Options)
+    kinds += (DumpReader, StoredKernel, StoredCompilation)
     for kind in kinds:
         parts += _class(kind)
     parts += ["## Exceptions", "All are in `pallas_debug.errors`."]

@@ -44,6 +44,7 @@ BUDGET = {
     "store": 17,
     "ir": 12,
     "machine": 60,
+    "comparison": 16,
     "inputs": 8,
     "hooks": 6,
     "findings": 5,

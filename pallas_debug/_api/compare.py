@@ -28,7 +28,8 @@ class Comparison:
     Attributes:
       name, reference: names of both functions.
       outputs: one for each array that they return.
-      findings: a `ValueMismatch` for each output that differs.
+      findings: faults that an interpreter reported, then a `ValueMismatch` for each output that
+        differs.
       not_judged: sentences about elements that could not be compared: the reference is NaN there.
       kernels: names of the kernels that the function called.
       notes: remarks, such as that the function called no kernel, or that arguments were made up.
@@ -176,7 +177,7 @@ def compare(
         name=names[0],
         reference=names[1],
         outputs=found.outputs,
-        findings=found.findings,
+        findings=(*session.observer.findings, *found.findings),
         not_judged=found.not_judged,
         kernels=tuple(dict.fromkeys(kernel.name for kernel in session.kernels)),
         notes=tuple(dict.fromkeys(notes)),

@@ -18,8 +18,8 @@ from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import values
-from pallas_debug.findings.wording.values import Mismatch, Written
+from pallas_debug.findings.wording import mismatch
+from pallas_debug.findings.wording.mismatch import Mismatch, Written
 from pallas_debug.model import Finding, Target, Witness
 
 
@@ -189,7 +189,7 @@ def compare(judged: Judged, result: Any, expected: Any) -> Results:
 
 
 def _reference_nan(pair: Differences, judged: Judged) -> str:
-    return values.reference_nan(
+    return mismatch.reference_nan(
         what=_output(pair.actual.path),
         array=str(pair.expected),
         reference=judged.reference,
@@ -301,7 +301,7 @@ def _finding(
         unknown=unknown,
         unjudged=int(pair.unjudged.sum()),
     )
-    return values.value_mismatch(seen.at(grid_point=grid_point), facts), digest
+    return mismatch.value_mismatch(seen.at(grid_point=grid_point), facts), digest
 
 
 def _of_kernel(origin: Origin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

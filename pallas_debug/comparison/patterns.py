@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pallas_debug.findings.wording.values import Indices, Region, Relation, RelationKind
+from pallas_debug.findings.wording.mismatch import Indices, Region, Relation, RelationKind
 
 EXPLAINS = 0.1
 """Maximum error that a relation may leave of an element's difference."""

@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import unravel
-from pallas_debug.findings.wording.values import Region, Written, ranges
+from pallas_debug.findings.wording.mismatch import Region, Written, ranges
 
 SECONDS = 5.0
 """Time limit of the evaluation of an index map."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from pallas_debug.errors import InvalidReference, PallasDebugError
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Name of a function as messages show it."""
-    return str(getattr(function, "__qualname__", None) or type(function).__qualname__)
+    """Name of a function as messages show it, without that of the function it is defined in."""
+    if isinstance(function, functools.partial):
+        return name_of(function.func)
+    name = getattr(function, "__qualname__", None) or type(function).__qualname__
+    return str(name).rpartition("<locals>.")[2]
 
 
 def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

@@ -242,7 +242,7 @@ def _blocks(written: Written) -> str:
             ]
             said += f", {' and '.join(ends)}" if ends else ""
     if written.inside is not None and not all(one.is_all for one in written.inside.dims):
-        said += f", in each of which {region_text(written.inside)} differ"
+        said += f", within each: {region_text(written.inside)}"
     if 0 < written.unvisited < written.differing:
         said += f"; {written.unvisited:,} of these are visited by no grid point"
     return said

@@ -1,0 +1,519 @@
+"""`pallas_debug.compare`: what it says of kernels that are wrong, and of what cannot be compared."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+import pallas_debug
+from pallas_debug._api.compare import Comparison
+from pallas_debug.errors import InvalidReference, KernelFault, UsageError, ValuesDiffer
+from pallas_debug.model import Finding
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+X = jax.random.normal(jax.random.key(0), (16, 256), F32)
+X = X + jnp.where(X < 0, -1, 1)  # no element is so small that its error is allowed
+BLOCK = pl.BlockSpec((8, 128), lambda i, j: (i, j))
+
+
+def blocks(kernel: Callable[..., None], x: Any = X, **more: Any) -> Any:
+    """Call a kernel on the four blocks of (8, 128) that `X` has."""
+    given = {"grid": (2, 2), "in_specs": [BLOCK], "out_specs": BLOCK, **more}
+    return pl.pallas_call(kernel, out_shape=x, **given)(x)
+
+
+def double(x: jax.Array) -> jax.Array:
+    return 2 * x
+
+
+def copy_twice(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...] * 2
+
+
+def at_block(i: int, j: int) -> Any:
+    return (pl.program_id(0) == i) & (pl.program_id(1) == j)
+
+
+def one(function: Any, reference: Any, *args: Any, **options: Any) -> Finding:
+    report = pallas_debug.compare(function, reference, *args, interpret="hlo", **options)
+    (finding,) = report.findings
+    assert not report.ok
+    assert finding.kind == "ValueMismatch"
+    assert finding.engines == ("reference",)
+    return finding
+
+
+# The flash attention that rescales its accumulator by the wrong maximum.
+
+
+def flash_kernel(*refs: Any, wrong: bool) -> None:
+    q_ref, k_ref, v_ref, o_ref, m_ref, l_ref, acc_ref = refs
+    step = pl.program_id(1)
+
+    @pl.when(step == 0)
+    def _() -> None:
+        m_ref[...] = jnp.full_like(m_ref, -1e30)
+        l_ref[...] = jnp.zeros_like(l_ref)
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    scores = jnp.dot(q_ref[...], k_ref[...].T)
+    before, here = m_ref[...], scores.max(axis=1, keepdims=True)
+    now = jnp.maximum(before, here)
+    p, scale = jnp.exp(scores - now), jnp.exp(before - now)
+    l_ref[...] = l_ref[...] * scale + p.sum(axis=1, keepdims=True)
+    if wrong:  # the maximum of this block, and not that of all so far
+        scale = jnp.exp(before - here)
+    acc_ref[...] = acc_ref[...] * scale + jnp.dot(p, v_ref[...])
+    m_ref[...] = now
+
+    @pl.when(step == pl.num_programs(1) - 1)
+    def _() -> None:
+        o_ref[...] = acc_ref[...] / l_ref[...]
+
+
+def flash(q: jax.Array, k: jax.Array, v: jax.Array, *, wrong: bool = True) -> Any:
+    n = q.shape[0] // 64
+    rows, others = (pl.BlockSpec((64, 128), f) for f in (lambda i, j: (i, 0), lambda i, j: (j, 0)))
+    return pl.pallas_call(
+        functools.partial(flash_kernel, wrong=wrong),
+        out_shape=q,
+        grid=(n, n),
+        in_specs=[rows, others, others],
+        out_specs=rows,
+        scratch_shapes=[pltpu.VMEM((64, n), F32) for n in (1, 1, 128)],
+        name="flash",
+    )(q, k, v)
+
+
+def attention(q: jax.Array, k: jax.Array, v: jax.Array, **_: Any) -> jax.Array:
+    return jax.nn.softmax(q @ k.T, axis=1) @ v
+
+
+def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
+    # Every third query meets its largest score in the first block of keys, and no other does.
+    q = jnp.tile(jnp.eye(1, 128), (128, 1)) * jnp.where(jnp.arange(128) % 3, -1, 1)[:, None]
+    k = jnp.tile(jnp.eye(1, 128), (128, 1)) * jnp.where(jnp.arange(128) < 64, 1, 0)[:, None]
+    v = jnp.broadcast_to(jnp.arange(1.0, 129.0)[:, None], (128, 128))
+    assert pallas_debug.compare(flash, attention, q, k, v, interpret="hlo", wrong=False).ok
+    finding = one(flash, attention, q, k, v)
+    assert (finding.kernel, finding.grid_point, finding.operand) == ("flash", (0, 1), "refs[3]")
+    assert finding.source is not None
+    assert finding.source.text == "def flash_kernel(*refs: Any, wrong: bool) -> None:"
+    first, where, errors, pattern = finding.message.splitlines()
+    assert first == (
+        "output (refs[3]), float32[128, 128]: 5,504 of 16,384 elements differ from those of "
+        "`attention`"
+    )
+    assert where.startswith(
+        "first in block [0:64, 0:128], which 2 grid points visit, (0, 0) to (0, 1): [0, 0] is "
+    )
+    value, expected = (float(x) for x in re.findall(r"\d+\.\d+", where.rpartition(":")[2]))
+    assert (value, expected) == pytest.approx((90.5376, 49.7122), rel=1e-3)
+    assert errors.startswith("largest error: 40.8")
+    assert "; relative: 0.82" in errors
+    assert "; allowed: 0.0049" in errors
+    assert pattern == (
+        "pattern: every 3rd row, from 0; in each of 2 blocks; each is 1.821 times what is expected"
+    )
+    assert finding.values["differing"] == "5504 of 16384"
+
+
+# Blocks, grid points and patterns.
+
+
+def test_one_block() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * jnp.where(at_block(1, 0), 4.0, 2.0)
+
+    finding = one(lambda x: blocks(kernel, x), double, X)
+    assert finding.grid_point == (1, 0)
+    lines = finding.message.splitlines()
+    assert lines[1].startswith("first in block [8:16, 0:128] of grid point (1, 0): [8, 0] is ")
+    assert lines[3] == (
+        "pattern: the first 128 columns of the last 8 rows; all in 1 of 4 blocks; each is 2 times "
+        "what is expected"
+    )
+    assert finding.cause == (
+        "a scale that is missing or applied twice, or terms that are added more than once or left "
+        "out"
+    )
+
+
+def test_the_same_rows_of_each_block_and_blocks_along_a_dimension() -> None:
+    def last_row(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2
+        o_ref[7:8, :] = jnp.zeros((1, 128), F32)
+
+    finding = one(lambda x: blocks(last_row, x), double, X)
+    assert finding.grid_point == (0, 0)
+    assert finding.values["pattern"] == (
+        "rows 7 and 15; in each of 4 blocks, within each: row 7; each is zero"
+    )
+    assert finding.values["element"] == "[7, 0]"
+    assert finding.cause == "nothing wrote them, or what was written was zero"
+
+    def last_column(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2 + jnp.where(pl.program_id(1) == 1, 1.0, 0.0)
+
+    finding = one(lambda x: blocks(last_column, x), double, X)
+    assert finding.grid_point == (0, 1)
+    assert finding.values["pattern"] == (
+        "the last 128 columns; in 2 of 4 blocks, block 1 along dimension 1; each is what is "
+        "expected plus 1"
+    )
+
+
+def test_a_block_that_no_grid_point_visits() -> None:
+    half = functools.partial(blocks, copy_twice, grid=(1, 2))
+    finding = one(half, double, X)
+    assert finding.grid_point is None
+    assert "first in block [8:16, 0:128], which no grid point visits: [8, 0] is nan" in (
+        finding.message
+    )
+    assert "largest error: NaN at [8, 0]" in finding.message
+    assert finding.values["pattern"] == (
+        "the last 8 rows; in 2 of 4 blocks, block 1 along dimension 0; each is NaN"
+    )
+    assert finding.cause == "no grid point visits the blocks that differ"
+
+
+def test_an_index_map_with_scalar_prefetch() -> None:
+    def swapped(order: jax.Array, x: jax.Array) -> Any:
+        return pl.pallas_call(
+            lambda order_ref, x_ref, o_ref: copy_twice(x_ref, o_ref),
+            out_shape=x,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(2,),
+                in_specs=[pl.BlockSpec((8, 256), lambda i, order: (i, 0))],
+                out_specs=pl.BlockSpec((8, 256), lambda i, order: (order[i], 0)),
+            ),
+        )(order, x)
+
+    finding = one(swapped, lambda order, x: 2 * x, jnp.array([1, 0], jnp.int32), X)
+    assert finding.grid_point == (0,)
+    assert "first in block [8:16, 0:256] of grid point (0,): [8, 0] is" in finding.message
+    assert finding.values["pattern"].endswith(
+        "in each of 2 blocks; each is what is expected 8 rows before it, around the end"
+    )
+
+
+def test_a_result_is_followed_through_what_moves_its_elements() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * jnp.where(at_block(1, 1), -2.0, 2.0)
+
+    def moved(x: jax.Array, f: Any) -> Any:
+        y = f(x)[::-1].T[:, :12].reshape(2, 128, 12)
+        return {"a": (y.astype(BF16), jnp.pad(jnp.exp(y / 8), ((0, 0), (0, 0), (1, 1))))}
+
+    report = pallas_debug.compare(
+        functools.partial(moved, f=lambda x: blocks(kernel, x)),
+        functools.partial(moved, f=double),
+        X,
+        interpret="hlo",
+    )
+    assert report.kernels == ("kernel",)
+    for finding, path in zip(report.findings, ("['a'][0]", "['a'][1]"), strict=True):
+        assert finding.message.startswith(f"output {path} (o_ref), ")
+        assert finding.grid_point == (1, 1)
+        assert "first in block [8:16, 128:256] of grid point (1, 1): [1, 0, " in finding.message
+    assert "is the negative of what is expected" in report.findings[0].message
+
+
+def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
+    finding = one(lambda x: blocks(copy_twice, x).sum(axis=0), lambda x: x.sum(axis=0), X)
+    assert (finding.kernel, finding.grid_point) == (
+        "<lambda>",
+        None,
+    )
+    assert (
+        "; which grid point wrote it is not known: it is computed by `reduce_sum` from what kernel "
+        "`copy_twice` returns"
+    ) in finding.message
+    assert finding.values["pattern"] == "all elements; each is 2 times what is expected"
+
+    def mine(x: jax.Array) -> Any:
+        hbm = pl.BlockSpec(memory_space=pl.ANY)
+        return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
+
+    finding = one(mine, double, X)
+    assert "is not known: the kernel copies to dst_ref itself" in finding.message
+
+
+def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.where(x_ref[...] > 50, 0.0, x_ref[...] * 2)
+
+    batch = jnp.stack([X, X + 100])
+    finding = one(jax.vmap(lambda x: blocks(kernel, x)), double, batch)
+    assert finding.grid_point == (1, 0, 0)
+    assert finding.values["pattern"].startswith("index 1 of dimension 0; in 4 of 8 blocks")
+
+
+# Dtypes and tolerances.
+
+
+def halves(x: jax.Array) -> Any:
+    return blocks(copy_twice, x.astype(BF16)).astype(F32)
+
+
+def test_the_default_tolerance_is_that_of_the_dtype() -> None:
+    for dtype, error, is_ok in [
+        (F32, 5e-5, True),
+        (F32, 3e-4, False),
+        (BF16, 1 / 128, True),
+        (BF16, 1 / 16, False),
+        (jnp.float16, 1 / 512, True),
+        (jnp.float16, 1 / 64, False),
+    ]:
+        x = jnp.ones((4, 4), dtype)
+        report = pallas_debug.compare(lambda x, e=error: x * (1 + e), lambda x: x, x)
+        assert report.ok == is_ok
+    with jax.enable_x64(True):
+        y = jnp.ones((4,), jnp.float64)
+        assert not pallas_debug.compare(lambda x: x * (1 + 1e-8), lambda x: x, y).ok
+        assert pallas_debug.compare(lambda x: x * (1 + 1e-10), lambda x: x, y).ok
+
+
+def test_a_small_element_is_held_to_the_precision_of_the_largest() -> None:
+    x = jnp.array([1000.0, 1e-3])
+    off = jnp.array([0.0, 1e-2])
+    report = pallas_debug.compare(lambda x: x + off, lambda x: x, x)
+    assert report.ok
+    assert report.outputs[0].allowed == (
+        "0.1 (0.0001 of the largest element) plus 0.0001 of each element"
+    )
+    strict = pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6)
+    assert strict.outputs[0].allowed == "1e-06 plus 0.0001 of each element"
+    assert "1 of 2 differs from those of" in str(strict)
+    assert not strict.ok
+    assert pallas_debug.compare(lambda x: x + off, lambda x: x, x, atol=1e-6, rtol=100.0).ok
+
+
+def test_two_precisions_are_compared_where_that_is_asked_for() -> None:
+    def bf16(x: jax.Array) -> Any:
+        return blocks(copy_twice, x.astype(BF16))
+
+    with pytest.raises(InvalidReference) as refused:
+        pallas_debug.compare(bf16, double, X)
+    assert str(refused.value) == (
+        "output is bfloat16[16, 256] from "
+        "`bf16` and "
+        "float32[16, 256] from `double`: both must have the same dtype; convert one of the "
+        "results, or pass same_dtypes=False to compare two precisions"
+    )
+    assert pallas_debug.compare(bf16, double, X, same_dtypes=False).ok
+    assert pallas_debug.compare(double, bf16, X, same_dtypes=False).ok
+    report = pallas_debug.compare(halves, double, X)  # as float32 both are held to that
+    assert not report.ok
+    assert "relative: 0.00" in str(report)
+    with pytest.raises(InvalidReference, match=r"must have the same dtype; convert one of the"):
+        pallas_debug.compare(lambda x: x.astype(jnp.int32), double, X, same_dtypes=False)
+
+
+def test_two_versions_of_a_kernel() -> None:
+    def version(x: jax.Array, *, scale: float) -> Any:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = x_ref[...] * scale
+
+        return blocks(kernel, x)
+
+    first, second = (functools.partial(version, scale=s) for s in (2.0, 3.0))
+    assert pallas_debug.compare(first, first, X).ok
+    assert "each is 1.5 times what is expected" in one(second, first, X).message
+
+
+@pytest.mark.parametrize("dtype", [jnp.int32, jnp.int8, jnp.uint8, jnp.bool_])
+def test_integers_and_bools_are_equal(dtype: Any) -> None:
+    x = jnp.arange(6).reshape(2, 3).astype(dtype)
+    assert pallas_debug.compare(lambda x: x, lambda x: x, x).ok
+    report = pallas_debug.compare(
+        lambda x: x.at[1, 2].set(x[0, 0]), lambda x: x, x, atol=9.0, rtol=1.0
+    )
+    assert report.outputs[0].differing == 1
+    assert "allowed: none, as these are not floats" in str(report)
+
+
+def test_int4_float8_complex_and_keys() -> None:
+    x = jnp.arange(4)
+    assert pallas_debug.compare(lambda x: x.astype(jnp.int4), lambda x: x.astype(jnp.int4), x).ok
+    eight = one(
+        lambda x: x.astype(jnp.float8_e4m3fn), lambda x: (x + 8).astype(jnp.float8_e4m3fn), x
+    )
+    assert "[0] is 0 where 8 is expected" in eight.message
+    z = jnp.array([1 + 2j, 3 - 1j, 0.5j])
+    assert pallas_debug.compare(lambda z: z * (1 + 1e-6), lambda z: z, z).ok
+    assert "[0] is -2+1j where 1+2j is expected" in one(lambda z: z * 1j, lambda z: z, z).message
+    key = jax.random.key(3)
+    assert pallas_debug.compare(lambda k: k, lambda k: k, key).ok
+    assert not pallas_debug.compare(lambda k: jax.random.split(k)[0], lambda k: k, key).ok
+
+
+# What is not an array of numbers as usual.
+
+
+def test_empty_arrays_and_scalars() -> None:
+    empty = pallas_debug.compare(lambda x: x[:0], lambda x: x[:0], X)
+    assert empty.ok
+    assert repr(empty).endswith("agree in 0 elements of 1 output>")
+    assert pallas_debug.compare(lambda x: x.sum(), lambda x: x.sum(), X).ok
+    finding = one(lambda x: (x.sum(), 3), lambda x: (jnp.float32(7.5), 3), jnp.ones(2))
+    assert finding.message.splitlines()[:2] == [
+        "output [0], float32[]: its only element differs from those of `<lambda>`",
+        "first: the scalar is 2 where 7.5 is expected; which grid point wrote it is not known: it "
+        "does not come straight from a kernel",
+    ]
+
+
+def test_infinities_are_equal_to_themselves_and_to_nothing_else() -> None:
+    x = jnp.array([jnp.inf, -jnp.inf, 1.0])
+    assert pallas_debug.compare(lambda x: x, lambda x: x, x).ok
+    assert pallas_debug.compare(lambda x: -x, lambda x: x, x).outputs[0].differing == 3
+    finite = pallas_debug.compare(lambda x: jnp.clip(x, -9, 9), lambda x: x, x, rtol=9.0, atol=9.0)
+    assert finite.outputs[0].differing == 2
+    assert "largest error: infinite" in str(
+        pallas_debug.compare(lambda x: x / 0, lambda x: x, jnp.ones(2))
+    )
+
+
+def test_nan_of_the_reference_is_not_judged_and_never_ok() -> None:
+    x = jnp.array([1.0, jnp.nan, jnp.nan, 4.0])
+    report = pallas_debug.compare(lambda x: jnp.array([1.0, jnp.nan, 3.0, 4.0]), lambda x: x, x)
+    assert (report.ok, report.findings) == (False, ())
+    assert report.not_judged == (
+        "output, float32[4]: "
+        "`<lambda>` is NaN at 2 of 4 "
+        "elements, first at [1], and the function is NaN at 1 of these: they were not judged. Is "
+        "the reference right, and defined for these arguments?",
+    )
+    assert repr(report).endswith("agree in 2 of 4 elements of 1 output; 2 not judged>")
+    with pytest.raises(ValuesDiffer, match="they were not judged"):
+        report.throw()
+    both = pallas_debug.compare(lambda x: x + 1, lambda x: x, x)
+    assert "2 of 4 elements differ" in str(both)
+    assert "not judged: 2 at which the reference is NaN" in str(both)
+
+
+# The report.
+
+
+def test_the_report() -> None:
+    report = pallas_debug.compare(lambda x: blocks(copy_twice, x), double, X)
+    assert isinstance(report, Comparison)
+    assert report.ok
+    report.throw()
+    assert report.kernels == ("copy_twice",)
+    assert repr(report) == (
+        "<Comparison ok: <lambda> and double agree in 4,096 elements of 1 output>"
+    )
+    assert str(report) == ("<lambda> and double agree in 4,096 elements of 1 output")
+    bad = pallas_debug.compare(lambda x: x, double, X)
+    assert bad.kernels == ()
+    note = "<lambda> called no Pallas kernel: only values were compared"
+    assert bad.notes == (note,)
+    assert str(bad).splitlines()[-1].endswith("differ in 4,096 of 4,096 elements of 1 output")
+    assert "\n" not in repr(bad)
+    with pytest.raises(ValuesDiffer) as raised:
+        bad.throw()
+    assert (str(raised.value), raised.value.findings) == (str(bad), bad.findings)
+
+
+def test_arguments_given_by_shape_are_made_up() -> None:
+    shape = jax.ShapeDtypeStruct((8,), F32)
+    report = pallas_debug.compare(lambda x: x * 2, double, shape)
+    assert report.ok
+    assert report.notes[-1] == "values were made up for x (float32[8], random normal)"
+
+
+# What is refused.
+
+
+@pytest.mark.parametrize("name", ["rtol", "atol"])
+@pytest.mark.parametrize("value", [-1e-3, float("nan"), float("inf"), "1e-3", True, 1j])
+def test_a_tolerance_is_a_number_from_0_on(name: str, value: Any) -> None:
+    with pytest.raises(UsageError) as refused:
+        pallas_debug.compare(double, double, X, **{name: value})
+    assert str(refused.value) == (
+        f"{name} is a number that is at least 0, and not {value!r}; leave it out for the default "
+        "of each output's dtype"
+    )
+
+
+def test_a_reference_that_raises_is_named_with_its_line() -> None:
+    def reference(x: jax.Array) -> Any:
+        return x @ x  # mismatch
+
+    with pytest.raises(InvalidReference) as refused:
+        pallas_debug.compare(double, reference, X)
+    said = str(refused.value)
+    assert said.startswith("the reference reference raised TypeError at ")
+    assert "test_compare.py:" in said
+    assert " (return x @ x  # mismatch): dot_general requires contracting dimensions" in said
+    assert said.endswith("It is called with the same arguments as the function")
+    assert isinstance(refused.value.__cause__, TypeError)
+
+
+@pytest.mark.parametrize(
+    "reference, said",
+    [
+        (lambda x: x[:8], "output is float32[16, 256] from `double` and float32[8, 256] from `"),
+        (lambda x: x.astype(jnp.int32), "must have the same dtype; convert one of the results"),
+        (lambda x: (x, x), "`double` returns float32[16, 256], and `"),
+        (lambda x: (x, x), "returns 2 arrays ([0] float32[16, 256], [1] float32[16, 256]): both"),
+        (lambda x: [x], "returns [0] float32[16, 256]: both must return the same structure"),
+    ],
+)
+def test_a_reference_with_other_arrays_is_refused(reference: Any, said: str) -> None:
+    with pytest.raises(InvalidReference) as refused:
+        pallas_debug.compare(double, reference, X)
+    assert said in str(refused.value)
+
+
+def test_a_numpy_reference_in_float64_counts_as_float32() -> None:
+    assert pallas_debug.compare(double, lambda x: 2 * np.asarray(x, np.float64), X).ok
+
+
+def test_what_returns_no_arrays_is_refused() -> None:
+    with pytest.raises(
+        UsageError, match=r"<lambda> returns no arrays: there is nothing to compare"
+    ):
+        pallas_debug.compare(lambda x: None, double, X)
+    with pytest.raises(
+        UsageError, match=r"double2? returns|returns output \[1\] of type str: only"
+    ):
+        pallas_debug.compare(double, lambda x: (x, "text"), X)
+
+
+def test_a_function_that_raises_raises() -> None:
+    def fails(x: jax.Array) -> Any:
+        raise ZeroDivisionError("mine")
+
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        pallas_debug.compare(fails, double, X)
+
+
+def test_it_cannot_be_traced_and_takes_functions() -> None:
+    with pytest.raises(UsageError, match=r"as in compare\(jax\.jit\(f\), g, x\)"):
+        jax.jit(lambda x: pallas_debug.compare(double, double, x))(X)
+    with pytest.raises(UsageError, match="takes a function, and not 3"):
+        pallas_debug.compare(double, 3, X)  # type: ignore[arg-type]
+
+
+def test_a_fault_that_an_interpreter_reports_comes_first() -> None:
+    def beyond(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8), :]
+
+    def call(x: jax.Array) -> Any:
+        return blocks(beyond, x, in_specs=[pl.BlockSpec((16, 128), lambda i, j: (0, j))])
+
+    with pytest.raises(KernelFault, match="OutOfBoundsRead in kernel `beyond`"):
+        pallas_debug.compare(call, double, X, interpret="tpu")
