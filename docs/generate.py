@@ -147,7 +147,7 @@ def python() -> str:
     ]
     for name in ("debug", "interpret", "compile", "compare", "dump", "open_dumps"):
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
-    from pallas_debug._api.compare import Comparison
+    from pallas_debug._api.compare import ComparisonReport
     from pallas_debug._api.compile import Compiled
     from pallas_debug.comparison.compare import ComparedOutput
     from pallas_debug.model import Dump
@@ -155,7 +155,7 @@ def python() -> str:
     from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
 
     parts += ["## Objects"]
-    kinds = (Dump, Compiled, Comparison, ComparedOutput, Session, Options)
+    kinds = (Dump, Compiled, ComparisonReport, ComparedOutput, Session, Options)
     kinds += (DumpReader, StoredKernel, StoredCompilation)
     for kind in kinds:
         parts += _class(kind)

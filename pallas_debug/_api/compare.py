@@ -22,7 +22,7 @@ from pallas_debug.tracebacks import WithoutOurFrames
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Comparison:
+class ComparisonReport:
     """Results of a function, compared with those of a reference.
 
     Attributes:
@@ -92,7 +92,7 @@ def compare(
     interpret: Interpret = None,
     chip: str | None = None,
     **kwargs: Any,
-) -> Comparison:
+) -> ComparisonReport:
     """Compare the results of a function with those of a reference, for the same arguments.
 
         report = pallas_debug.compare(flash_attention, attention, q, k, v)
@@ -173,7 +173,7 @@ def compare(
     if given.named:
         made_up = " and ".join(given.named.values())
         notes.append(f"values were made up for {made_up}")
-    return Comparison(
+    return ComparisonReport(
         name=names[0],
         reference=names[1],
         outputs=found.outputs,

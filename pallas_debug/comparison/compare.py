@@ -12,7 +12,7 @@ from pallas_debug import guards
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
-from pallas_debug.bridge.walk.origins import Origin
+from pallas_debug.bridge.walk.origins import KernelOrigin
 from pallas_debug.comparison import patterns, places
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
 from pallas_debug.comparison.tolerances import Tolerance
@@ -206,7 +206,7 @@ class _Sources:
     def __init__(self, judged: Judged, problems: list[PallasDebugError]) -> None:
         self._judged = judged
         self._problems = problems
-        self._found: list[Origin] = []
+        self._found: list[KernelOrigin] = []
         self._why = "the function could not be traced once more"
         with guards.guarded("engine", "looking for the kernels behind a result", self._lost):
             self._found = origins.origins(
@@ -216,10 +216,10 @@ class _Sources:
     def _lost(self, problem: PallasDebugError) -> None:
         self._problems.append(problem)
 
-    def of(self, number: int) -> Origin:
-        return self._found[number] if self._found else Origin(reason=self._why)
+    def of(self, number: int) -> KernelOrigin:
+        return self._found[number] if self._found else KernelOrigin(reason=self._why)
 
-    def tables(self, origin: Origin) -> dict[int, np.ndarray]:
+    def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
         """Scalar prefetch of a kernel, if all of its calls have the same."""
         assert origin.captured is not None
         kernel = origin.captured.kernel
@@ -304,7 +304,7 @@ def _finding(
     return mismatch.value_mismatch(seen.at(grid_point=grid_point), facts), digest
 
 
-def _of_kernel(origin: Origin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """A mask over a result as a mask over the kernel's output."""
     if origin.numbers is None:
         return bad.reshape(shape)
@@ -315,7 +315,7 @@ def _of_kernel(origin: Origin, bad: np.ndarray, shape: tuple[int, ...]) -> np.nd
 
 
 def _of_result(
-    origin: Origin, element: tuple[int, ...], shape: tuple[int, ...], bad: np.ndarray
+    origin: KernelOrigin, element: tuple[int, ...], shape: tuple[int, ...], bad: np.ndarray
 ) -> tuple[int, ...] | None:
     """The differing element of the result that comes from this element of the kernel."""
     if origin.numbers is None:

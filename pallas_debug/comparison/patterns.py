@@ -10,7 +10,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pallas_debug.findings.wording.mismatch import Indices, Region, Relation, RelationKind
+from pallas_debug.findings.wording.mismatch import (
+    DifferingIndices,
+    DifferingRegion,
+    Relation,
+    RelationKind,
+)
 
 EXPLAINS = 0.1
 """Maximum error that a relation may leave of an element's difference."""
@@ -30,7 +35,7 @@ MAX_DISTANCES = 1 << 16
 EXACT_INTEGERS = 2.0**53
 
 
-def region(bad: np.ndarray) -> Region:
+def region(bad: np.ndarray) -> DifferingRegion:
     """Smallest product of index sets that holds all elements of a mask."""
     dims = []
     for d in range(bad.ndim):
@@ -39,14 +44,16 @@ def region(bad: np.ndarray) -> Region:
     size = 1.0
     for one in dims:
         size *= one.count
-    return Region(dims=tuple(dims), share=float(bad.sum()) / size)
+    return DifferingRegion(dims=tuple(dims), share=float(bad.sum()) / size)
 
 
-def indices(found: np.ndarray, size: int) -> Indices:
+def indices(found: np.ndarray, size: int) -> DifferingIndices:
     """Describe a sorted set of indices of a dimension of this size."""
     steps = np.unique(np.diff(found))
     step = 1 if len(found) == 1 else int(steps[0]) if len(steps) == 1 else None
-    return Indices(size=size, first=int(found[0]), last=int(found[-1]), count=len(found), step=step)
+    return DifferingIndices(
+        size=size, first=int(found[0]), last=int(found[-1]), count=len(found), step=step
+    )
 
 
 class Pair:

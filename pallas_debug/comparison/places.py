@@ -11,7 +11,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.comparison import patterns
 from pallas_debug.comparison.differences import unravel
-from pallas_debug.findings.wording.mismatch import Region, Written, ranges
+from pallas_debug.findings.wording.mismatch import DifferingRegion, Written, ranges
 
 SECONDS = 5.0
 """Time limit of the evaluation of an index map."""
@@ -108,7 +108,7 @@ def _tiles(bad: np.ndarray, sizes: tuple[int, ...], counts: tuple[int, ...]) -> 
     return np.pad(bad, missing).reshape(shape)
 
 
-def _inside(tiles: np.ndarray, bad_blocks: np.ndarray) -> Region | None:
+def _inside(tiles: np.ndarray, bad_blocks: np.ndarray) -> DifferingRegion | None:
     """What differs within each differing block, if it is the same in all of them."""
     rank = bad_blocks.ndim
     offsets = np.asarray(tiles.any(axis=tuple(range(0, 2 * rank, 2)), keepdims=True))

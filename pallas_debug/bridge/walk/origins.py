@@ -49,7 +49,7 @@ _ELEMENTWISE = frozenset(
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Origin:
+class KernelOrigin:
     """Source of a result.
 
     Attributes:
@@ -71,7 +71,7 @@ _NOT_OF_A_KERNEL = "it does not come straight from a kernel"
 
 def origins(
     function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> list[Origin]:
+) -> list[KernelOrigin]:
     """Origin of each array that a function returns, in jax's order of leaves."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
@@ -89,7 +89,7 @@ def origins(
     with chip.answering(target), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
     del consts
-    found = _walk(jaxpr, [Origin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars))
+    found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars))
     return [_with_reason(origin) for origin in found]
 
 
@@ -97,26 +97,26 @@ def _is_array(leaf: Any) -> bool:
     return hasattr(leaf, "shape") and hasattr(leaf, "dtype")
 
 
-def _with_reason(origin: Origin) -> Origin:
+def _with_reason(origin: KernelOrigin) -> KernelOrigin:
     if origin.captured is None and not origin.reason:
         return replace(origin, reason=_NOT_OF_A_KERNEL)
     return origin
 
 
-def _walk(jaxpr: Any, args: Sequence[Origin]) -> list[Origin]:
-    known: dict[Any, Origin] = dict(zip(jaxpr.invars, args, strict=True))
+def _walk(jaxpr: Any, args: Sequence[KernelOrigin]) -> list[KernelOrigin]:
+    known: dict[Any, KernelOrigin] = dict(zip(jaxpr.invars, args, strict=True))
 
-    def read(atom: Any) -> Origin:
+    def read(atom: Any) -> KernelOrigin:
         if isinstance(atom, jax_core.Literal):
-            return Origin()
-        return known.get(atom, Origin())
+            return KernelOrigin()
+        return known.get(atom, KernelOrigin())
 
     for eqn in jaxpr.eqns:
         known.update(zip(eqn.outvars, _equation(eqn, [read(a) for a in eqn.invars]), strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(eqn: Any, inputs: list[Origin]) -> list[Origin]:
+def _equation(eqn: Any, inputs: list[KernelOrigin]) -> list[KernelOrigin]:
     inline = rewrite.inlined(eqn)
     if inline is not None:
         inner, _ = inline
@@ -136,21 +136,21 @@ def _equation(eqn: Any, inputs: list[Origin]) -> list[Origin]:
     if name in _MOVES and len({(s.captured, s.output) for s in sources}) == 1:
         return [_moved(eqn, inputs, sources[0])]
     why = f"it is computed by `{name}` from what kernel `{_name(sources[0])}` returns"
-    return [Origin(reason=why)] * len(eqn.outvars)
+    return [KernelOrigin(reason=why)] * len(eqn.outvars)
 
 
-def _lost(inputs: Sequence[Origin]) -> Origin:
+def _lost(inputs: Sequence[KernelOrigin]) -> KernelOrigin:
     """Origin of what no kernel's output goes into directly; keeps why, where one did before."""
-    return next((Origin(reason=o.reason) for o in inputs if "`" in o.reason), Origin())
+    return next((KernelOrigin(reason=o.reason) for o in inputs if "`" in o.reason), KernelOrigin())
 
 
-def _name(origin: Origin) -> str:
+def _name(origin: KernelOrigin) -> str:
     return "" if origin.captured is None else origin.captured.kernel.name
 
 
-def _moved(eqn: Any, inputs: Sequence[Origin], source: Origin) -> Origin:
+def _moved(eqn: Any, inputs: Sequence[KernelOrigin], source: KernelOrigin) -> KernelOrigin:
     if sum(math.prod(a.aval.shape) for a in (*eqn.invars, *eqn.outvars)) > MAX_ELEMENTS:
-        return Origin(reason="the result is too large to follow its elements")
+        return KernelOrigin(reason="the result is too large to follow its elements")
     given = [
         _numbers(origin, atom.aval.shape) for origin, atom in zip(inputs, eqn.invars, strict=True)
     ]
@@ -160,7 +160,7 @@ def _moved(eqn: Any, inputs: Sequence[Origin], source: Origin) -> Origin:
     return replace(source, numbers=np.asarray(moved))
 
 
-def _numbers(origin: Origin, shape: tuple[int, ...]) -> Any:
+def _numbers(origin: KernelOrigin, shape: tuple[int, ...]) -> Any:
     if origin.captured is None:
         return jax.numpy.full(shape, -1, np.int32)
     if origin.numbers is not None:
@@ -168,11 +168,11 @@ def _numbers(origin: Origin, shape: tuple[int, ...]) -> Any:
     return jax.numpy.arange(math.prod(shape), dtype=np.int32).reshape(shape)
 
 
-def _kernel(eqn: Any) -> list[Origin]:
+def _kernel(eqn: Any) -> list[KernelOrigin]:
     # As in the hook, so that the same kernel has the same digest.
     context = SimpleNamespace(
         module_context=SimpleNamespace(axis_context=None),
         avals_in=[atom.aval for atom in eqn.invars],
     )
     captured = capture.capture(eqn.primitive.name, context, eqn.params)
-    return [Origin(captured=captured, output=i) for i in range(len(eqn.outvars))]
+    return [KernelOrigin(captured=captured, output=i) for i in range(len(eqn.outvars))]

@@ -29,7 +29,7 @@ RelationKind = Literal[
 
 
 @dataclass(frozen=True, kw_only=True)
-class Indices:
+class DifferingIndices:
     """Indices along one dimension at which elements differ.
 
     Attributes:
@@ -51,7 +51,7 @@ class Indices:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Region:
+class DifferingRegion:
     """Smallest product of index sets that holds all differing elements.
 
     Attributes:
@@ -59,7 +59,7 @@ class Region:
       share: share of the region's elements that differ; 1 if all of them do.
     """
 
-    dims: tuple[Indices, ...]
+    dims: tuple[DifferingIndices, ...]
     share: float
 
 
@@ -104,8 +104,8 @@ class Written:
     visits: int | None = None
     differing: int = 0
     blocks: int = 0
-    region: Region | None = None
-    inside: Region | None = None
+    region: DifferingRegion | None = None
+    inside: DifferingRegion | None = None
     unvisited: int = 0
 
 
@@ -140,7 +140,7 @@ class Mismatch:
     absolute: tuple[str, tuple[int, ...]]
     relative: tuple[str, tuple[int, ...]] | None
     allowed: str
-    region: Region
+    region: DifferingRegion
     relations: tuple[Relation, ...] = ()
     written: Written | None = None
     unknown: str = ""
@@ -248,7 +248,7 @@ def _blocks(written: Written) -> str:
     return said
 
 
-def region_text(region: Region) -> str:
+def region_text(region: DifferingRegion) -> str:
     """Name a region: `the last 8 rows`, `every other column, from 1`, `half of column 3`."""
     rank = len(region.dims)
     named = [
@@ -277,7 +277,7 @@ def _plural(name: str) -> str:
     return f"{name}s"
 
 
-def _indices(one: Indices, name: str) -> str:
+def _indices(one: DifferingIndices, name: str) -> str:
     head, _, rest = name.partition(" ")
     if one.count == 1:
         return f"{head} {one.first} {rest}".strip()
