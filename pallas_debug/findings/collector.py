@@ -165,6 +165,7 @@ _OF_MEMORY = (
     *(Fault.OUT_OF_BOUNDS_READ, Fault.OUT_OF_BOUNDS_WRITE, Fault.BLOCK_OUT_OF_BOUNDS),
     *(Fault.UNINITIALIZED_READ, Fault.OUTPUT_NOT_WRITTEN, Fault.PADDING_READ),
     *(Fault.OUTPUT_REVISITED, Fault.DATA_RACE, Fault.DMA_NOT_AWAITED),
+    *(Fault.STALE_READ, Fault.OVERWRITTEN_READ),
 )
 """Faults by which a kernel computes with values that are not its own."""
 

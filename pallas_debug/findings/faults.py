@@ -259,6 +259,23 @@ class Fault(StrEnum):
         *("OutputRevisited", Severity.ORDER, _MACHINE | _INTERPRETED | _PROVED),
         "an output block is visited again after another one",
     )
+    # What the kernel machine knows of who wrote each element
+    STALE_READ = (
+        *("StaleRead", Severity.UNDEFINED, _MACHINE),
+        "scratch is read that another output block left there",
+    )
+    OVERWRITTEN_READ = (
+        *("OverwrittenRead", Severity.ORDER, _MACHINE),
+        "an aliased operand is read after it was overwritten",
+    )
+    LOST_WRITE = (
+        *("LostWrite", Severity.VALUES, _MACHINE),
+        "what a visit of an output block wrote is replaced by another one that used nothing of it",
+    )
+    CONFLICTING_WRITES = (
+        *("ConflictingWrites", Severity.VALUES, _MACHINE),
+        "several grid points write different values to one element of an output",
+    )
     UNINITIALIZED_READ = (
         *("UninitializedRead", Severity.UNDEFINED, _MACHINE | _CHECKED | _PROVED),
         "scratch or an output is read before anything was written to it",

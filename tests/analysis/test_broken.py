@@ -26,6 +26,9 @@ UNSEEN = {
     "halves_nothing": "whether a loop ends",
     "integer_division_by_zero": "whether a divisor is zero",
     "flatten": "which reshapes a compiler has is its own affair",
+    "counts_zeroed_for_nonempty_sequences": "which sequences are empty",
+    "rows_past_the_length_not_written": "how long the sequences are",
+    "last_entry_past_the_rows": "what a table in SMEM holds",
     "split_lanes": "which reshapes a compiler has is its own affair",
 }
 """Faults that only the values or the compiler show."""
@@ -37,6 +40,12 @@ if LIBTPU >= (0, 0, 50):
 
 TRACED = [b for b in BROKEN if b.expectation(JaxEngine.TRACE).reaction is Reaction.PASSES]
 """jax refuses the others while it traces: there is no kernel to look at."""
+
+UNSEEN |= {
+    kernel.name: "who wrote what, or how far padding goes, is known only as the kernel runs"
+    for kernel in TRACED
+    if kernel.machine_only
+}
 
 
 def analyses(

@@ -23,12 +23,15 @@ from . import (
     memory,
     misuse,
     numerics,
+    outputs,
     semaphores,
+    stale,
 )
 
 TOPICS = (
     *(bounds, initialization, grid, dma, semaphores, hints),
     *(numerics, alignment, memory, loops, lowering, misuse),
+    *(stale, outputs),
 )
 BROKEN: tuple[BrokenKernel, ...] = tuple(
     kernel

@@ -250,7 +250,9 @@ def test_a_copy_is_one_fault_by_its_semaphore_and_by_its_destination() -> None:
     assert len(merged([finding("DmaNotAwaited", "tpu interpret", operand="out_ref"), static])) == 1
 
 
-@pytest.mark.parametrize("kind", ["UninitializedRead", "PaddingRead", "DataRace"])
+@pytest.mark.parametrize(
+    "kind", ["UninitializedRead", "PaddingRead", "DataRace", "StaleRead", "OverwrittenRead"]
+)
 def test_interpreters_disagree_because_of_a_fault_of_memory(kind: str) -> None:
     cause, other = finding(kind, "static"), finding("EnginesDisagree", "checks", 1)
     (found,) = merged([other, cause])

@@ -72,6 +72,8 @@ def at_fault(kernel: BrokenKernel, verdict: Verdict) -> list[Finding]:
 
 def is_wrong_here(kernel: BrokenKernel) -> bool:
     """Whether the installed jax and libtpu mind: some only fail to compile, in some releases."""
+    if kernel.machine_only:
+        return False  # only the kernel machine finds it
     return any(
         kernel.expectation(engine, target=target).reaction
         not in (Reaction.PASSES, Reaction.NOT_APPLICABLE)
@@ -119,4 +121,5 @@ def test_nothing_is_found_in_the_twin(kernel: BrokenKernel) -> None:
 def test_the_exceptions_are_still_needed() -> None:
     names = {kernel.name for kernel in BROKEN}
     assert set(OTHER_KINDS) <= names
-    assert sum(map(is_wrong_here, BROKEN)) >= len(BROKEN) - 3
+    others = [kernel for kernel in BROKEN if not kernel.machine_only]
+    assert sum(map(is_wrong_here, others)) >= len(others) - 3

@@ -165,6 +165,7 @@ class BrokenKernel:
       expected: how each engine reacts to `function`.
       x64: whether to call it within `jax.enable_x64(True)`.
       machine: what the kernel machine reports of `function`; None if that is not recorded.
+      machine_only: whether no other engine of pallas-debug finds the fault.
     """
 
     fault: str
@@ -177,6 +178,7 @@ class BrokenKernel:
     values: Mapping[int, object] = field(default_factory=dict, hash=False)
     x64: bool = False
     machine: MachineFinding | None = None
+    machine_only: bool = False
 
     @property
     def name(self) -> str:

@@ -20,6 +20,40 @@ ENTRIES = (
         kinds=("OutputNotWritten",),
     ),
     entry(
+        "stale-read",
+        title="scratch is read that another output block left there",
+        cause="scratch keeps its contents from one grid point to the next: without a reset where a "
+        "block begins, it begins with the sum or the maximum of the block before",
+        advice="reset it at the first step of each block, not at the start of the grid: "
+        "@pl.when(pl.program_id(axis) == 0), with the axis along which the block stays the same",
+        kinds=("StaleRead",),
+    ),
+    entry(
+        "overwritten-read",
+        title="an aliased operand is read after it was overwritten",
+        cause="input_output_aliases makes the input and the output one array: what a grid point "
+        "writes is what later ones read",
+        advice="give both the same index map, keep what is still needed in scratch, or do not "
+        "alias them",
+        kinds=("OverwrittenRead",),
+    ),
+    entry(
+        "lost-write",
+        title="what one visit of an output block wrote is replaced by another visit",
+        cause="the output block stays the same over several grid points, and each of them replaces "
+        "it; or it is visited again after another block, and is not read back",
+        advice="add to what is there (`+=`) after a reset at the first step, and put the grid axes "
+        "over which the block stays the same last",
+        kinds=("LostWrite",),
+    ),
+    entry(
+        "conflicting-writes",
+        title="several grid points write different values to one element of an output",
+        cause="their blocks or copies overlap, and the last one to run wins",
+        advice="let each grid point write elements of its own, or add up in scratch first",
+        kinds=("ConflictingWrites",),
+    ),
+    entry(
         "padding",
         title="the padding of a ragged last block gets into a result",
         cause="where a block reaches past the array, what is beyond it is arbitrary, not zero",

@@ -1,0 +1,391 @@
+"""Wording of faults in who wrote what: stale and overwritten reads, lost and conflicting writes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording.contents import number
+from pallas_debug.findings.wording.order import Access, Point
+from pallas_debug.model import Finding
+
+MAX_POINTS = 3
+"""Maximum number of grid points that a sentence lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Element:
+    """An element of an operand, and how many like it there are.
+
+    Attributes:
+      index: of the first one affected, within the operand that the kernel sees.
+      value: what it holds; None if that was not recorded.
+      before: what it held before, if that was recorded.
+      affected, total: numbers of elements affected, and of all elements that were accessed.
+    """
+
+    index: Point
+    value: object = None
+    before: object = None
+    affected: int = 0
+    total: int = 0
+
+    def name(self, operand: str | None) -> str:
+        """`acc_ref[0, 3]`."""
+        return f"{operand}[{', '.join(map(str, self.index))}]"
+
+    def facts(self, operand: str | None) -> dict[str, str]:
+        """Values of a witness."""
+        facts = {}
+        if self.value is not None:
+            facts[self.name(operand)] = number(self.value)
+        if self.before is not None:
+            facts[f"{self.name(operand)} before"] = number(self.before)
+        return facts
+
+    def count(self) -> str:
+        """`4 of 8 elements`, or nothing if all are affected."""
+        if not self.total or self.affected >= self.total:
+            return ""
+        return f"{self.affected:,} of {self.total:,} elements"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reset:
+    """A line that replaces contents of a buffer without reading them first.
+
+    Attributes:
+      line: its number.
+      points: grid points at which it ran, in the order of the run; all that are known.
+      index: the slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
+      reaches: whether it writes an element that was read.
+      condition: source of the condition of the `pl.when` around it, if there is one.
+    """
+
+    line: int
+    points: tuple[Point, ...]
+    index: str | None = None
+    reaches: bool = True
+    condition: str | None = None
+
+    @property
+    def where(self) -> str:
+        """`line 12, under @pl.when(k == 0)`."""
+        return f"line {self.line}" + (
+            f", under @pl.when({self.condition})" if self.condition else ""
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """The output block that a grid point computes.
+
+    Attributes:
+      output: name of the output.
+      index: block index.
+      steps: grid axes along which the block stays the same; None if that is not a matter of axes,
+        as with an index map that reads a table.
+    """
+
+    output: str
+    index: Point
+    steps: tuple[int, ...] | None = None
+
+    def __str__(self) -> str:
+        return f"block {self.index} of {self.output}"
+
+    @property
+    def begins(self) -> str | None:
+        """The `pl.when` that is true where a block begins; None if there is no such condition."""
+        if not self.steps:
+            return None
+        tests = [f"pl.program_id({axis}) == 0" for axis in self.steps]
+        return f"@pl.when({tests[0] if len(tests) == 1 else ' & '.join(f'({t})' for t in tests)})"
+
+    def is_same(self, a: Point, b: Point) -> bool:
+        """Whether two grid points compute the same block, by their axes."""
+        steps = self.steps or ()
+        return all(
+            i == j for axis, (i, j) in enumerate(zip(a, b, strict=True)) if axis not in steps
+        )
+
+
+def points_text(points: Sequence[Point]) -> str:
+    """`grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
+    shown = [str(point) for point in points[:MAX_POINTS]]
+    if len(points) == 1:
+        return f"grid point {shown[0]}"
+    if len(points) > MAX_POINTS:
+        return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
+    return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def _at(access: Access, *, is_short: bool = False) -> str:
+    """`grid point (0, 1), loop iteration (2,)`, without the words `grid point` if `is_short`."""
+    loop = f", loop iteration {access.loop}" if access.loop else ""
+    return f"{'' if is_short else 'grid point '}{access.grid_point}{loop}"
+
+
+def _other(seen: Sighting, other: Access, *more: dict[str, str]) -> Sighting:
+    """The sighting with facts about its other side, and some more."""
+    facts = {f"other {name}": value for name, value in other.facts.items()}
+    for part in more:
+        facts |= part
+    return seen.at(values={**seen.witness.values, **facts})
+
+
+def stale_read(
+    seen: Sighting,
+    *,
+    reader: Access,
+    writer: Access,
+    element: Element,
+    block: Block | None = None,
+    left_by: Point | None = None,
+    resets: tuple[Reset, ...] = (),
+    accumulates: bool = False,
+) -> Finding:
+    """Scratch that is read with what another output block left there.
+
+    Args:
+      seen: with the line of the read as `source`, that of the write as `other`.
+      block: the block that the reader computes; None without blocked outputs.
+      left_by: index of the block for which it was written.
+      resets: lines that replace contents of the buffer, as the run saw them.
+      accumulates: whether the read line adds to the buffer.
+    """
+    name = seen.witness.operand
+    of_block = f", for {block}," if block else ""
+    other = f" for block {left_by}" if left_by is not None else ""
+    value = f": {element.name(name)} = {number(element.value)}" if element.value is not None else ""
+    count = f" in {element.count()}" if element.count() else ""
+    cause, advice = _not_reset(name, reader, block, resets, accumulates)
+    facts = element.facts(name)
+    if resets:
+        facts["reset at"] = points_text([point for reset in resets for point in reset.points])
+    return _other(seen, writer, facts).found(
+        Fault.STALE_READ,
+        Wording(
+            f"{name} at {_at(reader)}{of_block} reads what {_at(writer, is_short=True)} left "
+            f"there{other}{count}{value}",
+            cause,
+            advice,
+        ),
+    )
+
+
+def _not_reset(
+    name: str | None,
+    reader: Access,
+    block: Block | None,
+    resets: tuple[Reset, ...],
+    accumulates: bool,
+) -> tuple[str, str]:
+    """Cause and advice: no reset at all, of another part, too late, or at other grid points."""
+    verb = "reset" if accumulates else "written"
+    again = "reset it" if accumulates else f"write all of {name}"
+    if block is None:
+        where = f"{again} before this line at each grid point that is not to see what others left"
+    elif block.begins is None:
+        where = f"{again} before this line whenever another block of {block.output} begins"
+    else:
+        where = f"{again} at the first step of each block of {block.output}: {block.begins}"
+    kind = why_not_reset(reader.grid_point, block, resets)
+    if kind == "none":
+        left = f"nothing resets {name}"
+        if accumulates:
+            return f"{left}: this line adds to what the last block left", where
+        return f"{left}, and nothing writes it before this line at this grid point", where
+    reaching = [reset for reset in resets if reset.reaches]
+    points = [point for reset in reaching for point in reset.points]
+    if kind == "part":
+        parts = " and ".join(str(reset.index) for reset in resets)
+        lines = " and ".join(str(reset.line) for reset in resets)
+        which = f"line {lines} writes" if len(resets) == 1 else f"lines {lines} write"
+        advice = f"reset all of {name}" if accumulates else f"write all of {name} before this line"
+        return f"{which} {parts} alone", advice
+    by = reaching[0].where
+    if kind == "later":
+        return f"it is {verb} at this grid point in {by}, but only after this line", (
+            f"move line {reaching[0].line} before this line"
+        )
+    if kind == "late":
+        at = [point for point in points if block and block.is_same(point, reader.grid_point or ())]
+        return (
+            f"it is {verb} at {points_text(at)}, in {by}: {block} has begun before that",
+            where,
+        )
+    return f"it is {verb} only at {points_text(points)}, in {by}", where
+
+
+def why_not_reset(
+    reader: Point | None, block: Block | None, resets: Sequence[Reset]
+) -> Literal["none", "part", "later", "late", "elsewhere"]:
+    """Why no reset came before a read.
+
+    There is none, none writes what was read, it runs later at the same grid point, at a later one
+    of the same block, or only at grid points of other blocks.
+    """
+    if not resets:
+        return "none"
+    points = [point for reset in resets if reset.reaches for point in reset.points]
+    if not points:
+        return "part"
+    if reader in points:
+        return "later"
+    in_block = [
+        point
+        for point in points
+        if block is not None and block.steps and reader and block.is_same(point, reader)
+    ]
+    return "late" if in_block else "elsewhere"
+
+
+def overwritten_read(
+    seen: Sighting,
+    *,
+    output: str,
+    reader: Access,
+    writer: Access,
+    element: Element,
+    is_under_way: bool = False,
+) -> Finding:
+    """An aliased operand that is read after its memory was overwritten by way of an output.
+
+    Args:
+      seen: with the operand and what is read of it as `index`.
+      output: name of the output that shares its memory.
+      reader: a copy, if the operand was fetched by one.
+      is_under_way: whether nothing orders the two: the write-back may come first or second.
+    """
+    at = seen.witness
+    what = at.index or at.operand
+    both = f"{at.operand} and {output} are one array, by input_output_aliases"
+    facts = element.facts(at.operand)
+    if is_under_way:
+        message = (
+            f"{what} is fetched for {_at(reader)} while what {_at(writer, is_short=True)} wrote to "
+            f"{output} is copied back to the same memory"
+        )
+        cause = f"{both}, and a block is fetched one grid point ahead of its use"
+    else:
+        message = (
+            f"{what} is read at {_at(reader)} after {_at(writer, is_short=True)} overwrote it "
+            f"through {output}"
+        )
+        cause = both
+        if element.value is not None and element.before is not None:
+            message += (
+                f": {element.name(at.operand)} was {number(element.before)}, and is "
+                f"{number(element.value)}"
+            )
+    if writer.copy or (reader.copy and not is_under_way):
+        advice = f"keep what is still needed in scratch, or do not alias {at.operand} and {output}"
+    else:
+        advice = (
+            f"give {at.operand} and {output} the same index map, so that each block is read by the "
+            "grid point that overwrites it, or do not alias them"
+        )
+    return _other(seen, writer, facts).found(
+        Fault.OVERWRITTEN_READ, Wording(message, cause, advice)
+    )
+
+
+def lost_write(
+    seen: Sighting,
+    *,
+    block: Block,
+    lost: Access,
+    replaced_by: Access,
+    element: Element,
+    is_revisit: bool = False,
+) -> Finding:
+    """What one visit of an output block wrote, and another visit replaced without using it.
+
+    Args:
+      seen: with the store that replaces it as `source` and the lost one as `other`; for a revisit
+        the lost one as `source`.
+      is_revisit: whether the block had left in between: what was not written again is undefined.
+    """
+    name = seen.witness.operand
+    what = seen.witness.index or name
+    if is_revisit:
+        cause = f"{block} is not read back when it is visited again, but all of it is written back"
+        return _other(seen, replaced_by, element.facts(name)).found(
+            Fault.LOST_WRITE,
+            Wording(
+                f"what {_at(lost)} wrote to {what} is lost: {_at(replaced_by)} visits {block} "
+                f"again, after another one, and writes other parts of it",
+                cause,
+                "make the grid axes over which the block stays the same the last ones, or write "
+                "all of the block at each visit",
+            ),
+        )
+    values = ""
+    if element.value is not None and element.before is not None:
+        values = (
+            f": {element.name(name)} was {number(element.before)}, and is {number(element.value)}"
+        )
+    steps = f" along grid dimension {_axes(block.steps)}" if block.steps else ""
+    advice = f"add to what is there instead, and store zeros first: {block.begins}"
+    if block.begins is None:
+        advice = "add to what is there instead, and store zeros at the first visit of a block"
+    return _other(seen, lost, element.facts(name)).found(
+        Fault.LOST_WRITE,
+        Wording(
+            f"what {_at(lost)} wrote to {what} is replaced at {_at(replaced_by)}, which used "
+            f"nothing of it{values}",
+            f"{block} stays the same{steps}, and this line replaces it at each step",
+            advice,
+        ),
+    )
+
+
+def _axes(axes: Sequence[int]) -> str:
+    return " and ".join(map(str, axes))
+
+
+def conflicting_writes(
+    seen: Sighting,
+    *,
+    here: Access,
+    there: Access,
+    element: Element,
+    blocks: tuple[Block, Block] | None = None,
+) -> Finding:
+    """Different values that grid points with different blocks or copies write to one element.
+
+    Args:
+      seen: with the later write as `source`, the earlier one as `other`.
+      element: with the value `here` writes, and the one that was there `before`.
+      blocks: blocks of `here` and `there`, if the write-back of blocks writes them.
+    """
+    name = seen.witness.operand
+    what = seen.witness.index or name
+    values = ""
+    if element.value is not None and element.before is not None:
+        values = (
+            f": {element.name(name)} was {number(element.before)}, and is {number(element.value)}"
+        )
+    if blocks is not None:
+        cause = f"blocks {blocks[1].index} and {blocks[0].index} of {name} overlap"
+        advice = "make the blocks disjoint, or write what they share at one grid point only"
+    elif here.copy and there.copy and here.copy != there.copy:
+        cause = f"the copies to {there.copy[1]} and {here.copy[1]} overlap, and the last one wins"
+        advice = "let each grid point copy rows of its own, or add up in scratch before the copy"
+    else:
+        cause = "both grid points write to the same place, and the last one wins"
+        advice = "let each grid point write elements of its own, or add up in scratch first"
+    return _other(seen, there, element.facts(name)).found(
+        Fault.CONFLICTING_WRITES,
+        Wording(
+            f"{what} is written at {_at(here)}, and was written with "
+            f"{'other values' if element.total != 1 else 'another value'} at "
+            f"{_at(there, is_short=True)}{values}",
+            cause,
+            advice,
+        ),
+    )
