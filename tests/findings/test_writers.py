@@ -9,7 +9,7 @@ import pytest
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import writers
 from pallas_debug.findings.wording.order import Access
-from pallas_debug.findings.wording.writers import Block, Element, Reset
+from pallas_debug.findings.wording.writers import OutputBlock, Reset, WrittenElement
 from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.report import finding_text
 
@@ -37,16 +37,16 @@ def words(finding: Finding) -> tuple[str, str | None, str | None]:
     return finding.message, finding.cause, finding.advice
 
 
-BLOCK = Block(output="out_ref", index=(0, 1), steps=(2,))
+BLOCK = OutputBlock(output="out_ref", index=(0, 1), steps=(2,))
 AT_THE_START = Reset(line=12, points=((0, 0, 0),), condition="is_first")
-ALL = Element(index=(0, 0), value=3.25, affected=1024, total=1024)
+ALL = WrittenElement(index=(0, 0), value=3.25, affected=1024, total=1024)
 
 
 def stale(
     *resets: Reset,
-    block: Block | None = BLOCK,
+    block: OutputBlock | None = BLOCK,
     left_by: tuple[int, ...] | None = (0, 0),
-    element: Element = ALL,
+    element: WrittenElement = ALL,
     accumulates: bool = True,
 ) -> Finding:
     return writers.stale_read(
@@ -153,14 +153,14 @@ def test_the_cause_of_a_stale_read_follows_from_its_resets(
     ],
     ids=["two-axes", "by-table", "no-block"],
 )
-def test_a_reset_is_advised_where_a_block_begins(block: Block | None, advice: str) -> None:
+def test_a_reset_is_advised_where_a_block_begins(block: OutputBlock | None, advice: str) -> None:
     assert stale(AT_THE_START, block=block).advice == advice
 
 
 def test_a_stale_read_of_some_elements_in_a_loop() -> None:
     finding = writers.stale_read(
         seen("rows_ref"), reader=read(1), writer=write(0, loop=(5,)),
-        element=Element(index=(5, 0), affected=384, total=1024),
+        element=WrittenElement(index=(5, 0), affected=384, total=1024),
     )  # fmt: skip
     assert finding.message == (
         "rows_ref at grid point (1,) reads what (0,), loop iteration (5,) left there in 384 of "
@@ -170,7 +170,7 @@ def test_a_stale_read_of_some_elements_in_a_loop() -> None:
 
 
 def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
-    element = Element(index=(0, 0), value=2.5, before=1.0)
+    element = WrittenElement(index=(0, 0), value=2.5, before=1.0)
     finding = writers.overwritten_read(
         seen("x_ref", "x_ref[24:32, 0:128]"), output="out_ref", reader=read(3), writer=write(0),
         element=element,
@@ -187,7 +187,11 @@ def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
     }  # fmt: skip
     by_copy = replace(write(0), copy=("rows_ref", "out_ref"))
     copied = writers.overwritten_read(
-        seen("x_ref"), output="out_ref", reader=read(3), writer=by_copy, element=Element(index=(0,))
+        seen("x_ref"),
+        output="out_ref",
+        reader=read(3),
+        writer=by_copy,
+        element=WrittenElement(index=(0,)),
     )
     assert (
         copied.message == "x_ref is read at grid point (3,) after (0,) overwrote it through out_ref"
@@ -200,7 +204,7 @@ def test_an_aliased_operand_is_read_after_it_was_overwritten() -> None:
 def test_a_block_is_fetched_while_it_is_written_back() -> None:
     finding = writers.overwritten_read(
         seen("x_ref", "x_ref[16:24, 0:128]"), output="out_ref", reader=read(2), writer=write(1),
-        element=Element(index=(0, 0)), is_under_way=True,
+        element=WrittenElement(index=(0, 0)), is_under_way=True,
     )  # fmt: skip
     assert words(finding)[:2] == (
         "x_ref[16:24, 0:128] is fetched for grid point (2,) while what (1,) wrote to out_ref is "
@@ -211,8 +215,8 @@ def test_a_block_is_fetched_while_it_is_written_back() -> None:
 
 
 def test_a_write_is_lost_to_the_next_step() -> None:
-    element = Element(index=(0, 0), value=2.5, before=1.0)
-    block = Block(output="out_ref", index=(0, 0), steps=(1,))
+    element = WrittenElement(index=(0, 0), value=2.5, before=1.0)
+    block = OutputBlock(output="out_ref", index=(0, 0), steps=(1,))
     finding = writers.lost_write(
         seen("out_ref", "out_ref[0:8, 0:128]"), block=block, lost=write(0, 0),
         replaced_by=write(0, 1), element=element,
@@ -226,7 +230,7 @@ def test_a_write_is_lost_to_the_next_step() -> None:
     )
     by_table = writers.lost_write(
         seen("out_ref"), block=replace(block, steps=None), lost=write(1), replaced_by=write(2),
-        element=Element(index=(0, 0)),
+        element=WrittenElement(index=(0, 0)),
     )  # fmt: skip
     assert words(by_table) == (
         "what grid point (1,) wrote to out_ref is replaced at grid point (2,), which used nothing "
@@ -238,8 +242,8 @@ def test_a_write_is_lost_to_the_next_step() -> None:
 
 def test_a_write_is_lost_to_a_revisit() -> None:
     finding = writers.lost_write(
-        seen("out_ref", "out_ref[0:8, 0:128]"), block=Block(output="out_ref", index=(0, 0)),
-        lost=write(0, 0), replaced_by=write(1, 0), element=Element(index=(0, 0)), is_revisit=True,
+        seen("out_ref", "out_ref[0:8, 0:128]"), block=OutputBlock(output="out_ref", index=(0, 0)),
+        lost=write(0, 0), replaced_by=write(1, 0), element=WrittenElement(index=(0, 0)), is_revisit=True,
     )  # fmt: skip
     assert words(finding) == (
         "what grid point (0, 0) wrote to out_ref[0:8, 0:128] is lost: grid point (1, 0) visits "
@@ -253,7 +257,7 @@ def test_a_write_is_lost_to_a_revisit() -> None:
 
 
 def test_grid_points_write_different_values_to_one_element() -> None:
-    element = Element(index=(8, 0), value=2.5, before=1.0, affected=1024, total=2048)
+    element = WrittenElement(index=(8, 0), value=2.5, before=1.0, affected=1024, total=2048)
     at = seen("out_ref", "out_ref[8:16, 0:128]")
     here = replace(write(1), copy=("x_ref", "out_ref[8:24, 0:128]"))
     there = replace(write(0), copy=("x_ref", "out_ref[0:16, 0:128]"))
@@ -265,7 +269,7 @@ def test_grid_points_write_different_values_to_one_element() -> None:
         "let each grid point copy rows of its own, or add up in scratch before the copy",
     )
     assert copies.values["other copy"] == "x_ref to out_ref[0:16, 0:128]"
-    one = Element(index=(8, 0), affected=1, total=1)
+    one = WrittenElement(index=(8, 0), affected=1, total=1)
     stores = writers.conflicting_writes(at, here=write(1), there=write(0), element=one)
     assert words(stores) == (
         "out_ref[8:16, 0:128] is written at grid point (1,), and was written with another value at "
@@ -273,7 +277,10 @@ def test_grid_points_write_different_values_to_one_element() -> None:
         "both grid points write to the same place, and the last one wins",
         "let each grid point write elements of its own, or add up in scratch first",
     )
-    blocks = (Block(output="out_ref", index=(8, 0)), Block(output="out_ref", index=(0, 0)))
+    blocks = (
+        OutputBlock(output="out_ref", index=(8, 0)),
+        OutputBlock(output="out_ref", index=(0, 0)),
+    )
     windows = writers.conflicting_writes(
         at, here=write(1), there=write(0), element=element, blocks=blocks
     )

@@ -17,7 +17,7 @@ MAX_POINTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Element:
+class WrittenElement:
     """An element of an operand, and how many like it there are.
 
     Attributes:
@@ -80,7 +80,7 @@ class Reset:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class OutputBlock:
     """The output block that a grid point computes.
 
     Attributes:
@@ -142,8 +142,8 @@ def stale_read(
     *,
     reader: Access,
     writer: Access,
-    element: Element,
-    block: Block | None = None,
+    element: WrittenElement,
+    block: OutputBlock | None = None,
     left_by: Point | None = None,
     resets: tuple[Reset, ...] = (),
     accumulates: bool = False,
@@ -180,7 +180,7 @@ def stale_read(
 def _not_reset(
     name: str | None,
     reader: Access,
-    block: Block | None,
+    block: OutputBlock | None,
     resets: tuple[Reset, ...],
     accumulates: bool,
 ) -> tuple[str, str]:
@@ -222,7 +222,7 @@ def _not_reset(
 
 
 def why_not_reset(
-    reader: Point | None, block: Block | None, resets: Sequence[Reset]
+    reader: Point | None, block: OutputBlock | None, resets: Sequence[Reset]
 ) -> Literal["none", "part", "later", "late", "elsewhere"]:
     """Why no reset came before a read.
 
@@ -250,7 +250,7 @@ def overwritten_read(
     output: str,
     reader: Access,
     writer: Access,
-    element: Element,
+    element: WrittenElement,
     is_under_way: bool = False,
 ) -> Finding:
     """An aliased operand that is read after its memory was overwritten by way of an output.
@@ -297,10 +297,10 @@ def overwritten_read(
 def lost_write(
     seen: Sighting,
     *,
-    block: Block,
+    block: OutputBlock,
     lost: Access,
     replaced_by: Access,
-    element: Element,
+    element: WrittenElement,
     is_revisit: bool = False,
 ) -> Finding:
     """What one visit of an output block wrote, and another visit replaced without using it.
@@ -353,8 +353,8 @@ def conflicting_writes(
     *,
     here: Access,
     there: Access,
-    element: Element,
-    blocks: tuple[Block, Block] | None = None,
+    element: WrittenElement,
+    blocks: tuple[OutputBlock, OutputBlock] | None = None,
 ) -> Finding:
     """Different values that grid points with different blocks or copies write to one element.
 
