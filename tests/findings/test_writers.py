@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import writers
+from pallas_debug.findings.wording import contents, writers
+from pallas_debug.findings.wording.facts import Reset, WrittenElement
 from pallas_debug.findings.wording.order import Access
-from pallas_debug.findings.wording.writers import OutputBlock, Reset, WrittenElement
+from pallas_debug.findings.wording.writers import OutputBlock
 from pallas_debug.model import Finding, SourceLine, Witness
 from pallas_debug.report import finding_text
 
@@ -287,6 +288,51 @@ def test_grid_points_write_different_values_to_one_element() -> None:
     assert words(windows)[1:] == (
         "blocks (0, 0) and (8, 0) of out_ref overlap",
         "make the blocks disjoint, or write what they share at one grid point only",
+    )
+
+
+@pytest.mark.parametrize(
+    "write, cause",
+    [
+        (
+            Reset(line=12, points=((0, 1, 1),), condition="k == 1"),
+            "it is written only at grid point (0, 1, 1), in line 12, under @pl.when(k == 1)",
+        ),
+        (
+            Reset(line=16, points=((0, 1, 0),)),
+            "it is written at this grid point in line 16, but only after this line",
+        ),
+        (
+            Reset(line=12, points=((0, 1, 0),), index="acc_ref[0:4, 0:128]", reaches=False),
+            "the stores before this line write acc_ref[0:4, 0:128] in line 12 alone",
+        ),
+    ],
+    ids=["elsewhere", "below", "part"],
+)
+def test_an_uninitialised_read_says_where_the_buffer_is_written(write: Reset, cause: str) -> None:
+    finding = contents.uninitialized_read(
+        seen("acc_ref"),
+        element=WrittenElement(index=(4, 0), affected=512, total=1024),
+        writes=(write,),
+    )
+    assert words(finding) == (
+        "acc_ref, float32[8, 128] in VMEM, is read before it was written, and what was read is "
+        "kept: 512 of 1,024 elements, the first of them acc_ref[4, 0]",
+        cause,
+        "write all of it before this line",
+    )
+
+
+def test_padding_and_unwritten_outputs_name_elements_and_grid_points() -> None:
+    padding = contents.padding_read(seen("x_ref"), element=WrittenElement(index=(4, 0)))
+    assert padding.message == (
+        "padding of x_ref, float32[8, 128] in VMEM, is read and reaches an output: x_ref[4, 0]"
+    )
+    unwritten = contents.output_not_written(
+        seen("out_ref"), what="out_ref[13:16, 0:128]", why="stores", visits=[(1, 0), (1, 1)]
+    )
+    assert unwritten.cause == (
+        "the stores to out_ref do not reach it; its block was that of grid points (1, 0) and (1, 1)"
     )
 
 

@@ -8,16 +8,14 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording.facts import Reset, WrittenElement, points_text
+from pallas_debug.findings.wording.facts import number as number
+from pallas_debug.findings.wording.order import Point
 from pallas_debug.model import Finding
 
 Gone = Literal["condition", "stores", "no store", "rounded down", "left out"]
 """Why an output is not written: every store is under a condition, the stores leave a part out, no
 store at all, too few grid steps, or an index map that leaves blocks out."""
-
-
-def number(value: object) -> str:
-    """A value as a message shows it: floats with six digits."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 Before = Literal["none", "branches", "some"]
@@ -32,6 +30,8 @@ def uninitialized_read(
     other_core: bool = False,
     before: Before = "none",
     stays: bool = True,
+    element: WrittenElement | None = None,
+    writes: Sequence[Reset] = (),
 ) -> Finding:
     """A buffer that is read before it is written, where the value read matters.
 
@@ -40,6 +40,8 @@ def uninitialized_read(
       other_core: whether the first write may have been on another core.
       before: stores ahead of the read.
       stays: whether the buffer keeps its contents from grid point to grid point.
+      element: the first element that was not written, if known.
+      writes: lines that write the buffer, as the run saw them.
     """
     kept = "that reaches an output" if reaches_output else "what was read is kept"
     causes = {
@@ -55,17 +57,38 @@ def uninitialized_read(
             'make that dimension "arbitrary" in dimension_semantics, or write the scratch at every '
             "step of it"
         )
+    elif writes:
+        cause = _written_elsewhere(writes, seen.witness.grid_point)
     elif before != "some" and stays:
         advice = "write it at the first grid point: @pl.when(pl.program_id(axis) == 0)"
     return seen.found(
         Fault.UNINITIALIZED_READ,
         Wording(
             f"{seen.witness.operand}, {seen.witness.shape}, is read before it was written, and "
-            f"{kept}",
+            f"{kept}{_first(element, seen.witness.operand)}",
             cause,
             advice,
         ),
     )
+
+
+def _written_elsewhere(writes: Sequence[Reset], reader: Point | None) -> str:
+    """Where a buffer is written, if not before a read."""
+    reaching = [write for write in writes if write.reaches]
+    if not reaching:
+        parts = " and ".join(f"{write.index} in line {write.line}" for write in writes)
+        return f"the stores before this line write {parts} alone"
+    points = [point for write in reaching for point in write.points]
+    if reader in points:
+        return f"it is written at this grid point in {reaching[0].where}, but only after this line"
+    return f"it is written only at {points_text(points)}, in {reaching[0].where}"
+
+
+def _first(element: WrittenElement | None, operand: str | None) -> str:
+    if element is None:
+        return ""
+    count = f"{element.count()}, the first of them " if element.count() else ""
+    return f": {count}{element.name(operand)}"
 
 
 def output_not_written(
@@ -76,12 +99,14 @@ def output_not_written(
     blocks: tuple[int, int] | None = None,
     elements: tuple[int, int] | None = None,
     is_several: bool = False,
+    visits: Sequence[Point] = (),
 ) -> Finding:
     """An output, or a part of it, that is never written.
 
     Args:
       what: the part; `is_several` if that is more than one region.
       blocks, elements: the number of them unwritten, and the total, if known.
+      visits: grid points that had it in their block, and did not write it.
     """
     name = seen.witness.operand
     count = f": {blocks[0]} of {blocks[1]} blocks are left as they were" if blocks else ""
@@ -105,19 +130,28 @@ def output_not_written(
         Wording(
             f"{what} {'are' if is_several else 'is'} never written, and "
             f"{'hold' if is_several else 'holds'} what was there before{count}",
-            causes[why],
+            causes[why] + (f"; its block was that of {points_text(visits)}" if visits else ""),
             advice,
         ),
     )
 
 
 def padding_read(
-    seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0
-) -> Finding:
-    """Padding of a ragged last block that reaches a result, reduced by `operation` if known."""
+    seen: Sighting, *, operation: str | None = None, dim: int = 0, valid: int = 0, size: int = 0,
+    element: WrittenElement | None = None,
+) -> Finding:  # fmt: skip
+    """Padding of a ragged last block that reaches a result.
+
+    Args:
+      operation: what reduces it, if known, along `dim`, of whose `size` elements `valid` are within
+        the array.
+      element: the first element of padding that was read, if known; used without `operation`.
+    """
     name, shape = seen.witness.operand, seen.witness.shape
     if operation is None:
-        message = f"padding of {name}, {shape}, is read and reaches an output"
+        message = (
+            f"padding of {name}, {shape}, is read and reaches an output{_first(element, name)}"
+        )
         masked = ""
     else:
         message = (

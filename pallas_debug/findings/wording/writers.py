@@ -8,75 +8,9 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording.contents import number
+from pallas_debug.findings.wording.facts import Reset, WrittenElement, number, points_text
 from pallas_debug.findings.wording.order import Access, Point
 from pallas_debug.model import Finding
-
-MAX_POINTS = 3
-"""Maximum number of grid points that a sentence lists."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class WrittenElement:
-    """An element of an operand, and how many like it there are.
-
-    Attributes:
-      index: of the first one affected, within the operand that the kernel sees.
-      value: what it holds; None if that was not recorded.
-      before: what it held before, if that was recorded.
-      affected, total: numbers of elements affected, and of all elements that were accessed.
-    """
-
-    index: Point
-    value: object = None
-    before: object = None
-    affected: int = 0
-    total: int = 0
-
-    def name(self, operand: str | None) -> str:
-        """`acc_ref[0, 3]`."""
-        return f"{operand}[{', '.join(map(str, self.index))}]"
-
-    def facts(self, operand: str | None) -> dict[str, str]:
-        """Values of a witness."""
-        facts = {}
-        if self.value is not None:
-            facts[self.name(operand)] = number(self.value)
-        if self.before is not None:
-            facts[f"{self.name(operand)} before"] = number(self.before)
-        return facts
-
-    def count(self) -> str:
-        """`4 of 8 elements`, or nothing if all are affected."""
-        if not self.total or self.affected >= self.total:
-            return ""
-        return f"{self.affected:,} of {self.total:,} elements"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Reset:
-    """A line that replaces contents of a buffer without reading them first.
-
-    Attributes:
-      line: its number.
-      points: grid points at which it ran, in the order of the run; all that are known.
-      index: the slice that it writes, `acc_ref[0:4, 0:128]`; None for the whole buffer.
-      reaches: whether it writes an element that was read.
-      condition: source of the condition of the `pl.when` around it, if there is one.
-    """
-
-    line: int
-    points: tuple[Point, ...]
-    index: str | None = None
-    reaches: bool = True
-    condition: str | None = None
-
-    @property
-    def where(self) -> str:
-        """`line 12, under @pl.when(k == 0)`."""
-        return f"line {self.line}" + (
-            f", under @pl.when({self.condition})" if self.condition else ""
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,16 +45,6 @@ class OutputBlock:
         return all(
             i == j for axis, (i, j) in enumerate(zip(a, b, strict=True)) if axis not in steps
         )
-
-
-def points_text(points: Sequence[Point]) -> str:
-    """`grid point (0, 0)`, or `grid points (0, 0), (1, 0) and 14 more`."""
-    shown = [str(point) for point in points[:MAX_POINTS]]
-    if len(points) == 1:
-        return f"grid point {shown[0]}"
-    if len(points) > MAX_POINTS:
-        return f"grid points {', '.join(shown)} and {len(points) - MAX_POINTS:,} more"
-    return f"grid points {', '.join(shown[:-1])} and {shown[-1]}"
 
 
 def _at(access: Access, *, is_short: bool = False) -> str:
