@@ -34,6 +34,10 @@ if (
 ):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# On CI, pytest shows failures in full a second time, in its summary.
+for variable in ("CI", "BUILD_NUMBER"):
+    os.environ.pop(variable, None)
+
 ENVIRONMENT = dict(os.environ)
 
 pytest_plugins = ("tiers", "evidence", "jaxless")
@@ -48,6 +52,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         default="short",
         help="how much tests/torture does: a sample in under a minute, or all of it",
     )
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_asked() -> Iterator[None]:
+    """Forget which functions asked for their chip: later tests of them would count as askers."""
+    yield
+    chip = sys.modules.get("pallas_debug.bridge.chip")
+    if chip is not None:
+        chip._askers.clear()
+        chip.forget()
 
 
 @pytest.fixture(scope="module")

@@ -226,8 +226,8 @@ def test_ctrl_c_leaves_what_was_finished_and_nothing_running(script: Path, tmp_p
     assert run.stdout is not None
     while run.stdout.readline() != "there\n":
         pass
-    deadline = time.monotonic() + 60
-    while not list(tmp_path.glob("dumps/*/v5e")) and time.monotonic() < deadline:
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("dumps/*/v5e/compilation.json")) and time.monotonic() < deadline:
         time.sleep(0.05)
     children = _children(run.pid)
     assert children

@@ -39,7 +39,8 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     compile_ = job.Jobs.compile
 
     def noted(self: Any, captured: Any, target: Any, *rest: Any, **named: Any) -> Any:
-        asked.append(target.name)
+        if captured.kernel.name == "double":  # another test may have left a queue behind
+            asked.append(target.name)
         return compile_(self, captured, target, *rest, **named)
 
     monkeypatch.setattr(job.Jobs, "compile", noted)
