@@ -1,6 +1,7 @@
 """Records of the broken kernels: names, faulty lines, lookups, expectations."""
 
 import dataclasses
+import inspect
 from pathlib import Path
 
 import broken_kernels
@@ -9,18 +10,27 @@ import jax.numpy as jnp
 import numpy as np
 import pallas_debug_kernels.broken as bundled
 import pytest
-from broken_kernels import BROKEN, BUNDLED, BrokenKernel, JaxEngine, Reaction, broken
+from broken_kernels import (
+    ALL,
+    BROKEN,
+    BUNDLED,
+    FOR_MACHINE,
+    BrokenKernel,
+    JaxEngine,
+    Reaction,
+    broken,
+)
 
 from pallas_debug.findings.faults import Fault
 
 FOLDERS = [Path(package.__file__).parent for package in (bundled, broken_kernels)]
-each = pytest.mark.parametrize("kernel", BROKEN, ids=lambda kernel: kernel.name)
+each = pytest.mark.parametrize("kernel", ALL, ids=lambda kernel: kernel.name)
 
 
 def test_there_are_at_least_40_and_every_name_is_its_own() -> None:
     assert len(BROKEN) >= 40
-    assert len({kernel.name for kernel in BROKEN}) == len(BROKEN)
-    assert len({kernel.summary for kernel in BROKEN}) == len(BROKEN)
+    assert len({kernel.name for kernel in ALL}) == len(ALL)
+    assert len({kernel.summary for kernel in ALL}) == len(ALL)
 
 
 def test_six_are_bundled() -> None:
@@ -35,8 +45,7 @@ WITHOUT_A_KERNEL = {
     Fault.INTEGER_OVERFLOW: "tests/findings/test_numbers.py",
     Fault.NARROWING_LOSS: "tests/findings/test_numbers.py",
     Fault.PRECISION_LOSS: "tests/findings/test_numbers.py",
-    Fault.WAIT_SIZE_MISMATCH: "tests/findings/test_order_wording.py",
-    Fault.NONDETERMINISTIC_RESULT: "tests/findings/test_order_wording.py",
+    Fault.VALUE_MISMATCH: "tests/comparison",
     Fault.ENGINES_DISAGREE: "reported of two engines' results, such as parallel_scratch_carried's",
     Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
@@ -50,20 +59,20 @@ WITHOUT_A_KERNEL = {
 
 
 def test_every_fault_has_a_kernel() -> None:
-    found = {Fault(kernel.fault) for kernel in BROKEN}
+    found = {Fault(kernel.fault) for kernel in ALL}
     assert found.isdisjoint(WITHOUT_A_KERNEL)
     assert found | set(WITHOUT_A_KERNEL) == set(Fault)
 
 
 def test_found_by_name() -> None:
-    for kernel in BROKEN:
+    for kernel in ALL:
         assert broken(kernel.name) is kernel
     for kernel in BUNDLED:
         assert bundled.broken(kernel.name) is kernel
 
 
 def test_unknown_name() -> None:
-    for find, kernels in ((broken, BROKEN), (bundled.broken, BUNDLED)):
+    for find, kernels in ((broken, ALL), (bundled.broken, BUNDLED)):
         with pytest.raises(ValueError) as error:
             find("sound")
         names = ", ".join(kernel.name for kernel in kernels)
@@ -112,7 +121,16 @@ def test_every_marker_belongs_to_one_record() -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if line.endswith("  # FAULT")
     }
-    assert marked == {(kernel.file, kernel.line) for kernel in BROKEN}
+    assert marked == {(kernel.file, kernel.line) for kernel in ALL}
+
+
+@pytest.mark.parametrize("kernel", FOR_MACHINE, ids=lambda kernel: kernel.name)
+def test_what_the_machine_reports_is_recorded(kernel: BrokenKernel) -> None:
+    assert kernel.machine is not None
+    assert "machine" in Fault(kernel.machine.fault or kernel.fault).judges
+    lines, _ = inspect.getsourcelines(kernel.function)
+    if kernel.machine.other is not None:
+        assert any(kernel.machine.other in line for line in lines)
 
 
 def test_fixed_values() -> None:
