@@ -13,6 +13,7 @@ from pallas_debug_kernels.broken import (
     WRONG,
     BrokenKernel,
     Expectations,
+    MachineFinding,
     raises,
 )
 
@@ -248,6 +249,12 @@ KERNELS = (
             tpu=NAN,
             tpu_races=RACE,
         ),
+        machine=MachineFinding(
+            operand="y_tile",
+            grid_point=(),
+            other="copy_y.start()",
+            values={"waited for": "sems[0]"},
+        ),
     ),
     BrokenKernel(
         fault="DataRace",
@@ -260,6 +267,7 @@ KERNELS = (
             hlo=WRONG,
             tpu_races=RACE,
         ),
+        machine=MachineFinding(operand="tile_ref", grid_point=(), other="tile_ref[...] * 2"),
     ),
     BrokenKernel(
         fault="DataRace",
@@ -272,6 +280,7 @@ KERNELS = (
             tpu=WRONG,
             tpu_races=RACE,
         ),
+        machine=MachineFinding(operand="tile_ref", grid_point=(), other="copy.start()"),
     ),
     BrokenKernel(
         fault="DmaNotAwaited",
@@ -281,6 +290,7 @@ KERNELS = (
         reference=lambda x: x,
         args=X,
         expected=Expectations(tpu=NAN),
+        machine=MachineFinding(operand="out_ref", grid_point=(), values={"semaphore": "sem"}),
     ),
     BrokenKernel(
         fault="DmaNotAwaited",
@@ -290,6 +300,7 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=TWO_TILES,
         expected=Expectations(),
+        machine=MachineFinding(operand="tile_ref", grid_point=(), values={"semaphore": "sems[0]"}),
     ),
     BrokenKernel(
         fault="Deadlock",
@@ -299,6 +310,7 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=X,
         expected=Expectations(tpu=HANGS),
+        machine=MachineFinding(operand="sem", grid_point=()),
     ),
     BrokenKernel(
         fault="OutOfBoundsRead",

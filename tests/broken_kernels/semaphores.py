@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import HANGS, BrokenKernel, Expectations, prints
+from pallas_debug_kernels.broken import HANGS, BrokenKernel, Expectations, MachineFinding, prints
 
 REGULAR = pltpu.SemaphoreType.REGULAR
 
@@ -109,6 +109,7 @@ KERNELS = (
         expected=Expectations(
             tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")
         ),
+        machine=MachineFinding(operand="sem", grid_point=None),
     ),
     BrokenKernel(
         fault="SemaphoreLeftOver",
@@ -120,6 +121,7 @@ KERNELS = (
         expected=Expectations(
             tpu=prints("has non-zero count for 0 (global core 0) at kernel exit")
         ),
+        machine=MachineFinding(operand="sem", grid_point=None, other="pl.semaphore_signal(sem, 2)"),
     ),
     BrokenKernel(
         fault="Deadlock",
@@ -129,6 +131,7 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=X,
         expected=Expectations(tpu=HANGS),
+        machine=MachineFinding(operand="sem", grid_point=()),
     ),
     BrokenKernel(
         fault="Deadlock",
@@ -138,5 +141,6 @@ KERNELS = (
         reference=lambda x: x * 2,
         args=X,
         expected=Expectations(tpu=HANGS),
+        machine=MachineFinding(operand="sem", grid_point=(1,), other="pl.semaphore_signal(sem, 1)"),
     ),
 )
