@@ -13,6 +13,7 @@ from pallas_debug_kernels.broken import find
 
 from . import (
     alignment,
+    attention,
     bounds,
     dma,
     grid,
@@ -33,7 +34,7 @@ from . import (
 TOPICS = (
     *(bounds, initialization, grid, dma, semaphores, hints),
     *(numerics, alignment, memory, loops, lowering, misuse),
-    *(stale, outputs),
+    *(stale, attention, outputs),
 )
 BROKEN: tuple[BrokenKernel, ...] = tuple(
     kernel

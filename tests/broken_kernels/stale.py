@@ -85,83 +85,6 @@ def _matmul(kernel: object, x: jax.Array, y: jax.Array) -> jax.Array:
     )(x, y)
 
 
-def denominator_of_the_query_before(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        @pl.when(j == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.broadcast_to(x_ref[...].max(axis=1, keepdims=True), m_ref.shape)
-
-        # The running sum is part of the state of a query block, as the running maximum is.
-        @pl.when((i == 0) & (j == 0))
-        def _start_once() -> None:
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums  # FAULT
-        m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
-def maximum_of_the_query_before(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        i, j = pl.program_id(0), pl.program_id(1)
-
-        # A maximum that is too large cancels out of the result, until every exp underflows: with
-        # rows of one size the values are right, and only who wrote the maximum tells.
-        @pl.when((i == 0) & (j == 0))
-        def _start_once() -> None:
-            m_ref[...] = jnp.full_like(m_ref, -1e30)
-
-        @pl.when(j == 0)
-        def _start() -> None:
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))  # FAULT
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums
-        m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
-def logsumexp_repaired(x: jax.Array) -> jax.Array:
-    def logsumexp(x_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref, l_ref: jax.Ref) -> None:
-        @pl.when(pl.program_id(1) == 0)
-        def _start() -> None:
-            m_ref[...] = jnp.full_like(m_ref, -1e30)
-            l_ref[...] = jnp.zeros_like(l_ref)
-
-        m = jnp.maximum(m_ref[...], x_ref[...].max(axis=1, keepdims=True))
-        sums = jnp.exp(x_ref[...] - m).sum(axis=1, keepdims=True)
-        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + sums
-        m_ref[...] = m
-        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
-
-    return _logsumexp(logsumexp, x)
-
-
-def _logsumexp(kernel: object, x: jax.Array) -> jax.Array:
-    return pl.pallas_call(
-        kernel,
-        out_shape=jax.ShapeDtypeStruct((16, 128), F32),
-        grid=(2, 3),
-        in_specs=[pl.BlockSpec((8, 128), lambda i, j: (i, j))],
-        out_specs=pl.BlockSpec((8, 128), lambda i, j: (i, 0)),
-        scratch_shapes=[TILE, TILE],
-    )(x)
-
-
-def logsumexp_reference(x: jax.Array) -> jax.Array:
-    sums = jax.nn.logsumexp(x, axis=1, keepdims=True)
-    return jnp.broadcast_to(sums, (x.shape[0], 128))
-
-
 def second_sum_not_zeroed(x: jax.Array) -> jax.Array:
     def sum_and_squares(x_ref: jax.Ref, out_ref: jax.Ref, acc_ref: jax.Ref) -> None:
         k = pl.program_id(1)
@@ -398,32 +321,6 @@ KERNELS = (
         machine_only=True,
         machine=MachineFinding(
             operand="acc_ref", grid_point=(1, 0, 0), values={"other grid point": "(0, 1, 1)"}
-        ),
-    ),
-    BrokenKernel(
-        fault="StaleRead",
-        summary="The running sum of a softmax is not reset at a new query block.",
-        function=denominator_of_the_query_before,
-        repaired=logsumexp_repaired,
-        reference=logsumexp_reference,
-        args=WIDE,
-        expected=Expectations(hlo=WRONG, tpu=WRONG),
-        machine_only=True,
-        machine=MachineFinding(
-            operand="l_ref", grid_point=(1, 0), values={"other grid point": "(0, 2)"}
-        ),
-    ),
-    BrokenKernel(
-        fault="StaleRead",
-        summary="The running maximum of a softmax is not reset at a new query block.",
-        function=maximum_of_the_query_before,
-        repaired=logsumexp_repaired,
-        reference=logsumexp_reference,
-        args=WIDE,
-        expected=Expectations(),
-        machine_only=True,
-        machine=MachineFinding(
-            operand="m_ref", grid_point=(1, 0), values={"other grid point": "(0, 2)"}
         ),
     ),
     BrokenKernel(

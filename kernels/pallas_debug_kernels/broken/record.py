@@ -165,7 +165,8 @@ class BrokenKernel:
       expected: how each engine reacts to `function`.
       x64: whether to call it within `jax.enable_x64(True)`.
       machine: what the kernel machine reports of `function`; None if that is not recorded.
-      machine_only: whether no other engine of pallas-debug finds the fault.
+      machine_only: whether no other engine of pallas-debug finds the fault, except by comparison
+        with `reference`.
     """
 
     fault: str
