@@ -24,6 +24,9 @@ UNSEEN = {
     "entropy_of_zero": "whether a probability is zero",
     "mean_of_nothing": "whether a row has entries",
     "halves_nothing": "whether a loop ends",
+    "search_that_does_not_narrow": "whether a loop ends",
+    "running_maximum_of_a_masked_block": "which rows are masked is in the values",
+    "tokens_over_an_empty_group": "which groups of a table are empty",
     "integer_division_by_zero": "whether a divisor is zero",
     "flatten": "which reshapes a compiler has is its own affair",
     "counts_zeroed_for_nonempty_sequences": "which sequences are empty",
@@ -33,7 +36,10 @@ UNSEEN = {
 }
 """Faults that only the values or the compiler show."""
 
-OTHER_KINDS = {"mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST}  # what the compiler dies of
+OTHER_KINDS = {
+    "mask_as_column": Fault.UNSUPPORTED_SHAPE_CAST,  # what the compiler dies of
+    "chunks_summed_in_bfloat16": Fault.LOW_PRECISION_ACCUMULATOR,  # it may lose too much
+}
 
 if LIBTPU >= (0, 0, 50):
     UNSEEN["int8_block_of_eight_rows"] = "this libtpu takes it"

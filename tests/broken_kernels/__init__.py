@@ -13,6 +13,7 @@ from pallas_debug_kernels.broken import find
 
 from . import (
     alignment,
+    arithmetic,
     attention,
     bounds,
     dma,
@@ -33,7 +34,7 @@ from . import (
 
 TOPICS = (
     *(bounds, initialization, grid, dma, semaphores, hints),
-    *(numerics, alignment, memory, loops, lowering, misuse),
+    *(numerics, arithmetic, alignment, memory, loops, lowering, misuse),
     *(stale, attention, outputs),
 )
 BROKEN: tuple[BrokenKernel, ...] = tuple(

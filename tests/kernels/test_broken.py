@@ -42,10 +42,6 @@ def test_six_are_bundled() -> None:
 
 WITHOUT_A_KERNEL = {
     Fault.INFINITY_PRODUCED: "what leads to the NaN of softmax_without_maximum; checked on demand",
-    Fault.INTEGER_OVERFLOW: "tests/findings/test_numbers.py",
-    Fault.NARROWING_LOSS: "tests/findings/test_numbers.py",
-    Fault.PRECISION_LOSS: "tests/findings/test_numbers.py",
-    Fault.VALUE_MISMATCH: "tests/comparison",
     Fault.ENGINES_DISAGREE: "reported of two engines' results, such as parallel_scratch_carried's",
     Fault.PRINT_NOT_SUPPORTED: "tests/bridge/test_print_formats.py",
     Fault.REMOVED_NAME: "tests/verdict/test_removed.py",
