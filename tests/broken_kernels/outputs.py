@@ -32,10 +32,7 @@ def rolled_in_place(x: jax.Array) -> jax.Array:
 
 
 def rolled_in_place_repaired(x: jax.Array) -> jax.Array:
-    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...]
-
-    return _moved(copy, x, lambda i: ((i + 3) % 4, 0), in_place=False)
+    return _moved(_copy, x, lambda i: ((i + 3) % 4, 0), in_place=False)
 
 
 def reversed_in_place(x: jax.Array) -> jax.Array:
@@ -48,10 +45,11 @@ def reversed_in_place(x: jax.Array) -> jax.Array:
 
 
 def reversed_in_place_repaired(x: jax.Array) -> jax.Array:
-    def copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        out_ref[...] = x_ref[...]
+    return _moved(_copy, x, lambda i: (3 - i, 0), in_place=False)
 
-    return _moved(copy, x, lambda i: (3 - i, 0), in_place=False)
+
+def _copy(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+    out_ref[...] = x_ref[...]
 
 
 def _moved(kernel: object, x: jax.Array, to: Any, *, in_place: bool) -> jax.Array:
@@ -210,11 +208,9 @@ def rows_past_the_length_not_written(lengths: jax.Array, x: jax.Array) -> jax.Ar
 
 def rows_past_the_length_not_written_repaired(lengths: jax.Array, x: jax.Array) -> jax.Array:
     def clip(lengths_ref: jax.Ref, x_ref: jax.Ref, out_ref: jax.Ref) -> None:
-        def row(r: jax.Array, _: None) -> None:
-            out_ref[pl.ds(r, 1), :] = jnp.maximum(x_ref[pl.ds(r, 1), :], 0)
-
-        out_ref[...] = jnp.zeros_like(out_ref)
-        lax.fori_loop(0, lengths_ref[pl.program_id(0)], row, None)
+        row = lax.broadcasted_iota(I32, out_ref.shape, 0)
+        is_valid = row < lengths_ref[pl.program_id(0)]
+        out_ref[...] = jnp.where(is_valid, jnp.maximum(x_ref[...], 0), 0)
 
     return _clip(clip, lengths, x)
 
