@@ -122,11 +122,30 @@ class _Concrete:
             else:
                 here = self._spreading(candidate)
             if here is not None:
-                return self._fault(candidate, here)
+                return self._origin(candidate, found) or self._fault(candidate, here)
         return None
 
-    def _run(self, visit: Callable[[int, Sequence[Any], list[Any]], list[Any]]) -> list[Any]:
-        """Evaluate the unit; `visit` may replace the results of an equation."""
+    def _origin(self, cast: _Candidate, found: Sequence[_Candidate]) -> NumericFault | None:
+        """Where the NaN or infinity arose that is cast to an integer, if in this unit."""
+        if cast.trouble != "narrowing" or not _holds_bad(cast.inputs[0]):
+            return None
+        for candidate in found:
+            is_born = candidate.trouble in ("nan", "infinity")
+            if is_born and candidate.equation < cast.equation:
+                here = self._spreading(candidate, to=self._eqns[cast.equation].invars[0])
+                if here is not None:
+                    return self._fault(candidate, here)
+        return None
+
+    def _run(
+        self,
+        visit: Callable[[int, Sequence[Any], list[Any]], list[Any]],
+        wanted: Sequence[Any] | None = None,
+    ) -> list[Any]:
+        """Evaluate the unit; `visit` may replace the results of an equation.
+
+        Returns the values of the variables `wanted`, by default the outputs.
+        """
         known = dict(zip(self._invars, map(_held, self._values), strict=True))
 
         def read(atom: Any) -> Any:
@@ -138,7 +157,7 @@ class _Concrete:
             inputs = [read(atom) for atom in eqn.invars]
             outputs = [_held(x) for x in numerics.evaluated(eqn, inputs)]
             known.update(zip(eqn.outvars, visit(i, inputs, outputs), strict=True))
-        return [read(atom) for atom in self._outvars]
+        return [read(atom) for atom in (self._outvars if wanted is None else wanted)]
 
     # Does it matter?
 
@@ -158,13 +177,18 @@ class _Concrete:
 
         return _smallest(candidate.wrong, differs)
 
-    def _spreading(self, candidate: _Candidate) -> Any:
-        """The part, up to the first, of which alone a NaN or infinity comes in an output."""
+    def _spreading(self, candidate: _Candidate, to: Any = None) -> Any:
+        """The part, up to the first, of which alone a NaN or infinity comes in an output.
+
+        Args:
+          to: a variable to look at instead of the outputs.
+        """
         nothing = np.zeros_like(candidate.wrong)
-        sound = self._run(self._kept(candidate, nothing))
+        wanted = None if to is None else [to]
+        sound = self._run(self._kept(candidate, nothing), wanted)
 
         def spreads(wrong: Any) -> bool:
-            found = self._run(self._kept(candidate, wrong))
+            found = self._run(self._kept(candidate, wrong), wanted)
             return any(
                 bool((_bad(x) & ~_bad(y)).any())
                 for x, y in zip(found, sound, strict=True)

@@ -276,6 +276,17 @@ def test_a_nan_to_an_integer() -> None:
     assert math.isnan(fault.values[0])
 
 
+def test_a_nan_is_reported_where_it_arises_and_not_where_it_is_cast() -> None:
+    def quantized(x: jax.Array) -> jax.Array:
+        scale = jnp.abs(x).max(axis=1, keepdims=True)
+        return jnp.clip(jnp.round(x / scale * 127), -128, 127).astype(I8)
+
+    fault = found(quantized, array([[2, 1], [0, 0]], F32))
+    assert fault is not None
+    assert (fault.trouble, fault.operation, fault.element) == ("nan", "div", (1, 0))
+    assert fault.count == 2
+
+
 def hashed(x: jax.Array) -> jax.Array:
     for factor in (0x7FEB352D, 0x046A68B):
         x = (x ^ lax.shift_right_logical(x, jnp.int32(15))) * factor
