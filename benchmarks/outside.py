@@ -41,23 +41,30 @@ from pathlib import Path
 HERE = Path(__file__).parent
 
 SETTINGS = "OUTSIDE"
-"""Environment variable: JSON for the plugin: `suite`, `checkout`, `results`, `per`, `done`."""
+"""Environment variable: JSON for the plugin, see `Suite._attempt`."""
 
 FILES: Mapping[str, Sequence[str]] = {
-    "jax": ("tests/pallas/tpu_*_test.py",),
+    "jax": ("tests/pallas/tpu_*_test.py", "tests/pallas/[!gmt]*_test.py"),
     "tpu-inference": ("tests/kernels/**/*_test.py", "tests/kernels/**/test_*.py"),
     "maxtext": (
         "tests/unit/kernels_test.py",
         "tests/unit/pallas_mosaic_tpu_v2_kernel_test.py",
     ),
-    "tokamax": ("tokamax/_src/ops/**/*tpu*_test.py",),
+    "tokamax": (
+        "tokamax/_src/ops/**/*tpu*_test.py",
+        "tokamax/_src/ops/experimental/tpu/**/*_test.py",
+        "tokamax/_src/ops/experimental/gmm_v2/gmm_v2_test.py",
+    ),
 }
 IMPORTS: Mapping[str, Sequence[str]] = {"maxtext": ("src",), "tokamax": (".",)}
 """Folders of a checkout that its tests import from, besides the checkout itself."""
 
-ENVIRONMENT: Mapping[str, Mapping[str, str]] = {
-    "tpu-inference": {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"},
+EIGHT_DEVICES: Mapping[str, Sequence[str]] = {
+    "jax": ("*distributed*", "*all_gather*", "*sharded*"),
+    "tpu-inference": ("*",),
+    "tokamax": ("*sharded*", "*ring_attention*"),
 }
+"""Patterns of files whose tests want several devices; all others run with one."""
 
 OPTIONS: Mapping[str, Sequence[str]] = {
     "off": ("-p", "no:pallas_debug_pytest"),
@@ -149,6 +156,7 @@ class Suite:
             "results": str(results),
             "per": self.per,
             "done": sorted(outcomes),
+            "pretends": any(option.startswith("--pallas-pretend") for option in OPTIONS[mode]),
         }
         options = [
             part.format(target=self.target, folder=folder / "dumps") for part in OPTIONS[mode]
@@ -156,7 +164,7 @@ class Suite:
         imports = [HERE, self.checkout, *(self.checkout / p for p in IMPORTS.get(self.name, ()))]
         environment = {
             **os.environ,
-            **ENVIRONMENT.get(self.name, {}),
+            "XLA_FLAGS": self._xla_flags(file),
             SETTINGS: json.dumps(settings),
             "JAX_PLATFORMS": "cpu",
             "PYTHONPATH": os.pathsep.join([*map(str, imports), os.environ.get("PYTHONPATH", "")]),
@@ -195,6 +203,12 @@ class Suite:
                 else Outcome("crashed", f"the process ended: {_last_words(printed)}")
             )
         return bool(started) and not set(collected) <= set(outcomes)
+
+    def _xla_flags(self, file: str) -> str:
+        flags = os.environ.get("XLA_FLAGS", "").split()
+        if any(fnmatch.fnmatch(file, pattern) for pattern in EIGHT_DEVICES.get(self.name, ())):
+            flags.append("--xla_force_host_platform_device_count=8")
+        return " ".join(flags)
 
     def _is_stalled(self, process: subprocess.Popen[bytes], results: Path) -> bool:
         """Wait until the process ends, or has written nothing for too long."""
@@ -314,7 +328,7 @@ def main() -> None:
     parser.add_argument("--target", default="v6e", help="default: %(default)s")
     parser.add_argument("--reasons", type=int, default=30, help="lines; default: %(default)s")
     parser.add_argument("--json", type=Path, help="also write every outcome to this file")
-    options = parser.parse_args()
+    options = parser.parse_intermixed_args()
     modes = options.modes.split(",")
     unknown = [mode for mode in modes if mode not in OPTIONS]
     if unknown:

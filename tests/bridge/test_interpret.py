@@ -529,7 +529,7 @@ def test_nothing_is_left_behind() -> None:
     state = config.pallas_tpu_interpret_mode_context_manager
     before = [dict(owner) if isinstance(owner, dict) else vars(owner).copy() for owner in OWNERS]
     with interpret.interpreting("tpu"), interpret.interpreting("hlo"):
-        assert state.get_global() is True
+        assert state.get_global() is interpret_params.Substitute.HLO
     after = [dict(owner) if isinstance(owner, dict) else vars(owner).copy() for owner in OWNERS]
     assert after == before
     assert state.get_global() is None

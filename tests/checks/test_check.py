@@ -584,6 +584,17 @@ def test_prints_are_in_the_report() -> None:
     assert [(p.text, p.grid_point) for p in report.prints] == [("x = 1.0", (0,)), ("x = 1.0", (1,))]
 
 
+@pytest.mark.parametrize("mode", ["hlo", "tpu"])
+def test_a_printed_reference_is_read(mode: str) -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+        jax.debug.print("x = {}", o_ref)
+
+    x = X[:1, :2]
+    report, _ = pallas_debug.check(lambda: call(kernel, x, shape=x.shape), interpret=mode)()
+    assert [p.text for p in report.prints] == ["x = [[0. 1.]]"]
+
+
 def test_unknown_checks_are_refused() -> None:
     with pytest.raises(
         UsageError,

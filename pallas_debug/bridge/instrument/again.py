@@ -30,6 +30,7 @@ from pallas_debug.bridge.instrument import instrument
 from pallas_debug.bridge.instrument.recording import CERTAIN
 from pallas_debug.bridge.instrument.sites import RecordLayout, SiteFailure
 from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.interpret.params import is_hlo
 
 _OWN_EFFECTS = (effects.JaxprInputEffect, checkify.ErrorEffect)
 """Effects of a kernel on its own refs, and of the checks that we strip from it."""
@@ -182,7 +183,7 @@ def _differs(first: np.ndarray, second: np.ndarray) -> Any:
 
 def can_be_run_again(params: dict[str, Any]) -> bool:
     """Whether a kernel is a function of its operands: in HLO interpret mode, without prints."""
-    if params.get("interpret") is not True or "grid_mapping" not in params:
+    if not is_hlo(params.get("interpret")) or "grid_mapping" not in params:
         return False
     return all(isinstance(effect, _OWN_EFFECTS) for effect in params["jaxpr"].effects)
 

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 from jax._src import debugging
+from jax._src.state.types import AbstractRef
 from jax.experimental import io_callback
 
 from pallas_debug.bridge.jaxprs import lines, rewrite
@@ -61,9 +62,11 @@ class Printer(rewrite.Visitor):
             return np.int32(0)
 
         loops = [loop.iteration for loop in place.loops]
+        # jax's interpreters let a print take a reference, a callback takes what it holds.
+        values = [x[...] if isinstance(jax.typeof(x), AbstractRef) else x for x in inputs]
         # Chain the callbacks through a token: XLA may reorder independent ones.
         self._done = io_callback(
-            record, _DONE, self._done, *self._grid_point, *loops, *inputs, ordered=False
+            record, _DONE, self._done, *self._grid_point, *loops, *values, ordered=False
         )
         return []
 

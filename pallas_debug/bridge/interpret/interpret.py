@@ -13,20 +13,20 @@ import functools
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import jax
-from jax._src import config, core, dispatch, source_info_util
+from jax._src import config, core, dispatch, source_info_util, xla_bridge
 from jax._src.interpreters import mlir
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import patches, platform
 from pallas_debug.bridge.interpret import endless
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
-from pallas_debug.bridge.interpret.params import Mode
+from pallas_debug.bridge.interpret.params import Mode, is_hlo, is_substitute, substitute
 from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
@@ -78,7 +78,7 @@ def interpreting(
       UsageError: unknown mode.
     """
     parsed = Mode.parse(mode)
-    asked = _Asked(parsed, parsed.value(), chosen, report)
+    asked = _Asked(parsed, substitute(parsed.value()), chosen, report)
     state = config.pallas_tpu_interpret_mode_context_manager
     before = (_context.get_global(), state.get_global())
     _push(asked)
@@ -125,7 +125,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)
-    if interpret is True or is_late:
+    if is_hlo(interpret) or is_late:
         if not getattr(_local, "suspended", False):  # the second run of a kernel that has ended
             params = endless.guarded(params, "checks")
         return _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
@@ -135,6 +135,35 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     if run is not None:
         return cast(Callable[..., Any], mlir.lower_fun(run, multiple_results=True))
     return functools.partial(rule, **interpret_vmap.with_semantics(params))
+
+
+def is_for_another_platform(context: Any) -> bool:
+    """Whether a program is lowered for devices that this process does not run it on.
+
+    So it is by `jax.export` and by `lower(lowering_platforms=…)`.
+
+    Args:
+      context: jax's context of a lowering rule.
+    """
+    module = context.module_context
+    if len(module.platforms) != 1:
+        return False
+    backend = module.backend
+    own = platform.default_backend() if backend is None else backend.platform
+    return bool(xla_bridge.canonicalize_platform(own) != module.platforms[0])
+
+
+def lower_as_written(
+    rule: Callable[..., Any], context: Any, nodes: Sequence[Any], params: Mapping[str, Any]
+) -> Any:
+    """Lower a kernel with jax's rule as its code says, whatever mode we have chosen for it."""
+    if not is_substitute(params.get("interpret")):
+        return rule(context, *nodes, **params)
+    results = rule(context, *nodes, **{**params, "interpret": False})
+    # When it was traced, TPU interpret mode gave it ordered effects.
+    if context.tokens_in.effects() and context.tokens_out is None:
+        context.set_tokens_out(context.tokens_in)
+    return results
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -250,17 +279,16 @@ def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     given = params.get("interpret")
     if given or asked.mode.kind != "off":
         interpret_limits.require_any(params)
-    if asked.mode.kind == "hlo" and given in (None, False, True):
+    if asked.mode.kind == "hlo" and (not given or is_hlo(given)):
         interpret_limits.require_hlo(params)
     if asked.mode.kind != "auto":
         return given or asked.value or False
-    if given and given is not True:
+    if given and not is_hlo(given):
         return given
     why = None
     with guarded("hook", "choosing an interpret mode for a kernel", asked.report):
         why = interpret_limits.why_not_hlo(params)
-    if why is None:
-        return True
-    if asked.chosen is not None:
+    if why is not None and asked.chosen is not None:
         asked.chosen(name_of(params), why)
-    return pltpu.InterpretParams()
+    value = True if why is None else pltpu.InterpretParams()
+    return value if given is True else substitute(value)

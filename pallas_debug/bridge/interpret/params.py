@@ -138,6 +138,39 @@ class Mode:
             raise UsageError(f"{self}: {error}") from error
 
 
+class Substitute(enum.Enum):
+    """HLO interpret mode, for a kernel whose own code does not ask for it.
+
+    To jax any true value that is not an instance of `InterpretParams` means this mode.
+    """
+
+    HLO = "hlo"
+
+
+class SubstituteParams(pltpu.InterpretParams):  # type: ignore[misc]
+    """TPU interpret mode, for a kernel whose own code does not ask for it."""
+
+
+def substitute(value: Any) -> Any:
+    """Mark a value that jax takes as ours, so that it can be told from the code's own."""
+    if value is True:
+        return Substitute.HLO
+    if type(value) is pltpu.InterpretParams:
+        given = {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init}
+        return SubstituteParams(**given)
+    return value
+
+
+def is_substitute(value: Any) -> bool:
+    """Whether a kernel's parameter `interpret` was set by us."""
+    return isinstance(value, Substitute | SubstituteParams)
+
+
+def is_hlo(value: Any) -> bool:
+    """Whether a kernel's parameter `interpret` means HLO interpret mode."""
+    return value is True or value is Substitute.HLO
+
+
 @functools.cache
 def fields(kind: Kind) -> Mapping[str, Any]:
     """Return the parameters of a kind in the installed jax, with their types.
