@@ -40,6 +40,7 @@ OUTCOMES: dict[str, Exit] = {
     "unknown target, kernel, stage, pass, engine, check, switch, mode or entry": Exit.USAGE,
     "no such script, module or function": Exit.USAGE,
     "arguments that the function does not take": Exit.USAGE,
+    "a reference that raises, or returns other arrays than the function": Exit.USAGE,
     "the program calls no Pallas kernel": Exit.USAGE,
     "no such file or directory, or a file in place of a directory of dumps": Exit.USAGE,
     "the directory holds no kernel to show, or several and none is named": Exit.USAGE,

@@ -34,6 +34,7 @@ class VerifyDocument:
       problems: requested work that failed outside the outcomes.
       notes: general remarks, such as that arguments were made up.
       versions: of jax, jaxlib and libtpu.
+      reference: name of the function that the results were compared with; null if there was none.
     """
 
     ok: bool
@@ -45,6 +46,7 @@ class VerifyDocument:
     problems: tuple[str, ...]
     notes: tuple[str, ...]
     versions: dict[str, str]
+    reference: str | None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import CannotRunError, PallasDebugError, UsageError
+from pallas_debug.errors import CannotRunError, InvalidReference, PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ class VerifyOptions(shared.ProgramOptions):
     sarif: Path | None
     github: bool
     for_agents: bool
+    reference: str | None
+    rtol: float | None
+    atol: float | None
 
 
 @shared.targets("all")
@@ -41,6 +45,23 @@ class VerifyOptions(shared.ProgramOptions):
     metavar="NAME",
     help="Run only these: static, compile, checks, races; joined by commas or repeated. "
     "If one cannot judge a kernel, the exit code is 3.",
+)
+@click.option(
+    "--reference",
+    metavar="MODULE:FUNCTION",
+    help="Compare the results with those of this function, which takes the same arguments.",
+)
+@click.option(
+    "--rtol",
+    type=float,
+    metavar="NUMBER",
+    help="Error that an element may have, relative to the reference's; by default by dtype.",
+)
+@click.option(
+    "--atol",
+    type=float,
+    metavar="NUMBER",
+    help="Error that any element may have, besides; by default rtol times the largest element.",
 )
 @click.option(
     "--suppress",
@@ -70,8 +91,9 @@ def run(options: VerifyOptions) -> int:
 
     Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
     detector, and reports each fault once, however many of them found it. A function is traced and
-    run, with random values where `--arg` gives shapes. A script or module is run once, and the
-    calls that it makes of its kernels are judged again with their arrays, for races too.
+    run, with random values where `--arg` gives shapes; `--reference` names one that returns the
+    right results. A script or module is run once, and the calls that it makes of its kernels are
+    judged again with their arrays, for races too.
 
     The exit code is 1 if something was found, 3 if nothing was found but not everything could be
     judged, and 0 only if everything was. Findings that rest on made-up values do not count.
@@ -151,9 +173,15 @@ def _verdict(options: VerifyOptions) -> Verdict:
     }
     if options.engines:
         wanted["engines"] = ",".join(options.engines)
+    if options.reference is None and (options.rtol, options.atol) != (None, None):
+        raise UsageError("--rtol and --atol are for the comparison with a --reference: pass one")
     named = None if options.module else programs.named_function(what)
     if named is None:
         programs.refuse_arguments(options)
+        if options.reference is not None:
+            raise UsageError(
+                f"--reference is for package.module:function, and {what!r} is a script or module"
+            )
         programs.check_exists(what, module=options.module)
         source = programs.source_file(what, module=options.module)
 
@@ -173,7 +201,36 @@ def _verdict(options: VerifyOptions) -> Verdict:
         return verify_program(lambda: stopped, what, Request(**wanted), source)
     args, kwargs = programs.function_arguments(function, options, values=True)
     programs.check_call(what, function, args, kwargs)
-    return verify(function, *args, **wanted, **kwargs)
+    if options.reference is None:
+        return verify(function, *args, **wanted, **kwargs)
+    reference = _reference(options.reference)
+    programs.check_call(options.reference, reference, args, kwargs)
+    wanted |= {"reference": reference, "rtol": options.rtol, "atol": options.atol}
+    try:
+        return verify(function, *args, **wanted, **kwargs)
+    except InvalidReference as error:
+        if error.__cause__ is not None:
+            programs.print_their_traceback(error.__cause__)
+        raise
+
+
+def _reference(what: str) -> Callable[..., Any]:
+    """Import the function that `--reference` names."""
+    named = programs.named_function(what)
+    if named is None:
+        raise UsageError(
+            f"--reference names a function, as package.module:function, and not {what!r}"
+        )
+    try:
+        return programs.import_function(*named)
+    except PallasDebugError:
+        raise
+    except Exception as error:
+        programs.print_their_traceback(error)
+        raise InvalidReference(
+            f"--reference {what}: its module raised {type(error).__name__} as it was imported: "
+            f"{error}"
+        ) from error
 
 
 def _write(path: Path, text: bytes) -> None:

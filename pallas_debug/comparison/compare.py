@@ -105,6 +105,15 @@ def leaves(result: Any, whose: str) -> list[Leaf]:
     return found
 
 
+def abstract_leaves(shapes: Sequence[tuple[str, str, tuple[int, ...]]]) -> list[Leaf]:
+    """Arrays of a result of which only path, dtype and shape are known; their values are zeros."""
+    zero = np.zeros(())
+    return [
+        Leaf(path=path, dtype=dtype, values=np.broadcast_to(zero, shape))
+        for path, dtype, shape in shapes
+    ]
+
+
 def _output(path: str) -> str:
     return f"output {path}" if path else "output"
 

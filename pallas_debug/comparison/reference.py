@@ -37,7 +37,8 @@ def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
             source = found.source
             where = f" at {report.relative(Path(source.file))}:{source.line}"
             where += f" ({source.text})" if source.text else ""
+        headline = found.headline.removesuffix(".")
         raise InvalidReference(
             f"the reference {name_of(reference)} raised {type(error).__name__}{where}: "
-            f"{found.headline}. It is called with the same arguments as the function"
+            f"{headline}. It is called with the same arguments as the function"
         ) from error

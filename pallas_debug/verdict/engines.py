@@ -46,6 +46,7 @@ class Seen:
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
       scratch: kernel and operand of outputs that every parallel step uses as scratch.
+      launched: digests of the kernels that are known to have run to their end.
     """
 
     outcomes: tuple[Outcome, ...] = ()
@@ -55,6 +56,7 @@ class Seen:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     scratch: frozenset[tuple[str, str | None]] = frozenset()
+    launched: frozenset[str] = frozenset()
 
     def without_races(self, scratch: Collection[tuple[str, str | None]]) -> Seen:
         """Leave out races of outputs that serve as scratch: no step reads what another wrote."""

@@ -52,11 +52,11 @@ def checked(call: Call, kernels: Sequence[Kernel], chip: str, hang_after: float)
         chip=chip,
         hang_after=hang_after,
     )
-    seen = _ran(call, kernels, options, "checks")
+    seen = ran(call, kernels, options, "checks")
     made = [finding for finding in seen.findings if finding.kind is Fault.NAN_PRODUCED]
     if not made:
         return seen
-    overflows = _ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
+    overflows = ran(call, kernels, replace(options, checks=("inf",)), "checks").findings
     found = [f if f not in made else _with_origin(f, overflows) for f in seen.findings]
     return replace(seen, findings=tuple(found))
 
@@ -83,10 +83,11 @@ def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float)
             )
             return Seen(outcomes=each(kernels, "races", "unsupported", reason))
     options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)
-    return _ran(call, kernels, options, "races")
+    return ran(call, kernels, options, "races")
 
 
-def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
+def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine) -> Seen:
+    """Run the function in a session with these options; outcomes are those of `engine`."""
     args, kwargs = call.values
     start = time.perf_counter()
     result, stopped, returned = None, None, False
@@ -119,6 +120,7 @@ def _ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine
         findings=findings,
         result=result,
         returned=returned,
+        launched=frozenset(session.launched),
         problems=own_problems(session, outcomes),
     )
 

@@ -7,11 +7,12 @@ from typing import Literal
 
 from pallas_debug.model import Finding, Gap
 
-Engine = Literal["trace", "static", "compile", "checks", "races"]
+Engine = Literal["trace", "static", "compile", "checks", "races", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
-for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races."""
+for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races.
+`values`: comparison of the function's results with those of a reference."""
 
-ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races")
+ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races", "values")
 """In the order in which they run and are listed."""
 
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
@@ -80,6 +81,8 @@ class Verdict:
       suppressed: findings that match a suppression.
       problems: requested work that failed outside the outcomes, such as keeping the files.
       notes: general remarks: made-up arguments, suppressions that match nothing.
+      reference: name of the function that the results were compared with; None if there was none,
+        and no engine judged values.
     """
 
     name: str
@@ -90,6 +93,7 @@ class Verdict:
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     versions: dict[str, str] = field(default_factory=dict)
+    reference: str | None = None
 
     @property
     def ok(self) -> bool:

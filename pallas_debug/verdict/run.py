@@ -13,6 +13,8 @@ from pallas_debug.bridge import platform, versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import calls
 from pallas_debug.bridge.walk import prefetch
+from pallas_debug.comparison.reference import name_of
+from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.findings.collector import merged
@@ -21,8 +23,8 @@ from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
 from pallas_debug.report import REAL_INPUTS
 from pallas_debug.session import Options, Session, resolve_targets
+from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table
 from pallas_debug.verdict import engines as ask
-from pallas_debug.verdict import interpreted, made_up, suppressions, table
 from pallas_debug.verdict.engines import Call, Seen, Traced
 from pallas_debug.verdict.result import ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
@@ -39,6 +41,9 @@ class Request:
     timeout: float = defaults.COMPILE_TIMEOUT
     jobs: int = 0
     hang_after: float = defaults.VERIFY_HANG_AFTER
+    reference: Callable[..., Any] | None = None
+    rtol: float | None = None
+    atol: float | None = None
 
     @property
     def by_name(self) -> bool:
@@ -47,13 +52,14 @@ class Request:
 
     @functools.cached_property
     def asked(self) -> tuple[Engine, ...]:
-        """Engines to run, in order.
+        """Engines to run, in order; `values` if there is a reference.
 
         Raises:
-          UsageError: there is no such engine.
+          UsageError: there is no such engine, or `values` was named without a reference.
         """
+        added: set[str] = set() if self.reference is None else {"values"}
         if self.engines is None:
-            return ENGINES
+            return tuple(name for name in ENGINES if name != "values" or added)
         given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
@@ -62,7 +68,23 @@ class Request:
             hint = meant(unknown[0], ENGINES[1:]) if unknown else ""
             named = f"{', '.join(unknown) or 'was named'}{hint}"
             raise UsageError(f"no engine {named}; there are {known}")
-        return tuple(name for name in ENGINES if name in wanted | {"trace"})
+        if "values" in wanted and not added:
+            raise UsageError(
+                "the engine `values` compares results with those of a reference: pass one, as "
+                "`reference=` or `--reference package.module:function`"
+            )
+        return tuple(name for name in ENGINES if name in wanted | added | {"trace"})
+
+    @functools.cached_property
+    def tolerance(self) -> Tolerance:
+        """Tolerance of the comparison with the reference.
+
+        Raises:
+          UsageError: it is no number from 0 on, or there is no reference.
+        """
+        if self.reference is None and (self.rtol, self.atol) != (None, None):
+            raise UsageError("rtol and atol are for the comparison with a reference: pass one")
+        return Tolerance(rtol=self.rtol, atol=self.atol)
 
     @functools.cached_property
     def chips(self) -> tuple[str, ...]:
@@ -101,6 +123,9 @@ def verify(
     jobs: int = 0,
     hang_after: float = defaults.VERIFY_HANG_AFTER,
     tick: Callable[[Session], None] | None = None,
+    reference: Callable[..., Any] | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
     **kwargs: Any,
 ) -> Verdict:
     """Verify that the kernels a function calls work, for each chip; if not, explain why.
@@ -118,14 +143,17 @@ def verify(
         with zeros for integers and bools. Anything else is passed through. Findings that rest on
         such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
-      engines: any of `static`, `compile`, `checks` and `races`; all of them by default. A kernel
-        that a named engine cannot judge counts as work not done.
+      engines: any of `static`, `compile`, `checks`, `races` and `values`; all of them by default,
+        `values` if there is a reference. A kernel that a named engine cannot judge counts as work
+        not done.
       suppress: a file of findings that do not count, with reasons.
       to: a dump directory in which to keep the compilations.
       timeout: seconds per compilation.
       jobs: maximum compiler processes; 0 for one per core, but at most four.
       hang_after: seconds without progress before an interpreted kernel is stopped.
       tick: called about ten times a second while waiting for compilations.
+      reference: function of the same arguments whose results are the right ones; see `compare`.
+      rtol, atol: tolerance of the comparison with it, as `compare` takes them.
       **kwargs: passed to the function, like `args`.
 
     Returns:
@@ -134,9 +162,12 @@ def verify(
 
     Raises:
       UsageError: unknown engine, invalid suppressions file, or a function that calls no kernel.
+      InvalidReference: the reference raised an exception, or returned other arrays.
       UnknownTargetError: unknown target.
     """
     check_function("pallas_debug.verify", function)
+    if reference is not None:
+        check_function("pallas_debug.verify(…, reference=…)", reference)
     request = Request(
         targets=targets,
         engines=engines,
@@ -145,13 +176,19 @@ def verify(
         timeout=timeout,
         jobs=jobs,
         hang_after=hang_after,
+        reference=reference,
+        rtol=rtol,
+        atol=atol,
     )
-    asked, left_out = request.asked, request.left_out
+    asked, left_out, tolerance = request.asked, request.left_out, request.tolerance
     platform.leave_out_absent_tpu()
     values = filled(function, args, kwargs)
     call = Call(function=function, args=args, kwargs=kwargs, values=(values.args, values.kwargs))
+    expected = None
+    if reference is not None:
+        expected = compared.expect(call, reference, tolerance, request.chips)
     with Session(request.options(interpret="off")) as session:
-        found, seen = _ask(call, session, asked, hang_after, tick)
+        found, seen = _ask(call, session, asked, hang_after, tick, expected)
     judging = _Judging(request, session, found.captures, left_out)
     judging.elsewhere = found.elsewhere(session.targets)
     if found.captures or session.uncaptured:
@@ -161,7 +198,7 @@ def verify(
             wanted = [t.name for t in found.targets[captured.kernel.digest]]
             seen += ask.compilations(session, captured.kernel, wanted)
             seen.append(found.not_traced(captured.kernel, session.targets))
-    if values.integers and {"checks", "races"} & set(asked):
+    if values.integers and {"checks", "races", "values"} & set(asked):
         judging.notes.append(
             f"values were made up for {' and '.join(values.integers)}: what depends on them is "
             f"judged for these alone. Give real ones: {REAL_INPUTS}"
@@ -315,6 +352,7 @@ class _Judging:
                 *idle,
             ),
             versions=dict(versions.installed()),
+            reference=name_of(reference) if (reference := self._request.reference) else None,
         )
 
     def _with_lines(self, findings: Sequence[Finding]) -> tuple[Finding, ...]:
@@ -338,6 +376,7 @@ def _ask(
     asked: Sequence[Engine],
     hang_after: float,
     tick: Callable[[Session], None] | None,
+    expected: compared.Expected | None,
 ) -> tuple[Traced, list[Seen]]:
     if "compile" in asked:
         session.start_compiler()
@@ -369,13 +408,13 @@ def _ask(
         ]
     if nowhere is not None:
         judged = [captured.kernel for captured in captures]
-        runs = [engine for engine in asked if engine in ("checks", "races")]
+        runs = [engine for engine in asked if engine in ("checks", "races", "values")]
         seen += [Seen(outcomes=ask.each(judged, engine, "unjudged", nowhere)) for engine in runs]
         session.wait(None if tick is None else lambda: tick(session))
         return found, seen
     with session.compiling_for(()):  # do not also compile what is lowered for interpretation
         for target, kernels in _by_chip(wanted, session.targets):
-            seen += _interpreted(call, kernels, asked, target, hang_after)
+            seen += _interpreted(call, kernels, asked, target, hang_after, expected)
     session.wait(None if tick is None else lambda: tick(session))
     return found, seen
 
@@ -404,8 +443,12 @@ def _interpreted(
     asked: Sequence[Engine],
     target: Target,
     hang_after: float,
+    expected: compared.Expected | None,
 ) -> list[Seen]:
-    """Interpret the function; if neither interpreter finds anything, compare their results."""
+    """Interpret the function; if neither interpreter finds anything, compare their results.
+
+    Then compare with those of a reference.
+    """
     kernels = [captured.kernel for captured in captures]
     chip = target.name
     judges: dict[Engine, Callable[[], Seen]] = {
@@ -420,4 +463,11 @@ def _interpreted(
             return Seen(findings=tuple(interpreted.disagreement(call, kernels, first, second)))
 
         seen.append(ask.guarded("races", kernels, compare))
+    if expected is not None:
+        ran = seen[0] if "checks" in asked else None
+
+        def judge() -> Seen:
+            return compared.judged(call, kernels, target, hang_after, expected, ran)
+
+        seen.append(ask.guarded("values", kernels, judge))
     return seen

@@ -19,6 +19,9 @@ SIGNS: dict[Status, str] = {
 }
 """Cell text by status; a star marks an engine that ran but left something unjudged."""
 
+NO_REFERENCE = "values not judged (no reference)"
+"""End of the summary line of a verdict without a reference."""
+
 MAX_REASON = 160
 """Maximum length of a reason in the summary line; the lines above give it in full."""
 
@@ -131,6 +134,8 @@ def last_word(verdict: Verdict) -> str:
             f"beyond the limits of an engine: {len(limits)} of "
             f"{report.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
         )
+    if verdict.reference is None:
+        parts.append(NO_REFERENCE)
     return f"{visible(verdict.name)}: {'; '.join(parts)}"
 
 

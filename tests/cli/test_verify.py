@@ -44,7 +44,7 @@ def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
     header, row, *rest = done.stdout.splitlines()
     assert header.split() == ["kernel", "static", "v5e", "v6e", "checks", "races"]
     assert row.split() == ["vector_add", "ok", "ok", "ok", "ok", "ok"]
-    assert rest[-1] == "vector_add: nothing found in 1 kernel"
+    assert rest[-1] == "vector_add: nothing found in 1 kernel; values not judged (no reference)"
 
 
 def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_path: Path) -> None:
@@ -84,7 +84,10 @@ def test_a_script_is_judged_by_every_engine(command: Any, module: Path, tmp_path
     assert done.returncode == 1, done.stderr
     assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
     assert "seen by: checks, tpu interpret, static" in done.stdout
-    assert done.stdout.splitlines()[-1] == "rows.py: 1 finding in 1 kernel"
+    assert (
+        done.stdout.splitlines()[-1]
+        == "rows.py: 1 finding in 1 kernel; values not judged (no reference)"
+    )
     assert list((tmp_path / "kept").glob("rows-*/v5e/compilation.json"))
 
 
@@ -110,7 +113,7 @@ def test_an_engine_that_was_named_has_to_judge(command: Any, tmp_path: Path) -> 
     assert annotation == f"::error title=not judged%3A rows races::{reason}"
     assert (header.split(), row.split()) == (["kernel", "races"], ["rows", "?"])
     assert last.startswith(f"rows.py: 1 of 1 judgement not made (races: {reason})")
-    assert last.endswith("nothing is known about its kernels")
+    assert last.endswith("nothing is known about its kernels; values not judged (no reference)")
     token = begin.removeprefix("::stop-commands::")
     assert len(token) == 32
     assert end == f"::{token}::"
@@ -290,3 +293,86 @@ def test_the_calls_that_a_script_makes_are_judged(
     assert done.returncode == code, done.stdout + done.stderr
     for text in said:
         assert text in done.stdout
+
+
+REFERENCES = """
+import jax.numpy as jnp
+
+def shifted(x):
+    return jnp.roll(x, -4, axis=0)
+
+def doubled(x):
+    return x * 2
+
+def raising(x):
+    return x.reshape(3, 3)  # wrong
+
+def half(x):
+    return x[:8]
+
+def two(x, y):
+    return x
+"""
+
+
+def test_a_reference_judges_values(command: Any, module: Path, tmp_path: Path) -> None:
+    (tmp_path / "refs.py").write_text(REFERENCES)
+    module.write_text(
+        ROWS.replace(" + 4", "").replace(
+            "x_ref[pl.ds(start, 8), :]", "x_ref[pl.ds(start, 8), :] * 3"
+        )
+    )
+    asked = ["rows:gather", ARGUMENT, "-e", "checks", "--reference", "refs:doubled"]
+    done = command("verify", *asked)
+    assert done.returncode == 1, done.stderr
+    header, row, _, *rest = done.stdout.splitlines()
+    assert (header.split(), row.split()) == (
+        ["kernel", "checks", "values"],
+        ["rows", "ok", "FOUND"],
+    )
+    assert rest[0] == "ValueMismatch in kernel `rows`, grid point (0,)"
+    assert "; each is 1.5 times what is expected" in done.stdout
+    assert "  seen by: reference" in rest
+    assert rest[-1] == "gather: 1 finding in 1 kernel"
+
+    loose = command("verify", *asked, "--rtol", "0.6", "--atol=0", "--json")
+    assert loose.returncode == 0, loose.stderr
+    verdict = json.loads(loose.stdout)
+    assert (verdict["ok"], verdict["reference"]) == (True, "doubled")
+    assert {o["engine"]: o["status"] for o in verdict["outcomes"]}["values"] == "ok"
+
+
+@pytest.mark.parametrize(
+    "reference, said",
+    [
+        (
+            "refs:raising",
+            "the reference raising raised TypeError at refs.py:11 (return x.reshape(3, 3)  # wrong): ",
+        ),
+        (
+            "refs:half",
+            "output is float32[16, 128] from `gather` and float32[8, 128] from `half`: both must",
+        ),
+        (
+            "refs:two",
+            "refs:two cannot be called with these arguments: missing a required argument: 'y'",
+        ),
+        ("refs", "--reference names a function, as package.module:function, and not 'refs'"),
+        ("refs:gone", "refs has no 'gone'"),
+        (
+            "broken:f",
+            "--reference broken:f: its module raised ZeroDivisionError as it was imported: division by zero",
+        ),
+    ],
+)
+def test_a_reference_that_cannot_be_compared_with_is_a_usage_error(
+    command: Any, module: Path, tmp_path: Path, reference: str, said: str
+) -> None:
+    (tmp_path / "refs.py").write_text(REFERENCES)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    done = command("verify", "rows:gather", ARGUMENT, "-e", "checks", "--reference", reference)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"pallas-debug: {said}" in done.stderr
+    if reference == "refs:raising":
+        assert 'refs.py", line 11, in raising' in done.stderr
+        assert "jax/_src" not in done.stderr

@@ -81,7 +81,7 @@ def test_the_whole_text(verdict: Verdict) -> None:
             "not judged: rows checks: no PRNG",
             "note: zeros were taken",
             "",
-            "attend: 1 finding in 2 kernels",
+            "attend: 1 finding in 2 kernels; values not judged (no reference)",
         ]
     )
 
@@ -98,12 +98,12 @@ def test_two_answers_to_one_cell_show_the_worse() -> None:
 
 def test_nothing_found_says_what_that_is_worth(verdict: Verdict) -> None:
     clean = Verdict(name="f", kernels=("rows",))
-    assert str(clean) == "f: nothing found in 1 kernel"
+    assert str(clean) == "f: nothing found in 1 kernel; values not judged (no reference)"
     assert clean.ok
     gaps = Verdict(name="f", kernels=("rows",), outcomes=verdict.outcomes)
     words = (
         "f: nothing found in 1 kernel; beyond the limits of an engine: 5 of 9 judgements "
-        "(races, static, checks); see `not judged`"
+        "(races, static, checks); see `not judged`; values not judged (no reference)"
     )
     assert str(gaps).endswith(words)
     assert gaps.ok

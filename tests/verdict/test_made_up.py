@@ -63,6 +63,7 @@ def test_what_rests_on_them_says_so_and_comes_last() -> None:
     assert exit_code(verdict) == Exit.FAILED
     assert str(verdict).splitlines()[-1] == (
         "attend: 1 finding in 1 kernel; 1 finding on made-up values, not counted"
+        "; values not judged (no reference)"
     )
     assert verdict.notes == (
         f"values were made up for {LENGTHS}: what depends on them is judged for these alone. Give "
@@ -91,7 +92,8 @@ def test_alone_they_do_not_fail() -> None:
         f"ones\n  give real ones: {REAL_INPUTS}\n" in text
     )
     assert text.endswith(
-        "logs: 1 finding on made-up values, not counted; nothing else found in 1 kernel"
+        "logs: 1 finding on made-up values, not counted; nothing else found in 1 kernel; "
+        "values not judged (no reference)"
     )
     (line,) = github.lines(verdict)
     assert line.startswith("::warning file=")

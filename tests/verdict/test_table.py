@@ -26,7 +26,12 @@ KERNELS = (
 
 
 def asked(by_name: bool = False, **fields: object) -> Asked:
-    given = {"kernels": KERNELS[:1], "engines": ENGINES, "targets": ("v5e",), "by_name": by_name}
+    given = {
+        "kernels": KERNELS[:1],
+        "engines": ENGINES[:-1],
+        "targets": ("v5e",),
+        "by_name": by_name,
+    }
     return Asked(**{**given, **fields})  # type: ignore[arg-type]
 
 
@@ -38,6 +43,7 @@ def cell(status: Status, engine: Engine = "static", **fields: object) -> Outcome
 def verdict(outcomes: tuple[Outcome, ...], **fields: object) -> Verdict:
     kernels = table.labels((o.kernel, o.digest) for o in outcomes if o.kernel)
     given = {"name": "f", "kernels": tuple(kernels.values()), "outcomes": outcomes}
+    given["reference"] = "g"
     return Verdict(**{**given, **fields})  # type: ignore[arg-type]
 
 
@@ -190,3 +196,11 @@ def test_an_answer_that_was_not_asked_for_is_kept() -> None:
 def test_a_name_is_one_line(name: str, shown: str) -> None:
     assert table.visible(name) == shown
     assert table.labels([(name, "")]) == {(name, ""): shown}
+
+
+def test_without_a_reference_the_last_line_says_that_values_were_not_judged() -> None:
+    for status, before in (("ok", "nothing found in 1 kernel"), ("unjudged", "by the rest")):
+        said = verdict((cell("ok", "checks"), cell(status, reason="a")), reference=None)
+        last = str(said).splitlines()[-1]
+        assert last.endswith(f"{before}; values not judged (no reference)")
+    assert str(verdict((cell("ok"),))).endswith("f: nothing found in 1 kernel")

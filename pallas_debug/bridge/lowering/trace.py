@@ -49,6 +49,42 @@ def lower_for_kernels(
         return has_asked()
 
 
+def result_shapes(
+    function: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    target: Target,
+) -> list[tuple[str, str, tuple[int, ...]]]:
+    """Path, dtype and shape of each array that a function returns for these arguments."""
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [i for i, leaf in enumerate(leaves) if _is_array(leaf)]
+
+    def call(*arrays: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, arrays, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return function(*a, **k)
+
+    with chip.answering(target), hook.without_caches():
+        result = jax.eval_shape(call, *(_abstract(leaves[i]) for i in traced))
+        result = jax.eval_shape(_without_keys, result)
+    return [
+        (jax.tree_util.keystr(path), str(leaf.dtype), tuple(leaf.shape))
+        for path, leaf in jax.tree.leaves_with_path(result)
+    ]
+
+
+def _without_keys(result: Any) -> Any:
+    """PRNG keys of a result as their integers."""
+
+    def plain(leaf: Any) -> Any:
+        is_key = jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+        return jax.random.key_data(leaf) if is_key else leaf
+
+    return jax.tree.map(plain, result)
+
+
 def is_traced(args: Any) -> bool:
     """Whether any argument is a tracer, that is, the call is within jit, vmap, grad or the like."""
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(args))

@@ -1,0 +1,133 @@
+"""The engine `values`: the function's results against those of a reference."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pallas_debug import defaults
+from pallas_debug.bridge.lowering import trace
+from pallas_debug.comparison import compare, reference
+from pallas_debug.comparison.compare import Judged, Results
+from pallas_debug.comparison.tolerances import Tolerance
+from pallas_debug.hooks import plugin_manager
+from pallas_debug.model import Kernel, Target
+from pallas_debug.session import Options, Session, resolve_targets
+from pallas_debug.verdict import interpreted
+from pallas_debug.verdict.engines import Call, Seen, outcome_of
+from pallas_debug.verdict.result import Outcome
+
+NO_RESULT = "the function returned no result to compare: see `checks`"
+NOT_KNOWN_WHOSE = (
+    "the results differ from those of the reference, and whether this kernel is at fault is not "
+    "known"
+)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Expected:
+    """Results of a reference.
+
+    Attributes:
+      name: of the reference.
+    """
+
+    name: str
+    result: Any
+    tolerance: Tolerance
+
+
+def expect(
+    call: Call, function: Callable[..., Any], tolerance: Tolerance, chips: Sequence[str]
+) -> Expected:
+    """Run a reference with the values of a call.
+
+    Args:
+      function: the reference; it may call kernels itself.
+      chips: names of targets; both functions are traced for the first.
+
+    Raises:
+      InvalidReference: it raised an exception, or returned other arrays than the function does.
+      UsageError: it returned no arrays.
+    """
+    args, kwargs = call.values
+    target = resolve_targets(tuple(chips), plugin_manager())[0]
+    options = Options(interpret="auto", chip=target.name, epoch=object())
+    with Session(options, runs=True) as session:
+        result = reference.run(function, args, kwargs)
+        session.settle()
+    expected = Expected(name=reference.name_of(function), result=result, tolerance=tolerance)
+    theirs = compare.leaves(result, expected.name)
+    shapes = None
+    with contextlib.suppress(Exception):  # a call that cannot be traced is a finding of `trace`
+        shapes = trace.result_shapes(call.function, args, kwargs, target)
+    if shapes is not None:
+        ours = compare.abstract_leaves(shapes)
+        compare.check_alike(ours, theirs, _judged(call, expected, target))
+    return expected
+
+
+def _judged(call: Call, expected: Expected, target: Target) -> Judged:
+    args, kwargs = call.values
+    return Judged(
+        function=call.function,
+        args=args,
+        kwargs=kwargs,
+        target=target,
+        name=reference.name_of(call.function),
+        reference=expected.name,
+        tolerance=expected.tolerance,
+    )
+
+
+def judged(
+    call: Call,
+    kernels: Sequence[Kernel],
+    target: Target,
+    hang_after: float,
+    expected: Expected,
+    ran: Seen | None,
+) -> Seen:
+    """Compare the results of a function that calls these kernels.
+
+    Args:
+      ran: what the engine `checks` saw, whose result is compared; None to run the function here.
+    """
+    if ran is None:
+        options = Options(
+            checks=defaults.DEFAULT_CHECKS,
+            interpret="auto",
+            chip=target.name,
+            hang_after=hang_after,
+        )
+        ran = interpreted.ran(call, kernels, options, "values")
+    if not ran.returned:
+        reasons = {o.digest: o.reason for o in ran.outcomes if o.status == "unjudged"}
+        return Seen(
+            outcomes=tuple(
+                outcome_of(k, "values", "unjudged", reasons.get(k.digest) or NO_RESULT)
+                for k in kernels
+            )
+        )
+    results = compare.compare(_judged(call, expected, target), ran.result, expected.result)
+    return Seen(
+        outcomes=tuple(_outcome(kernel, kernels, results, ran) for kernel in kernels),
+        findings=results.findings,
+        problems=tuple(map(str, results.problems)),
+    )
+
+
+def _outcome(kernel: Kernel, kernels: Sequence[Kernel], results: Results, ran: Seen) -> Outcome:
+    if results.findings and (kernel.digest in results.kernels or len(kernels) == 1):
+        found = outcome_of(kernel, "values", "found")
+        return replace(found, notes=results.not_judged)
+    if results.findings:
+        return outcome_of(kernel, "values", "unsupported", NOT_KNOWN_WHOSE)
+    if results.not_judged:
+        return outcome_of(kernel, "values", "unjudged", "; ".join(results.not_judged))
+    known = [o for o in ran.outcomes if o.digest == kernel.digest]
+    if kernel.digest not in ran.launched and any(o.status == "unjudged" for o in known):
+        return outcome_of(kernel, "values", "unjudged", known[0].reason)
+    return outcome_of(kernel, "values", "ok")
