@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.bridge.lowering import trace
-from pallas_debug.comparison import reference as asked
+from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput, Judged
 from pallas_debug.comparison.compare import compare as compare_results
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
 from pallas_debug.guards import check_function
-from pallas_debug.inputs.made_up import filled
-from pallas_debug.model import Finding
+from pallas_debug.hooks import plugin_manager
+from pallas_debug.inputs.made_up import Filled, filled
+from pallas_debug.model import Finding, Kernel
 from pallas_debug.session import Interpret, Options, Session, resolve_targets
 from pallas_debug.tracebacks import WithoutOurFrames
 
@@ -131,54 +132,122 @@ def compare(
         shapes or other dtypes.
       KernelFault: an interpreter stopped a kernel of the function.
     """
-    check_function("pallas_debug.compare", function)
-    check_function("pallas_debug.compare", reference)
-    tolerance = Tolerance(rtol=rtol, atol=atol)
-    names = asked.name_of(function), asked.name_of(reference)
-    if trace.is_traced((args, kwargs)):
-        raise UsageError(
-            f"pallas_debug.compare({names[0]}, …) runs its functions and cannot be traced by jit, "
-            "vmap or grad. Put it outside of them, as in compare(jax.jit(f), g, x)."
-        )
-    given = filled(function, args, kwargs)
+    asked = prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
     options = Options(interpret=interpret, chip=chip)
     with WithoutOurFrames():
         with Session(options, runs=True) as session:
-            expected = asked.run(reference, given.args, given.kwargs)
+            expected = asked.run_reference()
             session.settle()
         with Session(options, runs=True) as session:
             try:
-                result = trace.block_until_ready(function(*given.args, **given.kwargs))
+                result = asked.run()
                 session.settle()
             except Exception as error:
                 if session.observer.findings:
                     fault = session.observer.findings[-1]
                     raise KernelFault(text.finding_text(fault), fault) from error
                 raise
-        (target,) = resolve_targets((chip or defaults.CHIP,), session.plugins)
+        kernels = [kernel for kernel in session.kernels if kernel.digest in session.used]
+        report = asked.judge(result, expected, chip=chip, kernels=kernels)
+    return replace(
+        report,
+        findings=(*session.observer.findings, *report.findings),
+        notes=(*map(str, session.problems), *report.notes),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A comparison with its arguments, to be run in a session.
+
+    Attributes:
+      given: arguments with values.
+    """
+
+    function: Callable[..., Any]
+    reference: Callable[..., Any]
+    given: Filled
+    tolerance: Tolerance
+    same_dtypes: bool
+
+    def run_reference(self) -> Any:
+        """Run the reference.
+
+        Raises:
+          InvalidReference: it raised an exception.
+        """
+        return runs.run(self.reference, self.given.args, self.given.kwargs)
+
+    def run(self) -> Any:
+        """Run the function, and wait for its results."""
+        return runs.result(self.function, self.given.args, self.given.kwargs)
+
+    def judge(
+        self, result: Any, expected: Any, *, chip: str | None, kernels: Iterable[Kernel]
+    ) -> ComparisonReport:
+        """Compare the results.
+
+        Args:
+          chip: target to trace the function for, to find the kernels behind its results.
+          kernels: those that the function called.
+
+        Raises:
+          UsageError, InvalidReference: as for `compare`.
+        """
+        (target,) = resolve_targets((chip or defaults.CHIP,), plugin_manager())
         judged = Judged(
-            function=function,
-            args=given.args,
-            kwargs=given.kwargs,
+            function=self.function,
+            args=self.given.args,
+            kwargs=self.given.kwargs,
             target=target,
-            name=names[0],
-            reference=names[1],
-            tolerance=tolerance,
-            same_dtypes=same_dtypes,
+            name=runs.name_of(self.function),
+            reference=runs.name_of(self.reference),
+            tolerance=self.tolerance,
+            same_dtypes=self.same_dtypes,
         )
         found = compare_results(judged, result, expected)
-    notes = [str(problem) for problem in (*session.problems, *found.problems)]
-    if not session.kernels and not session.used:
-        notes.append(f"{names[0]} called no Pallas kernel: only values were compared")
-    if given.named:
-        made_up = " and ".join(given.named.values())
-        notes.append(f"values were made up for {made_up}")
-    return ComparisonReport(
-        name=names[0],
-        reference=names[1],
-        outputs=found.outputs,
-        findings=(*session.observer.findings, *found.findings),
-        not_judged=found.not_judged,
-        kernels=tuple(dict.fromkeys(kernel.name for kernel in session.kernels)),
-        notes=tuple(dict.fromkeys(notes)),
+        names = tuple(dict.fromkeys(kernel.name for kernel in kernels))
+        notes = [str(problem) for problem in found.problems]
+        if not names:
+            notes.append(f"{judged.name} called no Pallas kernel: only values were compared")
+        if self.given.named:
+            notes.append(f"values were made up for {' and '.join(self.given.named.values())}")
+        return ComparisonReport(
+            name=judged.name,
+            reference=judged.reference,
+            outputs=found.outputs,
+            findings=found.findings,
+            not_judged=found.not_judged,
+            kernels=names,
+            notes=tuple(notes),
+        )
+
+
+def prepare(
+    function: Callable[..., Any],
+    reference: Callable[..., Any],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    rtol: float | None,
+    atol: float | None,
+    same_dtypes: bool,
+) -> Prepared:
+    """Check what `compare` was given, and make up values where there are only shapes.
+
+    Raises:
+      UsageError: as for `compare`.
+    """
+    check_function("pallas_debug.compare", function)
+    check_function("pallas_debug.compare", reference)
+    if trace.is_traced((args, kwargs)):
+        raise UsageError(
+            f"pallas_debug.compare({runs.name_of(function)}, …) runs its functions and cannot be "
+            "traced by jit, vmap or grad. Put it outside of them, as in compare(jax.jit(f), g, x)."
+        )
+    return Prepared(
+        function=function,
+        reference=reference,
+        tolerance=Tolerance(rtol=rtol, atol=atol),
+        given=filled(function, args, kwargs),
+        same_dtypes=same_dtypes,
     )

@@ -20,6 +20,11 @@ def name_of(function: Callable[..., Any]) -> str:
     return str(name).rpartition("<locals>.")[2]
 
 
+def result(function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Run a function and wait for its result."""
+    return trace.block_until_ready(function(*args, **kwargs))
+
+
 def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Run a reference and wait for its result.
 
@@ -27,7 +32,7 @@ def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
       InvalidReference: it raised an exception; the message has its line.
     """
     try:
-        return trace.block_until_ready(reference(*args, **kwargs))
+        return result(reference, args, kwargs)
     except PallasDebugError:
         raise
     except Exception as error:

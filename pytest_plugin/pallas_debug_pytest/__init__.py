@@ -113,8 +113,8 @@ def pytest_testnodedown(node: Any) -> None:
 def pallas(request: pytest.FixtureRequest) -> Pallas:
     """The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`.
 
-    `.compile(function, *args)` compiles without running; `.interpret(mode)` and `.expect(kind)` are
-    context managers.
+    `.compile(function, *args)` compiles without running; `.compare(function, reference, *args)`
+    compares results; `.interpret(mode)` and `.expect(kind)` are context managers.
     """
     from pallas_debug_pytest import fixtures
 

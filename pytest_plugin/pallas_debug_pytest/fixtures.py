@@ -18,7 +18,9 @@ import pytest
 
 from pallas_debug import defaults
 from pallas_debug import report as text
+from pallas_debug._api import compare as comparing
 from pallas_debug._api import dump as api
+from pallas_debug._api.compare import ComparisonReport
 from pallas_debug.errors import UnknownTargetError
 from pallas_debug.findings.collector import key
 from pallas_debug.findings.faults import named
@@ -94,6 +96,42 @@ class Pallas:
         )
         self._compiled += made
         return made
+
+    def compare(
+        self,
+        function: Callable[..., Any],
+        reference: Callable[..., Any],
+        /,
+        *args: Any,
+        rtol: float | None = None,
+        atol: float | None = None,
+        same_dtypes: bool = True,
+        **kwargs: Any,
+    ) -> ComparisonReport:
+        """Compare the results of a function with those of a reference.
+
+        Like `pallas_debug.compare`, in the interpret mode of the test. An output that differs is a
+        finding, `ValueMismatch`: it fails the test unless `expect` expects it.
+
+        Raises:
+          ValuesDiffer: the reference is NaN somewhere, so that not everything could be compared.
+        """
+        running = self._running
+        asked = comparing.prepare(function, reference, args, kwargs, rtol, atol, same_dtypes)
+        expected = asked.run_reference()
+        self._settle()
+        before, running.used = running.used, {}
+        try:
+            result = asked.run()
+            self._settle()
+        finally:
+            called, running.used = running.used, {**before, **running.used}
+        chip = self._watcher.settings.chip
+        report = asked.judge(result, expected, chip=chip, kernels=called.values())
+        running.session.observer.found(*report.findings)
+        if report.not_judged:
+            report.throw()
+        return report
 
     def interpret(self, mode: str) -> AbstractContextManager[None]:
         """Run kernels called within the block in this mode."""

@@ -101,6 +101,57 @@ def test_without_an_option(child: Child, workers: list[str]) -> None:
     assert "expected NanProduced in kernel `log`; found OutOfBoundsRead in `rows`" in text
 
 
+COMPARISONS = """
+def twice(x):
+    return 2 * jnp.log(x)
+
+def test_right(pallas):
+    log(GOOD)
+    report = pallas.compare(log, jnp.log, GOOD)
+    assert report.ok and report.kernels == ("log",) and report.notes == ()
+    assert [kernel.name for kernel in pallas.kernels] == ["log"]
+
+def test_wrong(pallas):
+    report = pallas.compare(log, twice, GOOD * 3)
+    assert not report.ok
+
+def test_expected(pallas):
+    with pallas.expect("ValueMismatch", kernel="log", match="is 1.099 where 2.197 is expected"):
+        pallas.compare(log, twice, GOOD * 3)
+    assert pallas.compare(log, twice, GOOD * 3, rtol=1.0).ok
+
+def test_in_its_mode(pallas):
+    with pallas.interpret("tpu"):
+        assert pallas.compare(log, jnp.log, GOOD).ok
+    assert pallas.compare(twice, twice, GOOD).notes == (
+        "twice called no Pallas kernel: only values were compared",
+    )
+
+def test_nan_of_the_reference(pallas):
+    pallas.compare(log, lambda x: jnp.log(-x), GOOD)
+
+def test_reference_that_raises(pallas):
+    pallas.compare(log, lambda x: x @ x, GOOD)
+"""
+
+
+@pytest.mark.slow
+def test_compare(child: Child) -> None:
+    result = child(COMPARISONS, "--tb=short")
+    result.assert_outcomes(passed=3, failed=3)
+    text = result.stdout.str()
+    assert "ValueMismatch in kernel `log`" in text
+    assert (
+        "output (o_ref), float32[8, 128]: 1,024 of 1,024 elements differ from those of `twice`"
+        in text
+    )
+    assert (
+        "ValuesDiffer: not judged: output, float32[8, 128]: `<lambda>` is NaN at 1,024 of" in text
+    )
+    assert "InvalidReference: the reference <lambda> raised TypeError at test_it.py:" in text
+    assert "1 finding in 1 test: 1 ValueMismatch" in text
+
+
 @pytest.mark.slow
 def test_while_dumping(child: Child, pytester: pytest.Pytester) -> None:
     result = child(
