@@ -29,7 +29,7 @@ from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)
 
-_context = jax.make_user_context(None)
+_context = contexts.make()
 """Makes the chip part of jax's cache keys, including `get_tpu_info`'s own (from 0.12 on)."""
 
 

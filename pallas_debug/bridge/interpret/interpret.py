@@ -22,8 +22,9 @@ from jax._src import config, core, dispatch, source_info_util, xla_bridge
 from jax._src.interpreters import mlir
 from jax.experimental.pallas import tpu as pltpu
 
-from pallas_debug.bridge import patches, platform
-from pallas_debug.bridge.interpret import endless
+from pallas_debug.bridge import contexts, patches, platform
+from pallas_debug.bridge.hosted import lowering as hosted
+from pallas_debug.bridge.interpret import endless, launched
 from pallas_debug.bridge.interpret import limits as interpret_limits
 from pallas_debug.bridge.interpret import vmap as interpret_vmap
 from pallas_debug.bridge.interpret.params import Mode, is_hlo, is_substitute, substitute
@@ -48,7 +49,7 @@ class _Asked:
 # Kernels are bound through this file; keep it out of their source locations.
 source_info_util.register_exclusion(__file__)
 
-_context = jax.make_user_context(None)
+_context = contexts.make()
 """Makes the mode part of jax's cache keys: jax does not know about `auto` and `off`."""
 
 _lock = threading.RLock()
@@ -122,6 +123,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     """
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
+    if kind == "machine" and not interpret:
+        return _on_the_machine(rule, params)
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)
@@ -164,6 +167,11 @@ def lower_as_written(
     if context.tokens_in.effects() and context.tokens_out is None:
         context.set_tokens_out(context.tokens_in)
     return results
+
+
+def _on_the_machine(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
+    tokens = launched.current()
+    return hosted.lowering(rule, params, functools.partial(launched.notify, tokens))
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:
@@ -277,6 +285,8 @@ def binding(bind: Callable[..., Any]) -> Callable[..., Any]:
 def _chosen_value(asked: _Asked, params: Mapping[str, Any]) -> Any:
     """Interpret value for a kernel; a value other than True in the user's code takes precedence."""
     given = params.get("interpret")
+    if asked.mode.kind == "machine":  # in the kernel's final form: traced as for a TPU
+        return given if given and not is_hlo(given) else False
     if given or asked.mode.kind != "off":
         interpret_limits.require_any(params)
     if asked.mode.kind == "hlo" and (not given or is_hlo(given)):

@@ -23,7 +23,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge import versions
 from pallas_debug.errors import UsageError, meant
 
-Kind = Literal["auto", "hlo", "tpu", "gpu", "off"]
+Kind = Literal["auto", "hlo", "tpu", "gpu", "machine", "off"]
 
 KINDS: tuple[Kind, ...] = typing.get_args(Kind)
 
@@ -32,6 +32,7 @@ NAMES = {
     "hlo": "HLO interpret mode",
     "tpu": "TPU interpret mode",
     "gpu": "GPU interpret mode",
+    "machine": "the kernel machine",
     "off": "whatever mode the code says",
 }
 
@@ -70,7 +71,8 @@ class Mode:
 
     Attributes:
       kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
-        TPU interpret mode for kernels that the former cannot run; `off` leaves it to the code.
+        TPU interpret mode for kernels that the former cannot run; `machine` for the kernel machine;
+        `off` leaves it to the code.
       params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed.
 
     Raises:
@@ -121,7 +123,7 @@ class Mode:
 
     def value(self) -> Any:
         """Value for jax: True is HLO interpret mode; None leaves jax's setting unchanged."""
-        if self.kind in ("auto", "off"):
+        if self.kind in ("auto", "machine", "off"):
             return None
         if self.kind == "hlo":
             return True

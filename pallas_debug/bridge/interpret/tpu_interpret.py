@@ -25,7 +25,7 @@ from jax._src import source_info_util
 from jax._src.pallas.mosaic.interpret import interpret_pallas_call as interpreter
 
 from pallas_debug import defaults
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import (
     endless,
@@ -50,7 +50,7 @@ from pallas_debug.bridge.jaxprs.params import plain
 from pallas_debug.errors import PallasDebugWarning
 from pallas_debug.model import Finding, Operand, SourceLine
 
-_epoch = jax.make_user_context(None)
+_epoch = contexts.make()
 _lock = threading.RLock()
 
 

@@ -26,7 +26,7 @@ from jax._src import source_info_util
 from jax._src.interpreters import mlir
 from jax._src.pallas import mpmd, pallas_call
 
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import contexts, patches
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched
 from pallas_debug.bridge.lowering import calls
@@ -62,7 +62,7 @@ class LoweringWatcher(Protocol):
         """Handle an internal error in the hook."""
 
 
-_epoch = jax.make_user_context(None)
+_epoch = contexts.make()
 _epochs = itertools.count(1)
 _lock = threading.RLock()
 _watchers: tuple[LoweringWatcher, ...] = ()

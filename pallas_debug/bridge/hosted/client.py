@@ -1,0 +1,33 @@
+"""The client of jax on which a host evaluates operations while a program waits for its callback.
+
+The client of the program has a thread for each device, and these may all be waiting. This one runs
+in the thread that calls it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+from jaxlib import xla_client
+
+from pallas_debug.bridge import contexts
+
+
+@functools.cache
+def _device() -> Any:
+    return xla_client.make_cpu_client(asynchronous=False, num_devices=1).local_devices()[0]
+
+
+@contextlib.contextmanager
+def evaluating(*, enable_x64: bool) -> Iterator[None]:
+    """Evaluate what this thread asks jax for on a client of our own."""
+    with (
+        contexts.neutral(),
+        jax.enable_x64(enable_x64),
+        jax.default_device(_device()),
+    ):
+        yield

@@ -1,0 +1,285 @@
+"""Lowering of a kernel to a host callback, which passes its operands to a `KernelHost`.
+
+The callback receives numpy arrays, and none of it goes through the client whose program is waiting:
+whatever the host evaluates with jax runs on a client of its own (`client.py`). So it cannot wait
+for a thread that is itself waiting for the callback.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax._src import callback as callback_lib
+from jax._src import core as jax_core
+from jax._src import dtypes
+from jax._src.interpreters import mlir
+
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.hosted.meeting import Meeting
+from pallas_debug.bridge.jaxprs.params import name_of, semaphores_of
+from pallas_debug.errors import MachineError
+
+Array = np.ndarray[Any, Any]
+Rule = Callable[..., Any]
+
+MAX_DEVICES = 32
+"""Maximum devices of a mesh whose kernels are run together."""
+
+
+class KernelHost(Protocol):
+    """What runs kernels: the kernel machine, which is in a room above this one.
+
+    Attributes:
+      patience: seconds that a device waits for the others of its mesh.
+    """
+
+    patience: float
+
+    def prepare(self, captured: capture.Capture) -> Any:
+        """Decode a kernel, at lowering.
+
+        Raises:
+          MachineError: the kernel cannot be run.
+        """
+
+    def communicates(self, prepared: Any) -> bool:
+        """Whether the devices of its mesh have to run the kernel together."""
+
+    def run(self, prepared: Any, arrays: Sequence[Sequence[Array]], first: int) -> list[list[Array]]:
+        """Run a kernel.
+
+        Args:
+          prepared: by `prepare`.
+          arrays: for each device, its operands. They are valid until this returns.
+          first: number of the first of these devices in the mesh.
+
+        Returns:
+          For each device, its results.
+        """
+
+
+_lock = threading.RLock()
+_hosts: tuple[KernelHost, ...] = ()
+_running = threading.RLock()
+
+
+@contextlib.contextmanager
+def hosting(host: KernelHost) -> Iterator[None]:
+    """Run the kernels of mode `machine` on this host, in any thread. The innermost one runs them."""
+    global _hosts
+    with _lock:
+        _hosts = (*_hosts, host)
+    try:
+        yield
+    finally:
+        with _lock:
+            _hosts = tuple(known for known in _hosts if known is not host)
+
+
+def lowering(
+    rule: Rule, params: Mapping[str, Any], ran: Callable[[], None], otherwise: Rule | None = None
+) -> Rule:
+    """Return a lowering rule that calls back to the host.
+
+    Args:
+      rule: jax's own, for platforms that are not there: the kernel is only inspected then.
+      params: parameters of the kernel.
+      ran: called when the kernel has run to its end.
+      otherwise: rule for a kernel that the host cannot run; None refuses it.
+
+    The rule raises `MachineError` for a kernel that is refused.
+    """
+    primitive = "pallas_call" if "grid_mapping" in params else "mpmd_map"
+
+    def lower(context: Any, *nodes: Any) -> Any:
+        if context.module_context.get_backend(optional=True) is None:
+            return rule(context, *nodes, **params)
+        host = _hosts[-1]
+        try:
+            _check(context, params)
+            captured = capture.capture(primitive, context, dict(params))
+            prepared = host.prepare(captured)
+        except MachineError:
+            if otherwise is None:
+                raise
+            return otherwise(context, *nodes)
+        return _Hosted(host, prepared, captured, ran).lower(context, nodes)
+
+    return lower
+
+
+def _check(context: Any, params: Mapping[str, Any]) -> None:
+    name = name_of(params)
+    if shared := semaphores_of(params):
+        raise MachineError(
+            f"kernel `{name}` takes or returns the semaphores {', '.join(shared)}, and those of the "
+            "kernel machine end with a kernel"
+        )
+    axes = context.module_context.axis_context
+    mesh = getattr(axes, "mesh", None)
+    if mesh is None or mesh.empty:
+        return
+    automatic = [str(axis) for axis in mesh.axis_names if axis not in axes.manual_axes]
+    if automatic:
+        raise MachineError(
+            f"kernel `{name}` runs in a mesh of which {', '.join(automatic)} is partitioned by jax, "
+            "not by `shard_map`"
+        )
+    if mesh.size > MAX_DEVICES:
+        raise MachineError(
+            f"kernel `{name}` runs on {mesh.size} devices, and the kernel machine simulates at "
+            f"most {MAX_DEVICES} together; use a smaller mesh"
+        )
+
+
+class _Hosted:
+    """A kernel in a program."""
+
+    def __init__(
+        self, host: KernelHost, prepared: Any, captured: capture.Capture, ran: Callable[[], None]
+    ) -> None:
+        self._host = host
+        self._prepared = prepared
+        self._ran = ran
+        self._mesh = captured.kernel.mesh
+        self._meeting: Meeting | None = None
+        count = math.prod(self._mesh.values())
+        if count > 1 and host.communicates(prepared):
+            self._meeting = Meeting(captured.kernel.name, count)
+
+    def lower(self, context: Any, nodes: Sequence[Any]) -> Any:
+        avals_in = [_plain(aval) for aval in context.avals_in]
+        avals_out = [_plain(aval) for aval in context.avals_out]
+        given = [_ToHost(aval) for aval in avals_in]
+        returned = [_FromHost(aval) for aval in avals_out]
+        place = [jax_core.ShapedArray((), np.dtype(np.int32))]
+
+        def before(*arrays: Any) -> Any:
+            return [self._device(), *(g(a) for g, a in zip(given, arrays, strict=True))]
+
+        def after(*arrays: Any) -> Any:
+            return [r(a) for r, a in zip(returned, arrays, strict=True)]
+
+        operand_avals = [*place, *(g.host for g in given)]
+        operands = _lowered(context, before, avals_in, operand_avals, nodes)
+        result_avals = [r.host for r in returned]
+        called = context.replace(
+            avals_in=operand_avals, avals_out=result_avals, tokens_in=None, tokens_out=None
+        )
+
+        def call(device: Any, *arrays: Any) -> tuple[Array, ...]:
+            values = [g.received(a) for g, a in zip(given, arrays, strict=True)]
+            results = self._call(int(device), values)
+            return tuple(r.sent(a) for r, a in zip(returned, results, strict=True))
+
+        results, _, _ = callback_lib.emit_python_callback(
+            called,
+            call,
+            None,
+            operands,
+            operand_avals,
+            result_avals,
+            has_side_effect=True,
+            returns_token=False,
+            sharding=callback_lib._callback_op_sharding(
+                context.module_context.axis_context, None, result_avals
+            ),
+        )
+        return _lowered(context, after, result_avals, avals_out, results)
+
+    def _device(self) -> Any:
+        """Number of this device in the mesh."""
+        number = jnp.int32(0)
+        for axis, size in self._mesh.items():
+            number = number * size + lax.axis_index(axis).astype(jnp.int32)
+        return number
+
+    def _call(self, device: int, arrays: Sequence[Array]) -> Sequence[Array]:
+        hosts = _hosts
+        host = hosts[-1] if hosts else self._host  # jax keeps programs beyond a session
+
+        def run(of_all: Sequence[Sequence[Array]], first: int) -> list[list[Array]]:
+            with _running:
+                return host.run(self._prepared, of_all, first)
+
+        if self._meeting is None:
+            (results,) = run([arrays], device)
+        else:
+            results = self._meeting.join(
+                device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
+            )
+        self._ran()
+        return results
+
+
+def _lowered(
+    context: Any, function: Callable[..., Any], avals_in: Any, avals_out: Any, nodes: Sequence[Any]
+) -> list[Any]:
+    inner = context.replace(
+        avals_in=tuple(avals_in), avals_out=tuple(avals_out), tokens_in=None, tokens_out=None
+    )
+    lower = mlir.lower_fun(function, multiple_results=True)
+    return [node for nodes in lower(inner, *nodes) for node in _nodes(nodes)]
+
+
+def _nodes(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, (tuple, list)) else [value]
+
+
+def _plain(aval: Any) -> Any:
+    """Type without memory space, and without axes that it varies over."""
+    return jax_core.ShapedArray(aval.shape, aval.dtype)
+
+
+class _ToHost:
+    """How an operand gets to the callback, which does not take elements of less than a byte."""
+
+    def __init__(self, aval: Any) -> None:
+        self._dtype = np.dtype(aval.dtype)
+        is_packed = dtypes.itemsize_bits(aval.dtype) < 8 and self._dtype.kind != "b"
+        self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8)) if is_packed else aval
+        self._converts = is_packed
+
+    def __call__(self, array: Any) -> Any:
+        return array.astype(self.host.dtype) if self._converts else array
+
+    def received(self, array: Any) -> Array:
+        return np.asarray(array).astype(self._dtype) if self._converts else np.asarray(array)
+
+
+class _FromHost:
+    """How a result gets back: 64-bit elements as bytes, which jax would otherwise narrow.
+
+    jax decides about that by a setting of the thread, and the callback has a thread of its own.
+    """
+
+    def __init__(self, aval: Any) -> None:
+        self._aval = aval
+        dtype = np.dtype(aval.dtype)
+        bits = dtypes.itemsize_bits(aval.dtype)
+        self.host = aval
+        self._is_packed = bits < 8 and dtype.kind != "b"
+        self._is_wide = bits == 64 and dtype.kind in "iuf"
+        if self._is_packed:
+            self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8))
+        elif self._is_wide:
+            self.host = jax_core.ShapedArray((*aval.shape, 8), np.dtype(np.uint8))
+
+    def sent(self, array: Array) -> Array:
+        array = np.ascontiguousarray(array).reshape(self._aval.shape)
+        if self._is_wide:
+            return array[..., None].view(np.uint8)
+        return array.astype(np.int8) if self._is_packed else array
+
+    def __call__(self, array: Any) -> Any:
+        if self._is_wide:
+            return lax.bitcast_convert_type(array, self._aval.dtype)
+        return array.astype(self._aval.dtype) if self._is_packed else array
