@@ -68,8 +68,9 @@ def interpret(
 
     Args:
       mode: `hlo`; `tpu`; `gpu`; `auto` for HLO interpret mode, with TPU interpret mode for each
-        kernel that HLO mode cannot run; `off` for the mode that the code selects. Parameters may
-        follow: `"tpu,detect_races,num_cores_or_threads=2"`.
+        kernel that HLO mode cannot run; `machine` for the kernel machine; `off` for the
+        mode that the code selects. Parameters may follow:
+        `"tpu,detect_races,num_cores_or_threads=2"`.
       chip: target whose chip is reported to code that queries one during tracing.
       pretend: whether jax's devices answer as `chip`, so that code which runs its kernels only on a
         TPU does; a name such as `"v6e"` is that of the target to answer as instead of `chip`. A

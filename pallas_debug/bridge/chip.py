@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator
 from types import FrameType
 from typing import TypeVar
 
-import jax
 from jax._src import mesh as mesh_lib
 from jax._src import source_info_util, xla_bridge
 
@@ -24,7 +23,7 @@ try:
 except ImportError:
     from jax._src.pallas.mosaic import tpu_info as tpu_info
 
-from pallas_debug.bridge import patches
+from pallas_debug.bridge import contexts, patches
 from pallas_debug.model import Target
 
 _Answer = TypeVar("_Answer", str, int, str | None)

@@ -39,8 +39,8 @@ class DumpOptions(shared.ProgramOptions):
 @click.option(
     "--interpret",
     metavar="MODE",
-    help="How to run the kernels of a script: auto, hlo, tpu, gpu, off, with parameters as in "
-    "tpu,detect_races; auto by default if there is no accelerator.",
+    help="How to run the kernels of a script: auto, hlo, tpu, gpu, machine, off, with parameters "
+    "as in tpu,detect_races; auto by default if there is no accelerator.",
 )
 @click.option(
     "--switch",

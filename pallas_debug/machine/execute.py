@@ -9,7 +9,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.memory import MemoryRegion, Ref, concrete, resolve
+from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, concrete, resolve
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
 if TYPE_CHECKING:
@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 
 
 def _region(frame: ProgramFrame, place: ir.RefPlace) -> MemoryRegion:
-    return resolve(frame.registers[place.ref.number], place.view, frame.registers)
+    try:
+        return resolve(frame.registers[place.ref.number], place.view, frame.registers)
+    except OutOfBounds as error:
+        error.place = place
+        raise
 
 
 def compute(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Compute) -> None:

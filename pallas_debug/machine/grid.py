@@ -15,6 +15,7 @@ import numpy as np
 
 from pallas_debug.bridge.programs.launch import LaunchOperand, OperandBlock
 from pallas_debug.machine.memory import MemoryBuffer, Ref, unwritten
+from pallas_debug.machine.threads import ProgramFrame
 
 if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
@@ -40,6 +41,7 @@ class Window:
       slot: number of the one in use.
       block: indices of the block in it; None before the first.
       next_block: indices of the block that has been fetched ahead.
+      failed: the frame of an index map whose block does not exist.
     """
 
     operand: LaunchOperand
@@ -48,6 +50,7 @@ class Window:
     slot: int = 0
     block: tuple[int, ...] | None = None
     next_block: tuple[int, ...] | None = None
+    failed: ProgramFrame | None = None
 
     @property
     def spec(self) -> OperandBlock:
@@ -123,8 +126,18 @@ class GridWalk:
     def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
         point = self.point(position)
         ids = [np.int32(i) for i in point]
-        found = machine.call(thread, window.spec.index_map, [*ids, *self.prefetch])
-        return tuple(int(i) for i in found)
+        index_map = window.spec.index_map
+        frame = machine.call(
+            thread, index_map, [*ids, *self.prefetch], index_map_of=window.operand.name, point=point
+        )
+        block = tuple(int(frame.registers[reg.number]) for reg in index_map.outputs)
+        try:
+            window.bounds(block)
+        except BlockOutOfBounds:
+            window.failed = frame
+            thread.point = point
+            raise
+        return block
 
     def advance(self, machine: Machine, thread: Thread) -> list[Ref] | None:
         """Finish a grid point and begin the next; return the body's refs, None after the last."""

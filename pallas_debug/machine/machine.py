@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute
 from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.grid import GridWalk, Window
+from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -69,17 +69,20 @@ class Machine:
         fill: str = "nan",
         eager: bool = False,
         max_iterations: int | None = None,
+        first: int = 0,
     ) -> None:
         """Set up the memories.
 
         Args:
           arrays: for each device, the arrays of the call.
+          first: number of the first of these devices in the mesh.
         """
         self.launch = launch
         self.observer = observer
         self.fill = fill
         self.eager = eager
         self.max_iterations = max_iterations
+        self.first = first
         self.buffers: list[MemoryBuffer] = []
         self.copies: list[DmaCopy] = []
         self.num_copies = 0
@@ -111,8 +114,11 @@ class Machine:
         launch = self.launch
         coordinates = (
             dict(
-                zip(launch.mesh, map(int, np.unravel_index(number, tuple(launch.mesh.values()))),
-                    strict=True)
+                zip(
+                    launch.mesh,
+                    map(int, np.unravel_index(self.first + number, tuple(launch.mesh.values()))),
+                    strict=True,
+                )
             )
             if launch.mesh
             else {}
@@ -230,7 +236,12 @@ class Machine:
         return True
 
     def _next_point(self, thread: Thread) -> bool:
-        refs = thread.walk.advance(self, thread)
+        try:
+            refs = thread.walk.advance(self, thread)
+        except BlockOutOfBounds as error:
+            if self.observer is not None:
+                self.observer.block_leaves(thread, error.window, error.block)
+            raise Stopped("block out of bounds", thread) from error
         if refs is None:
             thread.is_done = True
             return True
@@ -249,11 +260,18 @@ class Machine:
         thread.frames.append(frame)
         return frame
 
-    def call(self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any]) -> list[Any]:
-        """Run a program that waits for nothing, such as an index map, to its end."""
+    def call(
+        self, thread: Thread, program: ir.KernelProgram, args: Sequence[Any], *,
+        index_map_of: str, point: tuple[int, ...],
+    ) -> ProgramFrame:  # fmt: skip
+        """Run an index map to its end, unobserved; return its frame.
+
+        Raises:
+          Stopped: it reads a table out of bounds, which is observed.
+        """
         observer, self.observer = self.observer, None
-        own = Thread(thread.number, thread.device, thread.core, point=thread.point)
-        own.grid = thread.grid
+        own = Thread(thread.number, thread.device, thread.core, point=point)
+        own.grid, own.index_map_of = thread.grid, index_map_of
         frame = self.enter(own, program, args)
         try:
             while own.frames:
@@ -261,9 +279,15 @@ class Machine:
                     break
                 if not self.step(own):
                     raise MachineError(f"an index map of kernel `{self.launch.name}` waits")
+        except Stopped as stopped:
+            inner = own.frames[-1]
+            step = inner.program.steps[inner.position - 1]
+            if observer is not None and isinstance(stopped.__cause__, OutOfBounds):
+                observer.leaves(own, step, stopped.__cause__)
+            raise
         finally:
             self.observer = observer
-        return [frame.registers[reg.number] for reg in program.outputs]
+        return frame
 
     # DMAs and semaphores
 

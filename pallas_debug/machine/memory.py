@@ -58,7 +58,10 @@ class OutOfBounds(Exception):
       buffer: the memory.
       index: entries of the indexer: positions, and slices with concrete values.
       shape: of the indexed reference.
+      place: the view in the step.
     """
+
+    place: ir.RefPlace | None = None
 
     def __init__(
         self, buffer: MemoryBuffer, index: tuple[Entry, ...], shape: tuple[int, ...]

@@ -65,6 +65,7 @@ class Thread:
       point: of the grid, at which it is.
       executed: number of steps so far.
       generator: of random numbers; None until it is seeded.
+      index_map_of: the operand whose index map it runs; empty while it runs the kernel.
       clock: for an observer.
     """
 
@@ -78,6 +79,7 @@ class Thread:
     is_done: bool = False
     executed: int = 0
     generator: Any = None
+    index_map_of: str = ""
     walk: Any = None
     clock: Any = None
 

@@ -17,6 +17,7 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.hosted import lowering as hosted
 from pallas_debug.bridge.instrument import observe
 from pallas_debug.bridge.interpret import interpret, launched, tpu_interpret
 from pallas_debug.bridge.interpret.params import Mode
@@ -27,6 +28,7 @@ from pallas_debug.compiler import job
 from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
+from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
 from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
@@ -90,6 +92,7 @@ class Session:
             skipped=self._skipped,
             report=self.report,
         )
+        self._host = MachineHost(found=self.observer.found, patience=options.hang_after)
         self._runs = runs
         self._said: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -116,6 +119,7 @@ class Session:
                 stack.enter_context(
                     self.answering(self._chip, pretend=True if self.options.pretend else None)
                 )
+            stack.enter_context(hosted.hosting(self._host))
             stack.enter_context(self.interpreting(self.interpret_mode))
             stack.enter_context(hook.watching(self, epoch=self._epoch(), runs=self._runs))
             stack.enter_context(launched.listening(self.launched.add))

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # Copies of values in `pallas_debug.defaults`, which a run without kernels does not import; a test
 # compares them.
 DUMPS = "dumps"
-MODES = ("auto", "hlo", "tpu", "gpu", "off")
+MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
 CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitialized")
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 DEFAULT_TARGET = "v5e"
@@ -173,8 +173,9 @@ OPTIONS = (
         const="auto",
         check=_mode,
         help="run kernels in an interpret mode: hlo, tpu, gpu, auto (HLO, or TPU for kernels that "
-        "need it) or off, with parameters as in tpu,detect_races,num_cores_or_threads=2; while "
-        "dumping on a machine without an accelerator the default is auto",
+        "need it), machine (the kernel machine) or off, with parameters as in "
+        "tpu,detect_races,num_cores_or_threads=2; while dumping on a machine without an "
+        "accelerator the default is auto",
     ),
     Option(
         name="pretend",

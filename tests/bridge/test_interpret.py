@@ -139,8 +139,8 @@ def test_on_race_with_a_jax_that_only_prints() -> None:
 @pytest.mark.parametrize(
     "text,said",
     [
-        ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
-        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+        ("", "'' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
+        ("fast", "'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
         ("detect_races", "detect_races is a parameter of one: write tpu,detect_races"),
         ("hlo,tpu", "'hlo' and 'tpu' are two interpret modes, and a kernel runs in one; `auto`"),
         ("hlo,detect_races", "the interpret mode 'hlo' takes no parameters, such as detect_races;"),

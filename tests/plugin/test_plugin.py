@@ -238,7 +238,7 @@ def test_an_exception_in_tpu_interpret_mode_leaves_the_next_test_alone(
 NO_SENSE: list[tuple[list[str], str]] = [
     (["--pallas-target=v99", "--pallas-dump"], "unknown target 'v99'; the known ones are v4"),
     (["--pallas-target=v5e,,v6e", "--pallas-dump"], "--pallas-target: 'v5e,,v6e' is not a list of targets; write it as v5e,v6e"),
-    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, off"),
+    (["--pallas-interpret=fast"], "--pallas-interpret: 'fast' is no interpret mode; there are: auto, hlo, tpu, gpu, machine, off"),
     (["--pallas-timeout=soon", "--pallas-dump"], "--pallas-timeout: 'soon' is not a number of seconds greater than 0"),
     (["--pallas-timeout=-1", "--pallas-dump"], "--pallas-timeout: '-1' is not a number of seconds greater than 0"),
     (["--pallas-dump=test_kernels.py"], "--pallas-dump: 'test_kernels.py' is a file; name a directory to dump into"),

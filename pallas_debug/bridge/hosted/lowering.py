@@ -13,7 +13,6 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -29,6 +28,11 @@ from pallas_debug.errors import MachineError
 
 Array = np.ndarray[Any, Any]
 Rule = Callable[..., Any]
+
+INSTEAD = (
+    "Run it in another interpret mode: `auto` chooses one of jax's "
+    '(--pallas-interpret=auto, pallas_debug.interpret("auto"))'
+)
 
 MAX_DEVICES = 32
 """Maximum devices of a mesh whose kernels are run together."""
@@ -53,7 +57,9 @@ class KernelHost(Protocol):
     def communicates(self, prepared: Any) -> bool:
         """Whether the devices of its mesh have to run the kernel together."""
 
-    def run(self, prepared: Any, arrays: Sequence[Sequence[Array]], first: int) -> list[list[Array]]:
+    def run(
+        self, prepared: Any, arrays: Sequence[Sequence[Array]], first: int
+    ) -> list[list[Array]]:
         """Run a kernel.
 
         Args:
@@ -73,7 +79,7 @@ _running = threading.RLock()
 
 @contextlib.contextmanager
 def hosting(host: KernelHost) -> Iterator[None]:
-    """Run the kernels of mode `machine` on this host, in any thread. The innermost one runs them."""
+    """Run kernels on this host in mode `machine`, in any thread; the innermost host runs them."""
     global _hosts
     with _lock:
         _hosts = (*_hosts, host)
@@ -107,21 +113,27 @@ def lowering(
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
             prepared = host.prepare(captured)
-        except MachineError:
+        except MachineError as error:
             if otherwise is None:
-                raise
+                raise _advised(error) from error
             return otherwise(context, *nodes)
         return _Hosted(host, prepared, captured, ran).lower(context, nodes)
 
     return lower
 
 
+def _advised(error: MachineError) -> MachineError:
+    advised = MachineError(f"{error}. {INSTEAD}")
+    advised.where = error.where
+    return advised
+
+
 def _check(context: Any, params: Mapping[str, Any]) -> None:
     name = name_of(params)
     if shared := semaphores_of(params):
         raise MachineError(
-            f"kernel `{name}` takes or returns the semaphores {', '.join(shared)}, and those of the "
-            "kernel machine end with a kernel"
+            f"kernel `{name}` takes or returns the semaphores {', '.join(shared)}, and those of "
+            "the kernel machine end with a kernel"
         )
     axes = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
@@ -130,8 +142,8 @@ def _check(context: Any, params: Mapping[str, Any]) -> None:
     automatic = [str(axis) for axis in mesh.axis_names if axis not in axes.manual_axes]
     if automatic:
         raise MachineError(
-            f"kernel `{name}` runs in a mesh of which {', '.join(automatic)} is partitioned by jax, "
-            "not by `shard_map`"
+            f"kernel `{name}` runs in a mesh of which {', '.join(automatic)} is partitioned by "
+            "jax, not by `shard_map`"
         )
     if mesh.size > MAX_DEVICES:
         raise MachineError(
@@ -210,12 +222,16 @@ class _Hosted:
             with _running:
                 return host.run(self._prepared, of_all, first)
 
-        if self._meeting is None:
-            (results,) = run([arrays], device)
-        else:
-            results = self._meeting.join(
-                device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
-            )
+        results: Sequence[Array]
+        try:
+            if self._meeting is None:
+                (results,) = run([arrays], device)
+            else:
+                results = self._meeting.join(
+                    device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
+                )
+        except MachineError as error:
+            raise _advised(error) from error
         self._ran()
         return results
 
@@ -224,7 +240,10 @@ def _lowered(
     context: Any, function: Callable[..., Any], avals_in: Any, avals_out: Any, nodes: Sequence[Any]
 ) -> list[Any]:
     inner = context.replace(
-        avals_in=tuple(avals_in), avals_out=tuple(avals_out), tokens_in=None, tokens_out=None
+        avals_in=tuple(avals_in),
+        avals_out=tuple(avals_out),
+        tokens_in=mlir.TokenSet(),
+        tokens_out=None,
     )
     lower = mlir.lower_fun(function, multiple_results=True)
     return [node for nodes in lower(inner, *nodes) for node in _nodes(nodes)]

@@ -10,11 +10,12 @@ import jax
 import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.programs import accesses as _accesses  # noqa: F401  its rules
 from pallas_debug.bridge.programs import decode
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
+from pallas_debug.model import SourceLine
 
 Kind = Literal["prefetch", "input", "output", "scratch"]
 
@@ -30,6 +31,7 @@ class OperandBlock:
       padding: elements before and after the array that indices may address.
       index_map: program from the grid point and prefetch refs to block indices.
       buffers: number of buffers of the pipeline.
+      line: of the index map; None if jax made it.
     """
 
     sizes: tuple[int, ...]
@@ -38,6 +40,7 @@ class OperandBlock:
     padding: tuple[tuple[int, int], ...]
     index_map: ir.KernelProgram
     buffers: int = 2
+    line: SourceLine | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +178,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
         padding=tuple(padding),
         index_map=decode.program(index_map, consts),
         buffers=int(getattr(mode, "buffer_count", 2) or 2),
+        line=lines.of_function(index_map.debug_info),
     )
 
 

@@ -1,0 +1,119 @@
+"""The machine as the host of a program's kernels: interpret mode `machine`."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from pallas_debug import defaults
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.hosted.client import evaluating
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.errors import KernelFault, MachineError
+from pallas_debug.machine import run as machine_run
+from pallas_debug.model import Finding
+from pallas_debug.report import finding_text
+
+Array = np.ndarray[Any, Any]
+
+MAX_LAUNCHES = 64
+"""Maximum decoded kernels that are kept for later programs."""
+
+_lock = threading.Lock()
+_launches: OrderedDict[Any, Launch] = OrderedDict()
+
+
+@dataclass(frozen=True, eq=False)
+class PreparedKernel:
+    """A decoded kernel, and whether its devices communicate."""
+
+    launch: Launch
+    communicates: bool
+
+
+class MachineHost:
+    """Runs the kernels of a session on the machine.
+
+    Args:
+      found: called with each finding, in the thread that runs the kernel.
+      patience: seconds that a device waits for the others of its mesh.
+    """
+
+    def __init__(
+        self,
+        *,
+        found: Callable[[Finding], object] = lambda finding: None,
+        patience: float = defaults.HANG_AFTER,
+    ) -> None:
+        self.patience = patience
+        self._found = found
+
+    def prepare(self, captured: Capture) -> PreparedKernel:
+        """Decode a kernel, unless an equal one has been.
+
+        Raises:
+          MachineError: the machine cannot run it.
+        """
+        kernel = captured.kernel
+        # The digest knows no lines, and no order of the mesh's axes.
+        key = (kernel.digest, captured.jaxpr, tuple(kernel.mesh.items()), captured.enable_x64)
+        with _lock:
+            known = _launches.get(key)
+        if known is None:
+            try:
+                known = launch(captured)
+            except (NotImplementedError, AssertionError) as error:
+                raise MachineError(
+                    f"the kernel machine does not cover kernel `{kernel.name}`: "
+                    f"{error or type(error).__name__}"
+                ) from error
+            with _lock:
+                if not any(isinstance(step, ir.Callback) for step in steps(known.body)):
+                    _launches[key] = known
+                while len(_launches) > MAX_LAUNCHES:
+                    _launches.popitem(last=False)
+        return PreparedKernel(known, _communicates(known))
+
+    def communicates(self, prepared: PreparedKernel) -> bool:
+        return prepared.communicates
+
+    def run(
+        self, prepared: PreparedKernel, arrays: Sequence[Sequence[Array]], first: int
+    ) -> list[list[Array]]:
+        """Run a kernel on one device or on all of its mesh.
+
+        Raises:
+          KernelFault: the kernel was stopped at a fault.
+          MachineError: the machine has no rule for what the kernel does.
+        """
+        with evaluating(enable_x64=prepared.launch.enable_x64):
+            done = machine_run.run(prepared.launch, arrays, first=first)
+        for finding in done.findings:
+            self._found(finding)
+        if done.stopped is not None:
+            raise KernelFault(finding_text(done.stopped), done.stopped)
+        return done.results
+
+
+def _communicates(known: Launch) -> bool:
+    return any(
+        isinstance(step, ir.BarrierSemaphore) or getattr(step, "device", None) is not None
+        for step in steps(known.body)
+    )
+
+
+def steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
+    """All steps of a program, and of those that its steps run."""
+    for step in program.steps:
+        yield step
+        for part in fields(step):
+            value = getattr(step, part.name)
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, ir.KernelProgram):
+                    yield from steps(inner)

@@ -1,0 +1,93 @@
+"""Runs of a kernel on the machine, with what the sanitizer finds in them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer import report
+from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.model import Finding
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineRun:
+    """A run of a kernel.
+
+    Attributes:
+      results: for each device, the arrays that the kernel returns; of a kernel that was stopped, as
+        far as it came.
+      findings: causes before consequences.
+      stopped: the fault at which the kernel was stopped; also one of the findings.
+    """
+
+    results: list[list[Array]]
+    findings: tuple[Finding, ...] = ()
+    stopped: Finding | None = field(default=None)
+
+
+def run(
+    launch: Launch,
+    arrays: Sequence[Sequence[Any]],
+    *,
+    first: int = 0,
+    observers: Sequence[MachineObserver] = (),
+) -> MachineRun:
+    """Run a kernel; report only the faults at which it has to stop, and those of observers.
+
+    Args:
+      arrays: for each device, the arrays of the call.
+      first: number of the first of these devices in the mesh.
+      observers: those with a method `findings` are asked for the faults that they found.
+
+    Raises:
+      MachineError: the machine has no rule for what the kernel does.
+    """
+    bounds = report.BoundsObserver(launch)
+    group = ObserverGroup([*observers, bounds])
+    machine = Machine(launch, arrays, observer=group, first=first)
+    stopped = None
+    try:
+        machine.run()
+    except Stopped as stop:
+        if stop.thread is None:
+            stopped = report.deadlock(launch, machine.threads)
+        elif bounds.findings():
+            stopped = bounds.findings()[-1]
+        else:
+            raise MachineError(f"kernel `{launch.name}` was stopped: {stop.reason}") from stop
+    except (NotImplementedError, AssertionError) as error:
+        raise _refused(machine, error) from error
+    found = [one for observer in observers for one in _findings(observer)]
+    if stopped is not None:
+        found.append(stopped)
+    return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
+
+
+def _findings(observer: MachineObserver) -> Sequence[Finding]:
+    findings = getattr(observer, "findings", None)
+    return () if findings is None else findings()
+
+
+def _refused(machine: Machine, error: Exception) -> MachineError:
+    """The operation that a rule of the machine does not cover."""
+    thread = next((t for t in machine.threads if not t.is_done and t.frames), None)
+    operation, line = "its grid", None
+    if thread is not None:
+        frame = thread.frames[-1]
+        site = frame.program.steps[max(frame.position - 1, 0)].site
+        operation, line = f"this `{site.primitive}`", site.line
+    said = str(error) or type(error).__name__
+    return MachineError(
+        f"kernel `{machine.launch.name}`: the kernel machine does not cover {operation} ({said})",
+        where=line,
+    )

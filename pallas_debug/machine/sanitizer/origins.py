@@ -1,0 +1,123 @@
+"""Origin of an index: the entry of a scalar prefetch operand that it was computed from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, resolve
+from pallas_debug.machine.threads import ProgramFrame, Thread
+
+
+def of_index(thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int) -> str | None:
+    """Describe the entry that an index out of bounds comes from: `table[2], which is 9`.
+
+    Args:
+      step: the load, store or copy, in the innermost frame of the thread.
+      dim: number of the entry in the index.
+
+    Returns:
+      None if it comes from none, or from several.
+    """
+    place = error.place
+    if place is None or not place.view or not isinstance(place.view[-1], ir.Index):
+        return None
+    entries = place.view[-1].entries
+    if dim >= len(entries):
+        return None
+    return _of_registers(thread.frames, _registers(entries[dim]))
+
+
+def of_block(frame: ProgramFrame | None, dim: int) -> str | None:
+    """Describe the entry that a block index comes from.
+
+    Args:
+      frame: in which the index map ran.
+    """
+    if frame is None:
+        return None
+    return _of_registers([frame], [frame.program.outputs[dim]])
+
+
+def has_tables(program: ir.KernelProgram) -> bool:
+    """Whether a program loads anything, as an index map does from scalar prefetch."""
+    return any(isinstance(step, ir.LoadStep) for step in program.steps)
+
+
+def _of_registers(frames: list[ProgramFrame], wanted: list[ir.Reg]) -> str | None:
+    found = {text for reg in wanted for text in _sources(frames, len(frames) - 1, reg.number)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _sources(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
+    """Entries that a register of a frame was computed from."""
+    frame = frames[depth]
+    for step in frame.program.steps:
+        if isinstance(step, ir.LoadStep) and step.output.number == number:
+            yield from _entry(frame, step)
+            return
+        if isinstance(step, ir.Compute) and number in {reg.number for reg in step.outputs}:
+            for reg in step.inputs:
+                yield from _sources(frames, depth, reg.number)
+            return
+        if isinstance(step, ir.Hint) and step.output.number == number:
+            yield from _sources(frames, depth, step.value.number)
+            return
+    if depth:
+        yield from _outside(frames, depth, number)
+
+
+def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[str]:
+    """Entries behind an input of a frame, in the frame around it."""
+    frame = frames[depth]
+    position = next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
+    caller = frame.caller
+    if position is None or caller is None:
+        return
+    given: tuple[ir.Reg, ...] = ()
+    if isinstance(caller, (ir.Branch, ir.Scoped)):
+        given = caller.inputs
+    elif isinstance(caller, ir.ScanLoop):
+        given = caller.constants
+    elif isinstance(caller, ir.WhileLoop):
+        is_body = frame.stage == "body"
+        given = caller.body_constants if is_body else caller.condition_constants
+    if position < len(given):
+        # A condition of a loop is a frame beside its body, not within it.
+        yield from _sources(frames, depth - 1, given[position].number)
+
+
+def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
+    ref = frame.registers[step.place.ref.number]
+    if not isinstance(ref, Ref) or ref.buffer.kind != "prefetch":
+        return
+    try:
+        region = resolve(ref, step.place.view, frame.registers)
+    except OutOfBounds:
+        return
+    at = _position(region)
+    if at is not None:
+        value = np.asarray(region.buffer.content[at])
+        yield f"{ref.buffer.name}[{', '.join(map(str, at))}], which is {value}"
+
+
+def _position(region: MemoryRegion) -> tuple[int, ...] | None:
+    """Index of the single element that a region has; None if it has several."""
+    if region.index is None or (region.shape and max(region.shape) != 1):
+        return None
+    entries = [e.start if isinstance(e, slice) else e for e in region.index]
+    if any(isinstance(e, np.ndarray) for e in entries):
+        return None
+    return tuple(int(e) for e in entries)
+
+
+def _registers(value: Any) -> list[ir.Reg]:
+    if isinstance(value, ir.Reg):
+        return [value]
+    if isinstance(value, ir.Slice):
+        return [reg for part in fields(value) for reg in _registers(getattr(value, part.name))]
+    return []

@@ -1,0 +1,234 @@
+"""Facts of a run as findings of engine `machine`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import bounds, semaphores
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import Entry, MemoryBuffer, OutOfBounds
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer import origins
+from pallas_debug.machine.threads import Blocked, Thread
+from pallas_debug.model import Finding, Witness
+
+
+def sighting(
+    launch: Launch, thread: Thread | None, step: ir.MachineStep | None = None, **facts: Any
+) -> Sighting:
+    """Where a thread is: the line of a step, grid point, iterations, device and core.
+
+    Args:
+      facts: of the witness, such as `operand`, `index` and `shape`; they replace these.
+    """
+    values = dict(facts.pop("values", {}))
+    given: dict[str, Any] = {"source": None if step is None else step.site.line}
+    if thread is not None:
+        given |= {"grid_point": thread.point or None, "loop": thread.iterations}
+        if thread.device or launch.mesh:
+            values = {"device": str(thread.device), **values}
+        if thread.core:
+            values = {"core": str(thread.core), **values}
+    witness = Witness(**{**given, **facts}, values=values)
+    return Sighting(kernel=launch.name, engine="machine", witness=witness)
+
+
+def shape_text(buffer: MemoryBuffer, shape: Sequence[int] | None = None) -> str:
+    """Describe memory: `float32[16, 128] in VMEM`."""
+    sizes = list(buffer.content.shape if shape is None else shape)
+    return f"{buffer.type.dtype}{sizes} in {buffer.type.space.upper()}"
+
+
+def index_text(name: str, entries: Sequence[Entry]) -> str:
+    """Describe a slice: `x_ref[12:20, 0:128]`."""
+    return f"{name}[{', '.join(map(_entry, entries)) or '...'}]"
+
+
+def _entry(entry: Entry) -> str:
+    if isinstance(entry, slice):
+        stride = entry.step or 1
+        return f"{entry.start}:{entry.stop}" + (f":{stride}" if stride != 1 else "")
+    if isinstance(entry, np.ndarray):
+        return f"{entry.dtype}{list(entry.shape)}"
+    return str(entry)
+
+
+def counter_text(buffer: MemoryBuffer, entry: Sequence[Any]) -> str:
+    """Describe a semaphore: `sem[1]`."""
+    if buffer.type.semaphore == "barrier":
+        return "the barrier semaphore"
+    if not entry or buffer.content.size == 1:
+        return buffer.name
+    return f"{buffer.name}[{', '.join(str(int(i)) for i in entry)}]"
+
+
+class BoundsObserver(MachineObserver):
+    """Reports an index that leaves a reference, and a block that its array does not have."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._findings: list[Finding] = []
+
+    def findings(self) -> list[Finding]:
+        return self._findings
+
+    def leaves(self, thread: Thread, step: ir.MachineStep, error: OutOfBounds) -> None:
+        dim, start, size, stride = _first_outside(error.index, error.shape)
+        buffer = error.buffer
+        if thread.index_map_of:
+            self._findings.append(self._table(thread, step, error, dim, start))
+            return
+        seen = sighting(
+            self._launch,
+            thread,
+            step,
+            operand=buffer.name,
+            index=index_text(buffer.name, error.index),
+            shape=shape_text(buffer, error.shape),
+        )
+        copy = None
+        if isinstance(step, ir.CopyStart):
+            registers = thread.frames[-1].registers
+            source, destination = (registers[p.ref.number] for p in (step.source, step.destination))
+            copy = source.buffer.name, destination.buffer.name
+        self._findings.append(
+            bounds.out_of_bounds(
+                seen,
+                writes=_writes(step, error),
+                dim=dim,
+                start=start,
+                size=size,
+                bound=error.shape[dim],
+                stride=stride,
+                is_block=buffer.kind == "window",
+                is_scratch=buffer.kind in ("scratch", "scoped"),
+                copy=copy,
+                entry=origins.of_index(thread, step, error, dim),
+            )
+        )
+
+    def _table(
+        self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, value: int
+    ) -> Finding:
+        """An index map that reads scalar prefetch past its end."""
+        name = error.buffer.name
+        seen = sighting(
+            self._launch,
+            thread,
+            step,
+            operand=name,
+            index=index_text(name, error.index),
+            shape=shape_text(error.buffer, error.shape),
+        )
+        return bounds.table_out_of_bounds(
+            seen,
+            map_of=thread.index_map_of,
+            dim=dim,
+            value=value,
+            bound=error.shape[dim],
+            is_small=any(size > error.shape[dim] for size in thread.grid),
+        )
+
+    def block_leaves(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        spec, shape = window.spec, window.array.content.shape
+        counts = [-(-n // unit) for n, unit in zip(shape, spec.unit, strict=True)]
+        dim = next((i for i, n in enumerate(block) if not 0 <= n < counts[i]), 0)
+        size, by_element = spec.sizes[dim], spec.unit[dim] != spec.sizes[dim]
+        name = window.operand.name
+        seen = sighting(
+            self._launch,
+            thread,
+            operand=name,
+            shape=shape_text(window.array),
+            values={"block": str(block)},
+            source=spec.line,
+        )
+        self._findings.append(
+            bounds.block_out_of_bounds(
+                seen,
+                dim=dim,
+                value=block[dim],
+                first=0,
+                last=counts[dim] - 1,
+                array=f"{window.array.type.dtype}{list(shape)}",
+                block_size=size,
+                by_element=by_element,
+                is_offset=_are_offsets(block, counts, spec.sizes, shape),
+                from_table=origins.has_tables(spec.index_map),
+                entry=origins.of_block(window.failed, dim),
+            )
+        )
+
+
+def _first_outside(
+    index: Sequence[Entry], shape: Sequence[int]
+) -> tuple[int, int, int | None, int]:
+    """Dimension, start, number of elements and stride of the first entry that leaves a shape."""
+    for dim, (entry, bound) in enumerate(zip(index, shape, strict=True)):
+        if isinstance(entry, slice):
+            stride = entry.step or 1
+            count = -(-(entry.stop - entry.start) // stride) if stride else 1
+            last = entry.start + (count - 1) * stride
+            if count > 0 and (entry.start < 0 or last >= bound):
+                return dim, entry.start, count, stride
+        elif isinstance(entry, np.ndarray):
+            outside = entry[(entry < 0) | (entry >= bound)]
+            if outside.size:
+                return dim, int(outside.flat[0]), None, 1
+        elif not 0 <= entry < bound:
+            return dim, int(entry), None, 1
+    return 0, 0, None, 1
+
+
+def _writes(step: ir.MachineStep, error: OutOfBounds) -> bool:
+    if isinstance(step, ir.CopyStart):
+        return error.place is step.destination
+    return isinstance(step, ir.StoreStep)
+
+
+def _are_offsets(
+    block: Sequence[int], counts: Sequence[int], sizes: Sequence[int], shape: Sequence[int]
+) -> bool:
+    """Whether block indices look like element offsets: within the array, multiples of blocks."""
+    return all(
+        0 <= at < n and (at < count or (size > 1 and at % size == 0))
+        for at, count, size, n in zip(block, counts, sizes, shape, strict=True)
+    )
+
+
+def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
+    """Nothing can run: who waits for what. The first thread's wait is the finding's line."""
+    waiting = [thread for thread in threads if thread.blocked is not None]
+    first, *rest = waiting
+    blocked = first.blocked
+    assert blocked is not None
+    name = counter_text(blocked.semaphore, blocked.entry)
+    count = int(blocked.semaphore.content[blocked.entry])
+    return semaphores.deadlock(
+        sighting(launch, first, blocked.step, operand=name),
+        semaphore=name,
+        count=count,
+        needed=blocked.amount,
+        of_copy=isinstance(blocked.step, ir.CopyWait),
+        was_raised=count > 0,
+        device=first.device,
+        stuck=[_stuck(thread, thread.blocked) for thread in rest if thread.blocked is not None],
+    )
+
+
+def _stuck(thread: Thread, blocked: Blocked) -> semaphores.Stuck:
+    return semaphores.Stuck(
+        semaphore=counter_text(blocked.semaphore, blocked.entry),
+        count=int(blocked.semaphore.content[blocked.entry]),
+        needed=blocked.amount,
+        line=blocked.step.site.line,
+        device=thread.device,
+        core=thread.core,
+        grid_point=thread.point or None,
+    )

@@ -1,0 +1,326 @@
+"""Interpret mode `machine`: kernels of user programs, run by the machine in a callback."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
+from pallas_debug_kernels import all_gather, operation, right_permute
+
+import pallas_debug
+from pallas_debug.bridge.hosted.meeting import Meeting
+from pallas_debug.errors import MachineError
+from pallas_debug.session import Options, Session
+
+VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
+
+
+def affine(x: jax.Array) -> jax.Array:
+    """Twice x, plus 1, by rows of 8."""
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] * 2 + 1
+
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        body, out_shape=x, grid=(x.shape[0] // 8,), in_specs=[block], out_specs=block
+    )(x)
+
+
+def ran(function: Callable[..., Any], *args: Any) -> Any:
+    with pallas_debug.interpret("machine"):
+        return jax.block_until_ready(function(*args))
+
+
+@pytest.mark.parametrize(
+    "dtype", ["float32", "bfloat16", "float16", "int32", "int8", "int4", "uint8", "float8_e5m2"]
+)
+def test_dtypes_and_several_kernels_in_one_program(dtype: str) -> None:
+    x = jnp.arange(16 * 128).reshape(16, 128).astype(dtype)
+    one, two = ran(jax.jit(lambda x: (affine(x), affine(affine(x)))), x)
+    assert one.dtype == x.dtype
+    np.testing.assert_array_equal(one, x * 2 + 1)
+    np.testing.assert_array_equal(two, (x * 2 + 1) * 2 + 1)
+
+
+def test_sixty_four_bits() -> None:
+    with jax.enable_x64(True):
+        for dtype in ("float64", "int64"):
+            x = jnp.arange(16 * 128, dtype=dtype).reshape(16, 128) * (2**40)
+            out = ran(jax.jit(affine), x)
+            assert out.dtype == dtype
+            np.testing.assert_array_equal(out, x * 2 + 1)
+
+
+def test_transformations() -> None:
+    @jax.custom_vjp
+    def f(x: jax.Array) -> jax.Array:
+        return affine(x)
+
+    f.defvjp(lambda x: (affine(x), None), lambda _, g: (affine(g),))
+    x = jnp.arange(16 * 128.0).reshape(16, 128)
+    np.testing.assert_array_equal(
+        ran(jax.vmap(affine), jnp.stack([x, -x])), jnp.stack([x * 2 + 1, -x * 2 + 1])
+    )
+    np.testing.assert_array_equal(ran(jax.grad(lambda x: f(x).sum()), x), jnp.full_like(x, 3))
+    total = ran(jax.jit(lambda x: jax.lax.scan(lambda c, _: (affine(c), c.sum()), x, length=3)), x)
+    np.testing.assert_array_equal(total[0], ((x * 2 + 1) * 2 + 1) * 2 + 1)
+
+
+def test_large_arrays_between_kernels_do_not_wait_for_each_other() -> None:
+    """Both the program and the kernels use all threads that XLA has."""
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jnp.dot(x_ref[...], x_ref[...].T)[:, :1024]
+
+    def product(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(body, out_shape=x, in_specs=[VMEM], out_specs=VMEM)(x)
+
+    @jax.jit
+    def f(x: jax.Array) -> jax.Array:
+        for _ in range(3):
+            x = product(x) @ jnp.eye(1024)
+        return x
+
+    out = ran(f, jnp.eye(1024))
+    np.testing.assert_array_equal(out, jnp.eye(1024))
+
+
+def test_it_runs_what_was_jitted_before_and_code_that_says_interpret() -> None:
+    x = jnp.ones((8, 128))
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = pltpu.prng_random_bits((8, 128))
+
+    def f(x: jax.Array) -> jax.Array:  # HLO interpret mode has no random bits
+        return pl.pallas_call(
+            body, out_shape=jax.ShapeDtypeStruct((8, 128), "int32"), interpret=True
+        )(x)
+
+    assert len(np.unique(ran(f, x))) > 1000
+    g = jax.jit(affine)
+    with pallas_debug.interpret("hlo"):
+        g(x)
+    with Session(Options(interpret="machine", chip="v5e")) as session:
+        jax.block_until_ready(g(x))
+    assert session.launched == {kernel.digest for kernel in session.kernels} != set()
+
+
+# Faults and refusals
+
+
+def stopped(function: Callable[..., Any], *args: Any) -> tuple[pallas_debug.Finding, str]:
+    """The finding at which a kernel is stopped, and the error that its program gets."""
+    with pytest.raises(Exception) as error, Session(Options(interpret="machine")) as session:
+        jax.block_until_ready(function(*args))
+    (finding,) = session.observer.findings
+    assert finding.message in str(error.value)
+    assert finding.engines == ("machine",)
+    return finding, str(error.value)
+
+
+def test_an_index_out_of_bounds_from_a_table() -> None:
+    def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        def step(j: Any, _: None) -> None:
+            @pl.when(pl.program_id(0) == 1)
+            def _() -> None:
+                o_ref[...] = x_ref[pl.ds(t_ref[j] * 8, 8)]
+
+        jax.lax.fori_loop(0, 2, step, None)
+
+    finding, _ = stopped(table_call(body, lambda i, t: (0, 0), (16, 128)), jnp.array([0, 7]))
+    assert str(finding.kind) == "OutOfBoundsRead"
+    assert finding.message == (
+        "x_ref[56:64, 0:128] reaches 48 past the end of dimension 0 of float32[16, 128] in VMEM"
+    )
+    assert finding.cause == "the index comes from t_ref[1], which is 7, and nothing bounds it"
+    assert finding.grid_point == (1,)
+    assert finding.loop == (1,)
+    assert finding.source is not None
+    assert finding.source.text is not None
+    assert "t_ref[j] * 8" in finding.source.text
+
+
+def table_call(body: Any, index_map: Any, block: tuple[int, int]) -> Any:
+    """A kernel of a table and float32[16, 128], whose output has blocks of 8 rows."""
+
+    def call(table: jax.Array) -> jax.Array:
+        x = jnp.ones((16, 128))
+        return pl.pallas_call(
+            body,
+            out_shape=x,
+            grid_spec=pltpu.PrefetchScalarGridSpec(
+                num_scalar_prefetch=1,
+                grid=(2,),
+                in_specs=[pl.BlockSpec(block, index_map)],
+                out_specs=pl.BlockSpec((8, 128), lambda i, t: (i, 0)),
+            ),
+        )(table, x)
+
+    return call
+
+
+def test_blocks_that_do_not_exist() -> None:
+    def body(t_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    by_table = table_call(body, lambda i, t: (t[i], 0), (8, 128))
+    finding, _ = stopped(by_table, jnp.array([0, 5]))
+    assert finding.message == (
+        "the index map of x_ref gives block 5 along dimension 0 of float32[16, 128], which has 2"
+    )
+    assert finding.cause == "the index comes from t_ref[1], which is 5, and nothing bounds it"
+    assert finding.grid_point == (1,)
+    assert finding.source is not None
+    finding, _ = stopped(by_table, jnp.array([0]))
+    assert str(finding.kind) == "OutOfBoundsRead"
+    assert finding.message == (
+        "the index map of x_ref reads t_ref at 1 of dimension 0, which has 1"
+    )
+    offsets = table_call(body, lambda i, t: (i * 8, 0), (8, 128))
+    finding, _ = stopped(offsets, jnp.array([0]))
+    assert finding.message.startswith("the index map of x_ref gives block 8 along dimension 0")
+    assert "this looks like an element offset: 8 is 1 x 8" in (finding.cause or "")
+
+
+def test_a_copy_out_of_bounds_and_a_wait_in_vain() -> None:
+    def copying(x_ref: Any, o_ref: Any, scratch: Any, sem: Any) -> None:
+        start = jnp.max(x_ref[...]).astype(jnp.int32) * 12
+        pltpu.make_async_copy(x_ref, scratch.at[pl.ds(start, 8)], sem).start()
+
+    def waiting(x_ref: Any, o_ref: Any, scratch: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, scratch.at[0:8], sem)
+        copy.start()
+        copy.wait()
+        copy.wait()
+
+    def call(body: Any) -> Any:
+        return pl.pallas_call(
+            body,
+            out_shape=jax.ShapeDtypeStruct((8, 128), "float32"),
+            in_specs=[VMEM],
+            out_specs=VMEM,
+            scratch_shapes=[pltpu.VMEM((16, 128), "float32"), pltpu.SemaphoreType.DMA],
+        )
+
+    finding, _ = stopped(call(copying), jnp.ones((8, 128)))
+    assert str(finding.kind) == "OutOfBoundsWrite"
+    assert finding.message == (
+        "scratch[12:20, 0:128] reaches 4 past the end of dimension 0 of float32[16, 128] in VMEM, "
+        "in the copy of x_ref to scratch"
+    )
+    finding, _ = stopped(call(waiting), jnp.ones((8, 128)))
+    assert str(finding.kind) == "Deadlock"
+    assert finding.message == "sem is 0 bytes, and the wait needs 4096 bytes"
+    assert finding.source is not None
+    assert finding.source.text == "copy.wait()"
+
+
+def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
+    def body(x_ref: Any, sem: Any) -> None:
+        pl.semaphore_signal(sem, 1)
+
+    with pytest.raises(MachineError) as error:
+        ran(
+            pl.pallas_call(
+                body,
+                out_shape=pltpu.SemaphoreType.REGULAR(()),
+                out_specs=pl.BlockSpec(memory_space=pltpu.SEMAPHORE),
+            ),
+            jnp.ones((8, 128)),
+        )
+    assert str(error.value) == (
+        "kernel `body` takes or returns the semaphores sem, and those of the kernel machine end "
+        "with a kernel. Run it in another interpret mode: `auto` chooses one of jax's "
+        '(--pallas-interpret=auto, pallas_debug.interpret("auto"))'
+    )
+
+
+# Several devices
+
+
+def mesh(**axes: int) -> jax.sharding.Mesh:
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
+@pytest.mark.parametrize("function", [right_permute, all_gather])
+@pytest.mark.parametrize(
+    "axes", [{"x": 4}, {"x": 3}, {"x": 1}, {"data": 2, "x": 2}, {"x": 2, "data": 2}], ids=str
+)
+def test_collectives(function: Callable[..., Any], axes: dict[str, int]) -> None:
+    x = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128)
+    devices = mesh(**axes)
+    out = ran(lambda x: function(x, mesh=devices), x)
+    expected = operation(function.__name__).reference(x, mesh=devices)
+    np.testing.assert_array_equal(out, expected)
+    for shard in out.addressable_shards:  # also where the result is replicated
+        np.testing.assert_array_equal(shard.data, expected[shard.index])
+
+
+def test_devices_that_do_not_communicate_need_not_meet() -> None:
+    devices = mesh(x=4)
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + jax.lax.axis_index("x").astype(jnp.float32)
+
+    def shard(x: jax.Array) -> jax.Array:
+        add = pl.pallas_call(body, out_shape=x)
+        return jax.lax.cond(jax.lax.axis_index("x") == 2, add, lambda x: x, x)
+
+    spec = PartitionSpec("x")
+    f = jax.jit(jax.shard_map(shard, mesh=devices, in_specs=spec, out_specs=spec, check_vma=False))
+    out = np.asarray(ran(f, jnp.zeros((32, 128))))
+    np.testing.assert_array_equal(out[:, 0], np.repeat([0, 0, 2, 0], 8))
+
+
+def test_a_device_whose_neighbours_never_call_the_kernel_is_refused() -> None:
+    meeting = Meeting("ring", 3)
+    errors: list[str] = []
+
+    def join(device: int) -> None:
+        with pytest.raises(MachineError) as error:
+            meeting.join(device, [], lambda of_all: [[], [], []], patience=0.2)
+        errors.append(str(error.value))
+
+    threads = [threading.Thread(target=join, args=(device,)) for device in (0, 2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert (
+        errors
+        == [
+            "kernel `ring` communicates between 3 devices, and within 0.2 s only devices 0, 2 called "
+            "it, not device 1. Is it in a branch that only some devices take?"
+        ]
+        * 2
+    )
+    results: list[Any] = []
+    again = [
+        threading.Thread(
+            target=lambda i=i: results.append(
+                meeting.join(i, [i], lambda of_all: [[sum(a)] for a in of_all], patience=5)
+            )
+        )
+        for i in range(3)
+    ]
+    for thread in again:
+        thread.start()
+    for thread in again:
+        thread.join(10)
+    assert sorted(map(tuple, results)) == [(0,), (1,), (2,)]
+
+
+def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_debug.bridge.hosted.lowering.MAX_DEVICES", 3)
+    x = jnp.ones((8, 128))
+    with pytest.raises(MachineError, match="runs on 4 devices, and the kernel machine simulates"):
+        ran(lambda x: right_permute(x, mesh=mesh(x=4)), x)
