@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels import operation
 
 import pallas_debug
 from pallas_debug._api.compare import ComparisonReport
+from pallas_debug.bridge.walk import origins
 from pallas_debug.errors import InvalidReference, KernelFault, UsageError, ValuesDiffer
 from pallas_debug.model import Finding
 
@@ -517,3 +519,32 @@ def test_a_fault_that_an_interpreter_reports_comes_first() -> None:
 
     with pytest.raises(KernelFault, match="OutOfBoundsRead in kernel `beyond`"):
         pallas_debug.compare(call, double, X, interpret="tpu")
+
+
+def test_a_bug_of_ours_leaves_the_finding_without_its_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fails(*_: Any) -> None:
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(origins, "origins", fails)
+    report = pallas_debug.compare(lambda x: blocks(copy_twice, x), lambda x: x, X)
+    (finding,) = report.findings
+    assert (finding.kernel, finding.grid_point) == ("<lambda>", None)
+    assert "not known: the function could not be traced once more" in finding.message
+    (note,) = report.notes
+    assert note.startswith(
+        "internal error in pallas-debug while looking for the kernels behind a result (please"
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["softmax", "matmul", "layer_norm"])
+def test_bundled_kernels_agree_with_their_references_by_default(name: str) -> None:
+    bundled = operation(name)
+    for spec in bundled.tagged("small")[:2]:
+        report = pallas_debug.compare(
+            bundled.function, bundled.reference, *spec.make_args(), **spec.kwargs
+        )
+        assert report.ok, str(report)
+        assert report.kernels

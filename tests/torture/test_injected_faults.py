@@ -257,6 +257,9 @@ JUDGED = {
     "compile": Fault(
         "pallas_debug.compiler.job:Jobs", "key", "compiling kernel `vector_add` for v5e"
     ),
+    "values": Fault(
+        "pallas_debug.verdict.compared", "judged", "asking `values` about `vector_add`"
+    ),
 }
 
 
@@ -274,7 +277,8 @@ def test_an_engine_that_raises_leaves_a_cell_that_says_so(
     fault = JUDGED[engine]
     inject(fault, error)
     asked = f"static,{engine}"
-    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines=asked)
+    reference = {"reference": jnp.add} if engine == "values" else {}
+    verdict = pallas_debug.verify(vector_add, X, X, targets="v5e", engines=asked, **reference)
     assert inject.reached
     column = "v5e" if engine == "compile" else engine
     others = {} if engine == "static" else {"static": "ok"}
@@ -286,7 +290,8 @@ def test_an_engine_that_raises_leaves_a_cell_that_says_so(
     last = str(verdict).splitlines()[-1]
     assert last.startswith(f"vector_add: 1 of {len(others) + 1} judgement")
     assert f"not made ({column}: " in last
-    assert last.endswith("nothing is known about its kernels" if not others else "by the rest")
+    end = "nothing is known about its kernels" if not others else "by the rest"
+    assert last.endswith(end if reference else f"{end}; values not judged (no reference)")
     with pytest.raises(pallas_debug.errors.VerificationFailed, match="not made"):
         verdict.throw()
 
