@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine import matrices
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, concrete, resolve
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
     from pallas_debug.machine.machine import Machine
 
 
-def _region(frame: ProgramFrame, place: ir.RefPlace) -> MemoryRegion:
+def _region(frame: ProgramFrame, place: ir.RefPlace, *, copies: bool = False) -> MemoryRegion:
+    ref = frame.registers[place.ref.number]
     try:
-        return resolve(frame.registers[place.ref.number], place.view, frame.registers)
+        return resolve(ref, place.view, frame.registers, copies=copies)
     except OutOfBounds as error:
         error.place = place
         raise
@@ -218,8 +220,8 @@ def _counter(frame: ProgramFrame, place: ir.RefPlace) -> Counter:
 
 
 def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyStart) -> None:
-    source = _region(frame, step.source)
-    destination = _region(frame, step.destination)
+    source = _region(frame, step.source, copies=True)
+    destination = _region(frame, step.destination, copies=True)
     received = _counter(frame, step.received)
     sent = None if step.sent is None else _counter(frame, step.sent)
     if step.device is not None:
@@ -251,14 +253,15 @@ def _elsewhere(
     machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int
 ) -> MemoryRegion:
     ref = frame.registers[place.ref.number]
-    return resolve(Ref(machine.twin(ref.buffer, device), ref.view), place.view, frame.registers)
+    twin = Ref(machine.twin(ref.buffer, device), ref.view)
+    return resolve(twin, place.view, frame.registers, copies=True)
 
 
 def copy_wait(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
 ) -> bool | None:
     counter = _counter(frame, step.semaphore)
-    amount = _region(frame, step.destination).nbytes
+    amount = _region(frame, step.destination, copies=True).nbytes
     return _wait(machine, thread, step, counter, amount, amount)
 
 
@@ -325,6 +328,16 @@ def barrier(
     frame.registers[step.output.number] = Ref(device.barrier)
 
 
+def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewRef) -> None:
+    lasting = machine.devices[thread.device].lasting
+    buffer = lasting.get(step) if step.lasts else None
+    if buffer is None:
+        buffer = machine.allocate(step.type, step.name, "scoped", thread)
+        if step.lasts:
+            lasting[step] = buffer
+    frame.registers[step.output.number] = Ref(buffer)
+
+
 def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SelectRef) -> None:
     place = step.places[int(frame.registers[step.index.number])]
     ref = frame.registers[place.ref.number]
@@ -361,7 +374,11 @@ def hint(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Hint) -
 
 
 def seed(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Seed) -> None:
-    numbers = [int(np.asarray(frame.registers[reg.number])) & 0xFFFFFFFF for reg in step.inputs]
+    numbers: list[int] = []
+    for reg in step.inputs:
+        value = np.asarray(frame.registers[reg.number])
+        words = value["words"].flat if value.dtype == ir.KEY else value.flat
+        numbers += [int(word) & 0xFFFFFFFF for word in words]
     thread.generator = np.random.Generator(np.random.Philox(np.random.SeedSequence(numbers)))
 
 
@@ -380,7 +397,7 @@ def prints(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Print
 
 def check(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CheckStep) -> None:
     if machine.observer is not None:
-        values = [frame.registers[reg.number] for reg in step.failed]
+        values = [frame.registers[reg.number] for reg in step.inputs]
         machine.observer.checks(thread, step, values)
 
 
@@ -406,6 +423,7 @@ BY_KIND: dict[type, Any] = {
     ir.SemaphoreSignal: signal,
     ir.ReadSemaphore: read_semaphore,
     ir.BarrierSemaphore: barrier,
+    ir.NewRef: new_ref,
     ir.SelectRef: select_ref,
     ir.GridId: grid_id,
     ir.AxisIndex: axis_index,
@@ -416,4 +434,5 @@ BY_KIND: dict[type, Any] = {
     ir.CheckStep: check,
     ir.Callback: callback,
     ir.Breakpoint: breakpoint_,
+    **matrices.BY_KIND,
 }

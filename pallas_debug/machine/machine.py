@@ -42,6 +42,7 @@ class Device:
     Attributes:
       arrays: whole operands, by their position in the kernel.
       outputs: whole arrays of the results.
+      lasting: buffers of `get_global`.
     """
 
     number: int
@@ -49,6 +50,7 @@ class Device:
     arrays: dict[int, MemoryBuffer] = field(default_factory=dict)
     outputs: list[MemoryBuffer] = field(default_factory=list)
     barrier: MemoryBuffer | None = None
+    lasting: dict[ir.NewRef, MemoryBuffer] = field(default_factory=dict)
 
 
 class Machine:
@@ -100,6 +102,8 @@ class Machine:
         if content is None:
             if type_.semaphore is not None:
                 content = np.zeros(type_.shape, np.int64)
+            elif type_.space == "acc":
+                content = np.zeros(type_.shape, type_.dtype)
             else:
                 content = unwritten(type_.shape, type_.dtype, self.fill)
         core = 0 if thread is None else thread.core
@@ -229,6 +233,9 @@ class Machine:
             if self.observer is not None:
                 self.observer.leaves(thread, current, error)
             raise Stopped("out of bounds", thread) from error
+        except NotImplementedError as error:
+            where = current.site.line
+            raise MachineError(f"the kernel machine has no rule for {error}", where) from error
         if is_done is False:
             frame.position -= 1
             return False

@@ -12,7 +12,22 @@ from pallas_debug.bridge.interpret.extend.views import RefView, num_elements
 from pallas_debug.bridge.programs import program as ir
 
 Array = np.ndarray[Any, Any]
+
+TILE = (8, 128)
+"""Rows and columns of a tile of an array in HBM; narrow types have more rows, never fewer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A slice of stride 0: one position, `count` times."""
+
+    start: int
+    count: int
+
+
 Entry = slice | int | Array
+Requested = Entry | Repeat
+"""Entry of an indexer, before it is composed with others."""
 
 
 @dataclass(eq=False, slots=True)
@@ -64,7 +79,7 @@ class OutOfBounds(Exception):
     place: ir.RefPlace | None = None
 
     def __init__(
-        self, buffer: MemoryBuffer, index: tuple[Entry, ...], shape: tuple[int, ...]
+        self, buffer: MemoryBuffer, index: tuple[Requested, ...], shape: tuple[int, ...]
     ) -> None:
         super().__init__(f"{buffer.name}{list(index)} is out of bounds for shape {shape}")
         self.buffer = buffer
@@ -76,7 +91,7 @@ class OutOfBounds(Exception):
 class Indexed:
     """Part of a resolved view: an indexer with concrete values."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[Requested, ...]
 
 
 @dataclass(slots=True)
@@ -86,25 +101,38 @@ class MemoryRegion:
     Attributes:
       index: numpy index of the buffer's content; None if it takes more than one.
       chain: the parts of the view otherwise.
+      shape: of the value; where the view repeats elements, `index` selects each once.
+      existing: where the elements that `index` selects are in the value, of a copy that takes the
+        padding of an array's tiles along; None if all are in the buffer.
     """
 
     buffer: MemoryBuffer
     index: tuple[Entry, ...] | None
     chain: tuple[Any, ...] = ()
     shape: tuple[int, ...] = ()
+    existing: tuple[slice, ...] | None = None
     _view: RefView | None = field(default=None)
 
     def read(self) -> Array:
         """A copy of the elements."""
-        if self.index is not None:
-            return np.array(self.buffer.content[self.index])
-        return self.view.read()
+        if self.index is None:
+            return self.view.read()
+        found = np.array(self.buffer.content[self.index])
+        if self.existing is not None:
+            value = unwritten(self.shape, found.dtype)
+            value[self.existing] = found
+            return value
+        if found.shape != self.shape:
+            return np.array(np.broadcast_to(found, self.shape))
+        return found
 
     def write(self, value: Any) -> None:
-        if self.index is not None:
-            self.buffer.content[self.index] = value
-        else:
+        if self.index is None:
             self.view.write(np.ascontiguousarray(np.broadcast_to(value, self.view.shape)))
+        elif self.existing is not None:
+            self.buffer.content[self.index] = value[self.existing]
+        else:
+            self.buffer.content[self.index] = value
 
     @property
     def view(self) -> RefView:
@@ -131,8 +159,11 @@ def _for_view(part: Any) -> Any:
     return part.entries if isinstance(part, Indexed) else part
 
 
-def resolve(ref: Ref, view: ir.View, env: list[Any]) -> MemoryRegion:
+def resolve(ref: Ref, view: ir.View, env: list[Any], *, copies: bool = False) -> MemoryRegion:
     """The elements that a step accesses.
+
+    Args:
+      copies: the step is a DMA, which takes the padding of an array's tiles along.
 
     Raises:
       OutOfBounds: an index leaves the reference.
@@ -143,7 +174,9 @@ def resolve(ref: Ref, view: ir.View, env: list[Any]) -> MemoryRegion:
         return MemoryRegion(buffer, tuple(slice(0, n, 1) for n in shape), (), shape)
     parts = (*ref.view, *concrete(view, env))
     if all(isinstance(part, Indexed) for part in parts):
-        return _indexed(buffer, parts)
+        return _indexed(buffer, parts, pads=copies and buffer.type.space == "hbm")
+    if any(isinstance(e, Repeat) for part in parts for e in getattr(part, "entries", ())):
+        raise NotImplementedError("a slice of stride 0 of a reshaped or bitcast reference")
     return MemoryRegion(buffer, None, parts)
 
 
@@ -157,11 +190,13 @@ def concrete(view: ir.View, env: list[Any]) -> list[Any]:
     ]
 
 
-def _entry(entry: Any, env: list[Any]) -> Entry:
+def _entry(entry: Any, env: list[Any]) -> Requested:
     if type(entry) is int:
         return entry
     if type(entry) is ir.Slice:
         start, size = _number(entry.start, env), _number(entry.size, env)
+        if entry.stride == 0:
+            return Repeat(start, size)
         return slice(start, start + size * entry.stride, entry.stride)
     value = env[entry.number]
     if getattr(value, "ndim", 0):
@@ -173,19 +208,32 @@ def _number(number: ir.Number, env: list[Any]) -> int:
     return int(env[number.number]) if isinstance(number, ir.Reg) else number
 
 
-def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion:
+def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = False) -> MemoryRegion:
     """Compose indexers into one index of the buffer."""
     shape = buffer.content.shape
     if len(parts) > 1 and any(_is_array(e) for part in parts for e in part.entries):
         raise NotImplementedError("an array as an index of an indexed reference")
     index: list[Entry] = [slice(0, n, 1) for n in shape]
     dims = list(range(len(shape)))
+    repeats: dict[int, int] = {}
+    beyond: dict[int, int] = {}
     for part in parts:
         sizes = [_length(index[d]) for d in dims]
-        if not _holds(sizes, part.entries):
-            raise OutOfBounds(buffer, part.entries, tuple(sizes))
+        entries = part.entries
+        if repeats:
+            raise NotImplementedError("an index of a slice of stride 0")
+        if not _holds(sizes, entries):
+            if not pads or part is not parts[-1]:
+                raise OutOfBounds(buffer, entries, tuple(sizes))
+            beyond = _in_padding(shape, index, dims, entries)
+            entries = tuple(
+                slice(e.start, e.stop - beyond[d], e.step) if isinstance(e, slice) else e
+                for d, e in zip(dims, entries, strict=True)
+            )
+            if not _holds(sizes, entries):
+                raise OutOfBounds(buffer, part.entries, tuple(sizes))
         kept = []
-        for dim, entry in zip(dims, part.entries, strict=True):
+        for dim, entry in zip(dims, entries, strict=True):
             before = index[dim]
             assert isinstance(before, slice)
             step = before.step or 1
@@ -195,15 +243,44 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...]) -> MemoryRegion:
                 count = _length(entry)
                 index[dim] = slice(start, start + count * stride, stride)
                 kept.append(dim)
-            elif _is_array(entry):
-                index[dim] = before.start + entry * step
+            elif isinstance(entry, Repeat):
+                start = before.start + entry.start * step
+                index[dim] = slice(start, start + min(entry.count, 1), 1)
+                repeats[dim] = entry.count
+                kept.append(dim)
             else:
                 index[dim] = before.start + entry * step
         dims = kept
     if any(_is_array(entry) for entry in index):
         final = tuple(index)
         return MemoryRegion(buffer, final, parts, np.broadcast_shapes(*_array_shapes(index, dims)))
-    return MemoryRegion(buffer, tuple(index), parts, tuple(_length(index[d]) for d in dims))
+    found = tuple(_length(index[d]) for d in dims)
+    if repeats:
+        found = tuple(repeats.get(d, n) for d, n in zip(dims, found, strict=True))
+    if any(beyond.values()):
+        existing = tuple(slice(0, n) for n in found)
+        found = tuple(n + beyond[d] for d, n in zip(dims, found, strict=True))
+        return MemoryRegion(buffer, tuple(index), parts, found, existing)
+    return MemoryRegion(buffer, tuple(index), parts, found)
+
+
+def _in_padding(
+    shape: tuple[int, ...], index: list[Entry], dims: list[int], entries: tuple[Requested, ...]
+) -> dict[int, int]:
+    """How far slices reach into the padding of an array's last tiles, by dimension.
+
+    A TPU keeps an array in whole tiles, so that one of 255 columns occupies 256. A copy of whole
+    tiles takes the padding along, and kernels rely on it.
+    """
+    beyond = dict.fromkeys(dims, 0)
+    for dim, entry in zip(dims, entries, strict=True):
+        from_the_end = len(shape) - dim
+        is_whole = index[dim] == slice(0, shape[dim], 1)
+        if from_the_end <= len(TILE) and is_whole and isinstance(entry, slice) and entry.step == 1:
+            tile = TILE[-from_the_end]
+            if shape[dim] < entry.stop <= -(-shape[dim] // tile) * tile:
+                beyond[dim] = entry.stop - max(shape[dim], entry.start)
+    return beyond
 
 
 def _array_shapes(index: list[Entry], dims: list[int]) -> list[tuple[int, ...]]:
@@ -220,7 +297,7 @@ def _length(entry: Entry) -> int:
     return num_elements(entry)
 
 
-def _holds(shape: list[int], entries: tuple[Entry, ...]) -> bool:
+def _holds(shape: list[int], entries: tuple[Requested, ...]) -> bool:
     for size, entry in zip(shape, entries, strict=True):
         if isinstance(entry, slice):
             count = num_elements(entry)
@@ -228,6 +305,9 @@ def _holds(shape: list[int], entries: tuple[Entry, ...]) -> bool:
                 last = entry.start + (count - 1) * (entry.step or 1)
                 if entry.start < 0 or last >= size:
                     return False
+        elif isinstance(entry, Repeat):
+            if entry.count and not 0 <= entry.start < size:
+                return False
         elif isinstance(entry, np.ndarray):
             if entry.size and (entry.min() < 0 or entry.max() >= size):
                 return False

@@ -66,6 +66,7 @@ class Thread:
       executed: number of steps so far.
       generator: of random numbers; None until it is seeded.
       index_map_of: the operand whose index map it runs; empty while it runs the kernel.
+      matrix_units: by number, those in use.
       clock: for an observer.
     """
 
@@ -80,6 +81,7 @@ class Thread:
     executed: int = 0
     generator: Any = None
     index_map_of: str = ""
+    matrix_units: dict[int, Any] = field(default_factory=dict)
     walk: Any = None
     clock: Any = None
 

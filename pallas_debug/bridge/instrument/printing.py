@@ -48,11 +48,11 @@ class Printer(rewrite.Visitor):
         def record(_: Any, *values: Any) -> np.int32:
             numbers = [int(v) for v in values[: rank + depth]]
             given = [np.asarray(v) for v in values[rank + depth :]]
-            text = _text(params, given)
+            formatted = text(params, given)
             self._printed(
                 PrintRecord(
                     kernel=self._kernel,
-                    text=text,
+                    text=formatted,
                     source=source,
                     grid_point=tuple(numbers[:rank]),
                     loop=tuple(numbers[rank:]),
@@ -77,7 +77,7 @@ _MANY = 64
 """Array size (elements) above which a record keeps only the edges."""
 
 
-def _text(params: Any, given: Sequence[np.ndarray]) -> str:
+def text(params: Any, given: Sequence[np.ndarray]) -> str:
     """Format a print as jax would."""
     args, kwargs = debugging.merge_callback_args(params["in_tree"], given, params["static_args"])
     options = {k: v for k, v in dict(params["np_printoptions"]).items() if k != "legacy"}

@@ -7,14 +7,17 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals
 from jax._src.pallas import primitives as pallas_primitives
 from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.state import indexing
 from jax._src.state import primitives as state_primitives
 from jax._src.state.types import SelectTransform, TransformedRef
+from jax.experimental.pallas import tpu as pltpu
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.decode import Decoder, rule
+from pallas_debug.bridge.programs.decode import Decoder, ref_type, rule
 
 
 def place(decoder: Decoder, ref: Any, transforms: Sequence[Any] = ()) -> ir.RefPlace:
@@ -44,7 +47,7 @@ def _view(decoder: Decoder, transforms: Sequence[Any]) -> ir.View:
     for transform in transforms:
         if isinstance(transform, indexing.NDIndexer):
             view.append(ir.Index(tuple(_entry(decoder, i) for i in transform.indices)))
-        else:
+        elif type(transform).__name__ != "AccessAssumptionTransform":  # a hint to the compiler
             view.append(ir.Recast(transform))
     return tuple(view)
 
@@ -248,17 +251,42 @@ def _hint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
     return [output]
 
 
-@rule(tpu_primitives.prng_seed_p)
-def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-    regs = tuple(decoder.reg(value) for value in inputs)
-    decoder.emit(ir.Seed(site=site, inputs=regs), *regs)
+@rule(jax_core.empty_ref_p)
+def _empty(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _new_ref(decoder, eqn.outvars[0].aval, site, "empty_ref")
 
 
-@rule(tpu_primitives.prng_random_bits_p)
-def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+@rule(pallas_primitives.get_global_p)
+def _global(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _new_ref(decoder, eqn.params["what"], site, "get_global", lasts=True)
+
+
+def _new_ref(decoder: Decoder, aval: Any, site: ir.StepSite, name: str, lasts: bool = False) -> Any:
     output = decoder.new()
-    decoder.emit(ir.RandomBits(site=site, shape=tuple(eqn.params["shape"]), output=output))
+    type_ = ref_type(aval)
+    decoder.emit(ir.NewRef(site=site, type=type_, name=name, output=output, lasts=lasts))
     return [output]
+
+
+@rule(jax_core.free_ref_p)
+def _free(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    """Nothing: jax frees it, and no kernel can refer to it afterwards."""
+
+
+if hasattr(tpu_primitives, "has_memory_space_p"):  # since jax 0.12
+
+    @rule(tpu_primitives.has_memory_space_p)
+    def _has_space(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+        """Operands without a memory space of their own are in HBM."""
+        return [decoder.constant(np.bool_(eqn.params["memory_space"] is pltpu.HBM))]
+
+
+@rule(conditionals.platform_index_p)
+def _platform(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    """The branch for Mosaic, not that for the CPU."""
+    platforms = enumerate(eqn.params["platforms"])
+    index = next(i for i, names in platforms if names is None or "mosaic" in names)
+    return [decoder.constant(np.int32(index))]
 
 
 @rule(pallas_primitives.delay_p, tpu_primitives.trace_value_p)

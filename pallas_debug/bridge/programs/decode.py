@@ -6,7 +6,6 @@ loads move ahead of arithmetic, which is then compiled as a whole.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any
@@ -135,8 +134,7 @@ class Decoder:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        found = RULES.get(eqn.primitive)
-        if found is None and is_plain(eqn):
+        if is_plain(eqn):
             outputs = [self.new() for _ in eqn.outvars]
             item = PendingEquation(eqn, inputs, outputs, self.site(eqn))
             if self.fuse:
@@ -152,6 +150,7 @@ class Decoder:
             self.calls = outer
             return results
         site = self.site(eqn)
+        found = RULES.get(eqn.primitive)
         if found is None:
             raise MachineError(
                 f"the kernel machine has no rule for `{eqn.primitive.name}`", where=site.line
@@ -240,45 +239,42 @@ def _regs(value: Any) -> Iterable[int]:
                 yield from _regs(getattr(value, part.name))
 
 
-_LOOPS = (loops.while_p,)
-_INNER = (conditionals.cond_p, loops.scan_p)
+PLAIN_INSIDE: set[Any] = {conditionals.cond_p, loops.scan_p}
+"""Primitives with a rule that are plain nevertheless if their operands and jaxprs are."""
 
 
-def is_plain(eqn: Any) -> bool:
-    """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop."""
-    if eqn.primitive in _LOOPS or (eqn.primitive in RULES and eqn.primitive not in _INNER):
+def is_plain(eqn: Any, *, nested: bool = False) -> bool:
+    """Whether jax can evaluate an equation on its own: no refs, no effects, no endless loop.
+
+    Args:
+      nested: it is in a jaxpr of another equation, where XLA has to know it.
+    """
+    if eqn.primitive in RULES and eqn.primitive not in PLAIN_INSIDE:
         return False
-    if any(hasattr(atom.aval, "inner_aval") for atom in (*eqn.invars, *eqn.outvars)):
+    if nested and eqn.primitive in units.EVALUATED:
         return False
-    if eqn.effects:
+    if eqn.params.get("branches_platforms") is not None:
+        return False  # XLA would choose the branch for the CPU
+    if eqn.effects or any(map(_is_special, (*eqn.invars, *eqn.outvars))):
         return False
     return all(
-        is_plain(inner)
+        is_plain(inner, nested=True)
         for jaxpr in jax_core.jaxprs_in_params(eqn.params)
         for inner in rewrite.opened(jaxpr)[0].eqns
     )
 
 
-def _control(function: Rule) -> Rule:
-    """A rule for an equation that may be plain."""
+def _is_special(atom: Any) -> bool:
+    """Whether jax has no value of this type outside a kernel: a ref, or a key of the TPU."""
+    return hasattr(atom.aval, "inner_aval") or is_tpu_key(atom.aval)
 
-    @functools.wraps(function)
-    def decoded(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
-        if is_plain(eqn):
-            outputs = [decoder.new() for _ in eqn.outvars]
-            item = PendingEquation(eqn, inputs, outputs, site)
-            if decoder.fuse:
-                decoder.pending.append(item)
-            else:
-                decoder.steps.append(_Unit([item]))
-            return outputs
-        return function(decoder, eqn, inputs, site)
 
-    return decoded
+def is_tpu_key(aval: Any) -> bool:
+    implementation = getattr(getattr(aval, "dtype", None), "_impl", None)
+    return "pallas" in getattr(implementation, "name", "")
 
 
 @rule(conditionals.cond_p)
-@_control
 def _cond(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     index, *operands = (decoder.reg(value) for value in inputs)
     outputs = tuple(decoder.new() for _ in eqn.outvars)
@@ -313,7 +309,6 @@ def _while(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> 
 
 
 @rule(loops.scan_p)
-@_control
 def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     params = eqn.params
     n_consts, n_carry = rewrite.scan_sizes(params)
@@ -373,6 +368,8 @@ def ref_type(aval: Any) -> ir.RefType:
         return ir.RefType(tuple(inner.shape), np.dtype(np.int64), "semaphore", kind)
     space = getattr(aval, "memory_space", None)
     text = "vmem" if space is None else str(getattr(space, "value", space)).lower()
-    return ir.RefType(
-        tuple(int(n) for n in inner.shape), np.dtype(inner.dtype), _SPACES.get(text, "vmem")
-    )
+    dtype = ir.KEY if is_tpu_key(inner) else inner.dtype
+    if dtypes.issubdtype(dtype, dtypes.extended):
+        raise MachineError(f"the kernel machine has no refs of type {inner.dtype}")
+    where = "acc" if text.startswith("acc") else _SPACES.get(text, "vmem")
+    return ir.RefType(tuple(int(n) for n in inner.shape), np.dtype(dtype), where)

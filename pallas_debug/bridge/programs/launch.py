@@ -11,11 +11,12 @@ import numpy as np
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
-from pallas_debug.bridge.programs import accesses as _accesses  # noqa: F401  its rules
-from pallas_debug.bridge.programs import decode
+from pallas_debug.bridge.programs import accesses, decode, effects, matrices
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
+
+_WITH_RULES = (accesses, effects, matrices)
 
 Kind = Literal["prefetch", "input", "output", "scratch"]
 
@@ -187,4 +188,10 @@ def dynamic_axes(launch: Launch) -> int:
 
 
 def arrays(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
-    return [np.asarray(value) for value in values]
+    """The arrays of a call as numpy's; keys of the TPU as arrays of dtype `program.KEY`."""
+    return [
+        np.ascontiguousarray(jax.random.key_data(value)).view(np.uint64).view(ir.KEY)[..., 0, 0]
+        if decode.is_tpu_key(value)
+        else np.asarray(value)
+        for value in values
+    ]

@@ -15,7 +15,11 @@ import numpy as np
 from pallas_debug.model import SourceLine
 
 Dtype = np.dtype[Any]
-Space = Literal["hbm", "vmem", "smem", "semaphore"]
+Space = Literal["hbm", "vmem", "smem", "semaphore", "acc"]
+"""Where a buffer is; "acc" is the accumulators of a matrix unit, which are zero at first."""
+
+KEY: Dtype = np.dtype([("words", np.uint32, (1, 2))])
+"""A key of the TPU's random number generator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +258,20 @@ class SemaphoreWait(MachineStep):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NewRef(MachineStep):
+    """Allocate a buffer.
+
+    Attributes:
+      lasts: whether it is one and the same buffer throughout the run.
+    """
+
+    type: RefType
+    name: str
+    output: Reg
+    lasts: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SelectRef(MachineStep):
     """The reference at this position of several."""
 
@@ -294,14 +312,13 @@ class AxisIndex(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintStep(MachineStep):
-    """A message, with values for its format.
+    """A message.
 
     Attributes:
-      template: in the manner of `str.format`.
-      scalars: whether jax prints scalars only.
+      text: formats values of `inputs`.
     """
 
-    template: str
+    text: Callable[[Sequence[Any]], str]
     inputs: tuple[Reg, ...]
 
 
@@ -315,14 +332,13 @@ class Callback(MachineStep):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckStep(MachineStep):
-    """A check that fails where a predicate is true.
+    """A check of the kernel's own.
 
     Attributes:
-      failed: predicates, with the messages to report.
+      message: takes values of `inputs`; returns what failed, None if nothing did.
     """
 
-    failed: tuple[Reg, ...]
-    messages: tuple[Callable[..., str], ...]
+    message: Callable[[Sequence[Any]], str | None]
     inputs: tuple[Reg, ...]
 
 
@@ -345,6 +361,42 @@ class Seed(MachineStep):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomBits(MachineStep):
     shape: tuple[int, ...]
+    output: Reg
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixPush(MachineStep):
+    """Put the right-hand side of a matrix product into a staging register of a matrix unit."""
+
+    value: Reg
+    unit: int
+    register: int
+    transposed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixMultiply(MachineStep):
+    """Multiply a left-hand side by the right-hand side of a matrix unit, and add the product.
+
+    Attributes:
+      register: staging register whose content becomes the right-hand side first.
+      target: accumulator to add to, an address or a view; None for the queue of results.
+    """
+
+    value: Reg
+    unit: int
+    register: int | None
+    target: RefPlace | int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatrixPop(MachineStep):
+    """Take a result out of an accumulator, which is zero then, or out of the queue of results."""
+
+    unit: int
+    target: RefPlace | int | None
+    shape: tuple[int, ...]
+    dtype: Dtype
     output: Reg
 
 

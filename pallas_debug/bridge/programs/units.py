@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 from jax._src import core as jax_core
+from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
+from pallas_debug.bridge.interpret import elementwise
 from pallas_debug.bridge.programs import program as ir
 
 if TYPE_CHECKING:
@@ -57,8 +59,40 @@ class Unit:
         return [known[variable] for variable in self.outvars]
 
 
+def _conv(x: Any, y: Any, *initial: Any, **params: Any) -> Any:
+    """A convolution of Mosaic's, which may have an initial value."""
+    spatial = len(params["dimension_numbers"].lhs_spec) - 2
+    for name, default in (
+        ("window_strides", (1,) * spatial),
+        ("padding", ((0, 0),) * spatial),
+        ("lhs_dilation", None),
+        ("rhs_dilation", None),
+    ):
+        params[name] = default if params.get(name) is None else params[name]
+    reversal = params.pop("window_reversal", None) or (False,) * spatial
+    axes = [params["dimension_numbers"].rhs_spec[2 + i] for i in range(spatial) if reversal[i]]
+    result = jax.lax.conv_general_dilated(x, jax.lax.rev(y, axes), **params)
+    return sum(initial, result)
+
+
+_BY_NAME: dict[str, Callable[..., Any]] = {
+    "pack_elementwise_p": elementwise.pack,
+    "unpack_elementwise_p": elementwise.unpack,
+    "stochastic_round_p": elementwise.stochastic_round,
+    "conv_p": _conv,  # since jax 0.12
+}
+EVALUATED: dict[Any, Callable[..., Any]] = {
+    getattr(mosaic_primitives, name): function
+    for name, function in _BY_NAME.items()
+    if hasattr(mosaic_primitives, name)
+}
+"""Primitives without a meaning to XLA on a CPU, in terms of those with one."""
+
+
 def bound(eqn: Any, values: Any) -> Sequence[Any]:
     """Evaluate an equation on values."""
+    if eqn.primitive in EVALUATED:
+        return [EVALUATED[eqn.primitive](*values, **eqn.params)]
     with eqn.ctx.manager:
         results = eqn.primitive.bind(*values, **eqn.primitive.get_bind_params(eqn.params))
     return results if eqn.primitive.multiple_results else [results]

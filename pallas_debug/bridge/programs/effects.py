@@ -1,0 +1,126 @@
+"""Decode prints, checks, callbacks and random numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import checkify, debugging
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax._src.random import prng
+
+from pallas_debug.bridge.instrument import printing
+from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
+
+
+@rule(debugging.debug_print_p)
+def _print(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    params = eqn.params
+
+    def text(values: Sequence[Any]) -> str:
+        return printing.text(params, [np.asarray(value) for value in values])
+
+    regs = tuple(decoder.reg(value) for value in inputs)
+    decoder.emit(ir.PrintStep(site=site, text=text, inputs=regs), *regs)
+
+
+@rule(debugging.debug_callback_p)
+def _callback(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    function = eqn.params["callback"]
+    regs = tuple(decoder.reg(value) for value in inputs)
+    decoder.emit(ir.Callback(site=site, function=function, inputs=regs), *regs)
+
+
+@rule(checkify.check_p)
+def _check(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    tree = eqn.params["err_tree"]
+
+    def message(values: Sequence[Any]) -> str | None:
+        failed: str | None = jax.tree.unflatten(tree, [*map(jax.numpy.asarray, values)]).get()
+        return failed
+
+    regs = tuple(decoder.reg(value) for value in inputs)
+    decoder.emit(ir.CheckStep(site=site, message=message, inputs=regs), *regs)
+
+
+# Random numbers. A key of the TPU is a pair of words, in a register as a scalar of dtype `ir.KEY`.
+
+
+@rule(tpu_primitives.prng_seed_p)
+def _seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    regs = tuple(decoder.reg(value) for value in inputs)
+    decoder.emit(ir.Seed(site=site, inputs=regs), *regs)
+
+
+@rule(tpu_primitives.prng_random_bits_p)
+def _bits(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    output = decoder.new()
+    decoder.emit(ir.RandomBits(site=site, shape=tuple(eqn.params["shape"]), output=output))
+    return [output]
+
+
+def _evaluated(
+    decoder: Decoder, site: ir.StepSite, inputs: Sequence[Any], count: int,
+    function: Callable[..., Sequence[Any]],
+) -> list[ir.Reg]:  # fmt: skip
+    regs = tuple(decoder.reg(value) for value in inputs)
+    outputs = tuple(decoder.new() for _ in range(count))
+    step = ir.Compute(site=site, inputs=regs, outputs=outputs, evaluate=function)
+    decoder.emit(step, *regs)
+    return list(outputs)
+
+
+@rule(tpu_primitives.split_key_p)
+def _split(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _evaluated(decoder, site, inputs, 2, lambda key: list(np.asarray(key)["words"].flat))
+
+
+@rule(tpu_primitives.join_key_p)
+def _join(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _evaluated(decoder, site, inputs, 1, lambda *words: [_key(words)])
+
+
+def _key(words: Sequence[Any]) -> Any:
+    key = np.zeros((), ir.KEY)
+    key["words"] = np.array([[int(word) & 0xFFFFFFFF for word in words]], np.uint32)
+    return key[()]
+
+
+PLAIN_INSIDE.update((prng.random_seed_p, prng.random_bits_p, prng.random_fold_in_p))
+
+
+@rule(prng.random_seed_p)
+def _key_of_seed(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    """A key of the TPU from a seed; keys of jax are plain values."""
+    words = len(eqn.params["impl"].key_shape)
+    if words == 0:  # the key of `stateful_…`, which nothing uses
+        return [decoder.constant(np.int32(0))]
+    return _evaluated(decoder, site, inputs, 1, lambda seed: [_key((seed, seed))])
+
+
+@rule(prng.random_bits_p)
+def _bits_of_key(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _inlined(decoder, eqn.invars[0].aval.dtype._impl.random_bits, eqn, inputs)
+
+
+@rule(prng.random_fold_in_p)
+def _fold_in(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
+    return _inlined(decoder, eqn.invars[0].aval.dtype._impl.fold_in, eqn, inputs)
+
+
+def _inlined(decoder: Decoder, function: Any, eqn: Any, inputs: list[Any]) -> list[Any]:
+    """What the key's implementation does, as Mosaic does it."""
+    assert is_tpu_key(eqn.invars[0].aval)
+    avals = [jax.ShapeDtypeStruct(atom.aval.shape, atom.aval.dtype) for atom in eqn.invars]
+    closed = jax.make_jaxpr(lambda *args: function(*args, **eqn.params))(*avals)
+    results = decoder.run(*rewrite.opened(closed), inputs)
+    dtype = eqn.outvars[0].aval.dtype
+    if isinstance(dtype, np.dtype):  # Mosaic does not tell signed words from unsigned ones
+        (result,) = results
+        view = lambda bits: [np.asarray(bits).view(dtype)]  # noqa: E731
+        return list(_evaluated(decoder, decoder.here, [result], 1, view))
+    return results

@@ -1,0 +1,243 @@
+"""Kernels that neither of jax's interpreters runs: the machine runs them, or refuses them by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import on_machine
+import pytest
+from jax import lax
+from jax._src.pallas.mosaic import primitives as tpu_primitives
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge import chip
+from pallas_debug.compiler.targets import BUILTIN
+from pallas_debug.errors import MachineError
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
+F32, I32, BF16 = jnp.float32, jnp.int32, jnp.bfloat16
+X = np.linspace(-2, 2, 8 * 128, dtype=np.float32).reshape(8, 128)
+ANY, SMEM, VMEM = (pl.BlockSpec(memory_space=s) for s in (pl.ANY, pltpu.SMEM, pltpu.VMEM))
+DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+TILE = pltpu.VMEM((8, 128), F32)
+HAS_QUEUES = hasattr(pltpu, "matmul_lhs_fifo")
+
+
+@pytest.fixture(autouse=True)
+def tpu7x() -> Iterator[None]:
+    (target,) = (target for target in BUILTIN if target.name == "tpu7x")
+    with chip.answering_everywhere(target):
+        yield
+
+
+def run(kernel: Callable[..., None], *args: Any, out: Any = X, **options: Any) -> list[np.ndarray]:
+    shape = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), out)
+    return on_machine.run(pl.pallas_call(kernel, out_shape=shape, **options), *args)
+
+
+def test_matrix_units() -> None:
+    """Products of staged matrices are accumulated until they are popped."""
+    rng = np.random.default_rng(0)
+    a, b, c = (jnp.asarray(rng.integers(-4, 4, (256, 256)), BF16) for _ in range(3))
+
+    def kernel(a_ref: Any, b_ref: Any, c_ref: Any, o_ref: Any, *acc: Any) -> None:
+        pltpu.matmul_push_rhs(b_ref[...], staging_register=0, mxu_index=0)
+        pltpu.matmul_push_rhs(c_ref[...], staging_register=1, mxu_index=0, transpose=True)
+        if HAS_QUEUES:
+            pltpu.matmul_acc_lhs(acc[0], a_ref[...], load_staged_rhs=0)
+            pltpu.matmul_acc_lhs(acc[0], a_ref[...])
+            pltpu.matmul_acc_lhs(acc[0], a_ref[...], load_staged_rhs=1)
+            o_ref[0] = pltpu.matmul_pop(acc[0])
+            pltpu.matmul_acc_lhs(acc[0], a_ref[...])
+            o_ref[1] = pltpu.matmul_pop(acc[0])
+        else:
+            pltpu.matmul_acc_lhs(0, a_ref[...], 0, load_staged_rhs=0)
+            pltpu.matmul_acc_lhs(0, a_ref[...], 0)
+            pltpu.matmul_acc_lhs(0, a_ref[...], 0, load_staged_rhs=1)
+            o_ref[0] = pltpu.matmul_pop(0, (256, 256), F32, 0)
+            pltpu.matmul_acc_lhs(0, a_ref[...], 0)
+            o_ref[1] = pltpu.matmul_pop(0, (256, 256), F32, 0)
+
+    scratch = [pltpu.ACC(0)((256, 256), F32)] if hasattr(pltpu, "ACC") else []
+    out = jax.ShapeDtypeStruct((2, 256, 256), F32)
+    (got,) = run(kernel, a, b, c, out=out, scratch_shapes=scratch)
+    left, right, other = (np.asarray(x, np.float32) for x in (a, b, c))
+    np.testing.assert_array_equal(got[0], 2 * left @ right + left @ other.T)
+    np.testing.assert_array_equal(got[1], left @ other.T)
+
+
+@pytest.mark.skipif(not HAS_QUEUES, reason="since jax 0.12")
+def test_matrix_units_that_queue_their_results() -> None:
+    a = jnp.asarray(np.random.default_rng(0).integers(-9, 9, (128, 128)), jnp.int8)
+
+    def kernel(a_ref: Any, o_ref: Any) -> None:
+        pltpu.matmul_push_rhs(a_ref[...], staging_register=0, mxu_index=1)
+        pltpu.matmul_lhs_fifo(a_ref[...], 1, load_staged_rhs=0)
+        pltpu.matmul_lhs_fifo(-a_ref[...], 1)
+        o_ref[0] = pltpu.matmul_pop_fifo((128, 128), I32, 1)
+        o_ref[1] = pltpu.matmul_pop_fifo((128, 128), I32, 1)
+
+    (got,) = run(kernel, a, out=jax.ShapeDtypeStruct((2, 128, 128), I32))
+    square = np.asarray(a, np.int32) @ np.asarray(a, np.int32)
+    np.testing.assert_array_equal(got, [square, -square])
+
+
+@pytest.mark.parametrize(
+    "use, message",
+    [
+        (lambda x: (_push(x), _push(x)), "pushed to again before `load_staged_rhs` has taken"),
+        (lambda x: _queue(x, 0), "nothing has been pushed to staging register 0 of matrix unit 0"),
+        (lambda x: _take(x), "matrix unit 0 has no result to pop"),
+    ],
+)
+def test_misuse_of_a_matrix_unit_is_reported_with_its_line(use: Any, message: str) -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+        use(x_ref[...])
+
+    if not HAS_QUEUES and "again" not in message:
+        pytest.skip("since jax 0.12")
+    with pytest.raises(MachineError, match=message) as caught:
+        run(kernel, jnp.zeros((128, 128), BF16), out=jnp.zeros((128, 128), BF16))
+    assert caught.value.where is not None
+    assert caught.value.where.file == __file__
+
+
+def _push(x: Any) -> None:
+    pltpu.matmul_push_rhs(x, staging_register=0, mxu_index=0)
+
+
+def _queue(x: Any, register: int) -> None:
+    pltpu.matmul_lhs_fifo(x, 0, load_staged_rhs=register)
+
+
+def _take(x: Any) -> Any:
+    return pltpu.matmul_pop_fifo((128, 128), F32, 0)
+
+
+def test_keys_of_the_tpu() -> None:
+    """Equal keys give equal numbers, others others; uniform numbers are uniform."""
+
+    def kernel(key_ref: Any, o_ref: Any) -> None:
+        key = key_ref[...]
+        first, second = tpu_primitives.unwrap_pallas_seed(key)
+        again = tpu_primitives.wrap_pallas_seed(first, second, impl="pallas_tpu")
+        for n, k in enumerate((key, again, jax.random.fold_in(key, 3))):
+            o_ref[n] = jax.random.uniform(k, (8, 128))
+        pltpu.prng_seed(5)
+        o_ref[3] = pltpu.stateful_uniform((8, 128), F32)
+
+    def call(key: Any) -> Any:
+        out = jax.ShapeDtypeStruct((4, 8, 128), F32)
+        return pl.pallas_call(kernel, in_specs=[SMEM], out_shape=out)(pltpu.to_pallas_key(key))
+
+    (got,) = on_machine.run(call, jax.random.key(0))
+    np.testing.assert_array_equal(got[0], got[1])
+    assert (got[0] != got[2]).mean() > 0.9
+    assert ((got >= 0) & (got < 1)).all()
+    assert np.abs(got.mean(axis=(1, 2)) - 0.5).max() < 0.05
+    np.testing.assert_array_equal(on_machine.run(call, jax.random.key(0))[0], got)
+    assert (on_machine.run(call, jax.random.key(1))[0] != got)[:3].mean() > 0.9
+
+
+def test_references_that_no_scope_creates() -> None:
+    """`empty_ref` is new each time, `get_global` is one buffer for all grid points."""
+
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        total = pl.get_global(pltpu.SMEM((1,), I32))
+        temporary = jax.empty_ref(jax.typeof(x_ref[...]), memory_space=pltpu.VMEM)
+        temporary[...] = x_ref[...] + 1
+        i = pl.program_id(0)
+        total[0] = jnp.where(i == 0, 1, total[0] * 2)
+        o_ref[0] = temporary[...] * total[0].astype(F32)
+
+    spec = pl.BlockSpec((1, 8, 128), lambda i: (i, 0, 0))
+    out = jax.ShapeDtypeStruct((3, 8, 128), F32)
+    (got,) = run(kernel, X, out=out, out_specs=spec, grid=(3,))
+    np.testing.assert_array_equal(got, [(X + 1) * 2**i for i in range(3)])
+
+
+def test_copies_of_dynamic_size_of_padding_and_of_nothing() -> None:
+    def kernel(n_ref: Any, x_hbm: Any, wide_hbm: Any, o_hbm: Any, tile: Any, sem: Any) -> None:
+        tile[...] = jnp.zeros_like(tile)
+        n = n_ref[0]
+        pltpu.async_copy(x_hbm.at[pl.ds(2, n)], tile.at[pl.ds(0, n)], sem).wait()
+        pltpu.async_copy(x_hbm.at[pl.ds(n + 5, n - 3)], tile.at[pl.ds(0, n - 3)], sem).wait()
+        # 100 columns occupy 128.
+        pltpu.async_copy(wide_hbm.at[:, pl.ds(n - 3, 128)], tile.at[pl.ds(4, 2)], sem).wait()
+        pltpu.sync_copy(tile, o_hbm)
+
+    wide = np.ones((2, 100), np.float32)
+    (got,) = run(
+        kernel, np.array([3], np.int32), X, wide,
+        in_specs=[SMEM, ANY, ANY], out_specs=ANY, scratch_shapes=[TILE, DMA],
+    )  # fmt: skip
+    np.testing.assert_array_equal(got[:4], [*X[2:5], np.zeros(128)])
+    np.testing.assert_array_equal(got[4:6, :100], wide)
+    assert np.isnan(got[4:6, 100:]).all()
+    np.testing.assert_array_equal(got[6:], np.zeros((2, 128)))
+
+
+def test_references_chosen_at_run_time() -> None:
+    def kernel(n_ref: Any, a_hbm: Any, b_hbm: Any, o_ref: Any, sem: Any) -> None:
+        chosen = pl.select_ref(n_ref[0], a_hbm, b_hbm)
+        pltpu.async_copy(chosen.at[pl.ds(n_ref[1], 4)], o_ref.at[0:4], sem).wait()
+        o_ref[4:] = o_ref[:4] * 2
+
+    for choice, given in enumerate((X, -X)):
+        (got,) = run(
+            kernel, np.array([choice, 3], np.int32), X, -X,
+            in_specs=[SMEM, ANY, ANY], scratch_shapes=[DMA],
+        )  # fmt: skip
+        np.testing.assert_array_equal(got, np.concatenate([given[3:7], 2 * given[3:7]]))
+
+
+def test_state_in_prefetch_operands() -> None:
+    """What a grid point writes to scalar prefetch, later ones read, and index maps as well."""
+
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + n_ref[0].astype(F32)
+        n_ref[0] = n_ref[0] + 1
+
+    grid = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(2,),
+        in_specs=[pl.BlockSpec((4, 128), lambda i, n: (i, 0))],
+        out_specs=pl.BlockSpec((4, 128), lambda i, n: (i, 0)),
+    )
+    (got,) = run(kernel, np.array([5], np.int32), X, grid_spec=grid)
+    np.testing.assert_array_equal(got, X + np.float32(np.repeat([[5], [6]], 4, axis=0)))
+
+
+def test_access_to_what_is_reshaped_bitcast_and_masked() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile: Any) -> None:
+        tile[...] = x_ref[...]
+        o_ref[...] = jnp.zeros_like(o_ref)
+        words = tile.bitcast(jnp.int16)  # 16 rows, the low halves first
+        o_ref[0:1] = words[5:6].astype(F32)
+        tile.reshape(4, 2, 128)[1:2, 0] = jnp.full((1, 128), 7.0)
+        rows = lax.broadcasted_iota(I32, (8, 128), 0)
+        o_ref[1:] = pltpu.load(tile, mask=rows < 3)[1:]
+
+    (got,) = run(kernel, X, scratch_shapes=[TILE])
+    np.testing.assert_array_equal(got[0], X.view(np.int16).reshape(8, 128, 2)[2, :, 1])
+    np.testing.assert_array_equal(got[1:3], [X[1], np.full(128, 7.0)])
+    assert (got[3:] == 0).all()
+
+
+def test_an_unknown_primitive_is_refused_with_its_line() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jax.experimental.io_callback(np.sin, x_ref, x_ref[...])  # the callback
+
+    with pytest.raises(MachineError) as caught:
+        run(kernel, X)
+    assert str(caught.value).startswith(
+        f"the kernel machine has no rule for `io_callback`, at {__file__}:"
+    )
+    assert str(caught.value).endswith("# the callback")
