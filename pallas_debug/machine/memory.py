@@ -79,7 +79,7 @@ class OutOfBounds(Exception):
     place: ir.RefPlace | None = None
 
     def __init__(
-        self, buffer: MemoryBuffer, index: tuple[Requested, ...], shape: tuple[int, ...]
+        self, buffer: MemoryBuffer, index: tuple[Entry, ...], shape: tuple[int, ...]
     ) -> None:
         super().__init__(f"{buffer.name}{list(index)} is out of bounds for shape {shape}")
         self.buffer = buffer
@@ -224,14 +224,14 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
             raise NotImplementedError("an index of a slice of stride 0")
         if not _holds(sizes, entries):
             if not pads or part is not parts[-1]:
-                raise OutOfBounds(buffer, entries, tuple(sizes))
+                raise OutOfBounds(buffer, _once(entries), tuple(sizes))
             beyond = _in_padding(shape, index, dims, entries)
             entries = tuple(
                 slice(e.start, e.stop - beyond[d], e.step) if isinstance(e, slice) else e
                 for d, e in zip(dims, entries, strict=True)
             )
             if not _holds(sizes, entries):
-                raise OutOfBounds(buffer, part.entries, tuple(sizes))
+                raise OutOfBounds(buffer, _once(part.entries), tuple(sizes))
         kept = []
         for dim, entry in zip(dims, entries, strict=True):
             before = index[dim]
@@ -262,6 +262,10 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         found = tuple(n + beyond[d] for d, n in zip(dims, found, strict=True))
         return MemoryRegion(buffer, tuple(index), parts, found, existing)
     return MemoryRegion(buffer, tuple(index), parts, found)
+
+
+def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:
+    return tuple(slice(e.start, e.start + 1, 1) if isinstance(e, Repeat) else e for e in entries)
 
 
 def _in_padding(
