@@ -26,6 +26,7 @@ import jax.numpy as jnp
 from pallas_debug_kernels import flash_attention, make_splash_attention, matmul
 from pallas_debug_kernels.ops import splash_attention as splash_module
 
+from pallas_debug import defaults
 from pallas_debug.bridge.interpret import interpret
 from pallas_debug.checks import names
 from pallas_debug.session import Options, Session
@@ -120,7 +121,7 @@ def measure(
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--checks", default=",".join(names.DEFAULT))
+    parser.add_argument("--checks", default=",".join(defaults.DEFAULT_CHECKS))
     parser.add_argument("program", nargs="*", choices=[[], *programs()], default=[])
     options = parser.parse_args()
     checks = names.parse(options.checks)
