@@ -36,6 +36,7 @@ class DmaCopy:
     Attributes:
       thread: number of the thread that started it, at `point` and `iterations`.
       nbytes: that it signals when it is done.
+      was_seen: whether one of its semaphores was read while it was in flight.
       clock: for an observer.
     """
 
@@ -51,7 +52,14 @@ class DmaCopy:
     nbytes: int
     adds: bool
     is_done: bool = False
+    was_seen: bool = False
     clock: Any = None
+
+    def signals(self, counter: Counter) -> bool:
+        """Whether it raises a semaphore when it is done."""
+        return self.received.is_same(counter) or (
+            self.sent is not None and self.sent.is_same(counter)
+        )
 
     def perform(self) -> None:
         value = self.source.read()

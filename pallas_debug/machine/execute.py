@@ -309,9 +309,15 @@ def read_semaphore(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
 ) -> None:
     counter = _counter(frame, step.semaphore)
-    for copy in [c for c in machine.copies if c.received.is_same(counter)]:
-        machine.complete(copy)
-    frame.registers[step.output.number] = np.int32(counter.count)
+    for copy in [c for c in machine.copies if c.signals(counter)]:
+        # A loop that reads until the DMA is over has to end.
+        if copy.was_seen:
+            machine.complete(copy)
+        copy.was_seen = True
+    count = counter.count
+    if machine.observer is not None:
+        machine.observer.reads_semaphore(thread, step, counter.buffer, counter.entry, count)
+    frame.registers[step.output.number] = np.int32(count)
 
 
 def barrier(

@@ -42,6 +42,7 @@ class Window:
       block: indices of the block in it; None before the first.
       next_block: indices of the block that has been fetched ahead.
       failed: the frame of an index map whose block does not exist.
+      filled: number of the slot that was fetched to last.
     """
 
     operand: LaunchOperand
@@ -51,6 +52,7 @@ class Window:
     block: tuple[int, ...] | None = None
     next_block: tuple[int, ...] | None = None
     failed: ProgramFrame | None = None
+    filled: int = 0
 
     @property
     def spec(self) -> OperandBlock:
@@ -85,6 +87,7 @@ class Window:
 
     def fetch(self, block: tuple[int, ...], slot: int, fill: str) -> None:
         outer, inner = self.bounds(block)
+        self.filled = slot
         buffer = self.slots[slot]
         part = self.array.content[outer]
         shape = buffer.content.shape

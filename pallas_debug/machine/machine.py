@@ -59,6 +59,7 @@ class Machine:
     Attributes:
       fill: what memory holds that nothing has written: "nan" or "number".
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
+      backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       copies: DMAs in flight, oldest first.
     """
 
@@ -70,6 +71,7 @@ class Machine:
         observer: MachineObserver | None = None,
         fill: str = "nan",
         eager: bool = False,
+        backwards: bool = False,
         max_iterations: int | None = None,
         first: int = 0,
     ) -> None:
@@ -83,6 +85,7 @@ class Machine:
         self.observer = observer
         self.fill = fill
         self.eager = eager
+        self.backwards = backwards
         self.max_iterations = max_iterations
         self.first = first
         self.buffers: list[MemoryBuffer] = []
@@ -210,7 +213,7 @@ class Machine:
     def go(self) -> bool:
         """Run each thread until it has to wait; whether any step was executed."""
         progress = False
-        for thread in self.threads:
+        for thread in reversed(self.threads) if self.backwards else self.threads:
             while not thread.is_done and self.step(thread):
                 progress = True
         return progress
@@ -308,7 +311,11 @@ class Machine:
         """Perform copies that signal a semaphore until it has reached an amount."""
         if counter.count >= amount:
             return True
-        for copy in [c for c in self.copies if _signals(c, counter)]:
+        if self.backwards:
+            copies = self.copies[::-1]
+        else:
+            copies = [copy for copy in self.copies if copy.signals(counter)]
+        for copy in copies:
             self.complete(copy)
             if counter.count >= amount:
                 return True
@@ -345,10 +352,6 @@ class Machine:
         if position >= len(other) or other[position].name != buffer.name:
             raise MachineError(f"`{buffer.name}` does not exist on device {device}")
         return other[position]
-
-
-def _signals(copy: DmaCopy, counter: Counter) -> bool:
-    return copy.received.is_same(counter) or (copy.sent is not None and copy.sent.is_same(counter))
 
 
 Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]

@@ -87,6 +87,16 @@ class MachineObserver:
     ) -> None:
         """A wait is over, and has lowered its semaphore by `amount`."""
 
+    def reads_semaphore(
+        self,
+        thread: Thread,
+        step: ir.MachineStep,
+        semaphore: MemoryBuffer,
+        entry: tuple[Any, ...],
+        value: int,
+    ) -> None:
+        """A thread has read a semaphore without waiting."""
+
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
         """A thread has to wait."""
 

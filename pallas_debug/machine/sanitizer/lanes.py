@@ -1,0 +1,156 @@
+"""Tasks of a run: threads, lanes and DMAs, in two orders.
+
+The *near* order is that of one core, which runs its grid points one after the other: it holds for
+VMEM, SMEM and semaphores, of which each core has its own. The *far* order is that of HBM, which
+several cores share: grid points that differ on a parallel axis, a *lane* each, are not ordered.
+Without such axes the two are one. DMAs are tasks of their own in both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, field
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.clocks import SHIFT, Task, Tasks
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.sanitizer.facts import BlockVisit
+from pallas_debug.machine.threads import Thread
+
+MAX_WAITS = 64
+"""Waits of a thread that are remembered, to tell what was waited for instead."""
+
+Lane = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class OrderedThread:
+    """A thread, and the tasks that it is in each order.
+
+    Attributes:
+      root: task from which its lanes fork; `near` if there are none.
+      lane: coordinates of its grid point on parallel axes.
+      waits: names of semaphores, with the number of the event.
+      heard: devices that have signalled what it waited for.
+      moves: tasks of the pipeline, with the position in the grid at which they are over.
+      windows: output blocks in VMEM that are visited now, by the number of their buffer.
+    """
+
+    thread: Thread
+    near: Task
+    root: Task
+    far: Task
+    lane: Lane = ()
+    lanes: dict[Lane, Task] = field(default_factory=dict)
+    waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
+    heard: set[int] = field(default_factory=set)
+    moves: list[tuple[Task, int]] = field(default_factory=list)
+    windows: dict[int, BlockVisit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTasks:
+    """A DMA as a task: while it reads its source, and until it has written its destination."""
+
+    reads: Task
+    writes: Task
+
+
+class OrderTasks:
+    """All tasks of a run.
+
+    Attributes:
+      axes: parallel axes with more than one grid point.
+      is_solo: whether there is a single thread.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.axes = tuple(
+            axis
+            for axis, (size, is_parallel) in enumerate(
+                zip(launch.grid, launch.parallel, strict=True)
+            )
+            if is_parallel and size != 1
+        )
+        self.near = Tasks()
+        self.far = Tasks() if self.axes else self.near
+        self.is_solo = math.prod(launch.mesh.values()) <= 1
+        self.threads: dict[int, OrderedThread] = {}
+        self._entries: dict[int, Task] = {}
+
+    def thread(self, thread: Thread) -> OrderedThread:
+        found = self.threads.get(thread.number)
+        if found is None:
+            self.is_solo = self.is_solo and not self.threads
+            near = self.near.new() if thread.core else self.entry(thread.device)
+            root = self.far.new() if self.axes else near
+            found = self.threads[thread.number] = OrderedThread(thread, near, root, root)
+        return found
+
+    def entry(self, device: int) -> Task:
+        """First task of a device: what follows its first time comes after its entry."""
+        if device not in self._entries:
+            self._entries[device] = self.near.new()
+        return self._entries[device]
+
+    def entered(self, device: int) -> int:
+        """Epoch of the entry of a device into the kernel."""
+        return self.entry(device).number << SHIFT | 1
+
+    def lane_of(self, point: tuple[int, ...]) -> Lane:
+        return tuple(point[axis] for axis in self.axes)
+
+    def lane(self, own: OrderedThread, point: tuple[int, ...]) -> Task:
+        """The task, in the far order, of a grid point."""
+        if not self.axes:
+            return own.near
+        lane = self.lane_of(point)
+        if lane not in own.lanes:
+            own.lanes[lane] = self.far.fork(own.root)
+        return own.lanes[lane]
+
+    def enter(self, own: OrderedThread) -> None:
+        """A grid point begins."""
+        point = own.thread.point
+        own.far, own.lane = self.lane(own, point), self.lane_of(point)
+        if own.moves:
+            position = own.thread.walk.position
+            for task, end in own.moves:
+                if end <= position:
+                    own.far.join(task.release())
+                    self.far.finish(task)
+            own.moves = [(task, end) for task, end in own.moves if end > position]
+
+    def move(self, own: OrderedThread, point: tuple[int, ...], end: int) -> Task:
+        """A task of the pipeline beside a grid point, over when position `end` begins."""
+        task = self.far.fork(self.lane(own, point))
+        own.moves.append((task, end))
+        return task
+
+    def of(self, own: OrderedThread, buffer: MemoryBuffer) -> Task:
+        """The task of a core in the order that holds for a buffer."""
+        return own.far if self.axes and is_far(buffer) else own.near
+
+    def copy(self, own: OrderedThread, copy: DmaCopy) -> tuple[CopyTasks, CopyTasks]:
+        """Start a DMA in the near and in the far order."""
+        near = _forked(self.near, own.near, copy)
+        return near, near if not self.axes else _forked(self.far, own.far, copy)
+
+    def started(self, near: CopyTasks, far: CopyTasks) -> None:
+        """The DMA has released its semaphores: nothing follows within its tasks."""
+        for tasks, copy in ((self.near, near), (self.far, far))[: 2 if self.axes else 1]:
+            tasks.finish(copy.reads)
+            if copy.writes is not copy.reads:
+                tasks.finish(copy.writes)
+
+
+def is_far(buffer: MemoryBuffer) -> bool:
+    """Whether several cores share a buffer: an operand in HBM."""
+    return buffer.type.space == "hbm" and buffer.kind in ("input", "output", "array")
+
+
+def _forked(tasks: Tasks, parent: Task, copy: DmaCopy) -> CopyTasks:
+    reads = tasks.fork(parent)
+    return CopyTasks(reads, reads if copy.sent is None else tasks.fork(reads))

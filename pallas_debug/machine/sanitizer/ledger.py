@@ -1,0 +1,171 @@
+"""What raised each semaphore and what lowered it: DMAs, signals and waits."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from pallas_debug.machine.clocks import SemaphoreClock, Task
+from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.sanitizer.facts import EventPlace
+from pallas_debug.model import SourceLine
+
+Point = tuple[int, ...]
+
+
+@dataclass(eq=False, slots=True)
+class StartedCopy:
+    """A DMA that has not been awaited yet.
+
+    Attributes:
+      names: of its source and destination, with the slices.
+      destination, operand: the buffer that it writes, and its name in the kernel.
+      left: bytes that no wait has taken.
+    """
+
+    place: EventPlace
+    names: tuple[str, str]
+    destination: MemoryBuffer
+    operand: str
+    nbytes: int
+    left: int
+
+
+@dataclass(slots=True)
+class LineSum:
+    """What one line adds to a semaphore, or takes from it."""
+
+    first: EventPlace
+    amount: int = 0
+    points: set[Point] = field(default_factory=set)
+    devices: set[int] = field(default_factory=set)
+
+
+@dataclass(frozen=True, slots=True)
+class SizeMismatch:
+    """A wait for another number of bytes than the DMA in front of it has."""
+
+    wait: EventPlace
+    awaited: int
+    copy: StartedCopy
+    descriptor: str | None
+
+
+@dataclass(eq=False, slots=True)
+class SemaphoreLedger:
+    """One entry of a semaphore array.
+
+    Attributes:
+      near: order that it establishes on one core.
+      far: the same for grid points on several cores, by their coordinates on parallel axes.
+      copies: DMAs on it that were not awaited yet, oldest first.
+      starts, waits: numbers of DMAs started on it, and of waits for one.
+      mismatch: the first wait of another size, since the count was last zero.
+      signallers: devices that have signalled it.
+      awaited_in: the last wait that took the bytes of a DMA.
+    """
+
+    buffer: MemoryBuffer
+    entry: tuple[Any, ...]
+    near: SemaphoreClock = field(default_factory=SemaphoreClock)
+    far: dict[Point | None, SemaphoreClock] | None = None
+    copies: deque[StartedCopy] = field(default_factory=deque)
+    starts: int = 0
+    waits: int = 0
+    signals: dict[SourceLine | None, LineSum] = field(default_factory=dict)
+    taken: dict[SourceLine | None, LineSum] = field(default_factory=dict)
+    mismatch: SizeMismatch | None = None
+    signallers: set[int] = field(default_factory=set)
+    awaited_in: EventPlace | None = None
+    last_signal: EventPlace | None = None
+
+    @property
+    def name(self) -> str:
+        """`sems[0]`."""
+        entry = f"[{', '.join(map(str, self.entry))}]" if self.entry else ""
+        return f"{self.buffer.name}{entry}"
+
+    def release(
+        self, near: Task, far: Task, lane: Point | None, amount: int, label: object = None
+    ) -> None:
+        self.near.release(near, amount, label)
+        if self.far is not None:
+            self.far.setdefault(lane, SemaphoreClock()).release(far, amount, label)
+
+    def take(self, near: Task, far: Task, lane: Point, amount: int) -> None:
+        """Order before two tasks what a wait of theirs had to wait for.
+
+        A wait that takes nothing has seen all releases.
+        """
+        _take(self.near, near, amount)
+        if self.far is None:
+            return
+        own = self.far.setdefault(lane, SemaphoreClock())
+        if own.count < amount or not amount:
+            # From elsewhere: another device, or an earlier grid point on the same core.
+            for clock in self.far.values():
+                if clock is not own:
+                    own.count += clock.count
+                    own.pending += clock.pending
+                    clock.count, clock.pending = 0, []
+        _take(own, far, amount)
+
+    def signalled(self, place: EventPlace, amount: int) -> None:
+        self.last_signal = place
+        self.signallers.add(place.device)
+        _count(self.signals, place, amount)
+
+    def started(self, copy: StartedCopy) -> None:
+        self.starts += 1
+        self.copies.append(copy)
+        self.signallers.add(copy.place.device)
+
+    def waited(self, place: EventPlace, amount: int, descriptor: Callable[[], str | None]) -> None:
+        """Take an amount from the DMAs: those of that size first, then the oldest."""
+        _count(self.taken, place, amount)
+        if not self.starts:
+            return
+        self.waits += 1
+        self.awaited_in = place
+        for copy in self.copies:
+            if copy.left == amount:
+                self.copies.remove(copy)
+                break
+        else:
+            if self.copies and self.mismatch is None:
+                self.mismatch = SizeMismatch(place, amount, self.copies[0], descriptor())
+            while amount and self.copies:
+                copy = self.copies[0]
+                taken = min(amount, copy.left)
+                copy.left -= taken
+                amount -= taken
+                if not copy.left:
+                    self.copies.popleft()
+        if not self.copies:
+            self.mismatch = None
+
+    @property
+    def totals(self) -> tuple[int, int]:
+        """Sums of all signals and of all waits."""
+        signals = sum(line.amount for line in self.signals.values())
+        return signals, sum(line.amount for line in self.taken.values())
+
+
+def _take(clock: SemaphoreClock, task: Task, amount: int) -> None:
+    if amount > clock.count or not amount:  # raised from outside, or not lowered
+        for release in clock.pending:
+            task.join(release.stamp)
+        clock.count -= min(amount, clock.count)
+        return
+    clock.take(task, amount)
+
+
+def _count(lines: dict[SourceLine | None, LineSum], place: EventPlace, amount: int) -> None:
+    line = lines.get(place.step.site.line)
+    if line is None:
+        line = lines[place.step.site.line] = LineSum(place)
+    line.amount += amount
+    line.points.add(place.point)
+    line.devices.add(place.device)

@@ -1,0 +1,383 @@
+"""Findings about the order of a run, from the facts that its observer has collected."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import order as wording
+from pallas_debug.findings.wording import semaphores
+from pallas_debug.machine.memory import MemoryBuffer, Ref
+from pallas_debug.machine.sanitizer.facts import BlockVisit, EarlyCopy, EventPlace, RaceFact
+from pallas_debug.machine.sanitizer.history import MemoryAccess
+from pallas_debug.machine.sanitizer.ledger import LineSum, SemaphoreLedger, StartedCopy
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.machine.sanitizer.regions import box_text, buffer_text, whole
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, SourceLine, Witness
+
+
+def findings(run: OrderSanitizer) -> list[Finding]:
+    """Word what a run has shown, causes before consequences, in the order of the run."""
+    found: list[tuple[int, Finding]] = []
+    found += [(race.when, _race(run, race)) for race in run.detector.races.values()]
+    found += [(early.when, _early(run, early)) for early in run.early.values()]
+    found += _shared_blocks(run)
+    found.sort(key=lambda item: item[0])
+    return [finding for _, finding in found] + list(_counts(run))
+
+
+def _sighting(run: OrderSanitizer, **facts: Any) -> Sighting:
+    count = facts.pop("count", 1)
+    return Sighting(kernel=run.launch.name, engine="machine", witness=Witness(**facts), count=count)
+
+
+def _at(place: EventPlace) -> dict[str, Any]:
+    return {
+        "source": place.step.site.line,
+        "grid_point": place.point,
+        "loop": place.iterations,
+    }
+
+
+# Races
+
+
+def _race(run: OrderSanitizer, race: RaceFact) -> Finding:
+    here, there = _sides(race)
+    buffer = here.buffer
+    name = _name(here)
+    region = _first(here.boxes, name, buffer)
+    overlap = box_text(name, race.overlap)
+    sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
+    seen = _sighting(
+        run,
+        source=_line(here),
+        other=_line(there),
+        grid_point=here.point,
+        loop=here.iterations,
+        operand=name,
+        index=region,
+        shape=buffer_text(buffer),
+        count=race.count,
+    )
+    return wording.data_race(
+        seen,
+        what=f"{region}, {buffer_text(buffer)},",
+        here=_access(run, here),
+        there=_access(run, there),
+        was_filled=race.earlier.was_unread or race.later.was_unread,
+        axes=race.axes,
+        overlap=None if sees_all and len(here.boxes) == 1 else overlap,
+        waited=race.waited,
+        alike=race.alike,
+    )
+
+
+def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
+    """Order the two sides, the likely culprit first: the one that has a line, at least."""
+    earlier, later = race.earlier, race.later
+    if earlier.is_of_pipeline or later.is_of_pipeline:
+        return (later, earlier) if earlier.is_of_pipeline else (earlier, later)
+    if (earlier.copy is None) == (later.copy is None):
+        return later, earlier
+    copy, core = (earlier, later) if earlier.copy is not None else (later, earlier)
+    is_remote = copy.writes and copy.buffer.device != copy.thread
+    is_cause = copy is later or copy.was_unread
+    if copy.writes and not core.writes:
+        return (copy, core) if is_cause else (core, copy)
+    return (copy, core) if is_remote else (core, copy)
+
+
+def _access(run: OrderSanitizer, access: MemoryAccess) -> wording.Access:
+    thread = run.tasks.threads[access.thread].thread
+    buffer = access.buffer
+    names, semaphore, sender = access.names, None, None
+    if access.copy is not None:
+        counter = access.copy.received
+        if not access.writes and access.copy.sent is not None:
+            counter = access.copy.sent
+        semaphore = run.ledger(counter).name
+        sender = thread.device if buffer.device != thread.device else None
+    elif access.block is not None:
+        window = "its window"
+        block = f"block {access.block}"
+        to_window = access.writes == (buffer.kind == "window")
+        names = (block, window) if to_window else (window, block)
+    return wording.Access(
+        writes=access.writes,
+        grid_point=access.point,
+        loop=access.iterations,
+        device=buffer.device,
+        core=thread.core,
+        copy=names,
+        semaphore=semaphore,
+        from_device=sender,
+    )
+
+
+def _line(access: MemoryAccess) -> SourceLine | None:
+    return None if access.step is None else access.step.site.line
+
+
+def _name(access: MemoryAccess) -> str:
+    """Name of the buffer as the access calls it."""
+    if access.names is not None:
+        return access.names[access.writes].partition("[")[0]
+    return access.buffer.name
+
+
+def _first(boxes: Any, name: str, buffer: MemoryBuffer) -> str:
+    return box_text(name, boxes[0] if boxes else whole(buffer.content.shape))
+
+
+def _shared_blocks(run: OrderSanitizer) -> Iterator[tuple[int, Finding]]:
+    """Output blocks that grid points of several lanes write."""
+    by_operand: dict[str, list[list[BlockVisit]]] = {}
+    for lanes in run.visits.values():
+        if len(lanes) > 1 and any(visit.store for visit in lanes.values()):
+            visits = list(lanes.values())
+            by_operand.setdefault(visits[0].window.operand.name, []).append(visits)
+    for name, blocks in by_operand.items():
+        every = [visit for visits in blocks for visit in visits]
+        if any(visit.is_read for visit in every) and not any(v.reads_first for v in every):
+            continue  # scratch of each lane: whatever the last one leaves is not meant as a result
+        visits = blocks[0]
+        written = [visit for visit in visits if visit.store is not None]
+        later = written[1] if len(written) > 1 else written[0]
+        earlier = next(visit for visit in visits if visit is not later)
+        assert later.store is not None
+        axes = run.tasks.axes
+        there = earlier.store
+        region = later.window.bounds(later.block)[0]
+        box = tuple(range(part.start, part.stop) for part in region)
+        shape = buffer_text(later.window.array)
+        seen = _sighting(
+            run,
+            **_at(later.store),
+            other=there.step.site.line if there else None,
+            operand=name,
+            index=box_text(name, box),
+            shape=shape,
+            count=sum(len(found) - 1 for found in blocks),
+        )
+        point = there.point if there else earlier.point
+        finding = wording.data_race(
+            seen,
+            what=f"block {later.block} of {name}, {shape},",
+            here=wording.Access(
+                writes=True, grid_point=later.store.point, loop=later.store.iterations
+            ),
+            there=wording.Access(writes=True, grid_point=point),
+            axes=tuple(a for a in axes if later.store.point[a] != point[a]),
+        )
+        yield later.when, finding
+
+
+def _early(run: OrderSanitizer, early: EarlyCopy) -> Finding:
+    seen = _sighting(
+        run,
+        **_at(early.place),
+        operand=early.operand,
+        index=early.names[1],
+        shape=buffer_text(early.destination),
+        count=early.count,
+    )
+    return wording.remote_copy_too_early(
+        seen,
+        copy=early.names,
+        what=f"{early.names[1]}, {buffer_text(early.destination)},",
+        sender=early.place.device,
+        receiver=early.destination.device,
+        heard_from=early.heard,
+        has_barrier=run.has_barrier,
+    )
+
+
+# Counts
+
+
+def _counts(run: OrderSanitizer) -> Iterator[Finding]:
+    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what."""
+    stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
+    if stuck and not run.has_ended:
+        if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
+            yield from _deadlock(run, [own.thread for own in stuck])
+        return
+    if run.has_ended:
+        reported = set()
+        for ledger in (*run.left_over, *run.ledgers.values()):
+            if ledger.near.count or ledger.copies:
+                finding = _left_over(run, ledger)
+                key = finding.kind, finding.witness.line
+                if key not in reported:
+                    reported.add(key)
+                    yield finding
+
+
+def _left_over(run: OrderSanitizer, ledger: SemaphoreLedger) -> Finding:
+    if ledger.mismatch is not None:
+        return _mismatch(run, ledger)
+    if ledger.copies:
+        return _not_awaited(run, ledger, ledger.copies[0])
+    signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
+    device = ledger.buffer.device
+    place = (waits or signals)[-1].first
+    seen = _sighting(
+        run,
+        source=place.step.site.line,
+        loop=place.iterations,
+        operand=ledger.name,
+        other=signals[0].first.step.site.line if waits and signals else None,
+        values={"count": str(ledger.near.count)},
+    )
+    return semaphores.semaphore_left_over(
+        seen,
+        semaphore=ledger.name,
+        count=ledger.near.count,
+        is_awaited=bool(waits),
+        totals=ledger.totals,
+        device=device,
+        signals=_tallies(signals, device),
+        waits=_tallies(waits, device),
+    )
+
+
+def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
+    return [
+        semaphores.Tally(
+            line=line.first.step.site.line,
+            amount=line.amount,
+            points=len(line.points),
+            devices=() if line.devices == {device} else tuple(sorted(line.devices)),
+        )
+        for line in lines
+        if line.first.step.site.line is not None
+    ]
+
+
+def _mismatch(run: OrderSanitizer, ledger: SemaphoreLedger) -> Finding:
+    found = ledger.mismatch
+    assert found is not None
+    seen = _sighting(
+        run,
+        **_at(found.wait),
+        operand=ledger.name,
+        other=found.copy.place.step.site.line,
+        values={"semaphore": ledger.name},
+    )
+    source, destination = found.copy.names
+    return semaphores.wait_size_mismatch(
+        seen,
+        semaphore=ledger.name,
+        copied=found.copy.nbytes,
+        awaited=found.awaited,
+        source=source,
+        destination=destination,
+        descriptor=found.descriptor,
+    )
+
+
+def _not_awaited(run: OrderSanitizer, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
+    source, destination = copy.names
+    values = {"semaphore": ledger.name, "source": source, "destination": destination}
+    seen = _sighting(
+        run,
+        **_at(copy.place),
+        operand=copy.operand,
+        index=destination,
+        shape=buffer_text(copy.destination),
+        values=values,
+    )
+    return semaphores.copy_not_awaited(
+        seen,
+        semaphore=ledger.name,
+        source=source,
+        destination=destination,
+        left=sum(item.left for item in ledger.copies),
+        starts=ledger.starts,
+        waits=ledger.waits,
+    )
+
+
+# Deadlocks
+
+
+def _deadlock(run: OrderSanitizer, stuck: list[Thread]) -> Iterator[Finding]:
+    thread = stuck[0]
+    blocked = run.blocked[thread.number]
+    ledger = run.ledger_of(blocked)
+    if ledger.mismatch is not None:
+        yield _mismatch(run, ledger)
+    of_copy = isinstance(blocked.step, ir.CopyWait)
+    signal = ledger.last_signal
+    raised = bool(ledger.starts) if of_copy else signal is not None
+    others = [
+        semaphores.Stuck(
+            semaphore=run.ledger_of(wait).name,
+            count=run.ledger_of(wait).near.count,
+            needed=wait.amount,
+            line=wait.step.site.line,
+            device=other.device,
+            core=other.core,
+            grid_point=other.point,
+        )
+        for other in stuck[1:]
+        for wait in [run.blocked[other.number]]
+    ]
+    seen = _sighting(
+        run,
+        source=blocked.step.site.line,
+        grid_point=thread.point,
+        loop=thread.iterations,
+        operand=ledger.name,
+        other=signal.step.site.line if signal is not None else None,
+    )
+    earlier = ledger.awaited_in
+    yield semaphores.deadlock(
+        seen,
+        semaphore=ledger.name,
+        count=ledger.near.count,
+        needed=blocked.amount,
+        of_copy=of_copy,
+        was_raised=raised,
+        totals=None if of_copy else ledger.totals,
+        device=ledger.buffer.device,
+        others=len(others),
+        stuck=others,
+        sender=_sender(run, ledger, stuck[1:]),
+        elsewhere=_elsewhere(run, ledger),
+        earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+    )
+
+
+def _elsewhere(run: OrderSanitizer, ledger: SemaphoreLedger) -> tuple[int, int] | None:
+    """A device on which the same semaphore is not zero, and its count there."""
+    for other in run.ledgers.values():
+        is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
+        if is_twin and other.buffer.device != ledger.buffer.device and other.near.count:
+            return other.buffer.device, other.near.count
+    return None
+
+
+def _sender(
+    run: OrderSanitizer, ledger: SemaphoreLedger, stuck: list[Thread]
+) -> tuple[int, SourceLine] | None:
+    """Device and line of what would end a wait, in another thread that is stuck before it."""
+    for thread in stuck:
+        for frame in thread.frames:
+            for step in frame.program.steps[frame.position :]:
+                place = None
+                if isinstance(step, ir.SemaphoreSignal):
+                    place = step.semaphore
+                elif isinstance(step, ir.CopyStart):
+                    place = step.received
+                line = step.site.line
+                if place is None or line is None or getattr(step, "device", None) is None:
+                    continue
+                ref = frame.registers[place.ref.number]
+                if isinstance(ref, Ref) and ref.buffer.name == ledger.buffer.name:
+                    return thread.device, line
+    return None

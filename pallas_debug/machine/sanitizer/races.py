@@ -1,0 +1,153 @@
+"""Races: accesses of the same elements, one of them a write, that nothing orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.clocks import Task
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.facts import EventPlace, RaceFact, UndecidedOrder
+from pallas_debug.machine.sanitizer.history import AccessHistory, MemoryAccess
+from pallas_debug.machine.sanitizer.lanes import OrderedThread, OrderTasks, is_far
+from pallas_debug.machine.sanitizer.ledger import SemaphoreLedger
+from pallas_debug.machine.sanitizer.regions import Box, boxes
+
+
+class RaceDetector:
+    """Accesses that later ones may race with, and the races found.
+
+    A single thread is ordered with itself and with the DMAs that it starts later. So of its own
+    accesses nothing is kept: what is kept are those of DMAs that it has not waited for.
+
+    Attributes:
+      histories: by the number of the buffer; a buffer without one need not be told of accesses.
+      races: each once, by what they have in common.
+      undecided: sums of two DMAs, by their line.
+      events: number of events so far.
+    """
+
+    def __init__(self, tasks: OrderTasks, ledger: Callable[[Counter], SemaphoreLedger]) -> None:
+        self.tasks = tasks
+        self.histories: dict[int, AccessHistory] = {}
+        self.races: dict[Any, RaceFact] = {}
+        self.undecided: dict[Any, UndecidedOrder] = {}
+        self.events = 0
+        self._ledger = ledger
+
+    def next(self) -> int:
+        self.events += 1
+        return self.events
+
+    def allocated(self, buffer: MemoryBuffer) -> None:
+        """Watch a buffer from the start if one thread may race with another's past accesses."""
+        if buffer.type.semaphore is not None or buffer.number in self.histories:
+            return
+        if self._is_shared(buffer) and buffer.kind != "prefetch":
+            self.histories[buffer.number] = AccessHistory(drops=False)
+
+    def _is_shared(self, buffer: MemoryBuffer) -> bool:
+        return not self.tasks.is_solo or (bool(self.tasks.axes) and is_far(buffer))
+
+    def by_core(
+        self, own: OrderedThread, step: ir.MachineStep, region: MemoryRegion, *, writes: bool
+    ) -> None:
+        """Judge an access of a buffer with a history."""
+        buffer, thread = region.buffer, own.thread
+        history = self.histories[buffer.number]
+        if history.drops and not history.accesses:
+            (history.filled if writes else history.read)(boxes(region))
+            return
+        access = MemoryAccess(
+            buffer, boxes(region), writes, 0, thread.number, self.next(), thread.point,
+            thread.iterations, step,
+        )  # fmt: skip
+        self.access(own, self.tasks.of(own, buffer), access)
+
+    def by_pipeline(
+        self, own: OrderedThread, task: Task, region: MemoryRegion, block: tuple[int, ...],
+        point: tuple[int, ...], *, writes: bool, goes_on: bool = False,
+    ) -> None:  # fmt: skip
+        """Judge what the pipeline moves for a grid point."""
+        access = MemoryAccess(
+            region.buffer, boxes(region), writes, 0, own.thread.number, self.next(), point,
+            block=block, lane=self.tasks.lane_of(point),
+        )  # fmt: skip
+        self.access(own, task, access, goes_on=goes_on)
+
+    def access(
+        self, own: OrderedThread, task: Task, access: MemoryAccess, *, goes_on: bool = False
+    ) -> None:
+        """Judge an access of `task`, and keep it if something may not be ordered after it.
+
+        Args:
+          goes_on: whether the task runs beside its thread.
+        """
+        if not access.boxes:
+            return
+        history = self.histories.get(access.buffer.number)
+        if history is None:
+            drops = not self._is_shared(access.buffer)
+            history = self.histories[access.buffer.number] = AccessHistory(drops)
+        access.epoch = task.epoch
+        for other, both in history.unordered(task, access):
+            self._conflict(own, other, access, both)
+        if goes_on or not history.drops:
+            history.keep(access)
+        if is_far(access.buffer):
+            return
+        if not access.writes:
+            history.read(access.boxes)
+        else:
+            access.was_unread = access.copy is not None and history.is_unread(access.boxes)
+            history.filled(access.boxes)
+
+    def _conflict(
+        self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess, both: Box
+    ) -> None:
+        if access.adds and other.adds:
+            self._sums(own, other, access)
+            return
+        is_moved = access.is_of_pipeline and other.is_of_pipeline
+        if is_moved and access.thread == other.thread and access.lane == other.lane:
+            return  # in order, but perhaps a read of what was overwritten
+        known = self.races.get(key := _key(other, access))
+        if known is not None:
+            known.count += 1
+            return
+        axes: tuple[int, ...] = ()
+        if is_far(access.buffer) and access.thread == other.thread:
+            axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
+        waited, alike = self._waited(own, other)
+        self.races[key] = RaceFact(other, access, both, axes, waited, alike, access.when)
+
+    def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
+        assert access.step is not None
+        place = EventPlace(access.step, own.thread.device, access.point, access.iterations)
+        names = [side.names for side in (other, access) if side.names is not None]
+        first, second = (f"the copy of {source} to {target}" for source, target in names)
+        fact = UndecidedOrder(place, first, second, of_copies=True)
+        self.undecided.setdefault(("add", access.step.site.line), fact)
+
+    def _waited(
+        self, own: OrderedThread, other: MemoryAccess
+    ) -> tuple[tuple[str, ...] | None, int]:
+        """What was waited for since a DMA, and how many DMAs the wait may have been for."""
+        if other.copy is None:
+            return None, 1
+        counter = other.copy.received
+        if not other.writes and other.copy.sent is not None:
+            counter = other.copy.sent
+        ledger = self._ledger(counter)
+        names = tuple(dict.fromkeys(name for when, name in own.waits if when > other.when))
+        alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
+        return names, alike if ledger.name in names else 1
+
+
+def _key(other: MemoryAccess, access: MemoryAccess) -> Any:
+    """What races have in common of which the first is reported: the DMA, or both lines."""
+    copies = [side for side in (other, access) if side.copy is not None]
+    sides = copies if len(copies) == 1 else [other, access]
+    return access.buffer.name, frozenset(side.step and side.step.site.line for side in sides)

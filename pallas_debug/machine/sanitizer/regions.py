@@ -1,0 +1,128 @@
+"""Regions of a buffer as boxes: where two accesses meet, what one covers, and their text."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from pallas_debug.bridge.instrument.sites import shape_text, slice_text
+from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
+
+Box = tuple[range, ...]
+"""A range for each dimension of a buffer."""
+
+MAX_BOXES = 256
+"""Maximum number of boxes of one access; of a gather with more, the order is not judged."""
+
+_SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "semaphore": "semaphore memory"}
+
+
+def whole(shape: Sequence[int]) -> Box:
+    """All of an array."""
+    return tuple(range(n) for n in shape)
+
+
+def boxes(region: MemoryRegion) -> tuple[Box, ...]:
+    """Disjoint boxes that cover exactly a region; none if these are too many."""
+    shape = region.buffer.content.shape
+    if region.is_whole:
+        return (whole(shape),)
+    found: list[Box] = []
+    for index in region.ranges():
+        choices = [_ranges(entry, n) for entry, n in zip(index, shape, strict=False)]
+        if len(found) + math.prod(map(len, choices)) > MAX_BOXES:
+            return ()
+        rest = whole(shape[len(index) :])
+        arrays = [entry for entry in index if isinstance(entry, np.ndarray)]
+        if len(arrays) > 1 and any(array.size > 1 for array in arrays):
+            return ()  # the elements are pairs, not a product
+        found += [(*box, *rest) for box in itertools.product(*choices)]
+    return tuple(found)
+
+
+def _ranges(entry: Entry, size: int) -> list[range]:
+    if isinstance(entry, slice):
+        return [range(*entry.indices(size))]
+    if not isinstance(entry, np.ndarray):
+        return [range(int(entry), int(entry) + 1)]
+    positions = [int(i) for i in np.unique(entry)]
+    if not positions:
+        return [range(0)]
+    if len(positions) == positions[-1] - positions[0] + 1:
+        return [range(positions[0], positions[-1] + 1)]
+    return [range(i, i + 1) for i in positions]
+
+
+def meet(a: Box, b: Box) -> Box | None:
+    """The elements in both; None if there are none."""
+    found = []
+    for one, other in zip(a, b, strict=True):
+        if one.step == 1 and other.step == 1:
+            both = range(max(one.start, other.start), min(one.stop, other.stop))
+        else:
+            both = _common(one, other)
+        if not both:
+            return None
+        found.append(both)
+    return tuple(found)
+
+
+def _common(a: range, b: range) -> range:
+    """The numbers in two ranges with steps."""
+    first, last = max(a.start, b.start), min(a.stop, b.stop)
+    step = math.lcm(a.step, b.step)
+    start = a.start + -(-max(first - a.start, 0) // a.step) * a.step
+    for number in range(start, min(last, start + step), a.step):
+        if number in b:
+            return range(number, last, step)
+    return range(0)
+
+
+def first_meeting(a: Sequence[Box], b: Sequence[Box]) -> Box | None:
+    """The elements of the first two boxes that have some in common."""
+    for one in a:
+        for other in b:
+            found = meet(one, other)
+            if found is not None:
+                return found
+    return None
+
+
+def covers(a: Sequence[Box], b: Sequence[Box]) -> bool:
+    """Whether each box of `b` is within one of `a`."""
+    return all(any(_holds(outer, inner) for outer in a) for inner in b)
+
+
+def _holds(outer: Box, inner: Box) -> bool:
+    return all(
+        big == small
+        or (big.step == 1 and big.start <= small.start and (not small or small[-1] < big.stop))
+        for big, small in zip(outer, inner, strict=True)
+    )
+
+
+def box_text(name: str, box: Box) -> str:
+    """`tiles_ref[0, 0:8, 0:128]`."""
+    if not box:
+        return name
+    entries = [
+        str(part.start) if len(part) == 1 else slice_text(part.start, len(part), part.step)
+        for part in box
+    ]
+    return f"{name}[{', '.join(entries)}]"
+
+
+def boxes_text(name: str, found: Sequence[Box], shape: Sequence[int]) -> str:
+    """The same of several boxes; the name alone if they are the whole buffer."""
+    if not found or (len(found) == 1 and found[0] == whole(shape)):
+        return name
+    return " and ".join(box_text(name, box) for box in found[:2]) + (" …" if found[2:] else "")
+
+
+def buffer_text(buffer: MemoryBuffer) -> str:
+    """`float32[16, 128] in VMEM`."""
+    shape = shape_text(str(buffer.content.dtype), buffer.content.shape)
+    return f"{shape} in {_SPACES[buffer.type.space]}"
