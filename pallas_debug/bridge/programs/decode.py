@@ -7,7 +7,7 @@ loads move ahead of arithmetic, which is then compiled as a whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -175,7 +175,9 @@ class Decoder:
         self.flush(results)
         used = _used(self.steps, results)
         steps = tuple(
-            units.compute(step.members, used, self.template) if isinstance(step, _Unit) else step
+            units.compute(step.members, used, self.template)
+            if isinstance(step, _Unit)
+            else _without_unused(step, used)
             for step in self.steps
         )
         return ir.KernelProgram(
@@ -219,9 +221,18 @@ def _used(steps: Sequence[Any], outputs: Sequence[ir.Reg]) -> set[int]:
                 used.update(
                     r.number for r in item.inputs if isinstance(r, ir.Reg) and r.number not in own
                 )
+        elif isinstance(step, ir.StoreStep):
+            used.update(_regs((step.place, step.value, step.mask)))
         else:
             used.update(_regs(step))
     return used
+
+
+def _without_unused(step: Any, used: set[int]) -> Any:
+    """A store that returns what was there only if something reads that: jax swaps in any case."""
+    if isinstance(step, ir.StoreStep) and step.output and step.output.number not in used:
+        return replace(step, output=None)
+    return step
 
 
 def _regs(value: Any) -> Iterable[int]:

@@ -1,293 +1,388 @@
-"""Order of a run: which accesses nothing orders, and what semaphores add up to."""
+"""Races, deadlocks and semaphores left over: the facts of `ordering/` as findings."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
-from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.grid import Window
-from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, Ref, resolve
-from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.facts import (
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import order as wording
+from pallas_debug.findings.wording import semaphores
+from pallas_debug.machine.memory import MemoryBuffer, Ref
+from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
+from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
     EarlyCopy,
     EventPlace,
-    UndecidedOrder,
+    RaceFact,
 )
-from pallas_debug.machine.sanitizer.history import MemoryAccess
-from pallas_debug.machine.sanitizer.lanes import CopyTasks, Lane, OrderedThread, OrderTasks, is_far
-from pallas_debug.machine.sanitizer.ledger import SemaphoreLedger, StartedCopy
-from pallas_debug.machine.sanitizer.races import RaceDetector
-from pallas_debug.machine.sanitizer.regions import Box, boxes, boxes_text
-from pallas_debug.machine.threads import Blocked, Thread
+from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
+from pallas_debug.machine.sanitizer.ordering.ledger import LineSum, SemaphoreLedger, StartedCopy
+from pallas_debug.machine.sanitizer.ordering.regions import box_text, buffer_text, whole
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, SourceLine, Witness
 
 
-class OrderSanitizer(MachineObserver):
-    """Observes the order of a run.
+class OrderSanitizer(OrderTracker):
+    """Judges the order of a run."""
 
-    Attributes:
-      early: DMAs to devices that may not have entered the kernel, by their line.
-      reads: reads of semaphores whose value depends on timing, by their line.
-      ledgers: of semaphores, by number of the buffer and entry.
-      left_over: ledgers of ended scopes whose semaphores were not zero.
-      visits: of output blocks, by array and indices, for each lane.
-      blocked: what threads wait for, by their number.
-      has_ended: whether all threads have.
-    """
+    def findings(self) -> list[Finding]:
+        """Word what the run has shown so far, causes before consequences."""
+        found: list[tuple[int, Finding]] = []
+        found += [(race.when, _race(self, race)) for race in self.detector.races.values()]
+        found += [(early.when, _early(self, early)) for early in self.early.values()]
+        found += _shared_blocks(self)
+        found.sort(key=lambda item: item[0])
+        return [finding for _, finding in found] + list(_counts(self))
 
-    def __init__(self, launch: Launch) -> None:
-        self.launch = launch
-        self.tasks = OrderTasks(launch)
-        self.detector = RaceDetector(self.tasks, self.ledger)
-        self.early: dict[Any, EarlyCopy] = {}
-        self.reads: dict[Any, UndecidedOrder] = {}
-        self.ledgers: dict[tuple[int, tuple[Any, ...]], SemaphoreLedger] = {}
-        self.left_over: list[SemaphoreLedger] = []
-        self.visits: dict[tuple[int, tuple[int, ...]], dict[Lane, BlockVisit]] = {}
-        self.blocked: dict[int, Blocked] = {}
-        self.has_barrier = False
-        self.has_ended = False
-        self._aliased = _aliased(launch)
-        self._names = {operand.name for operand in launch.operands}
 
-    def point_begins(self, thread: Thread) -> None:
-        own = self.tasks.thread(thread)
-        self.tasks.enter(own)
-        if not self.tasks.axes:
-            return
-        own.windows = {}
-        for window in thread.walk.windows:
-            if window.operand.kind == "output" and id(window.operand) not in self._aliased:
-                lanes = self.visits.setdefault((window.array.number, window.block), {})
-                visit = lanes.get(own.lane)
-                if visit is None:
-                    visit = lanes[own.lane] = BlockVisit(window, window.block, thread.point)
-                own.windows[window.current.number] = visit
+def _sighting(run: OrderTracker, **facts: Any) -> Sighting:
+    count = facts.pop("count", 1)
+    return Sighting(kernel=run.launch.name, engine="machine", witness=Witness(**facts), count=count)
 
-    def ends(self) -> None:
-        self.has_ended = True
 
-    # Memory
+def _at(place: EventPlace) -> dict[str, Any]:
+    return {
+        "source": place.step.site.line,
+        "grid_point": place.point,
+        "loop": place.iterations,
+    }
 
-    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
-        if buffer.kind == "barrier":
-            self.has_barrier = True
-        self.detector.allocated(buffer)
 
-    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
-        self.detector.histories.pop(buffer.number, None)
-        if buffer.type.semaphore is not None:
-            for key in [key for key in self.ledgers if key[0] == buffer.number]:
-                ledger = self.ledgers.pop(key)
-                if ledger.near.count or ledger.copies:
-                    self.left_over.append(ledger)
+# Races
 
-    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        number = region.buffer.number
-        if number in self.detector.histories:
-            self.detector.by_core(self.tasks.thread(thread), step, region, writes=False)
-        if self.tasks.axes:
-            visit = self.tasks.thread(thread).windows.get(number)
-            if visit is not None:
-                visit.read()
 
-    def stores(
-        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
-    ) -> None:
-        number = region.buffer.number
-        if number in self.detector.histories:
-            self.detector.by_core(self.tasks.thread(thread), step, region, writes=True)
-        if self.tasks.axes:
-            visit = self.tasks.thread(thread).windows.get(number)
-            if visit is not None:
-                visit.wrote(step, thread, self.detector.next())
+def _race(run: OrderTracker, race: RaceFact) -> Finding:
+    here, there = _sides(race)
+    buffer = here.buffer
+    name = _name(here)
+    region = _first(here.boxes, name, buffer)
+    overlap = box_text(name, race.overlap)
+    sees_all = here.boxes == (race.overlap,) or len(here.boxes) > 1
+    seen = _sighting(
+        run,
+        source=_line(here),
+        other=_line(there),
+        grid_point=here.point,
+        loop=here.iterations,
+        operand=name,
+        index=region,
+        shape=buffer_text(buffer),
+        count=race.count,
+    )
+    return wording.data_race(
+        seen,
+        what=f"{region}, {buffer_text(buffer)},",
+        here=_access(run, here),
+        there=_access(run, there),
+        was_filled=race.earlier.was_unread or race.later.was_unread,
+        axes=race.axes,
+        overlap=None if sees_all and len(here.boxes) == 1 else overlap,
+        waited=race.waited,
+        alike=race.alike,
+    )
 
-    # The pipeline
 
-    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        position = thread.walk.position + (window.filled != window.slot)
-        self._moves(thread, window, window.slots[window.filled], block, position, fetches=True)
+def _sides(race: RaceFact) -> tuple[MemoryAccess, MemoryAccess]:
+    """Order the two sides, the likely culprit first: the one that has a line, at least."""
+    earlier, later = race.earlier, race.later
+    if earlier.is_of_pipeline or later.is_of_pipeline:
+        return (later, earlier) if earlier.is_of_pipeline else (earlier, later)
+    if (earlier.copy is None) == (later.copy is None):
+        return later, earlier
+    copy, core = (earlier, later) if earlier.copy is not None else (later, earlier)
+    is_remote = copy.writes and copy.buffer.device != copy.thread
+    is_cause = copy.was_unread or (copy is later and copy.was_filled)
+    if copy.writes and not core.writes:
+        return (copy, core) if is_cause else (core, copy)
+    return (copy, core) if is_remote else (core, copy)
 
-    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        self._moves(thread, window, window.current, block, thread.walk.position, fetches=False)
 
-    def _moves(
-        self, thread: Thread, window: Window, slot: MemoryBuffer, block: tuple[int, ...],
-        position: int, *, fetches: bool,
-    ) -> None:  # fmt: skip
-        is_watched = slot.number in self.detector.histories
-        is_aliased = id(window.operand) in self._aliased
-        if not (is_watched or is_aliased):
-            return
-        own = self.tasks.thread(thread)
-        point = thread.walk.point(position)
-        if is_watched:
-            region = resolve(Ref(slot), (), [])
-            self.detector.by_pipeline(own, own.near, region, block, point, writes=fetches)
-        if is_aliased:
-            # A fetch is over when its grid point begins, a write-back one grid point later.
-            task = self.tasks.move(own, point, position if fetches else position + 2)
-            region = MemoryRegion(window.array, window.bounds(block)[0])
-            self.detector.by_pipeline(
-                own, task, region, block, point, writes=not fetches, goes_on=True
-            )
+def _access(run: OrderTracker, access: MemoryAccess) -> wording.Access:
+    thread = run.tasks.threads[access.thread].thread
+    buffer = access.buffer
+    names, semaphore, sender = access.names, None, None
+    if access.copy is not None:
+        semaphore = run.ledger(access.counter).name
+        sender = thread.device if buffer.device != thread.device else None
+    elif access.block is not None:
+        window = "its window"
+        block = f"block {access.block}"
+        to_window = access.writes == (buffer.kind == "window")
+        names = (block, window) if to_window else (window, block)
+    return wording.Access(
+        writes=access.writes,
+        grid_point=access.point,
+        loop=access.iterations,
+        device=buffer.device,
+        core=thread.core,
+        copy=names,
+        semaphore=semaphore,
+        from_device=sender,
+    )
 
-    # DMAs
 
-    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
-        own, step = self.tasks.thread(thread), copy.step
-        when = self.detector.next()
-        place = EventPlace(step, thread.device, copy.point, copy.iterations)
-        parts = boxes(copy.source), boxes(copy.destination)
-        operands = (
-            self._name(thread, step.source, copy.source.buffer),
-            self._name(thread, step.destination, copy.destination.buffer),
+def _line(access: MemoryAccess) -> SourceLine | None:
+    return None if access.step is None else access.step.site.line
+
+
+def _name(access: MemoryAccess) -> str:
+    """Name of the buffer as the access calls it."""
+    if access.names is not None:
+        return access.names[access.writes].partition("[")[0]
+    return access.buffer.name
+
+
+def _first(boxes: Any, name: str, buffer: MemoryBuffer) -> str:
+    return box_text(name, boxes[0] if boxes else whole(buffer.content.shape))
+
+
+def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
+    """Output blocks that grid points of several lanes write."""
+    by_operand: dict[str, list[list[BlockVisit]]] = {}
+    for lanes in run.visits.values():
+        if len(lanes) > 1 and any(visit.store for visit in lanes.values()):
+            visits = list(lanes.values())
+            by_operand.setdefault(visits[0].window.operand.name, []).append(visits)
+    for name, blocks in by_operand.items():
+        every = [visit for visits in blocks for visit in visits]
+        if any(visit.is_read for visit in every) and not any(v.reads_first for v in every):
+            continue  # scratch of each lane: whatever the last one leaves is not meant as a result
+        visits = blocks[0]
+        written = [visit for visit in visits if visit.store is not None]
+        later = written[1] if len(written) > 1 else written[0]
+        earlier = next(visit for visit in visits if visit is not later)
+        assert later.store is not None
+        axes = run.tasks.axes
+        there = earlier.store
+        region = later.window.bounds(later.block)[0]
+        box = tuple(range(part.start, part.stop) for part in region)
+        shape = buffer_text(later.window.array)
+        seen = _sighting(
+            run,
+            **_at(later.store),
+            other=there.step.site.line if there else None,
+            operand=name,
+            index=box_text(name, box),
+            shape=shape,
+            count=sum(len(found) - 1 for found in blocks),
         )
-        names = (
-            boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
-            boxes_text(operands[1], parts[1], copy.destination.buffer.content.shape),
+        point = there.point if there else earlier.point
+        finding = wording.data_race(
+            seen,
+            what=f"block {later.block} of {name}, {shape},",
+            here=wording.Access(
+                writes=True, grid_point=later.store.point, loop=later.store.iterations
+            ),
+            there=wording.Access(writes=True, grid_point=point),
+            axes=tuple(a for a in axes if later.store.point[a] != point[a]),
         )
-        near, far = self.tasks.copy(own, copy)
-        started = StartedCopy(
-            place, names, copy.destination.buffer, operands[1], copy.nbytes, copy.nbytes
+        yield later.when, finding
+
+
+def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
+    seen = _sighting(
+        run,
+        **_at(early.place),
+        operand=early.operand,
+        index=early.names[1],
+        shape=buffer_text(early.destination),
+        count=early.count,
+    )
+    return wording.remote_copy_too_early(
+        seen,
+        copy=early.names,
+        what=f"{early.names[1]}, {buffer_text(early.destination)},",
+        sender=early.place.device,
+        receiver=early.destination.device,
+        heard_from=early.heard,
+        has_barrier=run.has_barrier,
+    )
+
+
+# Counts
+
+
+def _counts(run: OrderTracker) -> Iterator[Finding]:
+    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what."""
+    stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
+    if stuck and not run.has_ended:
+        if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
+            yield from _deadlock(run, [own.thread for own in stuck])
+        return
+    if run.has_ended:
+        reported = set()
+        for ledger in (*run.left_over, *run.ledgers.values()):
+            if ledger.near.count or ledger.copies:
+                finding = _left_over(run, ledger)
+                key = finding.kind, finding.witness.line
+                if key not in reported:
+                    reported.add(key)
+                    yield finding
+
+
+def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
+    if ledger.mismatch is not None:
+        return _mismatch(run, ledger)
+    if ledger.copies:
+        return _not_awaited(run, ledger, ledger.copies[0])
+    signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
+    device = ledger.buffer.device
+    place = (waits or signals)[-1].first
+    seen = _sighting(
+        run,
+        source=place.step.site.line,
+        loop=place.iterations,
+        operand=ledger.name,
+        other=signals[0].first.step.site.line if waits and signals else None,
+        values={"count": str(ledger.near.count)},
+    )
+    return semaphores.semaphore_left_over(
+        seen,
+        semaphore=ledger.name,
+        count=ledger.near.count,
+        is_awaited=bool(waits),
+        totals=ledger.totals,
+        device=device,
+        signals=_tallies(signals, device),
+        waits=_tallies(waits, device),
+    )
+
+
+def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
+    return [
+        semaphores.Tally(
+            line=line.first.step.site.line,
+            amount=line.amount,
+            points=len(line.points),
+            devices=() if line.devices == {device} else tuple(sorted(line.devices)),
         )
-        self._access(own, copy, copy.source, parts[0], near.reads, far.reads, names, when)
-        if self._is_known(own, near, started, when):
-            destination = copy.destination
-            self._access(own, copy, destination, parts[1], near.writes, far.writes, names, when)
-        self._raise(own, copy, copy.received, near.writes, far.writes, started)
-        if copy.sent is not None:
-            self._raise(own, copy, copy.sent, near.reads, far.reads, replace(started))
-        self.tasks.started(near, far)
+        for line in lines
+        if line.first.step.site.line is not None
+    ]
 
-    def _access(
-        self, own: OrderedThread, copy: DmaCopy, region: MemoryRegion, found: tuple[Box, ...],
-        near: Any, far: Any, names: tuple[str, str], when: int,
-    ) -> None:  # fmt: skip
-        access = MemoryAccess(
-            region.buffer, found, region is copy.destination, 0, own.thread.number, when,
-            copy.point, copy.iterations, copy.step, copy, names,
-        )  # fmt: skip
-        task = far if is_far(region.buffer) else near
-        self.detector.access(own, task, access, goes_on=True)
 
-    def _raise(
-        self, own: OrderedThread, copy: DmaCopy, counter: Counter, near: Any, far: Any,
-        started: StartedCopy,
-    ) -> None:  # fmt: skip
-        ledger = self.ledger(counter)
-        ledger.started(started)
-        lane = own.lane if counter.buffer.device == own.thread.device else None
-        ledger.release(near, far, lane, copy.nbytes, copy)
+def _mismatch(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
+    found = ledger.mismatch
+    assert found is not None
+    seen = _sighting(
+        run,
+        **_at(found.wait),
+        operand=ledger.name,
+        other=found.copy.place.step.site.line,
+        values={"semaphore": ledger.name},
+    )
+    source, destination = found.copy.names
+    return semaphores.wait_size_mismatch(
+        seen,
+        semaphore=ledger.name,
+        copied=found.copy.nbytes,
+        awaited=found.awaited,
+        source=source,
+        destination=destination,
+        descriptor=found.descriptor,
+    )
 
-    def _is_known(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy, when: int) -> bool:
-        """Whether the receiver is known to have entered the kernel."""
-        device = copy.destination.device
-        if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
-            return True
-        line = copy.place.step.site.line
-        if line in self.early:
-            self.early[line].count += 1
-        else:
-            heard = tuple(sorted(own.heard - {own.thread.device}))
-            self.early[line] = EarlyCopy(
-                copy.place, copy.names, copy.destination, copy.operand, heard, when
-            )
-        return False
 
-    # Semaphores
+def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) -> Finding:
+    source, destination = copy.names
+    values = {"semaphore": ledger.name, "source": source, "destination": destination}
+    seen = _sighting(
+        run,
+        **_at(copy.place),
+        operand=copy.operand,
+        index=destination,
+        shape=buffer_text(copy.destination),
+        values=values,
+    )
+    return semaphores.copy_not_awaited(
+        seen,
+        semaphore=ledger.name,
+        source=source,
+        destination=destination,
+        left=sum(item.left for item in ledger.copies),
+        starts=ledger.starts,
+        waits=ledger.waits,
+    )
 
-    def signals(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
-        own = self.tasks.thread(thread)
-        ledger = self.ledger(Counter(semaphore, entry))
-        place = EventPlace(step, thread.device, thread.point, thread.iterations)
-        ledger.signalled(place, amount)
-        lane = own.lane if semaphore.device == thread.device else None
-        ledger.release(own.near, own.far, lane, amount, place)
 
-    def waited(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], amount: int,
-    ) -> None:  # fmt: skip
-        self.blocked.pop(thread.number, None)
-        own = self.tasks.thread(thread)
-        ledger = self.ledger(Counter(semaphore, entry))
-        ledger.take(own.near, own.far, own.lane, amount)
-        own.waits.append((self.detector.next(), ledger.name))
-        own.heard |= ledger.signallers
-        if amount:
-            place = EventPlace(step, thread.device, thread.point, thread.iterations)
-            ledger.waited(place, amount, lambda: self._descriptor(thread, step))
+# Deadlocks
 
-    def reads_semaphore(
-        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
-        entry: tuple[Any, ...], value: int,
-    ) -> None:  # fmt: skip
-        """Note a value that other legal timings give another."""
-        ledger = self.ledger(Counter(semaphore, entry))
-        line = step.site.line
-        own = self.tasks.thread(thread)
-        late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
-        if line in self.reads or not late:
-            return
-        if ledger.copies:
-            source, destination = ledger.copies[0].names
-            first = f"the copy of {source} to {destination}"
-        else:
-            first = f"the signal of {ledger.name}"
-        self.reads[line] = UndecidedOrder(
-            EventPlace(step, thread.device, thread.point, thread.iterations),
-            first,
-            f"the read of {ledger.name}",
-            of_copies=False,
+
+def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
+    thread = stuck[0]
+    blocked = run.blocked[thread.number]
+    ledger = run.ledger_of(blocked)
+    if ledger.mismatch is not None:
+        yield _mismatch(run, ledger)
+    of_copy = isinstance(blocked.step, ir.CopyWait)
+    signal = ledger.last_signal
+    raised = bool(ledger.starts) if of_copy else signal is not None
+    others = [
+        semaphores.Stuck(
+            semaphore=run.ledger_of(wait).name,
+            count=run.ledger_of(wait).near.count,
+            needed=wait.amount,
+            line=wait.step.site.line,
+            device=other.device,
+            core=other.core,
+            grid_point=other.point,
         )
-
-    def blocks(self, thread: Thread, blocked: Blocked) -> None:
-        self.tasks.thread(thread)
-        self.blocked[thread.number] = blocked
-
-    def ledger(self, counter: Counter) -> SemaphoreLedger:
-        key = counter.buffer.number, counter.entry
-        found = self.ledgers.get(key)
-        if found is None:
-            found = SemaphoreLedger(counter.buffer, counter.entry)
-            if self.tasks.axes:
-                found.far = {}
-            self.ledgers[key] = found
-        return found
-
-    def ledger_of(self, blocked: Blocked) -> SemaphoreLedger:
-        return self.ledger(Counter(blocked.semaphore, blocked.entry))
-
-    # Names
-
-    def _descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
-        """The slice from which a wait has its size."""
-        if not isinstance(step, ir.CopyWait):
-            return None
-        registers = thread.frames[-1].registers
-        place = step.destination
-        region = resolve(registers[place.ref.number], place.view, registers)
-        name = self._name(thread, place, region.buffer)
-        return boxes_text(name, boxes(region), region.buffer.content.shape)
-
-    def _name(self, thread: Thread, place: ir.RefPlace, buffer: MemoryBuffer) -> str:
-        """Name of the operand; an output that shares its array with an input has its own."""
-        given = thread.frames[-1].program.names.get(place.ref.number)
-        return given if given in self._names else buffer.name
+        for other in stuck[1:]
+        for wait in [run.blocked[other.number]]
+    ]
+    seen = _sighting(
+        run,
+        source=blocked.step.site.line,
+        grid_point=thread.point,
+        loop=thread.iterations,
+        operand=ledger.name,
+        other=signal.step.site.line if signal is not None else None,
+    )
+    earlier = ledger.awaited_in
+    yield semaphores.deadlock(
+        seen,
+        semaphore=ledger.name,
+        count=ledger.near.count,
+        needed=blocked.amount,
+        of_copy=of_copy,
+        was_raised=raised,
+        totals=None if of_copy else ledger.totals,
+        device=ledger.buffer.device,
+        others=len(others),
+        stuck=others,
+        sender=_sender(run, ledger, stuck[1:]),
+        elsewhere=_elsewhere(run, ledger),
+        earlier=earlier.step.site.line if of_copy and earlier is not None else None,
+    )
 
 
-def _aliased(launch: Launch) -> set[int]:
-    """Identities of the operands that share an array with another one."""
-    inputs = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
-    found: list[LaunchOperand] = []
-    for operand in launch.operands:
-        if operand.alias is not None:
-            found += [operand, inputs[operand.alias]]
-    return {id(operand) for operand in found}
+def _elsewhere(run: OrderTracker, ledger: SemaphoreLedger) -> tuple[int, int] | None:
+    """A device on which the same semaphore is not zero, and its count there."""
+    for other in run.ledgers.values():
+        is_twin = other.buffer.name == ledger.buffer.name and other.entry == ledger.entry
+        if is_twin and other.buffer.device != ledger.buffer.device and other.near.count:
+            return other.buffer.device, other.near.count
+    return None
+
+
+def _sender(
+    run: OrderTracker, ledger: SemaphoreLedger, stuck: list[Thread]
+) -> tuple[int, SourceLine] | None:
+    """Device and line of what would end a wait, in another thread that is stuck before it."""
+    for thread in stuck:
+        for frame in thread.frames:
+            for step in frame.program.steps[frame.position :]:
+                place = None
+                if isinstance(step, ir.SemaphoreSignal):
+                    place = step.semaphore
+                elif isinstance(step, ir.CopyStart):
+                    place = step.received
+                line = step.site.line
+                if place is None or line is None or getattr(step, "device", None) is None:
+                    continue
+                ref = frame.registers[place.ref.number]
+                if isinstance(ref, Ref) and ref.buffer.name == ledger.buffer.name:
+                    return thread.device, line
+    return None

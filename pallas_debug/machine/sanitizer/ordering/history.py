@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
-from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.sanitizer.regions import Box, covers, first_meeting
+from pallas_debug.machine.sanitizer.ordering.regions import Box, covers, first_meeting
 
 MAX_ACCESSES = 4096
 """Maximum number of accesses kept for a buffer; of more, the oldest are forgotten."""
@@ -28,7 +28,8 @@ class MemoryAccess:
       names: of the DMA's source and destination.
       block: that the pipeline moves.
       when: number of the event, in the order of the run.
-      was_unread: whether a DMA fills what was written before and not read since.
+      was_filled: whether a DMA fills what was written before.
+      was_unread: whether that had not been read since.
     """
 
     buffer: MemoryBuffer
@@ -44,11 +45,20 @@ class MemoryAccess:
     names: tuple[str, str] | None = None
     block: tuple[int, ...] | None = None
     lane: tuple[int, ...] = ()
+    was_filled: bool = False
     was_unread: bool = False
 
     @property
     def adds(self) -> bool:
         return self.copy is not None and self.copy.adds and self.writes
+
+    @property
+    def counter(self) -> Counter:
+        """The semaphore that the DMA signals when it is done with this buffer."""
+        assert self.copy is not None
+        if not self.writes and self.copy.sent is not None:
+            return self.copy.sent
+        return self.copy.received
 
     @property
     def is_of_pipeline(self) -> bool:
@@ -90,11 +100,9 @@ class AccessHistory:
         if len(self.accesses) > MAX_ACCESSES:
             del self.accesses[: MAX_ACCESSES // 4]
 
-    def is_unread(self, boxes: tuple[Box, ...]) -> bool:
-        """Whether any of it was written and not read since."""
-        return any(
-            new and first_meeting(boxes, place) is not None for place, new in self.fills.items()
-        )
+    def has_filled(self, boxes: tuple[Box, ...]) -> list[bool]:
+        """For each written place that `boxes` touch, whether it was not read since."""
+        return [new for place, new in self.fills.items() if first_meeting(boxes, place) is not None]
 
     def read(self, boxes: tuple[Box, ...]) -> None:
         for place, new in self.fills.items():

@@ -16,8 +16,9 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.clocks import SHIFT, Task, Tasks
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.sanitizer.facts import BlockVisit
+from pallas_debug.machine.sanitizer.ordering.facts import BlockVisit
 from pallas_debug.machine.threads import Thread
+from pallas_debug.model import SourceLine
 
 MAX_WAITS = 64
 """Waits of a thread that are remembered, to tell what was waited for instead."""
@@ -33,6 +34,7 @@ class OrderedThread:
       root: task from which its lanes fork; `near` if there are none.
       lane: coordinates of its grid point on parallel axes.
       waits: names of semaphores, with the number of the event.
+      starts: number of the last event in which each line started a DMA.
       heard: devices that have signalled what it waited for.
       moves: tasks of the pipeline, with the position in the grid at which they are over.
       windows: output blocks in VMEM that are visited now, by the number of their buffer.
@@ -45,6 +47,7 @@ class OrderedThread:
     lane: Lane = ()
     lanes: dict[Lane, Task] = field(default_factory=dict)
     waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
+    starts: dict[SourceLine | None, int] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     moves: list[tuple[Task, int]] = field(default_factory=list)
     windows: dict[int, BlockVisit] = field(default_factory=dict)

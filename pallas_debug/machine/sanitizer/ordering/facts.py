@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.sanitizer.history import MemoryAccess
-from pallas_debug.machine.sanitizer.regions import Box
+from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
+from pallas_debug.machine.sanitizer.ordering.regions import Box
 from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]

@@ -9,7 +9,7 @@ from typing import Any
 
 from pallas_debug.machine.clocks import SemaphoreClock, Task
 from pallas_debug.machine.memory import MemoryBuffer
-from pallas_debug.machine.sanitizer.facts import EventPlace
+from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
 from pallas_debug.model import SourceLine
 
 Point = tuple[int, ...]

@@ -9,11 +9,11 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import Counter, DmaCopy
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
-from pallas_debug.machine.sanitizer.facts import EventPlace, RaceFact, UndecidedOrder
-from pallas_debug.machine.sanitizer.history import AccessHistory, MemoryAccess
-from pallas_debug.machine.sanitizer.lanes import OrderedThread, OrderTasks, is_far
-from pallas_debug.machine.sanitizer.ledger import SemaphoreLedger
-from pallas_debug.machine.sanitizer.regions import Box, boxes
+from pallas_debug.machine.sanitizer.ordering.facts import EventPlace, RaceFact, UndecidedOrder
+from pallas_debug.machine.sanitizer.ordering.history import AccessHistory, MemoryAccess
+from pallas_debug.machine.sanitizer.ordering.lanes import OrderedThread, OrderTasks, is_far
+from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes
 
 
 class RaceDetector:
@@ -101,7 +101,9 @@ class RaceDetector:
         if not access.writes:
             history.read(access.boxes)
         else:
-            access.was_unread = access.copy is not None and history.is_unread(access.boxes)
+            if access.copy is not None:
+                before = history.has_filled(access.boxes)
+                access.was_filled, access.was_unread = bool(before), any(before)
             history.filled(access.boxes)
 
     def _conflict(
@@ -120,7 +122,7 @@ class RaceDetector:
         axes: tuple[int, ...] = ()
         if is_far(access.buffer) and access.thread == other.thread:
             axes = tuple(a for a in self.tasks.axes if access.point[a] != other.point[a])
-        waited, alike = self._waited(own, other)
+        waited, alike = self._waited(other, access)
         self.races[key] = RaceFact(other, access, both, axes, waited, alike, access.when)
 
     def _sums(self, own: OrderedThread, other: MemoryAccess, access: MemoryAccess) -> None:
@@ -132,18 +134,24 @@ class RaceDetector:
         self.undecided.setdefault(("add", access.step.site.line), fact)
 
     def _waited(
-        self, own: OrderedThread, other: MemoryAccess
+        self, other: MemoryAccess, access: MemoryAccess
     ) -> tuple[tuple[str, ...] | None, int]:
-        """What was waited for since a DMA, and how many DMAs the wait may have been for."""
-        if other.copy is None:
+        """What a core waited for since a DMA, and how many DMAs the wait may have been for.
+
+        A DMA of another device may be seen late. Then the core's own DMA by the same line counts.
+        """
+        dma, user = (access, other) if other.copy is None else (other, access)
+        if dma.copy is None:
             return None, 1
-        counter = other.copy.received
-        if not other.writes and other.copy.sent is not None:
-            counter = other.copy.sent
-        ledger = self._ledger(counter)
-        names = tuple(dict.fromkeys(name for when, name in own.waits if when > other.when))
+        assert dma.step is not None
+        ledger = self._ledger(dma.counter)
+        own = self.tasks.threads[user.thread]
+        since = dma.when if dma is other else 0
+        if user.thread != dma.thread:
+            since = max(since, own.starts.get(dma.step.site.line, 0))
+        names = tuple(dict.fromkeys(name for when, name in own.waits if since < when < user.when))
         alike = sum(isinstance(release.label, DmaCopy) for release in ledger.near.pending)
-        return names, alike if ledger.name in names else 1
+        return names, alike if ledger.name in names and dma is other else 1
 
 
 def _key(other: MemoryAccess, access: MemoryAccess) -> Any:

@@ -1,0 +1,299 @@
+"""Order of a run: which accesses nothing orders, and what semaphores add up to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch, LaunchOperand
+from pallas_debug.machine.copies import Counter, DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, Ref, resolve
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.ordering.facts import (
+    BlockVisit,
+    EarlyCopy,
+    EventPlace,
+    UndecidedOrder,
+)
+from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
+from pallas_debug.machine.sanitizer.ordering.lanes import (
+    CopyTasks,
+    Lane,
+    OrderedThread,
+    OrderTasks,
+    is_far,
+)
+from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger, StartedCopy
+from pallas_debug.machine.sanitizer.ordering.races import RaceDetector
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, boxes_text
+from pallas_debug.machine.threads import Blocked, Thread
+
+
+class OrderTracker(MachineObserver):
+    """Observes the order of a run.
+
+    Attributes:
+      early: DMAs to devices that may not have entered the kernel, by their line.
+      reads: reads of semaphores whose value depends on timing, by their line.
+      ledgers: of semaphores, by number of the buffer and entry.
+      left_over: ledgers of ended scopes whose semaphores were not zero.
+      visits: of output blocks, by array and indices, for each lane.
+      blocked: what threads wait for, by their number.
+      has_ended: whether all threads have.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.launch = launch
+        self.tasks = OrderTasks(launch)
+        self.detector = RaceDetector(self.tasks, self.ledger)
+        self.early: dict[Any, EarlyCopy] = {}
+        self.reads: dict[Any, UndecidedOrder] = {}
+        self.ledgers: dict[tuple[int, tuple[Any, ...]], SemaphoreLedger] = {}
+        self.left_over: list[SemaphoreLedger] = []
+        self.visits: dict[tuple[int, tuple[int, ...]], dict[Lane, BlockVisit]] = {}
+        self.blocked: dict[int, Blocked] = {}
+        self.has_barrier = False
+        self.has_ended = False
+        self._aliased = _aliased(launch)
+        self._names = {operand.name for operand in launch.operands}
+
+    def point_begins(self, thread: Thread) -> None:
+        own = self.tasks.thread(thread)
+        self.tasks.enter(own)
+        if not self.tasks.axes:
+            return
+        own.windows = {}
+        for window in thread.walk.windows:
+            if window.operand.kind == "output" and id(window.operand) not in self._aliased:
+                lanes = self.visits.setdefault((window.array.number, window.block), {})
+                visit = lanes.get(own.lane)
+                if visit is None:
+                    visit = lanes[own.lane] = BlockVisit(window, window.block, thread.point)
+                own.windows[window.current.number] = visit
+
+    def ends(self) -> None:
+        self.has_ended = True
+
+    # Memory
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        if buffer.kind == "barrier":
+            self.has_barrier = True
+        self.detector.allocated(buffer)
+
+    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
+        self.detector.histories.pop(buffer.number, None)
+        if buffer.type.semaphore is not None:
+            for key in [key for key in self.ledgers if key[0] == buffer.number]:
+                ledger = self.ledgers.pop(key)
+                if ledger.near.count or ledger.copies:
+                    self.left_over.append(ledger)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        number = region.buffer.number
+        if number in self.detector.histories:
+            self.detector.by_core(self.tasks.thread(thread), step, region, writes=False)
+        if self.tasks.axes:
+            visit = self.tasks.thread(thread).windows.get(number)
+            if visit is not None:
+                visit.read()
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        number = region.buffer.number
+        if number in self.detector.histories:
+            self.detector.by_core(self.tasks.thread(thread), step, region, writes=True)
+        if self.tasks.axes:
+            visit = self.tasks.thread(thread).windows.get(number)
+            if visit is not None:
+                visit.wrote(step, thread, self.detector.next())
+
+    # The pipeline
+
+    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        position = thread.walk.position + (window.filled != window.slot)
+        self._moves(thread, window, window.slots[window.filled], block, position, fetches=True)
+
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        self._moves(thread, window, window.current, block, thread.walk.position, fetches=False)
+
+    def _moves(
+        self, thread: Thread, window: Window, slot: MemoryBuffer, block: tuple[int, ...],
+        position: int, *, fetches: bool,
+    ) -> None:  # fmt: skip
+        is_watched = slot.number in self.detector.histories
+        is_aliased = id(window.operand) in self._aliased
+        if not (is_watched or is_aliased):
+            return
+        own = self.tasks.thread(thread)
+        point = thread.walk.point(position)
+        if is_watched:
+            region = resolve(Ref(slot), (), [])
+            self.detector.by_pipeline(own, own.near, region, block, point, writes=fetches)
+        if is_aliased:
+            # A fetch is over when its grid point begins, a write-back one grid point later.
+            task = self.tasks.move(own, point, position if fetches else position + 2)
+            region = MemoryRegion(window.array, window.bounds(block)[0])
+            self.detector.by_pipeline(
+                own, task, region, block, point, writes=not fetches, goes_on=True
+            )
+
+    # DMAs
+
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        own, step = self.tasks.thread(thread), copy.step
+        when = own.starts[step.site.line] = self.detector.next()
+        place = EventPlace(step, thread.device, copy.point, copy.iterations)
+        parts = boxes(copy.source), boxes(copy.destination)
+        operands = (
+            self._name(thread, step.source, copy.source.buffer),
+            self._name(thread, step.destination, copy.destination.buffer),
+        )
+        names = (
+            boxes_text(operands[0], parts[0], copy.source.buffer.content.shape),
+            boxes_text(operands[1], parts[1], copy.destination.buffer.content.shape),
+        )
+        near, far = self.tasks.copy(own, copy)
+        started = StartedCopy(
+            place, names, copy.destination.buffer, operands[1], copy.nbytes, copy.nbytes
+        )
+        self._access(own, copy, copy.source, parts[0], near.reads, far.reads, names, when)
+        if self._is_known(own, near, started, when):
+            destination = copy.destination
+            self._access(own, copy, destination, parts[1], near.writes, far.writes, names, when)
+        self._raise(own, copy, copy.received, near.writes, far.writes, started)
+        if copy.sent is not None:
+            self._raise(own, copy, copy.sent, near.reads, far.reads, replace(started))
+        self.tasks.started(near, far)
+
+    def _access(
+        self, own: OrderedThread, copy: DmaCopy, region: MemoryRegion, found: tuple[Box, ...],
+        near: Any, far: Any, names: tuple[str, str], when: int,
+    ) -> None:  # fmt: skip
+        access = MemoryAccess(
+            region.buffer, found, region is copy.destination, 0, own.thread.number, when,
+            copy.point, copy.iterations, copy.step, copy, names,
+        )  # fmt: skip
+        task = far if is_far(region.buffer) else near
+        self.detector.access(own, task, access, goes_on=True)
+
+    def _raise(
+        self, own: OrderedThread, copy: DmaCopy, counter: Counter, near: Any, far: Any,
+        started: StartedCopy,
+    ) -> None:  # fmt: skip
+        ledger = self.ledger(counter)
+        ledger.started(started)
+        lane = own.lane if counter.buffer.device == own.thread.device else None
+        ledger.release(near, far, lane, copy.nbytes, copy)
+
+    def _is_known(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy, when: int) -> bool:
+        """Whether the receiver is known to have entered the kernel."""
+        device = copy.destination.device
+        if device == own.thread.device or tasks.writes.follows(self.tasks.entered(device)):
+            return True
+        line = copy.place.step.site.line
+        if line in self.early:
+            self.early[line].count += 1
+        else:
+            heard = tuple(sorted(own.heard - {own.thread.device}))
+            self.early[line] = EarlyCopy(
+                copy.place, copy.names, copy.destination, copy.operand, heard, when
+            )
+        return False
+
+    # Semaphores
+
+    def signals(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], amount: int,
+    ) -> None:  # fmt: skip
+        own = self.tasks.thread(thread)
+        ledger = self.ledger(Counter(semaphore, entry))
+        place = EventPlace(step, thread.device, thread.point, thread.iterations)
+        ledger.signalled(place, amount)
+        lane = own.lane if semaphore.device == thread.device else None
+        ledger.release(own.near, own.far, lane, amount, place)
+
+    def waited(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], amount: int,
+    ) -> None:  # fmt: skip
+        self.blocked.pop(thread.number, None)
+        own = self.tasks.thread(thread)
+        ledger = self.ledger(Counter(semaphore, entry))
+        ledger.take(own.near, own.far, own.lane, amount)
+        own.waits.append((self.detector.next(), ledger.name))
+        own.heard |= ledger.signallers
+        if amount:
+            place = EventPlace(step, thread.device, thread.point, thread.iterations)
+            ledger.waited(place, amount, lambda: self._descriptor(thread, step))
+
+    def reads_semaphore(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], value: int,
+    ) -> None:  # fmt: skip
+        """Note a value that other legal timings give another."""
+        ledger = self.ledger(Counter(semaphore, entry))
+        line = step.site.line
+        own = self.tasks.thread(thread)
+        late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
+        if line in self.reads or not late:
+            return
+        if ledger.copies:
+            source, destination = ledger.copies[0].names
+            first = f"the copy of {source} to {destination}"
+        else:
+            first = f"the signal of {ledger.name}"
+        self.reads[line] = UndecidedOrder(
+            EventPlace(step, thread.device, thread.point, thread.iterations),
+            first,
+            f"the read of {ledger.name}",
+            of_copies=False,
+        )
+
+    def blocks(self, thread: Thread, blocked: Blocked) -> None:
+        self.tasks.thread(thread)
+        self.blocked[thread.number] = blocked
+
+    def ledger(self, counter: Counter) -> SemaphoreLedger:
+        key = counter.buffer.number, counter.entry
+        found = self.ledgers.get(key)
+        if found is None:
+            found = SemaphoreLedger(counter.buffer, counter.entry)
+            if self.tasks.axes:
+                found.far = {}
+            self.ledgers[key] = found
+        return found
+
+    def ledger_of(self, blocked: Blocked) -> SemaphoreLedger:
+        return self.ledger(Counter(blocked.semaphore, blocked.entry))
+
+    # Names
+
+    def _descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
+        """The slice from which a wait has its size."""
+        if not isinstance(step, ir.CopyWait):
+            return None
+        registers = thread.frames[-1].registers
+        place = step.destination
+        region = resolve(registers[place.ref.number], place.view, registers)
+        name = self._name(thread, place, region.buffer)
+        return boxes_text(name, boxes(region), region.buffer.content.shape)
+
+    def _name(self, thread: Thread, place: ir.RefPlace, buffer: MemoryBuffer) -> str:
+        """Name of the operand; an output that shares its array with an input has its own."""
+        given = thread.frames[-1].program.names.get(place.ref.number)
+        return given if given in self._names else buffer.name
+
+
+def _aliased(launch: Launch) -> set[int]:
+    """Identities of the operands that share an array with another one."""
+    inputs = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
+    found: list[LaunchOperand] = []
+    for operand in launch.operands:
+        if operand.alias is not None:
+            found += [operand, inputs[operand.alias]]
+    return {id(operand) for operand in found}
