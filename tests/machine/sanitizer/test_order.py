@@ -1,0 +1,92 @@
+"""Races, deadlocks and semaphores left over, as the kernel machine finds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from broken_kernels import ALL, BrokenKernel
+
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.model import Finding
+from pallas_debug.session import Options, Session
+
+FAULTS = (
+    "DataRace",
+    "Deadlock",
+    "DmaNotAwaited",
+    "SemaphoreLeftOver",
+    "WaitSizeMismatch",
+)
+KERNELS = [
+    kernel
+    for kernel in ALL
+    if kernel.fault in FAULTS and kernel.topic in ("order", "remote", "dma", "semaphores")
+]
+ORDERS: dict[str, dict[str, Any]] = {
+    "lazy": {},
+    "eager": {"eager": True},
+    "backwards": {"backwards": True},
+}
+
+
+def decoded(function: Callable[..., Any], args: Sequence[Any]) -> Launch:
+    """The only kernel that a function calls."""
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed():
+        jax.jit(function).lower(*args)
+    (captured,) = captures
+    return launch(captured)
+
+
+def arrays_of(call: Launch, args: Sequence[Any]) -> list[list[np.ndarray]]:
+    """What each device is given: its share of the rows."""
+    devices = int(np.prod(list(call.mesh.values()), dtype=int))
+    return [[np.split(np.asarray(x), devices)[i] for x in args] for i in range(devices)]
+
+
+def judged(
+    function: Callable[..., Any], args: Sequence[Any], **order: Any
+) -> tuple[list[Finding], Stopped | None]:
+    call = decoded(function, args)
+    sanitizer = OrderSanitizer(call)
+    machine = Machine(call, arrays_of(call, args), observer=sanitizer, **order)
+    try:
+        machine.run()
+    except Stopped as stopped:
+        return sanitizer.findings(), stopped
+    return sanitizer.findings(), None
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_broken_kernel(kernel: BrokenKernel, order: str) -> None:
+    findings, stopped = judged(kernel.function, kernel.make_args(), **ORDERS[order])
+    finding, *others = findings
+    assert not others
+    assert (stopped is not None) == (finding.kind == "Deadlock")
+    assert (finding.kind, finding.witness.line) == (kernel.fault, (kernel.file, kernel.line))
+    assert finding.engines == ("machine",)
+    wanted = kernel.machine
+    if wanted is None:
+        return
+    assert finding.operand == wanted.operand
+    assert finding.grid_point == wanted.grid_point
+    assert finding.loop == wanted.loop
+    if wanted.other is not None:
+        assert finding.witness.other is not None
+        assert wanted.other in (finding.witness.other.text or "")
+    if order == "lazy":
+        assert wanted.values.items() <= finding.witness.values.items()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_repaired_twin(kernel: BrokenKernel) -> None:
+    for order in ORDERS.values():
+        assert judged(kernel.repaired, kernel.make_args(), **order) == ([], None)
