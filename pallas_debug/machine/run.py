@@ -14,6 +14,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
 
 Array = np.ndarray[Any, Any]
@@ -53,6 +54,7 @@ def run(
       MachineError: the machine has no rule for what the kernel does.
     """
     bounds = report.BoundsObserver(launch)
+    orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     group = ObserverGroup([*observers, bounds])
     machine = Machine(launch, arrays, observer=group, first=first)
     stopped = None
@@ -60,7 +62,9 @@ def run(
         machine.run()
     except Stopped as stop:
         if stop.thread is None:
-            stopped = report.deadlock(launch, machine.threads)
+            # The observer of the order knows more of what led there.
+            known = [fault for order in orders for fault in order.deadlock()]
+            stopped = known[-1] if known else report.deadlock(launch, machine.threads)
         elif bounds.findings():
             stopped = bounds.findings()[-1]
         else:
@@ -68,7 +72,10 @@ def run(
     except (NotImplementedError, AssertionError) as error:
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
-    if stopped is not None:
+    if stopped is None:
+        for order in orders:
+            found += order.compared(arrays, machine.results(), first=first)
+    elif stopped not in found:
         found.append(stopped)
     return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import order as wording
 from pallas_debug.findings.wording import semaphores
-from pallas_debug.machine.memory import MemoryBuffer, Ref
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.memory import Array, MemoryBuffer, Ref
+from pallas_debug.machine.sanitizer.ordering import differences
 from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
 from pallas_debug.machine.sanitizer.ordering.facts import (
     BlockVisit,
@@ -19,7 +21,8 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
 from pallas_debug.machine.sanitizer.ordering.ledger import LineSum, SemaphoreLedger, StartedCopy
-from pallas_debug.machine.sanitizer.ordering.regions import box_text, buffer_text, whole
+from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
+from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, SourceLine, Witness
 
@@ -35,6 +38,38 @@ class OrderSanitizer(OrderTracker):
         found += _shared_blocks(self)
         found.sort(key=lambda item: item[0])
         return [finding for _, finding in found] + list(_counts(self))
+
+    def deadlock(self) -> list[Finding]:
+        """Word who waits for what, after what led there; nothing if something can still run."""
+        return list(_counts(self)) if not self.has_ended else []
+
+    def compared(
+        self, arrays: Sequence[Sequence[Any]], results: Sequence[Sequence[Array]], *, first: int = 0
+    ) -> list[Finding]:
+        """Run the kernel in other legal orders, if any may matter, and compare the results.
+
+        Races that were found make it pointless: their two sides are known.
+
+        Args:
+          arrays: for each device, the arrays of the call.
+          results: of the run that was observed.
+          first: number of the first device in the mesh.
+        """
+        if self.detector.races or not self.undecided:
+            return []
+        for backwards in (False, True):
+            other = OrderSanitizer(self.launch)
+            machine = Machine(
+                self.launch, arrays, observer=other, first=first, eager=not backwards,
+                backwards=backwards,
+            )  # fmt: skip
+            try:
+                found = differences.found(self, other, results, machine.run())
+            except Stopped:
+                found = other.deadlock()
+            if found:
+                return found
+        return []
 
 
 def _sighting(run: OrderTracker, **facts: Any) -> Sighting:
@@ -68,12 +103,12 @@ def _race(run: OrderTracker, race: RaceFact) -> Finding:
         loop=here.iterations,
         operand=name,
         index=region,
-        shape=buffer_text(buffer),
+        shape=shape_text(buffer),
         count=race.count,
     )
     return wording.data_race(
         seen,
-        what=f"{region}, {buffer_text(buffer)},",
+        what=f"{region}, {shape_text(buffer)},",
         here=_access(run, here),
         there=_access(run, there),
         was_filled=race.earlier.was_unread or race.later.was_unread,
@@ -158,7 +193,7 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         there = earlier.store
         region = later.window.bounds(later.block)[0]
         box = tuple(range(part.start, part.stop) for part in region)
-        shape = buffer_text(later.window.array)
+        shape = shape_text(later.window.array)
         seen = _sighting(
             run,
             **_at(later.store),
@@ -187,13 +222,13 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
         **_at(early.place),
         operand=early.operand,
         index=early.names[1],
-        shape=buffer_text(early.destination),
+        shape=shape_text(early.destination),
         count=early.count,
     )
     return wording.remote_copy_too_early(
         seen,
         copy=early.names,
-        what=f"{early.names[1]}, {buffer_text(early.destination)},",
+        what=f"{early.names[1]}, {shape_text(early.destination)},",
         sender=early.place.device,
         receiver=early.destination.device,
         heard_from=early.heard,
@@ -293,7 +328,7 @@ def _not_awaited(run: OrderTracker, ledger: SemaphoreLedger, copy: StartedCopy) 
         **_at(copy.place),
         operand=copy.operand,
         index=destination,
-        shape=buffer_text(copy.destination),
+        shape=shape_text(copy.destination),
         values=values,
     )
     return semaphores.copy_not_awaited(

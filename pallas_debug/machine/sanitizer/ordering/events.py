@@ -235,24 +235,24 @@ class OrderTracker(MachineObserver):
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
         entry: tuple[Any, ...], value: int,
     ) -> None:  # fmt: skip
-        """Note a value that other legal timings give another."""
+        """Note a value that other legal timings would change."""
+        own, line = self.tasks.thread(thread), step.site.line
         ledger = self.ledger(Counter(semaphore, entry))
-        line = step.site.line
-        own = self.tasks.thread(thread)
         late = [r for r in ledger.near.pending if not r.is_in(own.near.clock)]
         if line in self.reads or not late:
             return
+        first = f"the signal of {ledger.name}"
         if ledger.copies:
             source, destination = ledger.copies[0].names
             first = f"the copy of {source} to {destination}"
-        else:
-            first = f"the signal of {ledger.name}"
-        self.reads[line] = UndecidedOrder(
-            EventPlace(step, thread.device, thread.point, thread.iterations),
-            first,
-            f"the read of {ledger.name}",
-            of_copies=False,
-        )
+        place = EventPlace(step, thread.device, thread.point, thread.iterations)
+        second = f"the read of {ledger.name}"
+        self.reads[line] = UndecidedOrder(place, first, second, of_copies=False, value=value)
+
+    @property
+    def undecided(self) -> list[UndecidedOrder]:
+        """What depends on the order of events that nothing orders, and is no race."""
+        return [*self.reads.values(), *self.detector.undecided.values()]
 
     def blocks(self, thread: Thread, blocked: Blocked) -> None:
         self.tasks.thread(thread)

@@ -71,6 +71,7 @@ class UndecidedOrder:
 
     Attributes:
       first, second: what happens, as a noun phrase.
+      value: of a semaphore that was read; the more, the more came before the read.
       of_copies: whether both are DMAs.
     """
 
@@ -78,6 +79,7 @@ class UndecidedOrder:
     first: str
     second: str
     of_copies: bool
+    value: int = 0
 
 
 @dataclass(eq=False, slots=True)

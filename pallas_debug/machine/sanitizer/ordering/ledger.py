@@ -10,6 +10,7 @@ from typing import Any
 from pallas_debug.machine.clocks import SemaphoreClock, Task
 from pallas_debug.machine.memory import MemoryBuffer
 from pallas_debug.machine.sanitizer.ordering.facts import EventPlace
+from pallas_debug.machine.sanitizer.report import counter_text
 from pallas_debug.model import SourceLine
 
 Point = tuple[int, ...]
@@ -84,8 +85,7 @@ class SemaphoreLedger:
     @property
     def name(self) -> str:
         """`sems[0]`."""
-        entry = f"[{', '.join(map(str, self.entry))}]" if self.entry else ""
-        return f"{self.buffer.name}{entry}"
+        return counter_text(self.buffer, self.entry)
 
     def release(
         self, near: Task, far: Task, lane: Point | None, amount: int, label: object = None

@@ -8,16 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pallas_debug.bridge.instrument.sites import shape_text, slice_text
-from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
+from pallas_debug.bridge.instrument.sites import slice_text
+from pallas_debug.machine.memory import Entry, MemoryRegion
 
 Box = tuple[range, ...]
 """A range for each dimension of a buffer."""
 
 MAX_BOXES = 256
 """Maximum number of boxes of one access; of a gather with more, the order is not judged."""
-
-_SPACES = {"hbm": "HBM", "vmem": "VMEM", "smem": "SMEM", "semaphore": "semaphore memory"}
 
 
 def whole(shape: Sequence[int]) -> Box:
@@ -120,9 +118,3 @@ def boxes_text(name: str, found: Sequence[Box], shape: Sequence[int]) -> str:
     if not found or (len(found) == 1 and found[0] == whole(shape)):
         return name
     return " and ".join(box_text(name, box) for box in found[:2]) + (" …" if found[2:] else "")
-
-
-def buffer_text(buffer: MemoryBuffer) -> str:
-    """`float32[16, 128] in VMEM`."""
-    shape = shape_text(str(buffer.content.dtype), buffer.content.shape)
-    return f"{shape} in {_SPACES[buffer.type.space]}"

@@ -1,0 +1,70 @@
+"""Results that two legal orders leave different."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import order as wording
+from pallas_debug.findings.wording.facts import WrittenElement, number
+from pallas_debug.machine.memory import Array
+from pallas_debug.machine.sanitizer.ordering.events import OrderTracker
+from pallas_debug.machine.sanitizer.ordering.facts import UndecidedOrder
+from pallas_debug.model import Finding, Witness
+
+DeviceResults = Sequence[Sequence[Array]]
+"""For each device, the arrays that the kernel returns."""
+
+
+def found(
+    run: OrderTracker, other: OrderTracker, results: DeviceResults, others: DeviceResults
+) -> list[Finding]:
+    """Word the first element of the results that another order changes, if there is one."""
+    outputs = [operand for operand in run.launch.operands if operand.kind == "output"]
+    for device, (own, changed) in enumerate(zip(results, others, strict=True)):
+        for operand, a, b in zip(outputs, own, changed, strict=True):
+            differs = (a != b) & ((a == a) | (b == b))  # not NaN in both
+            if differs.any():
+                on = {"device": str(device)} if len(results) > 1 else {}
+                return [_finding(run, other, operand.name, a, b, differs, on)]
+    return []
+
+
+def _finding(
+    run: OrderTracker, other: OrderTracker, name: str, a: Array, b: Array, differs: Array,
+    on: dict[str, str],
+) -> Finding:  # fmt: skip
+    fact = run.undecided[0]
+    index = tuple(int(i) for i in np.argwhere(differs)[0])
+    values = [number(array[index].item()) for array in (a, b)]
+    if _came_first(fact, other):
+        values.reverse()
+    witness = Witness(
+        source=fact.place.step.site.line,
+        grid_point=fact.place.point,
+        loop=fact.place.iterations,
+        operand=name,
+        shape=f"{a.dtype}{list(a.shape)}",
+        values=on,
+    )
+    return wording.nondeterministic_result(
+        Sighting(kernel=run.launch.name, engine="machine", witness=witness),
+        element=WrittenElement(index=index).name(name),
+        one=values[0],
+        other=values[1],
+        first=fact.first,
+        second=fact.second,
+        differ=int(differs.sum()),
+        size=differs.size,
+        of_copies=fact.of_copies,
+    )
+
+
+def _came_first(fact: UndecidedOrder, other: OrderTracker) -> bool:
+    """Whether the first of two events came first in the other run, and not in the observed one."""
+    if fact.of_copies:
+        return False  # the observed run performs copies in the order of their starts
+    again = other.reads.get(fact.place.step.site.line)
+    return again is not None and again.value > fact.value
