@@ -42,6 +42,9 @@ INTERPRET_MODES = ("auto", "hlo", "tpu", "gpu", "machine", "off")
 RACES_MODE = "tpu,detect_races,num_cores_or_threads=2"
 """Interpret mode that detects data races."""
 
+SANITIZE_MODE = "machine,sanitize"
+"""Interpret mode that judges what kernels do, element by element."""
+
 CHECKS = {
     "user": "`checkify.check` and `pl.debug_check` that fail",
     "nan": "a NaN produced from operands without NaN",

@@ -15,7 +15,7 @@ from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError
 from pallas_debug.guards import check_function
 from pallas_debug.model import Finding, PrintRecord
-from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.session import Interpret, Options, Session, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -64,6 +64,7 @@ def check(
     errors: str | Iterable[str] = defaults.DEFAULT_CHECKS,
     *,
     interpret: Interpret = None,
+    sanitize: bool = False,
     chip: str | None = None,
 ) -> Callable[P, tuple[Report, R]]:
     """Wrap `function` so that the kernels it calls run with checks.
@@ -82,6 +83,8 @@ def check(
         `hint`, `uninitialized`; `all` for all of them.
       interpret: a mode as `interpret` takes it; by default `auto` without an accelerator, else
         `off`.
+      sanitize: run the kernels on the kernel machine instead of with added code. Its sanitizer
+        judges more than the checks do, and `errors` has no effect.
       chip: target whose chip is reported to code that queries one; v5e by default. A kernel that
         has no room in its memory is reported before it runs; without `chip`, one that has none on
         any TPU.
@@ -98,9 +101,9 @@ def check(
     check_function("pallas_debug.check", function)
     checks = names.parse(errors)
     options = Options(
-        checks=checks,
+        checks=() if sanitize else checks,
         prints=True,
-        interpret=interpret,
+        interpret=sanitizing(interpret) if sanitize else interpret,
         chip=chip,
         stops_unfit=True,
         epoch=f"check {next(_epochs)}",

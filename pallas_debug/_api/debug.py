@@ -20,7 +20,7 @@ from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
-from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.session import Interpret, Options, Session, sanitizing
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -48,6 +48,7 @@ def debug(
     to: str | Path = ...,
     targets: str | Iterable[str] = ...,
     interpret: Interpret = ...,
+    sanitize: bool = ...,
     pretend: bool | str = ...,
     timeout: float = ...,
     jobs: int = ...,
@@ -63,6 +64,7 @@ def debug(
     to: str | Path = defaults.DIRECTORY,
     targets: str | Iterable[str] = defaults.TARGETS,
     interpret: Interpret = None,
+    sanitize: bool = False,
     pretend: bool | str = False,
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
@@ -90,6 +92,8 @@ def debug(
       targets: names, as a list or joined by commas; `""` captures without compiling.
       interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
         without an accelerator.
+      sanitize: run kernels on the kernel machine and print what the sanitizer finds, as
+        `interpret="machine,sanitize"`.
       pretend: whether jax's devices answer as the first target, as in `interpret`; a name is that
         of another one.
       timeout: seconds for one compilation.
@@ -111,7 +115,7 @@ def debug(
     options = Options(
         dumps=Path(to),
         targets=targets_by_name(targets),
-        interpret=interpret,
+        interpret=sanitizing(interpret) if sanitize else interpret,
         pretend=pretend,
         timeout=timeout,
         jobs=jobs,

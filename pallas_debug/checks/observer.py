@@ -28,12 +28,14 @@ class Skip:
       sentence: message to the user, with the reason.
       partly: whether the rest of the kernel is checked.
       is_fault: whether something failed, as opposed to an unsupported kind of kernel.
+      engine: what was to judge it.
     """
 
     kernel: str
     sentence: str
     partly: bool = False
     is_fault: bool = False
+    engine: str = "checks"
 
 
 class RunObserver:

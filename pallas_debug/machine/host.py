@@ -31,10 +31,16 @@ _launches: OrderedDict[Any, Launch] = OrderedDict()
 
 @dataclass(frozen=True, eq=False)
 class PreparedKernel:
-    """A decoded kernel, and whether its devices communicate."""
+    """A decoded kernel.
+
+    Attributes:
+      communicates: whether its devices have to run it together.
+      is_sanitized: whether its runs are judged.
+    """
 
     launch: Launch
     communicates: bool
+    is_sanitized: bool
 
 
 class MachineHost:
@@ -42,6 +48,7 @@ class MachineHost:
 
     Args:
       found: called with each finding, in the thread that runs the kernel.
+      refused: called with the name of a kernel that was to be judged and cannot be, and the reason.
       patience: seconds that a device waits for the others of its mesh.
     """
 
@@ -49,13 +56,22 @@ class MachineHost:
         self,
         *,
         found: Callable[[Finding], object] = lambda finding: None,
+        refused: Callable[[str, str], object] = lambda kernel, reason: None,
         patience: float = defaults.HANG_AFTER,
     ) -> None:
         self.patience = patience
         self._found = found
+        self._refused = refused
 
-    def prepare(self, captured: Capture) -> PreparedKernel:
+    def refused(self, kernel: str, error: MachineError) -> None:
+        """Note a kernel that is not judged as asked for."""
+        self._refused(kernel, str(error))
+
+    def prepare(self, captured: Capture, *, is_sanitized: bool) -> PreparedKernel:
         """Decode a kernel, unless an equal one has been.
+
+        Args:
+          is_sanitized: whether its runs are judged.
 
         Raises:
           MachineError: the machine cannot run it.
@@ -78,7 +94,7 @@ class MachineHost:
                     _launches[key] = known
                 while len(_launches) > MAX_LAUNCHES:
                     _launches.popitem(last=False)
-        return PreparedKernel(known, _communicates(known))
+        return PreparedKernel(known, _communicates(known), is_sanitized)
 
     def communicates(self, prepared: PreparedKernel) -> bool:
         return prepared.communicates
@@ -93,7 +109,8 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         with evaluating(enable_x64=prepared.launch.enable_x64):
-            done = machine_run.run(prepared.launch, arrays, first=first)
+            run = machine_run.sanitize if prepared.is_sanitized else machine_run.run
+            done = run(prepared.launch, arrays, first=first)
         for finding in done.findings:
             self._found(finding)
         if done.stopped is not None:

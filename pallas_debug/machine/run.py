@@ -10,9 +10,10 @@ import numpy as np
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
+from pallas_debug.findings.faults import Severity
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer import report
+from pallas_debug.machine.sanitizer import areas, report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
@@ -36,6 +37,19 @@ class MachineRun:
     stopped: Finding | None = field(default=None)
 
 
+def sanitize(launch: Launch, arrays: Sequence[Sequence[Any]], *, first: int = 0) -> MachineRun:
+    """Run a kernel, and judge what it does: memory, order, numbers.
+
+    Args:
+      arrays: for each device, the arrays of the call.
+      first: number of the first of these devices in the mesh.
+
+    Raises:
+      MachineError: the machine has no rule for what the kernel does.
+    """
+    return run(launch, arrays, first=first, observers=areas.observers(launch, arrays, first))
+
+
 def run(
     launch: Launch,
     arrays: Sequence[Sequence[Any]],
@@ -57,26 +71,28 @@ def run(
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
     group = ObserverGroup([*observers, bounds])
     machine = Machine(launch, arrays, observer=group, first=first)
-    stopped = None
+    why = None
     try:
         machine.run()
     except Stopped as stop:
-        if stop.thread is None:
-            # The observer of the order knows more of what led there.
-            known = [fault for order in orders for fault in order.deadlock()]
-            stopped = known[-1] if known else report.deadlock(launch, machine.threads)
-        elif bounds.findings():
-            stopped = bounds.findings()[-1]
-        else:
-            raise MachineError(f"kernel `{launch.name}` was stopped: {stop.reason}") from stop
+        why = stop
     except (NotImplementedError, AssertionError) as error:
         raise _refused(machine, error) from error
     found = [one for observer in observers for one in _findings(observer)]
-    if stopped is None:
+    if why is None:
         for order in orders:
             found += order.compared(arrays, machine.results(), first=first)
-    elif stopped not in found:
-        found.append(stopped)
+        return MachineRun(results=machine.results(), findings=tuple(found))
+    ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
+    ends += bounds.findings()
+    if why.thread is None:
+        # The observer of the order knows more of what led there.
+        known = [fault for order in orders for fault in order.deadlock()]
+        ends.append(known[-1] if known else report.deadlock(launch, machine.threads))
+    if not ends:
+        raise MachineError(f"kernel `{launch.name}` was stopped: {why.reason}") from why
+    stopped = ends[-1]
+    found = [*(finding for finding in found if finding != stopped), stopped]
     return MachineRun(results=machine.results(), findings=tuple(found), stopped=stopped)
 
 

@@ -12,7 +12,7 @@ from pallas_debug.bridge.interpret.params import Mode as Mode
 from pallas_debug.bridge.platform import has_accelerator as has_accelerator
 from pallas_debug.bridge.platform import leave_out_absent_tpu as leave_out_absent_tpu
 from pallas_debug.compiler import targets
-from pallas_debug.errors import CannotRunError
+from pallas_debug.errors import CannotRunError, UsageError
 from pallas_debug.hooks import extra_targets
 from pallas_debug.model import Target
 
@@ -69,6 +69,20 @@ def mode_of(asked: Interpret) -> Mode:
         platform.leave_out_absent_tpu()
         return Mode("off" if platform.has_accelerator() else "auto")
     return Mode.parse(asked)
+
+
+def sanitizing(asked: Interpret) -> Mode:
+    """Return the interpret mode of the sanitizer.
+
+    Raises:
+      UsageError: another mode was asked for.
+    """
+    if asked is not None and Mode.parse(asked).kind not in ("auto", "machine"):
+        raise UsageError(
+            f"sanitize=True runs kernels on the kernel machine, and interpret={str(asked)!r} in "
+            "another mode: pass one of them"
+        )
+    return Mode.parse(defaults.SANITIZE_MODE)
 
 
 def resolve_targets(names: tuple[str, ...], plugins: Any) -> tuple[Target, ...]:

@@ -88,6 +88,8 @@ class Listener:
             doing.append(f"checks: {', '.join(settings.checks)}")
         if settings.races:
             doing.append("data races fail the test")
+        if settings.sanitize:
+            doing.append("what the sanitizer finds fails the test")
         if settings.coverage:
             doing.append("kernels that never launch are listed")
         if settings.flags:
@@ -264,6 +266,7 @@ def _title(mode: str) -> str:
     kind, _, params = (part.strip() for part in mode.partition(","))
     title = {
         "auto": "HLO interpret mode, or TPU interpret mode where they need it",
+        "machine": "the kernel machine",
         "off": "the mode that the code selects",
     }.get(kind, f"{kind.upper()} interpret mode")
     return f"{title} ({params})" if params else title

@@ -27,6 +27,7 @@ CHECKS = ("user", "nan", "inf", "index", "div", "float_div", "hint", "uninitiali
 DEFAULT_CHECKS = ("user", "nan", "index", "div", "hint", "uninitialized")
 DEFAULT_TARGET = "v5e"
 RACES = "tpu,detect_races,num_cores_or_threads=2"
+SANITIZE = "machine,sanitize"
 
 MARKER = (
     "pallas(interpret=None, check=None, targets=None, requires=None, pretend=None): "
@@ -215,6 +216,15 @@ OPTIONS = (
         check=switch,
         help=f"detect data races, as --pallas-interpret={RACES} does, and fail the test in which "
         "there is one",
+    ),
+    Option(
+        name="sanitize",
+        metavar="",
+        const="on",
+        check=switch,
+        help="run kernels on the kernel machine, as --pallas-interpret=machine,sanitize does, and "
+        "fail the test in which one reads what was never written or what another block left, "
+        "loses a write, races, deadlocks, leaves its bounds, overflows or makes a NaN",
     ),
     Option(
         name="hang",

@@ -17,6 +17,7 @@ from pallas_debug_pytest.options import (
     DEFAULT_TARGET,
     OPTIONS,
     RACES,
+    SANITIZE,
     SWITCH,
     checks,
     switch,
@@ -37,6 +38,7 @@ class Settings:
     names_checks: bool
     verify: tuple[str, ...]
     races: bool
+    sanitize: bool
     hang: float | None
     flags: str | None
     coverage: bool
@@ -58,7 +60,7 @@ class Settings:
     @property
     def judges(self) -> bool:
         """Whether kernels are to be compiled or checked, not just run."""
-        return bool(self.dump or self.verify or self.checks)
+        return bool(self.dump or self.verify or self.checks or self.sanitize)
 
     @property
     def compiled(self) -> tuple[str, ...]:
@@ -96,6 +98,12 @@ def _resolve(config: pytest.Config) -> Settings:
     found = {option.name: value(config, option) for option in OPTIONS}
     dump, timeout, hang = found["dump"], found["timeout"], found["hang"]
     races = switch(found["races"] or "off")
+    sanitize = switch(found["sanitize"] or "off")
+    if races and sanitize:
+        raise pytest.UsageError(
+            "--pallas-sanitize contradicts --pallas-races: a kernel runs in one interpret mode. "
+            "The sanitizer finds races as well; pass only --pallas-sanitize"
+        )
     verify = _names(found["verify"] or "")
     own = tuple(name for name in verify if name != "all")
     pretends = SWITCH.get((found["pretend"] or "off").lower())
@@ -104,13 +112,18 @@ def _resolve(config: pytest.Config) -> Settings:
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
-        interpret=_racing(found["interpret"]) if races else found["interpret"],
+        interpret=_racing(found["interpret"])
+        if races
+        else _sanitizing(found["interpret"])
+        if sanitize
+        else found["interpret"],
         pretend=targets[0] if pretends else next(iter(pretended), None),
         timeout=None if timeout is None else float(timeout),
         checks=checks(found["check"]) if found["check"] else DEFAULT_CHECKS if verify else (),
         names_checks=found["check"] is not None,
         verify=verify,
         races=races,
+        sanitize=sanitize,
         hang=None if hang is None else float(hang),
         flags=found["flags"],
         coverage=switch(found["coverage"] or "off"),
@@ -126,6 +139,21 @@ def _resolve(config: pytest.Config) -> Settings:
 
 def _names(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _sanitizing(mode: str | None) -> str:
+    """Return the interpret mode of the sanitizer.
+
+    Raises:
+      pytest.UsageError: another mode was asked for.
+    """
+    kind = (mode or "auto").partition(",")[0].strip()
+    if kind not in ("auto", "machine"):
+        raise pytest.UsageError(
+            f"--pallas-sanitize contradicts --pallas-interpret={mode}: "
+            "only the kernel machine sanitizes; pass only one of them"
+        )
+    return SANITIZE
 
 
 def _racing(mode: str | None) -> str:

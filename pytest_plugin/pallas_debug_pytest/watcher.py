@@ -480,7 +480,8 @@ class Watcher:
 
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Return judgements that the run, or a test, requested of this session and did not get."""
-        if not (self.settings.judges or session.options.checks):
+        mode = session.interpret_mode
+        if not (self.settings.judges or session.options.checks or mode.params.get("sanitize")):
             return
         asked = "capture"
         for missed in session.uncaptured:
@@ -489,7 +490,7 @@ class Watcher:
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:
             if not skip.partly and (skip.is_fault or limits_count):
-                yield Gap(kernel=skip.kernel, engine="checks", reason=skip.sentence)
+                yield Gap(kernel=skip.kernel, engine=skip.engine, reason=skip.sentence)
         for kernel, target, reason in session.queue.uncompiled():
             yield Gap(kernel=kernel, engine=target, reason=reason)
 

@@ -17,7 +17,7 @@ from pallas_debug_kernels import all_gather, operation, right_permute
 
 import pallas_debug
 from pallas_debug.bridge.hosted.meeting import Meeting
-from pallas_debug.errors import MachineError
+from pallas_debug.errors import MachineError, UsageError
 from pallas_debug.session import Options, Session
 
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
@@ -324,3 +324,51 @@ def test_a_mesh_that_is_too_large_or_partitioned_by_jax(monkeypatch: pytest.Monk
     x = jnp.ones((8, 128))
     with pytest.raises(MachineError, match="runs on 4 devices, and the kernel machine simulates"):
         ran(lambda x: right_permute(x, mesh=mesh(x=4)), x)
+
+
+# Asking for the sanitizer
+
+
+def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]) -> None:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 8 + 4, 8)]
+
+    def f(x: jax.Array) -> jax.Array:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        whole = pl.BlockSpec((16, 128), lambda i: (0, 0))
+        return pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[whole], out_specs=rows)(x)
+
+    x = jnp.ones((16, 128))
+    for wrapped in (
+        pallas_debug.check(f, sanitize=True),
+        pallas_debug.interpret("machine", sanitize=True)(f),
+        pallas_debug.interpret("machine,sanitize")(f),
+    ):
+        with pytest.raises(Exception, match=r"x_ref\[12:20, 0:128\] reaches 4 past the end"):
+            jax.block_until_ready(wrapped(x))
+    report, out = pallas_debug.check(jax.jit(affine), sanitize=True)(x)
+    assert report.ok, str(report)
+    np.testing.assert_array_equal(out, x * 2 + 1)
+    with pytest.raises(UsageError) as error:
+        pallas_debug.check(f, sanitize=True, interpret="hlo")
+    assert str(error.value) == (
+        "sanitize=True runs kernels on the kernel machine, and interpret='hlo' in another mode: "
+        "pass one of them"
+    )
+    with pytest.raises(
+        UsageError, match=r"'machine' has no parameter 'sanitise' .did you mean sani"
+    ):
+        pallas_debug.interpret("machine,sanitise")
+
+
+def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(captured: Any) -> Any:
+        raise MachineError("the kernel machine has no rule for `magic`")
+
+    monkeypatch.setattr("pallas_debug.machine.host.launch", refuse)
+    report, out = pallas_debug.check(lambda x: affine(x) + 7, sanitize=True)(jnp.ones((40, 128)))
+    np.testing.assert_array_equal(out, jnp.full((40, 128), 10))
+    assert report.not_checked == (
+        "kernel `body` is not judged by the sanitizer, and runs in HLO interpret mode: the kernel "
+        "machine has no rule for `magic`. That nothing is found in it means nothing.",
+    )

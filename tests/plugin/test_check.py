@@ -207,6 +207,7 @@ def test_the_names_are_those_of_the_checks() -> None:
     assert defaults.INTERPRET_MODES == options.MODES
     assert defaults.TARGETS == options.DEFAULT_TARGET
     assert defaults.RACES_MODE == options.RACES
+    assert defaults.SANITIZE_MODE == options.SANITIZE
     for text in ("all", "nan", "div, user"):
         assert options.checks(text) == names.parse(text)
 

@@ -47,12 +47,18 @@ class KernelHost(Protocol):
 
     patience: float
 
-    def prepare(self, captured: capture.Capture) -> Any:
+    def prepare(self, captured: capture.Capture, *, is_sanitized: bool) -> Any:
         """Decode a kernel, at lowering.
+
+        Args:
+          is_sanitized: whether its runs are to be judged.
 
         Raises:
           MachineError: the kernel cannot be run.
         """
+
+    def refused(self, kernel: str, error: MachineError) -> None:
+        """Handle a kernel that was to be judged, and that runs in another way."""
 
     def communicates(self, prepared: Any) -> bool:
         """Whether the devices of its mesh have to run the kernel together."""
@@ -91,7 +97,12 @@ def hosting(host: KernelHost) -> Iterator[None]:
 
 
 def lowering(
-    rule: Rule, params: Mapping[str, Any], ran: Callable[[], None], otherwise: Rule | None = None
+    rule: Rule,
+    params: Mapping[str, Any],
+    ran: Callable[[], None],
+    *,
+    is_sanitized: bool = False,
+    otherwise: Rule | None = None,
 ) -> Rule:
     """Return a lowering rule that calls back to the host.
 
@@ -99,6 +110,7 @@ def lowering(
       rule: jax's own, for platforms that are not there: the kernel is only inspected then.
       params: parameters of the kernel.
       ran: called when the kernel has run to its end.
+      is_sanitized: whether its runs are to be judged.
       otherwise: rule for a kernel that the host cannot run; None refuses it.
 
     The rule raises `MachineError` for a kernel that is refused.
@@ -112,10 +124,11 @@ def lowering(
         try:
             _check(context, params)
             captured = capture.capture(primitive, context, dict(params))
-            prepared = host.prepare(captured)
+            prepared = host.prepare(captured, is_sanitized=is_sanitized)
         except MachineError as error:
             if otherwise is None:
                 raise _advised(error) from error
+            host.refused(name_of(params), error)
             return otherwise(context, *nodes)
         return _Hosted(host, prepared, captured, ran).lower(context, nodes)
 

@@ -123,8 +123,8 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     """
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
-    if kind == "machine" and not interpret:
-        return _on_the_machine(rule, params)
+    if asked is not None and kind == "machine" and not interpret:
+        return _on_the_machine(rule, params, is_sanitized=bool(asked.mode.params.get("sanitize")))
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)
@@ -169,9 +169,19 @@ def lower_as_written(
     return results
 
 
-def _on_the_machine(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..., Any]:
-    tokens = launched.current()
-    return hosted.lowering(rule, params, functools.partial(launched.notify, tokens))
+def _on_the_machine(
+    rule: Callable[..., Any], params: Mapping[str, Any], *, is_sanitized: bool
+) -> Callable[..., Any]:
+    otherwise = None
+    if is_sanitized and interpret_limits.why_not_hlo(params) is None:
+        otherwise = _on_plain_arrays(functools.partial(rule, **{**params, "interpret": True}))
+    return hosted.lowering(
+        rule,
+        params,
+        functools.partial(launched.notify, launched.current()),
+        is_sanitized=is_sanitized,
+        otherwise=otherwise,
+    )
 
 
 def _on_plain_arrays(rule: Callable[..., Any]) -> Callable[..., Any]:

@@ -73,7 +73,8 @@ class Mode:
       kind: `hlo`, `tpu` or `gpu` for one of jax's interpreters; `auto` for HLO interpret mode, with
         TPU interpret mode for kernels that the former cannot run; `machine` for the kernel machine;
         `off` leaves it to the code.
-      params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed.
+      params: parameters of `pltpu.InterpretParams` or its Mosaic GPU counterpart, as installed; of
+        the machine, `sanitize`.
 
     Raises:
       UsageError: an unknown kind or parameter, a value of a wrong type, parameters for a
@@ -180,6 +181,8 @@ def fields(kind: Kind) -> Mapping[str, Any]:
     Raises:
       UsageError: the installed jax has no such interpreter.
     """
+    if kind == "machine":
+        return {"sanitize": bool}
     if kind not in ("tpu", "gpu"):
         return {}
     found = _class(kind)
@@ -376,14 +379,17 @@ def _written(kind: Kind) -> str:
 def _unknown_kind(text: str) -> str:
     name = text.partition("=")[0].strip()
     known = f"{text!r} is no interpret mode{meant(name, KINDS)}; there are: {', '.join(KINDS)}"
-    if _installed_name(name, fields("tpu")) in fields("tpu"):
-        return f"{known}. {name} is a parameter of one: write tpu,{text}"
+    for kind in ("tpu", "machine"):
+        if _installed_name(name, fields(kind)) in fields(kind):
+            return f"{known}. {name} is a parameter of one: write {kind},{text}"
     return known
 
 
 def _takes_none(kind: Kind, names: Sequence[str]) -> str:
     takers = [
-        other for other in ("tpu",) if _installed_name(names[0], fields(other)) in fields(other)
+        other
+        for other in ("tpu", "machine")
+        if _installed_name(names[0], fields(other)) in fields(other)
     ]
     hint = f"; {names[0]} is one of {takers[0]}: write {takers[0]},{names[0]}" if takers else ""
     return f"the interpret mode {kind!r} takes no parameters, such as {names[0]}{hint}"
@@ -392,7 +398,7 @@ def _takes_none(kind: Kind, names: Sequence[str]) -> str:
 def _unknown_param(kind: Kind, name: str, known: Mapping[str, Any]) -> str:
     close = difflib.get_close_matches(name, known, n=1)
     meant = f" (did you mean {close[0]}?)" if close else ""
+    has = "it has" if kind == "machine" else f"jax {versions.installed().get('jax')} has"
     return (
-        f"the interpret mode {kind!r} has no parameter {name!r}{meant}; "
-        f"jax {versions.installed().get('jax')} has: {', '.join(known)}"
+        f"the interpret mode {kind!r} has no parameter {name!r}{meant}; {has}: {', '.join(known)}"
     )

@@ -1,4 +1,4 @@
-"""Origin of an index: the entry of a scalar prefetch operand that it was computed from."""
+"""Origin of an index: the entry of an operand, such as scalar prefetch, it was computed from."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _outside(frames: list[ProgramFrame], depth: int, number: int) -> Iterator[st
 
 def _entry(frame: ProgramFrame, step: ir.LoadStep) -> Iterator[str]:
     ref = frame.registers[step.place.ref.number]
-    if not isinstance(ref, Ref) or ref.buffer.kind != "prefetch":
+    if not isinstance(ref, Ref) or ref.buffer.kind not in ("prefetch", "input", "window"):
         return
     try:
         region = resolve(ref, step.place.view, frame.registers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,12 +107,19 @@ class BoundsObserver(MachineObserver):
                 size=size,
                 bound=error.shape[dim],
                 stride=stride,
-                is_block=buffer.kind == "window",
+                is_block=buffer.kind == "window" and self._is_part(buffer),
                 is_scratch=buffer.kind in ("scratch", "scoped"),
                 copy=copy,
                 entry=origins.of_index(thread, step, error, dim),
             )
         )
+
+    def _is_part(self, window: MemoryBuffer) -> bool:
+        """Whether a window is smaller than its array."""
+        operand = next((o for o in self._launch.operands if o.name == window.name), None)
+        if operand is None or operand.array is None:
+            return False
+        return window.content.size < math.prod(operand.array)
 
     def _table(
         self, thread: Thread, step: ir.MachineStep, error: OutOfBounds, dim: int, value: int

@@ -1,0 +1,84 @@
+"""`--pallas-sanitize` in real child runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from tiers import with_and_without_xdist
+
+Child = Callable[..., pytest.RunResult]
+Sessions = Callable[..., list[pytest.RunResult]]
+
+TESTS = """
+def test_outside():
+    rows(12)
+
+def test_good():
+    assert rows(8)[0, 0] == 1
+"""
+
+
+@with_and_without_xdist
+def test_a_fault_fails_its_test(child: Child, workers: list[str]) -> None:
+    result = child(TESTS, "--pallas-sanitize", "--tb=short", *workers)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "pallas-debug *: kernels run in the kernel machine (sanitize); "
+            "what the sanitizer finds fails the test",
+            "*OutOfBoundsRead in kernel `rows`*",
+            "*   o_ref[[]...] = x_ref[[]pl.ds(start_ref[[]0], 8), :]",
+            "* x_ref[[]12:20, 0:128] reaches 4 past the end of dimension 0 of *",
+            "* cause: the index comes from start_ref[[]0], which is 12, and nothing bounds it",
+            "1 finding in 1 test: 1 OutOfBoundsRead",
+        ]
+    )
+
+
+def test_in_the_marker_and_what_cannot_be_judged(child: Child) -> None:
+    tests = """
+@pytest.mark.pallas(interpret="machine,sanitize")
+def test_outside():
+    rows(12)
+
+@pytest.mark.pallas(interpret="machine,sanitize")
+def test_refused():
+    def own(x_ref, sem):
+        pltpu.touch(x_ref)
+    call(own, X, out_shape=pltpu.SemaphoreType.REGULAR(()),
+         out_specs=pl.BlockSpec(memory_space=pltpu.SEMAPHORE))
+"""
+    result = child(tests, "--tb=short")
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "*OutOfBoundsRead in kernel `rows`*",
+            "*kernel `own` takes or returns the semaphores sem, and those of the kernel machine *",
+        ]
+    )
+
+
+def test_in_three_spellings_and_with_contradictions(
+    sessions: Sessions, pytester: pytest.Pytester
+) -> None:
+    pytester.makepyfile("def test_nothing(): pass")
+    ini = pytester.path / "sanitize.ini"
+    ini.write_text("[pytest]\npallas_sanitize = true\npallas_interpret = auto\n")
+    *accepted, races, hlo = sessions(
+        ([], {"PALLAS_SANITIZE": "1"}),
+        ([f"--config-file={ini}"], {}),
+        (["--pallas-sanitize", "--pallas-races"], {}),
+        (["--pallas-sanitize", "--pallas-interpret=hlo"], {}),
+    )
+    for result in accepted:
+        result.stdout.fnmatch_lines(["pallas-debug *: kernels run in the kernel machine (sani*"])
+    assert races.ret == hlo.ret == pytest.ExitCode.USAGE_ERROR
+    assert (
+        "--pallas-sanitize contradicts --pallas-races: a kernel runs in one interpret mode. The "
+        "sanitizer finds races as well; pass only --pallas-sanitize"
+    ) in races.stderr.str()
+    assert (
+        "--pallas-sanitize contradicts --pallas-interpret=hlo: only the kernel machine "
+        "sanitizes; pass only one of them"
+    ) in hlo.stderr.str()
