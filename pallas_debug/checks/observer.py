@@ -123,6 +123,14 @@ class RunObserver:
         with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
             self._tell_printed(record)
 
+    def refused(self, kernel: str, reason: str) -> None:
+        """Record a kernel that the sanitizer cannot judge, and that runs in another mode."""
+        sentence = (
+            f"kernel `{kernel}` is not judged by the sanitizer, and runs in HLO interpret mode: "
+            f"{reason}. That nothing is found in it means nothing."
+        )
+        self._skip(Skip(kernel=kernel, sentence=sentence, engine="machine"))
+
     def skipped(
         self, kernel: str, reason: str, *, partly: bool = False, is_fault: bool = False
     ) -> None:
@@ -135,10 +143,12 @@ class RunObserver:
             f"kernel `{kernel}` is not checked as asked for: {reason}. "
             "That nothing is found in it means nothing."
         )
+        self._skip(Skip(kernel=kernel, sentence=sentence, partly=partly, is_fault=is_fault))
+
+    def _skip(self, skip: Skip) -> None:
         with self._lock:
-            if sentence in self._skipped:
+            if skip.sentence in self._skipped:
                 return
-            self._skipped.add(sentence)
-        skip = Skip(kernel=kernel, sentence=sentence, partly=partly, is_fault=is_fault)
-        with guarded("report", f"noting that kernel `{kernel}` is not checked", self._report):
+            self._skipped.add(skip.sentence)
+        with guarded("report", f"noting that kernel `{skip.kernel}` is not checked", self._report):
             self._tell_skipped(skip)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -43,29 +43,37 @@ class PreparedKernel:
     is_sanitized: bool
 
 
+class HostObserver(Protocol):
+    """Receiver of what a host's runs show."""
+
+    def found(self, *findings: Finding) -> None:
+        """Handle the findings of a run."""
+
+    def refused(self, kernel: str, reason: str) -> None:
+        """Handle a kernel that was to be judged, and that runs in another mode."""
+
+
 class MachineHost:
     """Runs the kernels of a session on the machine.
 
     Args:
-      found: called with each finding, in the thread that runs the kernel.
-      refused: called with the name of a kernel that was to be judged and cannot be, and the reason.
+      observer: receives findings in the thread that runs a kernel, and kernels that were to be
+        judged and cannot be.
       patience: seconds that a device waits for the others of its mesh.
     """
 
     def __init__(
         self,
+        observer: HostObserver,
         *,
-        found: Callable[[Finding], object] = lambda finding: None,
-        refused: Callable[[str, str], object] = lambda kernel, reason: None,
         patience: float = defaults.HANG_AFTER,
     ) -> None:
         self.patience = patience
-        self._found = found
-        self._refused = refused
+        self._observer = observer
 
     def refused(self, kernel: str, error: MachineError) -> None:
         """Note a kernel that is not judged as asked for."""
-        self._refused(kernel, str(error))
+        self._observer.refused(kernel, str(error))
 
     def prepare(self, captured: Capture, *, is_sanitized: bool) -> PreparedKernel:
         """Decode a kernel, unless an equal one has been.
@@ -111,8 +119,7 @@ class MachineHost:
         with evaluating(enable_x64=prepared.launch.enable_x64):
             run = machine_run.sanitize if prepared.is_sanitized else machine_run.run
             done = run(prepared.launch, arrays, first=first)
-        for finding in done.findings:
-            self._found(finding)
+        self._observer.found(*done.findings)
         if done.stopped is not None:
             raise KernelFault(finding_text(done.stopped), done.stopped)
         return done.results

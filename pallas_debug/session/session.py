@@ -92,9 +92,7 @@ class Session:
             skipped=self._skipped,
             report=self.report,
         )
-        self._host = MachineHost(
-            found=self.observer.found, refused=self._not_sanitized, patience=options.hang_after
-        )
+        self._host = MachineHost(self.observer, patience=options.hang_after)
         self._runs = runs
         self._said: set[str] = set()
         self.run_id = f"{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -107,7 +105,7 @@ class Session:
             is_asked=lambda: (
                 options.stops_unfit
                 and self._interprets
-                and bool(self.observer.checks or self._mode.params.get("sanitize"))
+                and bool(self.observer.checks or self.sanitizes)
             ),
             report=self.report,
         )
@@ -169,6 +167,11 @@ class Session:
     def interpret_mode(self) -> Mode:
         """Mode in which kernels run; `off` leaves it to the code."""
         return self._mode
+
+    @property
+    def sanitizes(self) -> bool:
+        """Whether kernels are judged by the sanitizer."""
+        return bool(self._mode.params.get("sanitize"))
 
     @property
     def pretends(self) -> bool:
@@ -492,14 +495,6 @@ class Session:
     def _guarded(self, boundary: Boundary, doing: str) -> AbstractContextManager[None]:
         """Record exceptions as problems: our bugs must not fail the program."""
         return guarded(boundary, doing, self.report)
-
-    def _not_sanitized(self, kernel: str, reason: str) -> None:
-        sentence = (
-            f"kernel `{kernel}` is not judged by the sanitizer, and runs in HLO interpret mode: "
-            f"{reason}. That nothing is found in it means nothing."
-        )
-        if sentence not in self.unchecked:
-            self._skipped(Skip(kernel=kernel, sentence=sentence, engine="machine"))
 
     def _skipped(self, skip: Skip) -> None:
         """Record a kernel that is not checked as requested."""

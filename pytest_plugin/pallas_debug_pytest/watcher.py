@@ -480,8 +480,7 @@ class Watcher:
 
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Return judgements that the run, or a test, requested of this session and did not get."""
-        mode = session.interpret_mode
-        if not (self.settings.judges or session.options.checks or mode.params.get("sanitize")):
+        if not (self.settings.judges or session.options.checks or session.sanitizes):
             return
         asked = "capture"
         for missed in session.uncaptured:
