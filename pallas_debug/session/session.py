@@ -105,7 +105,7 @@ class Session:
             is_asked=lambda: (
                 options.stops_unfit
                 and self._interprets
-                and bool(self.observer.checks or self.sanitizes)
+                and bool(self.observer.checks or self._mode.sanitizes)
             ),
             report=self.report,
         )
@@ -167,11 +167,6 @@ class Session:
     def interpret_mode(self) -> Mode:
         """Mode in which kernels run; `off` leaves it to the code."""
         return self._mode
-
-    @property
-    def sanitizes(self) -> bool:
-        """Whether kernels are judged by the sanitizer."""
-        return bool(self._mode.params.get("sanitize"))
 
     @property
     def pretends(self) -> bool:

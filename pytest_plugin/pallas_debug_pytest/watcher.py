@@ -480,11 +480,11 @@ class Watcher:
 
     def _missing(self, session: Session) -> Iterator[Gap]:
         """Return judgements that the run, or a test, requested of this session and did not get."""
-        if not (self.settings.judges or session.options.checks or session.sanitizes):
+        is_judged = session.options.checks or session.interpret_mode.sanitizes
+        if not (self.settings.judges or is_judged):
             return
-        asked = "capture"
         for missed in session.uncaptured:
-            yield Gap(kernel=missed.name, engine=asked, reason=str(missed.problem))
+            yield Gap(kernel=missed.name, engine="capture", reason=str(missed.problem))
         # Limits of the checks count if checks were requested explicitly, not only by a verdict.
         limits_count = self.settings.names_checks or not self.settings.verify
         for skip in session.skips:

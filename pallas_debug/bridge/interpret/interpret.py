@@ -124,7 +124,7 @@ def lowering(rule: Callable[..., Any], params: Mapping[str, Any]) -> Callable[..
     interpret = params.get("interpret")
     kind = None if (asked := _current()) is None else asked.mode.kind
     if asked is not None and kind == "machine" and not interpret:
-        return _on_the_machine(rule, params, is_sanitized=bool(asked.mode.params.get("sanitize")))
+        return _on_the_machine(rule, params, is_sanitized=asked.mode.sanitizes)
     is_late = not interpret and kind in ("auto", "hlo")
     if is_late:
         interpret_limits.require_hlo(params)

@@ -106,6 +106,11 @@ class Mode:
         params = ", ".join(f"{k}={_shown(v)}" for k, v in self.params.items())
         return NAMES[self.kind] + (f" ({params})" if params else "")
 
+    @property
+    def sanitizes(self) -> bool:
+        """Whether the sanitizer judges kernels."""
+        return bool(self.params.get("sanitize"))
+
     @classmethod
     def parse(cls, text: str | Mode) -> Mode:
         """Parse a mode: `hlo`, or `tpu,detect_races,num_cores_or_threads=2`.
