@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pallas_debug._api.verify import verify as verify
     from pallas_debug.findings import explain as explain
     from pallas_debug.hooks import hookimpl as hookimpl
+    from pallas_debug.stepper import step as step
     from pallas_debug.store import open_dumps as open_dumps
 
 _HOMES = {
@@ -32,6 +33,7 @@ _HOMES = {
     "interpret": "pallas_debug._api.interpret",
     "hookimpl": "pallas_debug.hooks",
     "open_dumps": "pallas_debug.store",
+    "step": "pallas_debug.stepper",
     "verify": "pallas_debug._api.verify",
 }
 
@@ -45,7 +47,7 @@ def __getattr__(name: str) -> Any:
         return importlib.import_module(_MODULES[name])
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    if _HOMES[name].startswith("pallas_debug._api."):
+    if _HOMES[name].startswith(("pallas_debug._api.", "pallas_debug.stepper")):
         from pallas_debug.installed import require_jax
 
         require_jax(f"pallas_debug.{name}")

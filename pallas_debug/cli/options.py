@@ -48,8 +48,8 @@ def make(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProgramOptions:
-    """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
+class CallOptions:
+    """What to run: a script, a module, or a function with its arguments."""
 
     what: str
     rest: tuple[str, ...]
@@ -57,6 +57,12 @@ class ProgramOptions:
     args: tuple[str, ...]
     inputs: str | None
     spec: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ProgramOptions(CallOptions):
+    """Options common to `dump` and `verify`: what to compile, for which chips, and how."""
+
     targets: tuple[str, ...]
     timeout: float
     jobs: int

@@ -44,6 +44,7 @@ READ = {
 REFUSED = {
     "dump": ["rows:shift"],
     "verify": ["rows:shift"],
+    "step": ["rows:shift"],
     "kernels": [],
     "demo": [],
 }

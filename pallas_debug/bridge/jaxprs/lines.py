@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import functools
 import itertools
 import linecache
 import os
@@ -33,6 +35,39 @@ def of_traceback(traceback: Any) -> SourceLine | None:
     if frame is None:
         return None
     return line_of(frame.file_name, frame.start_line, frame.function_name)
+
+
+def stack_of(eqn: Any, root: SourceLine) -> list[SourceLine]:
+    """Lines of the frames within a function that led to an equation, outermost first.
+
+    Args:
+      root: first line of the function. If no frame is in it, which is so where all are jax's, or
+        those of an earlier call that was traced instead, there are none.
+    """
+    first, last = _extent(root.file, root.line)
+    found: list[SourceLine] = []
+    within = 0
+    for frame in source_info_util.user_frames(eqn.source_info.traceback):
+        found.append(line_of(frame.file_name, frame.start_line, frame.function_name))
+        if frame.file_name == root.file and first <= frame.start_line <= last:
+            within = len(found)  # nested functions are in it as well: take the outermost
+    return found[:within][::-1]
+
+
+@functools.lru_cache(maxsize=256)
+def _extent(file: str, line: int) -> tuple[int, int]:
+    """First and last line of the function that begins at a line, with its decorators."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(file)))
+    except (SyntaxError, ValueError):
+        return line, line
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            decorators = getattr(node, "decorator_list", [])
+            starts = [node.lineno, *(decorator.lineno for decorator in decorators)]
+            if line in starts:
+                return min(starts), node.end_lineno or line
+    return line, line
 
 
 class Frame(NamedTuple):

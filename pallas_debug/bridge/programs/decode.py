@@ -18,7 +18,7 @@ from jax._src.pallas import primitives as pallas_primitives
 
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs import single, units
 from pallas_debug.errors import MachineError
 from pallas_debug.model import SourceLine
 
@@ -62,11 +62,16 @@ class Decoder:
     Attributes:
       fuse: whether plain equations are evaluated together; the debugger steps through each.
       calls: lines of the calls around the equations being decoded.
+      root: the function whose equations are being decoded, if whole call stacks are wanted: lines
+        of its frames, and of those that it calls, are added to `calls`.
+      outer: with `root`, lines of the calls that lead to the loop or branch being decoded.
       here: place of the equation being decoded.
     """
 
     fuse: bool = True
     calls: tuple[SourceLine, ...] = ()
+    root: SourceLine | None = None
+    outer: tuple[SourceLine, ...] = ()
     template: list[Any] = field(default_factory=list)
     names: dict[int, str] = field(default_factory=dict)
     steps: list[ir.MachineStep | _Unit] = field(default_factory=list)
@@ -134,7 +139,9 @@ class Decoder:
         return [read(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
-        if is_plain(eqn):
+        inline = rewrite.inlined(eqn)
+        is_single = inline is None and eqn.primitive not in RULES
+        if is_plain(eqn) and (self.fuse or is_single):
             outputs = [self.new() for _ in eqn.outvars]
             item = PendingEquation(eqn, inputs, outputs, self.site(eqn))
             if self.fuse:
@@ -142,12 +149,14 @@ class Decoder:
             else:
                 self.steps.append(_Unit([item]))
             return list(outputs)
-        inline = rewrite.inlined(eqn)
         if inline is not None:
-            outer, line = self.calls, lines.source_of(eqn)
-            self.calls = (*outer, line) if line is not None else outer
+            outer, root = self.calls, self.root
+            here = self.site(eqn)
+            self.calls = here.calls if here.line is None else (*here.calls, here.line)
+            if root is not None:
+                self.root = lines.of_function(inline[0].debug_info) or root
             results = self.run(*inline, inputs)
-            self.calls = outer
+            self.calls, self.root = outer, root
             return results
         site = self.site(eqn)
         found = RULES.get(eqn.primitive)
@@ -160,6 +169,11 @@ class Decoder:
         return list(results)
 
     def site(self, eqn: Any) -> ir.StepSite:
+        if self.root is not None:
+            stack = (*self.calls, *lines.stack_of(eqn, self.root))
+            if stack[: len(self.outer)] != self.outer:  # traced apart, as a branch or a body
+                stack = (*self.outer, *stack)
+            return ir.StepSite(eqn.primitive.name, stack[-1] if stack else None, stack[:-1])
         line = lines.source_of(eqn)
         if line is None and self.calls:
             line = self.calls[-1]
@@ -168,16 +182,28 @@ class Decoder:
     def inner(self, jaxpr: Any, extra: int = 0, names: Sequence[str] = ()) -> ir.KernelProgram:
         """Decode a jaxpr of an equation: a branch, a body or a condition."""
         opened, consts = rewrite.opened(jaxpr)
-        return program(opened, consts, fuse=self.fuse, calls=self.calls)
+        return program(opened, consts, **self.context())
+
+    def context(self) -> dict[str, Any]:
+        """Arguments of `program` for a jaxpr of the equation being decoded."""
+        if self.root is None:
+            return {"fuse": self.fuse, "calls": self.calls}
+        here = self.here
+        outer = here.calls if here.line is None else (*here.calls, here.line)
+        return {"fuse": self.fuse, "root": self.root, "outer": outer}
 
     def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.KernelProgram:
         results = tuple(self.reg(out) for out in outputs)
         self.flush(results)
         used = _used(self.steps, results)
+
+        def compute(members: Sequence[PendingEquation]) -> ir.Compute:
+            if self.fuse:
+                return units.compute(members, used, self.template)
+            return single.compute(members, self.template)
+
         steps = tuple(
-            units.compute(step.members, used, self.template)
-            if isinstance(step, _Unit)
-            else _without_unused(step, used)
+            compute(step.members) if isinstance(step, _Unit) else _without_unused(step, used)
             for step in self.steps
         )
         return ir.KernelProgram(
@@ -191,17 +217,21 @@ def program(
     *,
     fuse: bool = True,
     calls: tuple[SourceLine, ...] = (),
+    root: SourceLine | None = None,
+    outer: tuple[SourceLine, ...] = (),
     constvars_first: bool = False,
 ) -> ir.KernelProgram:
     """Decode a jaxpr.
 
     Args:
+      fuse: whether plain equations are evaluated together, and plain loops and calls as one.
+      root, outer: see `Decoder`.
       consts: of its constvars; if `constvars_first`, these are inputs instead.
 
     Raises:
       MachineError: it uses an operation that the machine does not know.
     """
-    decoder = Decoder(fuse=fuse, calls=calls)
+    decoder = Decoder(fuse=fuse, calls=calls, root=root, outer=outer)
     given = [decoder.new() for _ in jaxpr.constvars] if constvars_first else list(consts)
     args = [decoder.new() for _ in jaxpr.invars]
     for name, reg in zip(jaxpr.debug_info.arg_names or (), args, strict=False):
@@ -342,7 +372,7 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 @rule(pallas_primitives.run_scoped_p)
 def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     inner, _ = rewrite.opened(eqn.params["jaxpr"])
-    body = program(inner, fuse=decoder.fuse, calls=decoder.calls, constvars_first=True)
+    body = program(inner, constvars_first=True, **decoder.context())
     names = list(inner.debug_info.arg_names or ())
     names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
     regs = [decoder.reg(value) for value in inputs]

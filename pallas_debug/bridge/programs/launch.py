@@ -90,7 +90,7 @@ def launch(captured: Capture, *, fuse: bool = True) -> Launch:
     """Decode a captured kernel.
 
     Args:
-      fuse: evaluate plain operations together.
+      fuse: evaluate plain operations together; without, each is a step, with its whole call stack.
 
     Raises:
       MachineError: the machine cannot run it.
@@ -143,7 +143,9 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
         grid=grid,
         parallel=tuple(parallel),
         operands=tuple(operands),
-        body=decode.program(jaxpr, consts, fuse=fuse),
+        body=decode.program(
+            jaxpr, consts, fuse=fuse, root=None if fuse else lines.of_function(jaxpr.debug_info)
+        ),
         mesh=dict(captured.kernel.mesh),
         collective_id=getattr(params.get("compiler_params"), "collective_id", None),
         enable_x64=captured.enable_x64,

@@ -1,0 +1,79 @@
+"""Equations evaluated one by one, for the debugger: each kind is compiled once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs.units import Unit
+
+if TYPE_CHECKING:
+    from pallas_debug.bridge.programs.decode import PendingEquation
+
+Evaluate = Callable[..., Sequence[Any]]
+
+_MAX_KEPT = 4096
+_compiled: dict[Any, Evaluate] = {}
+
+
+def evaluator(unit: Unit) -> Evaluate:
+    """A compiled function for a unit of one equation; the same for equations that are alike."""
+    (eqn,) = unit.eqns
+    literals = tuple(
+        (str(atom.aval), np.asarray(atom.val).tobytes())
+        if isinstance(atom, jax_core.Literal)
+        else str(atom.aval)
+        for atom in eqn.invars
+    )
+    twice = tuple(eqn.invars.index(atom) for atom in eqn.invars if isinstance(atom, jax_core.Var))
+    try:
+        key: Any = (eqn.primitive, tuple(sorted(eqn.params.items())), literals, twice)
+        key = key, eqn.ctx, jax.config.jax_enable_x64
+        found = _compiled.get(key)
+    except TypeError:  # a parameter that has no hash
+        return unit.compiled
+    if found is None:
+        if len(_compiled) >= _MAX_KEPT:
+            _compiled.clear()
+        found = _compiled[key] = unit.compiled
+    return found
+
+
+def compute(members: Sequence[PendingEquation], template: Sequence[Any]) -> ir.Compute:
+    """The step that evaluates one equation, and keeps its results even if nothing uses them."""
+    (item,) = members
+    step = units.compute(members, {out.number for out in item.outputs}, template)
+    unit = step.unit
+    if isinstance(unit, Unit) and step.evaluate is unit:
+        return replace(step, evaluate=evaluator(unit))
+    return step
+
+
+def prepare(program: ir.KernelProgram) -> None:
+    """Compile the equations of a program that was decoded with `fuse=False`.
+
+    A step in the debugger would otherwise take the time of a compilation, about 50 ms, the first
+    time that it comes to an equation.
+    """
+    for step in _steps(program):
+        if not isinstance(step, ir.Compute) or not isinstance(step.unit, Unit):
+            continue
+        zeros = [np.zeros(v.aval.shape, v.aval.dtype) for v in step.unit.invars]
+        step.evaluate(*zeros)
+
+
+def _steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
+    for step in program.steps:
+        yield step
+        for part in fields(step):
+            value = getattr(step, part.name)
+            for inner in value if isinstance(value, tuple) else (value,):
+                if isinstance(inner, ir.KernelProgram):
+                    yield from _steps(inner)

@@ -1,0 +1,194 @@
+"""The machine, one step at a time, in an order that is the same in every run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import BlockOutOfBounds, Window
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, OutOfBounds
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.threads import Thread
+
+
+class RunFault(Exception):
+    """The run cannot go on; its message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWrite:
+    """A write of the last step.
+
+    Attributes:
+      how: "store", "copy" (a DMA has ended), "fetch" or "write-back" (by the pipeline), "count" (of
+        a semaphore), "new" (the memory begins to exist, or to hold another block of an output).
+      region: what was written; None for all of the buffer.
+      window: of the pipeline.
+      block: of the window that was fetched or written back.
+    """
+
+    how: str
+    buffer: MemoryBuffer
+    region: MemoryRegion | None = None
+    copy: DmaCopy | None = None
+    window: Window | None = None
+    block: tuple[int, ...] = ()
+
+
+class StepEvents(MachineObserver):
+    """What the last step did, and which buffers have changed since a snapshot."""
+
+    def __init__(self) -> None:
+        self.writes: list[MemoryWrite] = []
+        self.printed: list[str] = []
+        self.dirty: set[MemoryBuffer] = set()
+        self.begins_point = False
+
+    def clear(self) -> None:
+        self.writes.clear()
+        self.printed.clear()
+        self.begins_point = False
+
+    def _wrote(self, write: MemoryWrite) -> None:
+        self.writes.append(write)
+        self.dirty.add(write.buffer)
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        self._wrote(MemoryWrite("new", buffer))
+
+    def point_begins(self, thread: Thread) -> None:
+        self.begins_point = True
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        self._wrote(MemoryWrite("store", region.buffer, region))
+
+    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        slot = window.slots[window.filled]
+        self._wrote(MemoryWrite("fetch", slot, window=window, block=block))
+
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        self._wrote(MemoryWrite("write-back", window.array, window=window, block=block))
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        self._wrote(MemoryWrite("copy", copy.destination.buffer, copy.destination, copy))
+        self._wrote(MemoryWrite("count", copy.received.buffer))
+        if copy.sent is not None:
+            self._wrote(MemoryWrite("count", copy.sent.buffer))
+
+    def signals(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], amount: int,
+    ) -> None:  # fmt: skip
+        self._wrote(MemoryWrite("count", semaphore))
+
+    def waited(
+        self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
+        entry: tuple[Any, ...], amount: int,
+    ) -> None:  # fmt: skip
+        self._wrote(MemoryWrite("count", semaphore))
+
+    def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
+        self.printed.append(_formatted(step.template, values))
+
+
+def _formatted(template: str, values: Sequence[Any]) -> str:
+    try:
+        return template.format(*values)
+    except (LookupError, ValueError, TypeError):
+        return " ".join([template, *map(str, values)])
+
+
+class Driver:
+    """Runs a machine step by step: each core until it has to wait, in order of their numbers.
+
+    Attributes:
+      tick: number of steps so far.
+      turn: number of the thread whose turn it is.
+      progress: whether any thread has executed a step since the turn of the first.
+      ended: whether all threads have.
+      is_broken: whether the last step could not be executed.
+    """
+
+    def __init__(self, machine: Machine, events: StepEvents) -> None:
+        self.machine = machine
+        self.events = events
+        self.tick = 0
+        self.turn = 0
+        self.progress = False
+        self.ended = False
+        self.is_broken = False
+
+    @property
+    def thread(self) -> Thread:
+        return self.machine.threads[self.turn]
+
+    def advance(self) -> None:
+        """Execute one step.
+
+        Raises:
+          RunFault: it cannot be executed; the machine's state is undefined.
+        """
+        self.events.clear()
+        self.is_broken = True
+        try:
+            self._advance()
+        except RunFault:
+            raise
+        except Stopped as stopped:
+            cause = stopped.__cause__
+            raise RunFault(_of_fault(cause) if cause is not None else str(stopped)) from stopped
+        except Exception as error:
+            raise RunFault(_of_fault(error)) from error
+        self.is_broken = False
+        self.tick += 1
+
+    def _advance(self) -> None:
+        machine = self.machine
+        while True:
+            if machine.is_done:
+                if machine.copies:
+                    machine.complete(machine.copies[0])
+                else:
+                    self.ended = True
+                return
+            if not self.thread.is_done and machine.step(self.thread):
+                self.progress = True
+                return
+            self.turn += 1
+            if self.turn < len(machine.threads):
+                continue
+            self.turn = 0
+            if self.progress:
+                self.progress = False
+            elif machine.copies:
+                machine.complete(machine.copies[0])
+                return
+            else:
+                raise RunFault(_deadlock(machine.threads))
+
+
+def _of_fault(error: BaseException) -> str:
+    if isinstance(error, (OutOfBounds, BlockOutOfBounds)):
+        return str(error)
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _deadlock(threads: Sequence[Thread]) -> str:
+    waiting = []
+    for thread in threads:
+        blocked = thread.blocked
+        if blocked is not None:
+            count = int(blocked.semaphore.content[blocked.entry])
+            entry = f"[{', '.join(map(str, blocked.entry))}]" if blocked.entry else ""
+            who = f"device {thread.device} waits" if len(threads) > 1 else "the kernel waits"
+            waiting.append(
+                f"{who} until `{blocked.semaphore.name}{entry}` is {blocked.amount}, "
+                f"and it is {count}"
+            )
+    return "deadlock: nothing can run. " + "; ".join(waiting)

@@ -1,0 +1,474 @@
+"""A kernel's run as a track: stepping in both directions, by snapshots and replay."""
+
+from __future__ import annotations
+
+import linecache
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.debugger.driver import Driver, MemoryWrite, RunFault, StepEvents
+from pallas_debug.machine.debugger.scope import NameScope
+from pallas_debug.machine.debugger.snapshots import MAX_BYTES, Snapshot, Snapshots
+from pallas_debug.machine.debugger.writers import covers, written_by
+from pallas_debug.machine.machine import Machine
+from pallas_debug.machine.memory import MemoryRegion
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import SourceLine
+from pallas_debug.stepping.conditions import ConditionFailed, positions
+from pallas_debug.stepping.track import (
+    ElementWriter,
+    FlyingCopy,
+    NamedValue,
+    StepPlace,
+    WatchedElements,
+    WatchHit,
+)
+
+SNAPSHOT_AFTER = 0.02
+"""Seconds of running after which a snapshot is taken: about what one step back takes."""
+
+SNAPSHOT_AT_POINT_AFTER = 0.005
+"""Seconds after which one is taken if a grid point begins."""
+
+Stack = tuple[tuple[Any, ...], tuple[tuple[str, int], ...]]
+"""Thread, grid point and iterations, and the lines that lead to a step, outermost first."""
+
+MachineFactory = Callable[[StepEvents], Machine]
+
+
+class LiveRun:
+    """The run of a kernel, at some step of it. A `Track`.
+
+    Attributes:
+      driver: the machine, and the number of the step.
+      fault: why the run cannot go on from here; None if it can, as far as is known.
+      stops: where to stop before the next step: numbers of lines in its stack, outermost first. The
+        last is the step's own line. The others are those of calls that begin with this step.
+      level: which of them the place is.
+      printed: by the kernel, each time once, however often it is replayed.
+    """
+
+    def __init__(self, factory: MachineFactory, *, max_bytes: int = MAX_BYTES) -> None:
+        self.events = StepEvents()
+        with np.errstate(all="ignore"):
+            self.driver = Driver(factory(self.events), self.events)
+        self.snapshots = Snapshots(self.driver, max_bytes)
+        self.printed: list[str] = []
+        self.interrupted = False
+        self._fault: tuple[int, str] | None = None
+        self._furthest = 0
+        self._snapshot_due = 0.0
+        self._stack: Stack = ((), ())
+        self._marks: dict[int, tuple[Stack, tuple[int, ...]]] = {}
+        self.stops: tuple[int, ...] = ()
+        self.level = 0
+        self.scope = NameScope(self.driver)
+        self._take()
+        self._rest()
+        while not self.stops and self.advance():
+            pass
+        self.level = min(self.stops, default=0)
+        self.start = self.driver.tick, self.level
+
+    @property
+    def machine(self) -> Machine:
+        return self.driver.machine
+
+    @property
+    def fault(self) -> str | None:
+        if self._fault is not None and self._fault[0] == self.driver.tick:
+            return self._fault[1]
+        return None
+
+    # Steps of the machine
+
+    def _rest(self) -> None:
+        self._snapshot_due = time.perf_counter()
+
+    def advance(self) -> bool:
+        """Execute one step; False at the end of the run, and where it cannot go on.
+
+        Where it cannot, the machine is put back to where it was before the step.
+        """
+        driver = self.driver
+        if driver.ended or self.fault is not None:
+            return False
+        before = driver.tick
+        try:
+            with np.errstate(all="ignore"):
+                driver.advance()
+        except RunFault as fault:
+            self._fault = before, str(fault)
+            driver.tick = before
+            self.go_to(before)
+            return False
+        self._arrive()
+        if driver.tick > self._furthest:
+            self._furthest = driver.tick
+            self.printed += self.events.printed
+        elapsed = time.perf_counter() - self._snapshot_due
+        if elapsed > SNAPSHOT_AFTER or (
+            self.events.begins_point and elapsed > SNAPSHOT_AT_POINT_AFTER
+        ):
+            self._take()
+            self._rest()
+        return True
+
+    def _take(self) -> None:
+        self._marks[self.driver.tick] = self._stack, self.stops
+        self.snapshots.take()
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        self.snapshots.restore(snapshot)
+        self._stack, self.stops = self._marks[snapshot.tick]
+        self._rest()
+
+    def go_to(self, tick: int, level: int | None = None) -> None:
+        """Go to a step that has been reached before, at its own line unless a level is given."""
+        here = self.driver.tick
+        snapshot = self.snapshots.before(tick)
+        if here > tick or snapshot.tick > here or self._fault_was_here(here):
+            self._restore(snapshot)
+        while self.driver.tick < tick and self.advance():
+            pass
+        self.level = len(self._stack[1]) - 1 if level is None else level
+
+    def _fault_was_here(self, tick: int) -> bool:
+        """Whether the machine's state is that of a step that has failed."""
+        return self._fault is not None and self._fault[0] == tick and self.driver.is_broken
+
+    def _arrive(self) -> None:
+        """Find out which lines begin with the next step."""
+        step = self.step
+        self.stops = ()
+        if step is None or step.site.line is None or self.driver.ended:
+            return
+        thread = self.driver.thread
+        stack = tuple((line.file, line.line) for line in (*step.site.calls, step.site.line))
+        here: Stack = ((thread.number, thread.point, thread.iterations), stack)
+        (before, old), self._stack = self._stack, here
+        if before[:2] != here[0][:2]:
+            old = ()
+        common = 0
+        while common < min(len(old), len(stack)) and old[common] == stack[common]:
+            common += 1
+        last = len(stack) - 1
+        if isinstance(step, ir.Breakpoint) or (common > last and before != here[0]):
+            self.stops = (last,)
+        elif common <= last:
+            self.stops = tuple(range(common, len(stack)))
+        # Otherwise it is the same line, or that of a call that has returned.
+
+    # Lines
+
+    @property
+    def step(self) -> ir.MachineStep | None:
+        """The step that is executed next; None between programs and grid points."""
+        return _next_step(self.driver.thread)
+
+    @property
+    def place(self) -> StepPlace:
+        driver = self.driver
+        thread = driver.thread if not driver.ended else self.machine.threads[0]
+        step = None if driver.ended else _next_step(thread)
+        stack: tuple[SourceLine, ...] = ()
+        if step is not None and step.site.line is not None:
+            stack = (*step.site.calls, step.site.line)[: self.level + 1]
+        return StepPlace(
+            tick=driver.tick,
+            kernel=self.machine.launch.name,
+            thread=thread.number,
+            device=thread.device,
+            point=thread.point,
+            grid=thread.grid,
+            iterations=thread.iterations,
+            line=stack[-1] if stack else None,
+            calls=stack[:-1],
+            ended=driver.ended,
+        )
+
+    def forward(
+        self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
+    ) -> bool | WatchHit:
+        watches = [ValueWatch(self, item) for item in watched]
+        while True:
+            for level in self.stops:
+                if level > self.level:
+                    self.level = level
+                    if until(self.place):
+                        return True
+            step = self.step
+            if self.interrupted or not self.advance():
+                return False
+            self.level = -1
+            for watch in watches:
+                hit = watch.after(None if step is None else step.site.line)
+                if hit is not None:
+                    self.level = len(self._stack[1]) - 1
+                    return hit
+
+    def backward(
+        self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
+    ) -> bool | WatchHit:
+        here, at = self.driver.tick, self.level
+        for level in reversed(self.stops):
+            if level < at:
+                self.level = level
+                if until(self.place):
+                    return True
+        lines = _Lines(self, until)
+        found = self._search(here, lines)
+        hit = None
+        if watched and not self.interrupted:
+            self.go_to(here, at)
+            changes = _Changes(self, watched)
+            change = self._search(here, changes)
+            if change is not None and (found is None or change >= found):
+                found, hit = change, changes.hit
+        if self.interrupted:
+            self.go_to(here, at)
+            return False
+        if found is None or found < self.start[0]:
+            self.go_to(*self.start)
+            return False
+        self.go_to(found, lines.level if hit is None else None)
+        return hit if hit is not None else True
+
+    def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
+        buffer = self.scope.memory(element.name)
+        if buffer is None:
+            raise ConditionFailed(
+                f"`{element.name}` is no operand, scratch or semaphore: who wrote it is known of "
+                "memory only"
+            )
+        shape = buffer.content.shape
+        found = positions(element.expression, element.name, shape, self._names)
+        if found.size != 1:
+            raise ConditionFailed(
+                f"`{element.expression.text}` is {found.size:,} elements: name one, as in "
+                f"{element.name}[{', '.join('0' * len(shape))}]"
+            )
+        index = tuple(int(i) for i in np.unravel_index(int(found.reshape(())), shape))
+        here, at = self.driver.tick, self.level
+        try:
+            return list(written_by(self, buffer, index, element.name))
+        finally:
+            self.go_to(here, at)
+
+    def _names(self, name: str) -> Any:
+        value = self.value(name)
+        if value is None:
+            raise KeyError(name)
+        return value
+
+    def last_write(self, wrote: Callable[[MemoryWrite], bool]) -> int | None:
+        """The last step before this that made such a write. The place is another afterwards."""
+        return self._search(self.driver.tick, _Writes(self, wrote))
+
+    def _search(self, end: int, events: _Events) -> int | None:
+        """The last step before `end` at which something happens; replays to find it."""
+        start = end
+        while start > 0:
+            snapshot = self.snapshots.before(start - 1)
+            start = snapshot.tick
+            self._restore(snapshot)
+            events.begin()
+            found = None
+            while self.driver.tick < end:
+                at = events.look()
+                found = at if at is not None else found
+                before = self.driver.tick
+                if self.interrupted:
+                    return None
+                if not self.advance():
+                    break
+                at = events.after(before)
+                found = at if at is not None else found
+            if found is not None:
+                return found
+            end = start
+        return None
+
+    @property
+    def at_breakpoint(self) -> bool:
+        """Whether the next step is a `pallas_debug.breakpoint()`, and the place its line."""
+        return isinstance(self.step, ir.Breakpoint) and self.level == len(self._stack[1]) - 1
+
+    # Values
+
+    def values(self) -> Sequence[NamedValue]:
+        return self.scope.values()
+
+    def value(self, name: str) -> np.ndarray[Any, Any] | None:
+        value: np.ndarray[Any, Any] | None = self.scope.value(name)
+        return value
+
+    def whole(self, name: str) -> np.ndarray[Any, Any] | None:
+        return self.scope.whole(name)
+
+    def copies(self) -> Sequence[FlyingCopy]:
+        return [
+            FlyingCopy(
+                number=copy.number,
+                source=region_text(copy.source),
+                destination=region_text(copy.destination),
+                nbytes=copy.nbytes,
+                point=copy.point,
+                line=copy.step.site.line,
+            )
+            for copy in self.machine.copies
+        ]
+
+    def lines(self, file: str) -> Sequence[str]:
+        return [line.rstrip("\n") for line in linecache.getlines(file)]
+
+
+def _next_step(thread: Thread) -> ir.MachineStep | None:
+    if not thread.frames:
+        return None
+    frame = thread.frames[-1]
+    steps = frame.program.steps
+    return steps[frame.position] if frame.position < len(steps) else None
+
+
+class _Events:
+    """What is searched for in a replay."""
+
+    def begin(self) -> None:
+        """A replay begins."""
+
+    def look(self) -> int | None:
+        """The present step, if it is what is searched for."""
+        return None
+
+    def after(self, tick: int) -> int | None:
+        """The step that has been executed, if it is what is searched for."""
+        return None
+
+
+class _Lines(_Events):
+    """Lines at which a condition is true.
+
+    Attributes:
+      level: of the last that was found.
+    """
+
+    def __init__(self, run: LiveRun, until: Callable[[StepPlace], bool]) -> None:
+        self.run = run
+        self.until = until
+        self.level = 0
+
+    def look(self) -> int | None:
+        run, found = self.run, None
+        for level in run.stops:
+            run.level = level
+            if self.until(run.place):
+                self.level, found = level, run.driver.tick
+        return found
+
+
+class ValueWatch:
+    """A watched value during a run: evaluated again when what it is part of is written."""
+
+    def __init__(self, run: LiveRun, watched: WatchedElements) -> None:
+        self.run = run
+        self.watched = watched
+        self.value = self._value()
+
+    def _value(self) -> Any:
+        try:
+            value = np.array(self.watched.expression.evaluate(self.run._names), copy=True)
+        except ConditionFailed:
+            return None  # a variable that is not assigned yet
+        return value
+
+    def after(self, line: SourceLine | None) -> WatchHit | None:
+        """The change that the last step made, if any; `line` is that of the step."""
+        run, name = self.run, self.watched.name
+        buffer = run.scope.memory(name)
+        stores = [w for w in run.events.writes if w.buffer is buffer]
+        if buffer is not None and not stores and not run.events.begins_point:
+            return None
+        before, after = self.value, self._value()
+        self.value = after
+        if before is None and after is None:
+            return None
+        is_same = before is not None and after is not None and _equal(before, after)
+        if is_same and not (self.watched.on_write and self._is_written(stores)):
+            return None
+        if after is None:
+            return None  # it ends with its function or its grid point
+        wrote = line if any(w.how == "store" for w in stores) or buffer is None else None
+        return WatchHit(watched=self.watched, before=before, after=after, wrote=wrote)
+
+    def _is_written(self, writes: Sequence[MemoryWrite]) -> bool:
+        for write in writes:
+            shape = write.buffer.content.shape
+            wanted = positions(
+                self.watched.expression, self.watched.name, shape, self.run._names
+            ).reshape(-1)
+            if any(
+                covers(write, tuple(int(i) for i in np.unravel_index(int(flat), shape)))
+                for flat in wanted
+            ):
+                return True
+        return False
+
+
+def _equal(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    return a.shape == b.shape and a.tobytes() == b.tobytes()
+
+
+class _Changes(_Events):
+    """Changes of watched values."""
+
+    def __init__(self, run: LiveRun, watched: Sequence[WatchedElements]) -> None:
+        self.run = run
+        self.watched = watched
+        self.watches: list[ValueWatch] = []
+        self.line: SourceLine | None = None
+        self.hit: WatchHit | None = None
+
+    def begin(self) -> None:
+        self.watches = [ValueWatch(self.run, item) for item in self.watched]
+
+    def look(self) -> int | None:
+        step = self.run.step
+        self.line = None if step is None else step.site.line
+        return None
+
+    def after(self, tick: int) -> int | None:
+        found = None
+        for watch in self.watches:
+            hit = watch.after(self.line)
+            if hit is not None:
+                self.hit = hit
+                found = tick
+        return found
+
+
+class _Writes(_Events):
+    def __init__(self, run: LiveRun, wrote: Callable[[MemoryWrite], bool]) -> None:
+        self.run = run
+        self.wrote = wrote
+
+    def after(self, tick: int) -> int | None:
+        return tick if any(map(self.wrote, self.run.events.writes)) else None
+
+
+def region_text(region: MemoryRegion) -> str:
+    """A region as source: `k_ref[0:8, 3]`."""
+    if region.index is None or region.is_whole:
+        return region.buffer.name if region.is_whole else f"{region.buffer.name} (a view)"
+    entries = []
+    for entry in region.index:
+        if isinstance(entry, slice):
+            step = "" if entry.step in (1, None) else f":{entry.step}"
+            entries.append(f"{entry.start}:{entry.stop}{step}")
+        else:
+            entries.append(str(entry).replace("\n", ""))
+    return f"{region.buffer.name}[{', '.join(entries)}]"

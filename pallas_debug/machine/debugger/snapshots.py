@@ -1,0 +1,240 @@
+"""Snapshots of a machine's state. What did not change is shared between them.
+
+The content of a buffer is copied in pieces, and a piece that equals the one of an earlier snapshot
+is not kept twice. Values in registers are never changed in place, so they are shared.
+"""
+
+from __future__ import annotations
+
+import bisect
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.debugger.driver import Driver
+from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
+
+PIECE = 1 << 18
+"""Bytes of a piece of a buffer."""
+
+MAX_BYTES = 256 << 20
+"""Bytes of all snapshots of a run, beyond which they are thinned."""
+
+Pieces = tuple[np.ndarray[Any, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadState:
+    frames: list[ProgramFrame]
+    point: tuple[int, ...]
+    blocked: Blocked | None
+    is_done: bool
+    executed: int
+    generator: Any
+    matrix_units: dict[int, Any]
+    position: int
+    windows: list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The state of a machine before some step.
+
+    Attributes:
+      nbytes: that it holds and the one before it does not.
+    """
+
+    tick: int
+    turn: int
+    progress: bool
+    ended: bool
+    buffers: list[MemoryBuffer]
+    contents: dict[MemoryBuffer, Pieces]
+    freed: frozenset[MemoryBuffer]
+    copies: list[tuple[DmaCopy, bool]]
+    num_copies: int
+    barriers: list[MemoryBuffer | None]
+    lasting: list[dict[Any, MemoryBuffer]]
+    threads: list[ThreadState]
+    nbytes: int
+
+
+class Snapshots:
+    """The snapshots of one run, in order, within a limit of memory.
+
+    Beyond the limit those go whose neighbours are close, compared with how far away they are from
+    the present step: near it they are dense.
+    """
+
+    def __init__(self, driver: Driver, max_bytes: int = MAX_BYTES) -> None:
+        self.driver = driver
+        self.max_bytes = max_bytes
+        self._kept: list[Snapshot] = []
+        self._known: dict[MemoryBuffer, Pieces] = {}
+        self._nbytes = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    @property
+    def nbytes(self) -> int:
+        return self._nbytes
+
+    def before(self, tick: int) -> Snapshot:
+        """The last snapshot at or before a step."""
+        return self._kept[self._position(tick + 1) - 1]
+
+    def has(self, tick: int) -> bool:
+        position = self._position(tick)
+        return position < len(self._kept) and self._kept[position].tick == tick
+
+    def _position(self, tick: int) -> int:
+        return bisect.bisect_left(self._kept, tick, key=lambda snapshot: snapshot.tick)
+
+    def take(self) -> None:
+        """Take a snapshot of the present state, unless there is one."""
+        if self.has(self.driver.tick):
+            return
+        snapshot = self._taken()
+        self._kept.insert(self._position(snapshot.tick), snapshot)
+        self._nbytes += snapshot.nbytes
+        while self._nbytes > self.max_bytes and len(self._kept) > 3:
+            self._thin()
+
+    def _thin(self) -> None:
+        now, kept = self.driver.tick, self._kept
+
+        def cost(i: int) -> float:
+            gap = kept[i + 1].tick - kept[i - 1].tick
+            return gap / (abs(kept[i].tick - now) + 1)
+
+        position = min(range(1, len(kept) - 1), key=cost)
+        # What it shares with the next is now held by that one alone: an estimate.
+        self._nbytes -= kept.pop(position).nbytes
+
+    def _taken(self) -> Snapshot:
+        driver, machine = self.driver, self.driver.machine
+        dirty = driver.events.dirty
+        contents: dict[MemoryBuffer, Pieces] = {}
+        nbytes = 0
+        for buffer in machine.buffers:
+            if buffer.is_freed:
+                continue
+            known = self._known.get(buffer)
+            if known is None or buffer in dirty:
+                known, new = _pieces(buffer.content, known)
+                nbytes += new
+            contents[buffer] = known
+        dirty.clear()
+        self._known = contents
+        threads = [_state(thread) for thread in machine.threads]
+        nbytes += sum(_register_bytes(state) for state in threads)
+        return Snapshot(
+            tick=driver.tick,
+            turn=driver.turn,
+            progress=driver.progress,
+            ended=driver.ended,
+            buffers=list(machine.buffers),
+            contents=contents,
+            freed=frozenset(b for b in machine.buffers if b.is_freed),
+            copies=[(flying, flying.was_seen) for flying in machine.copies],
+            num_copies=machine.num_copies,
+            barriers=[device.barrier for device in machine.devices],
+            lasting=[dict(device.lasting) for device in machine.devices],
+            threads=threads,
+            nbytes=nbytes,
+        )
+
+    def restore(self, snapshot: Snapshot) -> None:
+        """Put the machine back into a state."""
+        driver, machine = self.driver, self.driver.machine
+        for buffer, pieces in snapshot.contents.items():
+            if buffer in driver.events.dirty or self._known.get(buffer) is not pieces:
+                _fill(buffer.content, pieces)
+        driver.events.dirty.clear()
+        driver.events.clear()
+        self._known = snapshot.contents
+        machine.buffers[:] = snapshot.buffers
+        for buffer in machine.buffers:
+            buffer.is_freed = buffer in snapshot.freed
+        machine.copies[:] = [flying for flying, _ in snapshot.copies]
+        for flying, was_seen in snapshot.copies:
+            flying.is_done, flying.was_seen = False, was_seen
+        machine.num_copies = snapshot.num_copies
+        for device, barrier, lasting in zip(
+            machine.devices, snapshot.barriers, snapshot.lasting, strict=True
+        ):
+            device.barrier = barrier
+            device.lasting = dict(lasting)
+        for thread, state in zip(machine.threads, snapshot.threads, strict=True):
+            _set_state(thread, state)
+        driver.tick, driver.turn = snapshot.tick, snapshot.turn
+        driver.progress, driver.ended = snapshot.progress, snapshot.ended
+        driver.is_broken = False
+
+
+def _pieces(content: np.ndarray[Any, Any], known: Pieces | None) -> tuple[Pieces, int]:
+    """Copies of the parts of a buffer, and the bytes of those that are new."""
+    flat = content.reshape(-1)
+    length = max(PIECE // max(content.itemsize, 1), 1)
+    found, nbytes = [], 0
+    for number, start in enumerate(range(0, max(flat.size, 1), length)):
+        part = flat[start : start + length]
+        if known is not None and part.nbytes and _same(part, known[number]):
+            found.append(known[number])
+        else:
+            found.append(part.copy())
+            nbytes += part.nbytes
+    return tuple(found), nbytes
+
+
+def _same(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any]) -> bool:
+    return bool(np.array_equal(a.view(np.uint8), b.view(np.uint8)))
+
+
+def _fill(content: np.ndarray[Any, Any], pieces: Pieces) -> None:
+    flat = content.reshape(-1)
+    start = 0
+    for piece in pieces:
+        flat[start : start + piece.size] = piece
+        start += piece.size
+
+
+def _state(thread: Thread) -> ThreadState:
+    walk = thread.walk
+    return ThreadState(
+        frames=[frame.copied() for frame in thread.frames],
+        point=thread.point,
+        blocked=thread.blocked,
+        is_done=thread.is_done,
+        executed=thread.executed,
+        generator=copy.deepcopy(thread.generator),
+        matrix_units=copy.deepcopy(thread.matrix_units),
+        position=walk.position,
+        windows=[(w.slot, w.block, w.next_block) for w in walk.windows],
+    )
+
+
+def _set_state(thread: Thread, state: ThreadState) -> None:
+    thread.frames = [frame.copied() for frame in state.frames]
+    thread.point, thread.blocked = state.point, state.blocked
+    thread.is_done, thread.executed = state.is_done, state.executed
+    thread.generator = copy.deepcopy(state.generator)
+    thread.matrix_units = copy.deepcopy(state.matrix_units)
+    thread.walk.position = state.position
+    for window, (slot, block, following) in zip(thread.walk.windows, state.windows, strict=True):
+        window.slot, window.block, window.next_block = slot, block, following
+
+
+def _register_bytes(state: ThreadState) -> int:
+    """Bytes of the values that a thread computed, which a snapshot keeps alive."""
+    return sum(
+        getattr(value, "nbytes", 0)
+        for frame in state.frames
+        for value, constant in zip(frame.registers, frame.program.template, strict=True)
+        if value is not constant
+    )

@@ -1,0 +1,191 @@
+"""Open the debugger on a kernel that a function calls: capture a call, and step through it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_debug.bridge.lowering import calls, trace
+from pallas_debug.bridge.programs import single
+from pallas_debug.bridge.programs.launch import launch
+from pallas_debug.errors import CannotRunError, UsageError, meant
+from pallas_debug.guards import check_function
+from pallas_debug.inputs.made_up import filled
+from pallas_debug.machine.debugger.live import LiveRun
+from pallas_debug.machine.machine import Machine
+from pallas_debug.model import Kernel
+from pallas_debug.session import Interpret, Options, Session
+from pallas_debug.stepping import plain as plain_prompt
+from pallas_debug.stepping.session import StepSession
+
+
+@dataclass(frozen=True, kw_only=True)
+class CapturedCall:
+    """A session on a call of a kernel, ready to be stepped through.
+
+    Attributes:
+      notes: sentences about how it was captured.
+      result: what the function returned; None if it raised.
+    """
+
+    session: StepSession
+    notes: tuple[str, ...] = ()
+    result: Any = None
+
+
+def step(
+    function: Callable[..., Any],
+    /,
+    *,
+    kernel: str | None = None,
+    call: int = 1,
+    plain: bool | None = None,
+    post_mortem: bool = False,
+    interpret: Interpret = None,
+    chip: str | None = None,
+) -> Callable[..., Any]:
+    """Step through a kernel that a function calls, line by line, forwards and backwards.
+
+        pallas_debug.step(flash_attention)(q, k, v)
+        pallas_debug.step(layer, kernel="matmul", call=2)(x)
+
+    The function is run once, to find the arrays with which it calls the kernel. The debugger then
+    runs that call in the kernel machine, and opens at its first line: in the terminal, or as a
+    plain prompt that reads commands from standard input if there is none. `help` lists them.
+
+    Args:
+      function: any function that calls a kernel, jitted or not.
+      kernel: name of the kernel; by default the first that is called.
+      call: number of its call, from 1.
+      plain: whether to use the plain prompt; by default without a terminal.
+      post_mortem: run to the end first, and open where the run stopped, if it could not go on.
+      interpret: a mode as `pallas_debug.interpret` takes it, for the run that finds the arrays.
+      chip: target whose chip is reported to code that queries one; v5e by default.
+
+    Returns:
+      A function with the same arguments, which opens the debugger, and returns what the function
+      returned, or None if it raised an exception.
+
+    Raises:
+      UsageError: it calls no kernel, or none of that name, or that kernel not that often.
+      CannotRunError: the kernel machine cannot run the kernel; `MachineError` names the operation.
+    """
+    check_function("pallas_debug.step", function)
+
+    def stepped(*args: Any, **kwargs: Any) -> Any:
+        if trace.is_traced((args, kwargs)):
+            raise UsageError(
+                "pallas_debug.step(…) runs its function and cannot be traced by jit, vmap or "
+                "grad. Put it outside of them, as in step(jax.jit(f))(x)."
+            )
+        given = filled(function, args, kwargs)
+        captured = capture(
+            lambda: function(*given.args, **given.kwargs),
+            kernel=kernel,
+            call=call,
+            interpret=interpret,
+            chip=chip,
+        )
+        notes = list(captured.notes)
+        if given.named:
+            notes.append(f"values were made up for {' and '.join(given.named.values())}")
+        open_session(captured.session, notes, plain=plain, post_mortem=post_mortem)
+        return captured.result
+
+    return stepped
+
+
+def open_session(
+    session: StepSession,
+    notes: Sequence[str] = (),
+    *,
+    plain: bool | None = None,
+    post_mortem: bool = False,
+) -> None:
+    """Open the terminal UI on a session, or the plain prompt, until the user leaves it."""
+    if post_mortem:
+        session.run()
+        if session.track.fault is None:
+            notes = [*notes, "the run ends without a fault: opened at its end"]
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
+    plain_prompt.interact(session)
+
+
+def capture(
+    run: Callable[[], Any],
+    *,
+    kernel: str | None = None,
+    call: int = 1,
+    interpret: Interpret = None,
+    chip: str | None = None,
+) -> CapturedCall:
+    """Run something that calls a kernel, and open a session on one of its calls.
+
+    Raises:
+      UsageError, CannotRunError: as `step` does. An exception of `run` is raised as it is, unless
+        the call had been made before it.
+    """
+    if call < 1:
+        raise UsageError(f"calls are counted from 1, and call={call} was given")
+    recorder = _CallsByNumber(call)
+    error: Exception | None = None
+    result = None
+    options = Options(interpret=interpret, chip=chip)
+    with Session(options, runs=True) as session, calls.recording(recorder):
+        try:
+            result = trace.block_until_ready(run())
+        except Exception as raised:  # noqa: BLE001 - of the user's function
+            error = raised
+    captures = session.captures
+    if not captures:
+        if error is not None:
+            raise error
+        raise UsageError("no Pallas kernel was called")
+    names = [captured.kernel.name for captured in captures]
+    chosen = [c for c in captures if kernel is None or c.kernel.name == kernel]
+    if not chosen:
+        raise UsageError(
+            f"no kernel named {kernel!r} was called{meant(str(kernel), names)}; called were "
+            f"{', '.join(dict.fromkeys(names))}"
+        ) from error
+    found = next(((c, ops) for c in chosen if (ops := recorder.calls(c.kernel.digest))), None)
+    if found is None:
+        raise _not_called(chosen[0].kernel, recorder, call, error)
+    captured, operands = found
+    decoded = launch(captured, fuse=False)
+    single.prepare(decoded.body)
+    track = LiveRun(lambda events: Machine(decoded, list(operands[:1]), observer=events))
+    notes = []
+    if error is not None:
+        notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")
+    return CapturedCall(session=StepSession(track), notes=tuple(notes), result=result)
+
+
+def _not_called(
+    kernel: Kernel, recorder: _CallsByNumber, call: int, error: Exception | None
+) -> Exception:
+    count = recorder.counts.get(kernel.digest, 0)
+    if count:
+        times = "once" if count == 1 else f"{count} times"
+        return UsageError(f"kernel `{kernel.name}` was called {times}, and call={call} was asked")
+    why = recorder.left_out(kernel.digest)
+    if why is not None:
+        return CannotRunError(f"kernel `{kernel.name}` cannot be stepped through: {why}")
+    return error or UsageError(f"kernel `{kernel.name}` was traced, and never called")
+
+
+class _CallsByNumber(calls.CallRecorder):
+    """Keeps the call of each kernel that has a number, from 1."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+        self.counts: dict[str, int] = {}
+
+    def record(self, digest: str, arrays: Sequence[Any]) -> None:
+        self.counts[digest] = self.counts.get(digest, 0) + 1
+        if self.counts[digest] == self.number:
+            super().record(digest, arrays)

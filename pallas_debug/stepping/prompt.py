@@ -1,0 +1,357 @@
+"""The command language of the debugger, in the manner of pdb: a line in, text out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallas_debug.errors import PallasDebugError, meant
+from pallas_debug.stepping import describe
+from pallas_debug.stepping.session import SteppingError, StepSession, short
+from pallas_debug.stepping.track import ElementWriter, NamedValue, StepPlace
+
+CONTEXT = 5
+"""Lines shown before and after the current one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PromptCommand:
+    """A command.
+
+    Attributes:
+      names: the first in full, then the short ones.
+      usage: its arguments.
+      back: name of the command that does the same backwards.
+    """
+
+    names: tuple[str, ...]
+    usage: str
+    summary: str
+    run: Callable[[CommandPrompt, str], Iterator[str]]
+    moves: bool = False
+    back: str = ""
+
+
+class CommandPrompt:
+    """Runs command lines on a session.
+
+    Attributes:
+      is_over: whether `quit` was given.
+    """
+
+    def __init__(self, session: StepSession) -> None:
+        self.session = session
+        self.is_over = False
+        self._last = ""
+
+    def execute(self, line: str) -> list[str]:
+        """Run a command line; an empty one repeats the last movement. Returns what it prints."""
+        text = line.strip() or self._last
+        if not text:
+            return []
+        name, _, rest = text.partition(" ")
+        found = _BY_NAME.get(name)
+        if found is None:
+            return list(_unknown(self, text, name))
+        self._last = text if found.moves else ""
+        try:
+            return list(found.run(self, rest.strip()))
+        except PallasDebugError as error:
+            return [f"error: {error}"]
+
+    def where(self) -> list[str]:
+        """The place, and its line."""
+        return list(_where(self.session.place, self.session.track.fault))
+
+
+def _where(place: StepPlace, fault: str | None) -> Iterator[str]:
+    yield location(place)
+    if place.line is not None:
+        yield f"{place.line.line:>5}  {(place.line.text or '').strip()}"
+    if fault is not None:
+        yield f"the run stops here: {fault}"
+
+
+def location(place: StepPlace) -> str:
+    """Kernel, grid point, iteration, file and line, in one line."""
+    parts = [place.kernel]
+    if place.ended:
+        return f"{place.kernel}: the run has ended"
+    if place.grid:
+        parts.append(f"grid point {place.point} of {place.grid}")
+    if place.iterations:
+        parts.append(f"iteration {', '.join(map(str, place.iterations))}")
+    if place.device:
+        parts.append(f"device {place.device}")
+    if place.line is not None:
+        function = f" in {place.line.function}" if place.line.function else ""
+        parts.append(f"{Path(place.line.file).name}:{place.line.line}{function}")
+    return " · ".join(parts)
+
+
+# Commands
+
+Moved = Callable[[StepSession, bool], str | None]
+
+
+def _moving(move: Moved, back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+    def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+        count = _number(rest, "a number of times") if rest else 1
+        said = None
+        for _ in range(count):
+            said = move(prompt.session, back)
+            if said is not None:
+                break
+        if said is not None and not said.startswith("the run stops here"):
+            yield said
+        yield from prompt.where()
+
+    return run
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isdigit():
+        raise SteppingError(f"expected {what}, found {text!r}")
+    return int(text)
+
+
+def _until(back: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+    def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+        said = prompt.session.to_line(_number(rest, "a line number"), back)
+        if said is not None and not said.startswith("the run stops here"):
+            yield said
+        yield from prompt.where()
+
+    return run
+
+
+def _goto(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    numbers = re.findall(r"\d+", rest)
+    said = prompt.session.to_point(tuple(map(int, numbers)))
+    if said is not None:
+        yield said
+    yield from prompt.where()
+
+
+def _break(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    session = prompt.session
+    if not rest:
+        for number, item in session.breakpoints.items():
+            yield f"{number}  {item}"
+        for number, watched in session.watched.items():
+            kind = "written" if watched.on_write else "changed"
+            yield f"{number}  {watched.expression.text} ({kind})"
+        if not session.breakpoints and not session.watched:
+            yield "no breakpoints and no watched values"
+        return
+    match = re.fullmatch(r"(\d+)(?:\s+if\s+(.*)|\s*,\s*(.*))?", rest)
+    if match is None:
+        raise SteppingError(f"expected a line, or LINE if CONDITION, found {rest!r}")
+    item = session.add_breakpoint(int(match[1]), match[2] or match[3])
+    yield f"breakpoint {item.number}: {item}"
+
+
+def _watch(on_write: bool) -> Callable[[CommandPrompt, str], Iterator[str]]:
+    def run(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+        number = prompt.session.watch(rest, on_write)
+        yield f"watching {rest}, number {number}"
+
+    return run
+
+
+def _delete(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    prompt.session.delete(_number(rest, "the number of a breakpoint or watched value"))
+    yield f"deleted {rest}"
+
+
+def _print(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    value = prompt.session.evaluate(rest)
+    if isinstance(value, tuple):
+        yield str(value)
+        return
+    yield from describe.numbers(value).splitlines()
+    if getattr(value, "size", 1) > 4:
+        yield f"{describe.type_of(value)}: {describe.statistics(value)}"
+
+
+def _heat(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    value = prompt.session.evaluate(rest)
+    yield from (f"|{row}|" for row in describe.heat_map(value))
+    yield f"{describe.type_of(value)}: {describe.statistics(value)}"
+
+
+def _info(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    track = prompt.session.track
+    values = track.values()
+    if rest and rest not in {value.kind for value in values}:
+        values = [value for value in values if value.name == rest]
+        if not values:
+            raise SteppingError(f"there is no value {rest!r} here")
+    elif rest:
+        values = [value for value in values if value.kind == rest]
+    width = max((len(value.name) for value in values), default=0)
+    for value in values:
+        held = track.value(value.name)
+        yield f"{value.name:<{width}}  {summary(value, held)}"
+    yield from _copies(prompt, "") if not rest else ()
+
+
+def summary(value: NamedValue, held: object) -> str:
+    """Kind, type, block and contents of a value, in one line."""
+    kind = f"{value.kind}, {describe.named_type(value.dtype, value.shape)}"
+    if value.block is not None:
+        whole = ", ".join(map(str, value.whole or ()))
+        kind += f", block {value.block} of ({whole})"
+    if held is None:
+        return kind
+    return f"{kind}: {short(held).partition(': ')[2] or short(held)}"
+
+
+def _copies(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    for copy in prompt.session.track.copies():
+        started = "" if copy.line is None else f", started at line {copy.line.line}"
+        yield (
+            f"DMA {copy.number} in flight: {copy.source} → {copy.destination}, "
+            f"{copy.nbytes:,} bytes{started}, grid point {copy.point}"
+        )
+
+
+def _who(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    for number, item in enumerate(prompt.session.who(rest)):
+        yield ("  " if number else "") + written(item)
+
+
+def written(item: ElementWriter) -> str:
+    """Who wrote an element, in one line."""
+    if item.how == "given":
+        return f"{item.element} is {item.value}: given by the caller"
+    if item.how == "never":
+        return f"{item.element} is {item.value}: never written"
+    assert item.place is not None
+    place = item.place
+    if place.line is None:
+        by = f"{item.how} by the pipeline" if item.how != "copied by a DMA" else item.how
+        end = "after" if item.how == "written back" else "for"
+        return f"{item.element} is {item.value}: {by} {end} grid point {place.point}"
+    return f"{item.element} is {item.value}: {item.how} at {location(place)}"
+
+
+def _list(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    session = prompt.session
+    line = session.place.line
+    if line is None:
+        raise SteppingError("no line is being executed here")
+    lines = session.track.lines(line.file)
+    middle = _number(rest, "a line number") if rest else line.line
+    stops = {b.line for b in session.breakpoints.values() if b.file == line.file}
+    for number in range(max(middle - CONTEXT, 1), min(middle + CONTEXT, len(lines)) + 1):
+        mark = "->" if number == line.line else "b " if number in stops else "  "
+        yield f"{number:>5} {mark} {lines[number - 1]}".rstrip()
+
+
+def _stack(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    place = prompt.session.place
+    lines = [*place.calls, *([place.line] if place.line is not None else [])]
+    for line in reversed(lines):
+        yield f"{Path(line.file).name}:{line.line} in {line.function}  {line.text or ''}"
+
+
+def _help(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    shown = [_BY_NAME[rest]] if rest in _BY_NAME else COMMANDS
+    left = {c.names: f"{', '.join(c.names)} {c.usage}".rstrip() for c in shown}
+    width = max(map(len, left.values()))
+    for command in shown:
+        yield f"{left[command.names]:<{width}}  {command.summary}"
+    if len(shown) > 1:
+        yield "An expression alone is printed. An empty line repeats the last movement."
+
+
+def _quit(prompt: CommandPrompt, rest: str) -> Iterator[str]:
+    prompt.is_over = True
+    return iter(())
+
+
+def _unknown(prompt: CommandPrompt, text: str, name: str) -> Iterator[str]:
+    """An expression is printed; anything else is an unknown command."""
+    known = {value.name for value in prompt.session.track.values()}
+    first = re.match(r"\w+", name)
+    if first is not None and (first[0] in known or not re.fullmatch(r"[a-z-]+", name)):
+        try:
+            yield from _print(prompt, text)
+        except PallasDebugError as error:
+            yield f"error: {error}"
+        return
+    hint = meant(name, [*_BY_NAME])
+    yield f"error: no command {name!r}{hint}; `help` lists them, `p {text}` prints a value"
+
+
+def _pair(
+    names: tuple[str, ...], back: tuple[str, ...], summary: str, move: Moved
+) -> Iterator[PromptCommand]:
+    yield PromptCommand(
+        names=names, usage="[TIMES]", summary=summary, run=_moving(move, False), moves=True
+    )
+    yield PromptCommand(
+        names=back, usage="[TIMES]", summary=f"`{names[0]}`, backwards",
+        run=_moving(move, True), moves=True,
+    )  # fmt: skip
+
+
+COMMANDS: Sequence[PromptCommand] = (
+    *_pair(
+        ("step", "s"), ("back", "bs"), "next line, into calls, branches and loops", StepSession.step
+    ),
+    *_pair(("next", "n"), ("bn",), "next line, over calls, branches and loops", StepSession.over),
+    *_pair(("out", "o"), ("bo",), "line of the caller", StepSession.out),
+    *_pair(("iteration", "it"), ("bit",), "next iteration of the loop", StepSession.next_iteration),
+    *_pair(("point", "pt"), ("bpt",), "next grid point", StepSession.next_point),
+    *_pair(
+        ("continue", "c"), ("bc",), "next breakpoint or watched change, or the end", StepSession.run
+    ),
+    PromptCommand(names=("until", "u"), usage="LINE", summary="go to a line", run=_until(False)),
+    PromptCommand(names=("bu",), usage="LINE", summary="back to a line", run=_until(True)),
+    PromptCommand(
+        names=("goto", "g"), usage="I,J,…", summary="go to a grid point, either way", run=_goto
+    ),
+    PromptCommand(
+        names=("break", "b"),
+        usage="[LINE [if CONDITION]]",
+        summary="stop at a line; without one, list all stops",
+        run=_break,
+    ),
+    PromptCommand(
+        names=("watch", "w"),
+        usage="NAME[SLICE]",
+        summary="stop where a value changes",
+        run=_watch(False),
+    ),
+    PromptCommand(
+        names=("writes", "ww"),
+        usage="NAME[SLICE]",
+        summary="stop where a value is written, changed or not",
+        run=_watch(True),
+    ),
+    PromptCommand(
+        names=("delete", "d"), usage="NUMBER", summary="delete a stop of `break`", run=_delete
+    ),
+    PromptCommand(
+        names=("print", "p"), usage="EXPRESSION", summary="numbers and statistics", run=_print
+    ),
+    PromptCommand(names=("heat", "h"), usage="EXPRESSION", summary="heat map", run=_heat),
+    PromptCommand(
+        names=("info", "i"),
+        usage="[NAME | KIND]",
+        summary="values by name, semaphores, DMAs in flight",
+        run=_info,
+    ),
+    PromptCommand(names=("dmas",), usage="", summary="DMAs in flight", run=_copies),
+    PromptCommand(names=("who",), usage="NAME[I,J,…]", summary="what wrote this element", run=_who),
+    PromptCommand(names=("list", "l"), usage="[LINE]", summary="source around the line", run=_list),
+    PromptCommand(names=("stack", "bt"), usage="", summary="calls that lead here", run=_stack),
+    PromptCommand(names=("help", "?"), usage="[COMMAND]", summary="this list", run=_help),
+    PromptCommand(names=("quit", "q"), usage="", summary="leave", run=_quit),
+)
+
+_BY_NAME = {name: command for command in COMMANDS for name in command.names}

@@ -1,0 +1,174 @@
+"""What can be stepped through: the places of a run, and the values at each of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from pallas_debug.model import SourceLine
+from pallas_debug.stepping.conditions import Expression
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepPlace:
+    """A place in a run: a line that is about to be executed.
+
+    Attributes:
+      tick: number of machine steps before it.
+      thread: number of the core that is about to execute it.
+      iterations: of the enclosing loops, outermost first, from 0.
+      calls: lines of the calls that lead to the line, outermost first.
+      ended: whether the run is over; the line is then None.
+    """
+
+    tick: int
+    kernel: str
+    thread: int = 0
+    device: int = 0
+    point: tuple[int, ...] = ()
+    grid: tuple[int, ...] = ()
+    iterations: tuple[int, ...] = ()
+    line: SourceLine | None = None
+    calls: tuple[SourceLine, ...] = ()
+    ended: bool = False
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Two places differ if their keys do; a line has as many ticks as it has operations."""
+        at = None if self.line is None else (self.line.file, self.line.line)
+        stack = tuple((call.file, call.line) for call in self.calls)
+        return self.thread, self.point, self.iterations, stack, at
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedValue:
+    """A value that has a name at some place.
+
+    Attributes:
+      kind: "variable", "input", "output", "prefetch", "scratch", "scoped" or "semaphore".
+      dtype: name of the dtype.
+      block: which block of the whole array it is; None if it is not a block.
+      whole: shape of the whole array.
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    block: tuple[int, ...] | None = None
+    whole: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlyingCopy:
+    """A DMA in flight: where from, where to, how much, and where it was started."""
+
+    number: int
+    source: str
+    destination: str
+    nbytes: int
+    point: tuple[int, ...]
+    line: SourceLine | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ElementWriter:
+    """What last wrote an element.
+
+    Attributes:
+      element: such as `acc_ref[0, 3]`.
+      how: "stored", "copied by a DMA", "fetched", "written back", "given" (an argument) or "never".
+      place: of the step that wrote it; None if no step did.
+      value: that it has had since then.
+    """
+
+    element: str
+    how: str
+    place: StepPlace | None
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchedElements:
+    """A name or a slice of one, to stop where it changes or is written.
+
+    Attributes:
+      name: of the value that it is a part of.
+      expression: the whole text.
+      on_write: whether to stop at writes that do not change the value as well.
+    """
+
+    name: str
+    expression: Expression
+    on_write: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchHit:
+    """A watched value has changed, or was written.
+
+    Attributes:
+      before, after: its values; None where it did not exist.
+      wrote: line that did it; None if the pipeline or a DMA did.
+    """
+
+    watched: WatchedElements
+    before: Any
+    after: Any
+    wrote: SourceLine | None
+
+
+class Track(Protocol):
+    """A run that can be stepped through in both directions.
+
+    Attributes:
+      interrupted: set it during a movement, from another thread, to end that.
+    """
+
+    interrupted: bool
+
+    @property
+    def place(self) -> StepPlace: ...
+
+    @property
+    def fault(self) -> str | None:
+        """Why the run cannot go on from here; None if it can."""
+
+    def forward(
+        self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
+    ) -> bool | WatchHit:
+        """Go to the next line at which `until` is true, or to after a watched value changes.
+
+        Returns:
+          False if the end of the run, or a fault, came first.
+        """
+
+    def backward(
+        self, until: Callable[[StepPlace], bool], watched: Sequence[WatchedElements] = ()
+    ) -> bool | WatchHit:
+        """Go to the last line before this at which `until` is true, or to before a change.
+
+        Returns:
+          False if there is none; the run is at its start then.
+        """
+
+    def who(self, element: WatchedElements) -> Sequence[ElementWriter]:
+        """What wrote one element, the latest first, then what wrote that which it copied."""
+
+    def values(self) -> Sequence[NamedValue]:
+        """The names at this place, operands first."""
+
+    def value(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The value of a name; None if there is none."""
+
+    def whole(self, name: str) -> np.ndarray[Any, Any] | None:
+        """The whole array of an operand of which the kernel sees a block."""
+
+    def copies(self) -> Sequence[FlyingCopy]:
+        """DMAs in flight, oldest first."""
+
+    def lines(self, file: str) -> Sequence[str]:
+        """The lines of a source file; none if it is not readable."""

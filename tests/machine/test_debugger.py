@@ -1,0 +1,376 @@
+"""The debugger on real kernels: stepping in both directions, stops, values, who wrote what."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from pallas_debug_kernels import flash_attention
+
+import pallas_debug
+from pallas_debug import stepper
+from pallas_debug.errors import UsageError
+from pallas_debug.machine.debugger import live
+from pallas_debug.stepping import plain
+from pallas_debug.stepping.conditions import ConditionFailed
+from pallas_debug.stepping.prompt import CommandPrompt
+from pallas_debug.stepping.session import SteppingError, StepSession
+
+SOURCE = """
+import jax, jax.numpy as jnp
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+@jax.jit
+def doubled(x):
+    twice = x * 2
+    return jnp.where(twice > 100, twice, twice)
+
+def scaled(x):
+    inner = doubled(x)
+    return inner + 1
+
+def sums_kernel(x_ref, o_ref, acc_ref):
+    @pl.when(pl.program_id(1) == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)  # reset
+    def body(j, carry):
+        total, last = carry
+        total = total + x_ref[j]  # add
+        return total, x_ref[j]
+    total, last = jax.lax.fori_loop(0, 4, body, (acc_ref[0], acc_ref[0]))
+    acc_ref[0] = total  # keep
+    result = scaled(total + 0 * last)  # scale
+    o_ref[...] = result[None]  # out
+
+def sums(x):
+    return pl.pallas_call(
+        sums_kernel, grid=(2, 3),
+        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
+        out_specs=pl.BlockSpec((1, 128), lambda i, k: (i, 0)),
+        out_shape=jax.ShapeDtypeStruct((2, 128), x.dtype),
+        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)],
+    )(x)
+
+def copies_kernel(x_ref, o_ref, buffer, done):
+    copy = pltpu.make_async_copy(x_ref.at[pl.ds(1, 1)], buffer, done)
+    copy.start()  # start
+    value = jnp.float32(1)
+    copy.wait()  # wait
+    o_ref[...] = buffer[...] + value  # out of the buffer
+
+def copies(x):
+    return pl.pallas_call(
+        copies_kernel, out_shape=jax.ShapeDtypeStruct((1, 128), x.dtype),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype), pltpu.SemaphoreType.DMA],
+    )(x)
+
+def waits_kernel(x_ref, o_ref, never):
+    o_ref[...] = x_ref[...]
+    pl.semaphore_wait(never, 2)  # deadlock
+
+def waits(x):
+    return pl.pallas_call(
+        waits_kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
+
+def both(x):
+    y = sums(x)
+    return copies(y + 1), sums(x * 2)
+"""
+
+
+def line(comment: str) -> int:
+    """Number of the line that ends with a comment."""
+    return 1 + next(i for i, t in enumerate(SOURCE.splitlines()) if t.endswith(f"# {comment}"))
+
+
+@pytest.fixture(scope="module")
+def kernels(tmp_path_factory: pytest.TempPathFactory) -> ModuleType:
+    path = tmp_path_factory.mktemp("debugger") / "stepped.py"
+    path.write_text(SOURCE)
+    spec = importlib.util.spec_from_file_location("stepped", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+X = jnp.arange(24 * 128, dtype=jnp.float32).reshape(24, 128) % 7
+
+
+@pytest.fixture
+def session(kernels: ModuleType) -> StepSession:
+    return stepper.capture(lambda: kernels.sums(X)).session
+
+
+def at(session: StepSession) -> tuple[Any, ...]:
+    place = session.place
+    return place.point, place.iterations, None if place.line is None else place.line.line
+
+
+def run_of(session: StepSession) -> live.LiveRun:
+    assert isinstance(session.track, live.LiveRun)
+    return session.track
+
+
+def test_every_line_backwards_is_that_of_forwards(
+    session: StepSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SNAPSHOT_AFTER", 0.0005)  # many, and at any step
+    run = run_of(session)
+    run.snapshots.max_bytes = 100_000  # so that they are thinned
+    seen = [(at(session), run.place.tick, np.array(run.value("acc_ref")))]
+    while session.step() is None:
+        seen.append((at(session), run.place.tick, np.array(run.value("acc_ref"))))
+    assert session.place.ended
+    assert len(seen) > 90
+    # x_ref has 4 rows, and 6 grid points see them all once.
+    want = np.asarray(X).reshape(2, 12, 128).sum(1) * 2 + 1
+    np.testing.assert_array_equal(run.machine.results()[0][0], want)
+    assert run.snapshots.nbytes < 300_000
+    assert len(run.snapshots) > 3
+    for where, tick, acc in reversed(seen):
+        assert session.step(back=True) is None
+        assert (at(session), run.place.tick) == (where, tick)
+        np.testing.assert_array_equal(run.value("acc_ref"), acc)
+    assert session.step(back=True) == "the beginning of the run"
+    assert session.run() == "the end of the run"
+    np.testing.assert_array_equal(run.machine.results()[0][0], want)
+    assert session.step() == "the run has ended; every command works backwards as well"
+
+
+def test_over_out_points_and_iterations(session: StepSession) -> None:
+    first = at(session)
+    assert session.to_line(line("scale")) is None
+    assert at(session) == ((0, 0), (), line("scale"))
+    session.step()  # into scaled, of which doubled, which is jitted, is the first operation
+    assert [call.function for call in session.place.calls] == ["sums_kernel"]
+    session.step()
+    assert session.place.line is not None
+    assert session.place.line.function == "doubled"
+    assert [call.function for call in session.place.calls] == ["sums_kernel", "scaled"]
+    session.out()
+    assert session.place.line.function == "scaled"
+    session.out(back=True)
+    assert at(session)[2] == line("scale")
+    session.over()
+    assert at(session)[2] == line("out")
+    session.over(back=True)
+    assert at(session)[2] == line("scale")
+    session.next_point()
+    assert at(session) == ((0, 1), (), first[2])
+    session.next_point(back=True)
+    assert at(session) == first
+    session.to_line(line("add"))
+    session.next_iteration()
+    assert at(session)[:2] == ((0, 0), (1,))
+    session.next_iteration()
+    assert at(session)[:2] == ((0, 0), (2,))
+    session.to_point((1, 2))
+    assert at(session) == ((1, 2), (), first[2])
+    session.to_point((0, 2))
+    assert at(session) == ((0, 2), (), first[2])
+    with pytest.raises(SteppingError, match=r"no grid point \(2, 0\): the grid is \(2, 3\)"):
+        session.to_point((2, 0))
+    with pytest.raises(SteppingError, match="this line is in no loop"):
+        session.next_iteration()
+
+
+def test_variables_have_the_names_of_the_source(session: StepSession) -> None:
+    session.to_line(line("out"))
+    names = {value.name: value.kind for value in session.track.values()}
+    assert names["x_ref"] == "input"
+    assert names["o_ref"] == "output"
+    assert names["acc_ref"] == "scratch"
+    assert names["total"] == names["last"] == names["result"] == "variable"
+    assert "inner" not in names
+    assert "twice" not in names
+    rows = np.asarray(X)[:4]
+    np.testing.assert_array_equal(session.evaluate("total"), rows.sum(0))
+    np.testing.assert_array_equal(session.evaluate("last"), rows[3])
+    np.testing.assert_array_equal(session.evaluate("result"), rows.sum(0) * 2 + 1)
+    assert session.evaluate("program_id(1) + num_programs(1)") == 3
+    assert session.evaluate("shape(whole(x_ref))") == (24, 128)
+    session.to_line(line("add"), back=True)
+    assert session.evaluate("iteration") == 3
+    np.testing.assert_array_equal(session.evaluate("total"), rows[:3].sum(0))
+    with pytest.raises(ConditionFailed, match=r"`totl` has no value here \(did you mean 'total'"):
+        session.evaluate("totl")
+
+
+def test_breakpoints_with_conditions(session: StepSession) -> None:
+    number = session.add_breakpoint(line("add"), "i == 1 and iteration == 2").number
+    assert session.run() == f"breakpoint 1, stepped.py:{line('add')} if i == 1 and iteration == 2"
+    assert at(session) == ((1, 0), (2,), line("add"))
+    assert session.run() is not None
+    assert at(session)[:2] == ((1, 1), (2,))
+    assert session.run(back=True) is not None
+    assert at(session)[:2] == ((1, 0), (2,))
+    session.delete(number)
+    session.add_breakpoint(line("keep"), "total")
+    said = session.run()
+    assert said is not None
+    assert said.startswith("the condition of breakpoint 2 failed: `total` is an array of shape")
+    assert at(session)[2] == line("keep")
+    with pytest.raises(SteppingError, match="there is no breakpoint or watched value 9: 2"):
+        session.delete(9)
+    with pytest.raises(SteppingError, match=r"stepped\.py has no line 999"):
+        session.add_breakpoint(999)
+
+
+def test_watched_values_in_both_directions(session: StepSession) -> None:
+    session.watch("acc_ref[0, 3]")
+    # Row r has (128 r + 3) % 7 there: 3, 5, 0, 2, …; the reset writes 0 over what was never written.
+    assert session.run() == f"after line {line('reset')}: acc_ref[0, 3] nan → 0.0"
+    assert session.run() == f"after line {line('keep')}: acc_ref[0, 3] 0.0 → 10.0"
+    here = at(session)
+    assert session.run(back=True) == f"before line {line('keep')}: acc_ref[0, 3] 0.0 → 10.0"
+    assert session.evaluate("acc_ref[0, 3]") == 0
+    assert session.run() is not None
+    assert at(session) == here
+    session.delete(1)
+    session.watch("o_ref[0, :2]", on_write=True)
+    said = session.run()
+    assert said is not None
+    assert said.startswith(f"after line {line('out')}: o_ref[0, :2] ")
+    with pytest.raises(SteppingError, match="there is no value 'acc' here"):
+        session.watch("acc[0]")
+
+
+def test_who_wrote_an_element(session: StepSession) -> None:
+    session.run()
+    (back, stored) = session.who("whole(o_ref)[1, 5]")
+    assert (back.how, stored.how) == ("written back", "stored")
+    assert back.place is not None
+    assert back.place.point == (1, 2)
+    assert stored.place is not None
+    assert stored.place.line is not None
+    assert (stored.place.point, stored.place.line.line) == ((1, 2), line("out"))
+    assert session.place.ended  # who asks stays where it is
+    session.to_line(line("add"), back=True)
+    fetched, given = session.who("x_ref[3, 7]")
+    assert (fetched.how, given.how, given.element) == ("fetched", "given", "x_ref[23, 7]")
+    assert fetched.place is not None
+    assert fetched.place.point == (1, 1)
+    session.to_point((0, 0))
+    (never,) = session.who("acc_ref[0, 0]")
+    assert (never.how, never.value) == ("never", "nan")
+    with pytest.raises(ConditionFailed, match=r"`x_ref\[0\]` is 128 elements: name one"):
+        session.who("x_ref[0]")
+
+
+def test_dmas_in_flight_and_calls_by_number(kernels: ModuleType) -> None:
+    captured = stepper.capture(lambda: kernels.both(X), kernel="copies_kernel")
+    session = captured.session
+    session.to_line(line("wait"))
+    (copy,) = session.track.copies()
+    assert (copy.source, copy.destination, copy.nbytes) == ("x_ref[1:2, 0:128]", "buffer", 512)
+    assert copy.line is not None
+    assert copy.line.line == line("start")
+    assert session.evaluate("done") == 0
+    prompt = CommandPrompt(session)
+    assert prompt.execute("dmas") == [
+        f"DMA 0 in flight: x_ref[1:2, 0:128] → buffer, 512 bytes, started at line {line('start')}, "
+        "grid point ()"
+    ]
+    session.over()
+    assert not session.track.copies()
+    copied, given = session.who("buffer[0, 9]")
+    assert (copied.how, given.how, given.element) == ("copied by a DMA", "given", "x_ref[1, 9]")
+    session.over(back=True)
+    assert len(session.track.copies()) == 1
+    assert np.isnan(session.evaluate("buffer[0, 9]"))
+
+    second = stepper.capture(lambda: kernels.both(X), kernel="sums_kernel", call=2).session
+    np.testing.assert_array_equal(second.evaluate("whole(x_ref)"), np.asarray(X) * 2)
+    with pytest.raises(UsageError, match=r"`sums_kernel` was called 2 times, and call=3"):
+        stepper.capture(lambda: kernels.both(X), kernel="sums_kernel", call=3)
+    with pytest.raises(UsageError, match=r"no kernel named 'sum_kernel' was called.*'sums_kernel'"):
+        stepper.capture(lambda: kernels.both(X), kernel="sum_kernel")
+    with pytest.raises(UsageError, match="no Pallas kernel was called"):
+        stepper.capture(lambda: X + 1)
+
+
+def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) -> None:
+    session = stepper.capture(lambda: kernels.waits(X)).session
+    said = session.run()
+    assert said == (
+        "the run stops here: deadlock: nothing can run. the kernel waits until `never` is 2, and "
+        "it is 0"
+    )
+    assert at(session)[2] == line("deadlock")
+    assert session.step() == said
+    assert session.step(back=True) is None
+    assert session.track.fault is None
+    assert session.step() is None
+    assert session.step() == said
+
+
+def test_a_breakpoint_in_the_prompt_and_its_errors(kernels: ModuleType) -> None:
+    commands = f"""
+b {line("keep")} if j == 1
+c
+p total[:3]
+info acc_ref
+heat x_ref
+stack
+
+bogus
+b x
+p total[
+q
+never read
+"""
+    given, out = io.StringIO(commands.lstrip()), io.StringIO()
+    plain.interact(stepper.capture(lambda: kernels.sums(X)).session, given, out)
+    text = out.getvalue()
+    assert f"breakpoint 1, stepped.py:{line('keep')} if j == 1" in text
+    assert f"sums_kernel · grid point (0, 1) of (2, 3) · stepped.py:{line('keep')}" in text
+    assert f"{line('keep'):>5}  acc_ref[0] = total  # keep" in text
+    assert "acc_ref  scratch, f32[1,128]: min " in text
+    assert "f32[4,128]: min 0, max 6, mean 2.99" in text
+    assert "error: no command 'bogus'; `help` lists them, `p bogus` prints a value" in text
+    assert "error: expected a line, or LINE if CONDITION, found 'x'" in text
+    assert (
+        "column 7 of the expression: expected a value: a name, a number or `(`, found the end"
+        in text
+    )
+    assert "never read" not in text
+
+
+def test_step_as_a_function(kernels: ModuleType, capsys: Any, monkeypatch: Any) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("n\nq\n"))
+    result = pallas_debug.step(kernels.sums, plain=True)(X)
+    np.testing.assert_array_equal(result, kernels_result(X))
+    out = capsys.readouterr().out
+    assert out.startswith("sums_kernel · grid point (0, 0) of (2, 3)")
+    monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
+    pallas_debug.step(kernels.waits, plain=True, post_mortem=True)(X)
+    assert "the run stops here: deadlock" in capsys.readouterr().out
+
+
+def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:
+    return np.asarray(x).reshape(2, 12, 128).sum(1) * 2 + 1
+
+
+def test_flash_attention_is_the_same_after_going_back_and_forth() -> None:
+    shape = (1, 1, 512, 64)
+    q, k, v = (jax.random.normal(jax.random.key(i), shape) for i in range(3))
+    captured = stepper.capture(lambda: flash_attention(q, k, v))
+    session = captured.session
+    session.run()
+    for _ in range(30):
+        session.over(back=True)
+    for _ in range(2):
+        session.next_point(back=True)
+    session.run()
+    (out,) = run_of(session).machine.results()[0]
+    np.testing.assert_allclose(out, captured.result, atol=1e-6)
