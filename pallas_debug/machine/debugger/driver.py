@@ -94,14 +94,7 @@ class StepEvents(MachineObserver):
         self._wrote(MemoryWrite("count", semaphore))
 
     def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
-        self.printed.append(_formatted(step.template, values))
-
-
-def _formatted(template: str, values: Sequence[Any]) -> str:
-    try:
-        return template.format(*values)
-    except (LookupError, ValueError, TypeError):
-        return " ".join([template, *map(str, values)])
+        self.printed.append(step.text(values))
 
 
 class Driver:
