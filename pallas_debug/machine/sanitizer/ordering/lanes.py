@@ -34,6 +34,8 @@ class OrderedThread:
       root: task from which its lanes fork; `near` if there are none.
       lane: coordinates of its grid point on parallel axes.
       waits: names of semaphores, with the number of the event.
+      sent: DMAs to each device in each order: epoch until they have left, and what is before they
+        arrive.
       starts: number of the last event in which each line started a DMA.
       heard: devices that have signalled what it waited for.
       moves: tasks of the pipeline, with the position in the grid at which they are over.
@@ -47,6 +49,7 @@ class OrderedThread:
     lane: Lane = ()
     lanes: dict[Lane, Task] = field(default_factory=dict)
     waits: deque[tuple[int, str]] = field(default_factory=lambda: deque(maxlen=MAX_WAITS))
+    sent: dict[tuple[bool, int], list[tuple[int, dict[int, int]]]] = field(default_factory=dict)
     starts: dict[SourceLine | None, int] = field(default_factory=dict)
     heard: set[int] = field(default_factory=set)
     moves: list[tuple[Task, int]] = field(default_factory=list)
@@ -138,8 +141,25 @@ class OrderTasks:
 
     def copy(self, own: OrderedThread, copy: DmaCopy) -> tuple[CopyTasks, CopyTasks]:
         """Start a DMA in the near and in the far order."""
-        near = _forked(self.near, own.near, copy)
-        return near, near if not self.axes else _forked(self.far, own.far, copy)
+        near = self._start(self.near, own.near, own, copy)
+        return near, near if not self.axes else self._start(self.far, own.far, own, copy)
+
+    def _start(self, tasks: Tasks, parent: Task, own: OrderedThread, copy: DmaCopy) -> CopyTasks:
+        """Start a DMA in one of the orders.
+
+        What a device sends to another arrives in order, if it waits in between until the first has
+        left: jax's own collectives rely on that.
+        """
+        reads = tasks.fork(parent)
+        if copy.sent is None:
+            return CopyTasks(reads, reads)
+        writes = tasks.fork(reads)
+        channel = own.sent.setdefault((tasks is self.far, copy.destination.buffer.device), [])
+        for sent, stamp in [item for item in channel if parent.follows(item[0])]:
+            writes.join(stamp)
+            channel.remove((sent, stamp))
+        channel.append((reads.epoch, dict(writes.clock)))
+        return CopyTasks(reads, writes)
 
     def started(self, near: CopyTasks, far: CopyTasks) -> None:
         """The DMA has released its semaphores: nothing follows within its tasks."""
@@ -152,8 +172,3 @@ class OrderTasks:
 def is_far(buffer: MemoryBuffer) -> bool:
     """Whether several cores share a buffer: an operand in HBM."""
     return buffer.type.space == "hbm" and buffer.kind in ("input", "output", "array")
-
-
-def _forked(tasks: Tasks, parent: Task, copy: DmaCopy) -> CopyTasks:
-    reads = tasks.fork(parent)
-    return CopyTasks(reads, reads if copy.sent is None else tasks.fork(reads))
