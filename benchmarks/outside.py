@@ -95,6 +95,7 @@ NOT_APPLICABLE: Mapping[str, str] = {
 EXPECTS: Mapping[str, str] = {
     r"(AssertionError: )+\w+ not raised": "expects the TPU compiler to refuse the kernel",
     r'(AssertionError: )+".*" does not match ""': "expects the TPU compiler to refuse the kernel",
+    r"ValueError: Function '.*' was exported for platforms": "runs a program exported for a TPU",
     r"(?s).*not found in .{0,20}(HloModule|#loc|module @|Jaxpr)": "reads the compiled program",
 }
 """Patterns of failures of the same kind."""
