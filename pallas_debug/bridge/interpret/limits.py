@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -79,6 +80,8 @@ def require_any(params: Mapping[str, Any]) -> None:
             lacking = _NOWHERE.get(str(eqn.primitive))
             if any(map(_is_tpu_key, (*eqn.invars, *eqn.outvars))):
                 lacking = "keys of the TPU"
+            elif _is_of_sparse_core(eqn.primitive):
+                lacking = f"operations of a SparseCore (`{eqn.primitive}`)"
             if lacking is not None:
                 source = lines.source_of(eqn)
                 at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
@@ -98,6 +101,12 @@ def require_any(params: Mapping[str, Any]) -> None:
             f"{', '.join(shared)}, and jax's interpreters free semaphores at the end of a kernel. "
             "Run it on a TPU, or start and await the copy in one kernel"
         )
+
+
+def _is_of_sparse_core(primitive: jax_core.Primitive) -> bool:
+    """Whether a primitive is one of `pallas.tpu_sc`; some have the names of others."""
+    module = sys.modules.get("jax._src.pallas.mosaic.sc_primitives")
+    return module is not None and any(primitive is value for value in vars(module).values())
 
 
 def _is_tpu_key(atom: Any) -> bool:

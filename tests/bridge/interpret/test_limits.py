@@ -12,6 +12,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
 
 from pallas_debug.analysis import analyze
 from pallas_debug.bridge.interpret import interpret, limits
@@ -242,6 +243,20 @@ def test_no_interpreter_has_keys_of_the_tpu() -> None:
         "kernel `uniform` cannot be interpreted: jax's interpreters have no keys of the TPU ("
     )
     assert str(caught.value).endswith("(8, 128))  # the key). Run it on a TPU")
+
+
+def test_no_interpreter_has_the_operations_of_a_sparse_core() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = plsc.cumsum(x_ref[...])  # the sum
+
+    call = pl.pallas_call(kernel, out_shape=jax.ShapeDtypeStruct((16,), F32))
+    for mode in ("auto", "tpu"):
+        with pytest.raises(InterpretModeError) as caught, interpret.interpreting(mode):
+            call(jnp.ones(16))
+        assert str(caught.value).startswith(
+            "kernel `kernel` cannot be interpreted: jax's interpreters have no operations of a "
+            f"SparseCore (`masked_cumsum`) ({__file__}:"
+        )
 
 
 def test_no_interpreter_simulates_cores_of_several_kinds() -> None:
