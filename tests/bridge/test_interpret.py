@@ -17,6 +17,7 @@ from jax import lax
 from jax._src import config, source_info_util
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.experimental.pallas import tpu_sc as plsc
 from jax.sharding import AxisType
 from jax.sharding import PartitionSpec as P
 from pallas_debug_kernels import BundledOperation, operations
@@ -296,6 +297,13 @@ def random_bits() -> Any:
     return pl.pallas_call(body, out_shape=out)()
 
 
+def sparse_core_sum() -> Any:
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = plsc.cumsum(x_ref[...])
+
+    return call(body, X[0, :16], out=jax.ShapeDtypeStruct((16,), X.dtype))
+
+
 def stateful_uniform() -> Any:
     def body(o_ref: Any) -> None:
         pltpu.prng_seed(3)
@@ -387,6 +395,7 @@ KERNELS: dict[str, Callable[[], Any]] = {
     "delays": delay,
     "random bits (prng_random_bits)": random_bits,
     "stateful_uniform and keys of the TPU": stateful_uniform,
+    "operations of a SparseCore": sparse_core_sum,
     "stochastic_round, pack_elementwise": packed,
     "masked loads": masked_load,
     "references that are bitcast or reshaped": bitcast_reference,

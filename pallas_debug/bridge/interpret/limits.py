@@ -335,6 +335,7 @@ LIMITS: tuple[Limit, ...] = (
     Limit(name="delays", hlo="no", tpu="yes"),
     Limit(name="random bits (prng_random_bits)", hlo="no", tpu="zeros"),
     Limit(name="stateful_uniform and keys of the TPU", hlo="no", tpu="no"),
+    Limit(name="operations of a SparseCore", hlo="no", tpu="no"),
     Limit(
         name="stochastic_round, pack_elementwise", hlo="with pallas-debug", tpu="with pallas-debug"
     ),
