@@ -109,6 +109,12 @@ def open_session(
         session.run()
         if session.track.fault is None:
             notes = [*notes, "the run ends without a fault: opened at its end"]
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if plain is None and has_terminal:
+        from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import
+
+        open_debugger(session, notes)
+        return
     for note in notes:
         sys.stderr.write(f"note: {note}\n")
     plain_prompt.interact(session)

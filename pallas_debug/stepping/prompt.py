@@ -63,10 +63,11 @@ class CommandPrompt:
 
     def where(self) -> list[str]:
         """The place, and its line."""
-        return list(_where(self.session.place, self.session.track.fault))
+        return list(place_lines(self.session.place, self.session.track.fault))
 
 
-def _where(place: StepPlace, fault: str | None) -> Iterator[str]:
+def place_lines(place: StepPlace, fault: str | None) -> Iterator[str]:
+    """A place, its line, and why the run cannot go on there."""
     yield location(place)
     if place.line is not None:
         yield f"{place.line.line:>5}  {(place.line.text or '').strip()}"

@@ -121,9 +121,9 @@ class StepSession:
             return False
 
         found = self.track.backward(until)
-        if found is True:
+        if found:
             self._go_quietly(lambda place: True, False)
-        return None if found else self._at_end(back)
+        return None
 
     def next_iteration(self, back: bool = False) -> str | None:
         """Go to the next iteration of the innermost loop."""

@@ -1,0 +1,412 @@
+"""The debugger's screen: source, values, a heat map, a command line. Knows tracks, and no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from rich.text import Text
+from textual import events, on, work
+from textual.app import App, ComposeResult
+from textual.binding import Binding, BindingType
+from textual.containers import Horizontal, Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.stepping import describe, prompt
+from pallas_debug.stepping.prompt import CommandPrompt
+from pallas_debug.stepping.session import StepSession, short
+from pallas_debug.stepping.track import FlyingCopy, NamedValue, StepPlace
+from pallas_debug.tui.widgets.cells import visible
+
+HEAT = ("#10204a", "#1d4f91", "#2f8f9d", "#7fbf5f", "#e3c33b", "#e8743b", "#c8263f")
+"""Colours of the heat map, from the least value to the greatest."""
+
+MAX_OUTPUT = 500
+"""Lines of output that are kept."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DebuggerView:
+    """What the screen shows of a place; gathered in a worker, as statistics take a while."""
+
+    place: StepPlace
+    fault: str | None = None
+    values: Sequence[tuple[NamedValue, str]] = ()
+    copies: Sequence[FlyingCopy] = ()
+    selected: str | None = None
+    array: np.ndarray[Any, Any] | None = None
+    said: Sequence[str] = field(default_factory=tuple)
+
+
+class Pane(Static, can_focus=True):
+    """Lines with a cursor, of which as many are drawn as there is room for."""
+
+    DEFAULT_CSS = """
+    Pane { height: 1fr; width: 1fr; border: round $surface-lighten-2; padding: 0; }
+    Pane:focus { border: round $accent; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", show=False),
+        Binding("up,k", "move(-1)", show=False),
+        Binding("pagedown,space,ctrl+d", "move(10)", show=False),
+        Binding("pageup,ctrl+u", "move(-10)", show=False),
+        Binding("g,home", "move(-1000000)", show=False),
+        Binding("G,end", "move(1000000)", show=False),
+    ]
+
+    def __init__(self, *, id: str, title: str) -> None:
+        super().__init__(id=id)
+        self.border_title = title
+        self.rows: list[Text] = []
+        self.cursor = 0
+
+    def show(self, rows: Sequence[Text], cursor: int | None = None) -> None:
+        self.rows = list(rows)
+        self.cursor = min(max(self.cursor if cursor is None else cursor, 0), len(self.rows) - 1)
+        self.draw()
+
+    def draw(self) -> None:
+        height = max(self.size.height, 1)
+        top = min(max(self.cursor - height // 2, 0), max(len(self.rows) - height, 0))
+        shown = Text(no_wrap=True, overflow="ellipsis")
+        for number in range(top, min(top + height, len(self.rows))):
+            row = self.rows[number].copy()
+            row.truncate(max(self.size.width, 1), overflow="ellipsis")
+            if number == self.cursor and self.has_focus:
+                row.stylize("reverse")
+            shown.append_text(row)
+            shown.append("\n")
+        self.update(shown)
+
+    def action_move(self, by: int) -> None:
+        self.cursor = min(max(self.cursor + by, 0), max(len(self.rows) - 1, 0))
+        self.draw()
+        self.app.call_later(self.app.cursor_moved, self)  # type: ignore[attr-defined]
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.draw()
+
+    def on_focus(self, event: events.Focus) -> None:
+        self.draw()
+
+    def on_blur(self, event: events.Blur) -> None:
+        self.draw()
+
+
+class DebuggerHelp(ModalScreen[None]):
+    """All keys and commands."""
+
+    DEFAULT_CSS = """
+    DebuggerHelp { align: center middle; }
+    DebuggerHelp > Pane { width: 90%; height: 90%; background: $surface; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,q,question_mark", "dismiss")]
+
+    def __init__(self, rows: Sequence[str]) -> None:
+        super().__init__()
+        self._rows = rows
+
+    def compose(self) -> ComposeResult:
+        yield Pane(id="help", title="keys and commands")
+
+    def on_mount(self) -> None:
+        pane = self.query_one(Pane)
+        pane.show([Text(visible(row)) for row in self._rows])
+        pane.focus()
+
+
+_KEYS: Sequence[tuple[str, str, str, str]] = (
+    ("s", "S", "step", "next line, into calls; back"),
+    ("n", "N", "next", "next line of this function; back"),
+    ("o", "O", "out", "line of the caller; back"),
+    ("p", "P", "point", "next grid point; back"),
+    ("i", "I", "iteration", "next iteration; back"),
+    ("c", "C", "continue", "next breakpoint or watched change; back"),
+)
+"""Keys forwards and backwards, the command, what it does."""
+
+_OTHER = (
+    ("u U", "run to the cursor's line; back to it"),
+    ("b", "breakpoint at the cursor's line, or delete it"),
+    ("B", "breakpoint with a condition"),
+    ("w", "watch the selected value, or a slice of it"),
+    ("W", "who wrote an element of the selected value"),
+    (":", "command line"),
+    ("tab", "next pane"),
+    ("j k g G", "move in a pane"),
+    (".", "back to the current line"),
+    ("esc", "stop what is running; leave the command line"),
+    ("? q", "this help; quit"),
+)
+
+
+class DebuggerApp(App[None]):
+    """Source with the current line, values, heat map, output and a command line."""
+
+    ENABLE_COMMAND_PALETTE = False
+
+    CSS = """
+    #title, #status { height: 1; background: $surface; padding: 0 1; }
+    #source { width: 3fr; }
+    #right { width: 2fr; }
+    #heat { height: 12; }
+    #output { height: 7; }
+    #line { height: 1; border: none; padding: 0 1; display: none; }
+    #line.asking { display: block; }
+    .narrow #right { display: none; }
+    .narrow #output { height: 4; }
+    .low #heat { display: none; }
+    .low #output { height: 4; }
+    """
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *(Binding(key, f"go('{name}')", show=False) for key, _, name, _ in _KEYS),
+        *(Binding(key, f"go('{name}', True)", show=False) for _, key, name, _ in _KEYS),
+        Binding("u", "to_cursor", show=False),
+        Binding("U", "to_cursor(True)", show=False),
+        Binding("b", "toggle_stop", show=False),
+        Binding("B", "ask_for('break')", show=False),
+        Binding("w", "ask_for('watch')", show=False),
+        Binding("W", "ask_for('who')", show=False),
+        Binding("colon", "ask_for('')", show=False),
+        Binding("full_stop", "show_current", show=False),
+        Binding("escape", "peel", show=False, priority=True),
+        Binding("question_mark", "help", show=False),
+        Binding("q", "quit", show=False),
+    ]
+
+    def __init__(self, session: StepSession, *, notes: Sequence[str] = ()) -> None:
+        super().__init__()
+        self.session = session
+        self.prompt = CommandPrompt(session)
+        self.shown: DebuggerView | None = None
+        self.running = False
+        self._output: list[str] = [f"note: {note}" for note in notes]
+        self._selected: str | None = None
+        self._file: str | None = None
+
+    def compose(self) -> ComposeResult:
+        yield Static(id="title")
+        with Horizontal():
+            yield Pane(id="source", title="source")
+            with Vertical(id="right"):
+                yield Pane(id="values", title="values")
+                yield Static(id="heat")
+        yield Pane(id="output", title="output")
+        yield Input(id="line", compact=True)
+        yield Static(id="status")
+
+    def on_mount(self) -> None:
+        self.query_one("#source", Pane).focus()
+        self._run(lambda: ())
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.screen.set_class(event.size.width < 80, "narrow")
+        self.screen.set_class(event.size.height < 30, "low")
+
+    # Running
+
+    def _run(self, command: Callable[[], Sequence[str]]) -> None:
+        """Run something that may take a while, and show what there is after it."""
+        if self.running:
+            self.notify_status("running; esc stops it")
+            return
+        self.running = True
+        self.notify_status("running; esc stops it")
+        self._run_in_background(command)
+
+    @work(thread=True, group="run")
+    def _run_in_background(self, command: Callable[[], Sequence[str]]) -> None:
+        try:
+            said = list(command())
+        except PallasDebugError as error:
+            said = [f"error: {error}"]
+        view = self._gathered(said)
+        self.call_from_thread(self._show, view)
+
+    def _gathered(self, said: Sequence[str]) -> DebuggerView:
+        track = self.session.track
+        named = track.values()
+        values = []
+        for value in named:
+            held = track.value(value.name)
+            values.append((value, "" if held is None else short(held)))
+        names = [value.name for value in named]
+        selected = self._selected if self._selected in names else next(iter(names), None)
+        array = None if selected is None else track.value(selected)
+        return DebuggerView(
+            place=track.place,
+            fault=track.fault,
+            values=values,
+            copies=track.copies(),
+            selected=selected,
+            array=None if array is None else np.array(array, copy=True),
+            said=said,
+        )
+
+    def _show(self, view: DebuggerView) -> None:
+        self.running = False
+        self.shown = view
+        hidden = set(prompt.place_lines(view.place, view.fault))  # the screen shows them
+        said = [line for line in view.said if line not in hidden]
+        self._output = [*self._output, *said][-MAX_OUTPUT:]
+        if self.prompt.is_over:
+            self.exit()
+            return
+        self.query_one("#title", Static).update(Text(visible(prompt.location(view.place))))
+        self._show_source(follow=True)
+        self._show_values()
+        self._show_heat()
+        output = [Text(visible(line)) for line in self._output]
+        self.query_one("#output", Pane).show(output, cursor=len(output) - 1)
+        keys = "s step  n next  p point  c continue  SHIFT back  : command  ? help  q quit"
+        fault = f"the run stops here: {view.fault}" if view.fault is not None else keys
+        self.notify_status(fault)
+
+    def notify_status(self, text: str) -> None:
+        self.query_one("#status", Static).update(Text(visible(text)))
+
+    # Panes
+
+    def _show_source(self, follow: bool) -> None:
+        assert self.shown is not None
+        line = self.shown.place.line
+        if line is not None:
+            self._file = line.file
+        pane = self.query_one("#source", Pane)
+        if self._file is None:
+            return
+        pane.border_title = Path(self._file).name
+        stops = {b.line for b in self.session.breakpoints.values() if b.file == self._file}
+        calling = {c.line for c in self.shown.place.calls if c.file == self._file}
+        current = None if line is None else line.line
+        rows = []
+        for number, text in enumerate(self.session.track.lines(self._file), 1):
+            mark = "●" if number in stops else " "
+            mark += "▶" if number == current else "│" if number in calling else " "
+            style = "bold yellow" if number == current else ""
+            rows.append(Text(visible(f"{number:>4} {mark} {text.expandtabs(4)}"), style=style))
+        pane.show(rows, cursor=current - 1 if follow and current is not None else None)
+
+    def _show_values(self) -> None:
+        assert self.shown is not None
+        rows = []
+        cursor = 0
+        for number, (value, held) in enumerate(self.shown.values):
+            if value.name == self.shown.selected:
+                cursor = number
+            row = Text(visible(value.name), style="bold")
+            row.append(f" {value.kind} ", style="cyan")
+            row.append(visible(held))
+            if value.block is not None:
+                row.append(f"  block {value.block}", style="dim")
+            rows.append(row)
+        for copy in self.shown.copies:
+            at = "" if copy.line is None else f", line {copy.line.line}"
+            text = f"DMA {copy.number}: {copy.source} → {copy.destination}, {copy.nbytes:,} bytes"
+            rows.append(Text(visible(text + at), style="magenta"))
+        self.query_one("#values", Pane).show(rows, cursor=cursor)
+
+    def _show_heat(self) -> None:
+        assert self.shown is not None
+        pane = self.query_one("#heat", Static)
+        if self.shown.array is None:
+            pane.update("")
+            return
+        levels, odd = describe.heat(self.shown.array, max(pane.size.height - 2, 1), 60)
+        shown = Text(f"{self.shown.selected}  {describe.statistics(self.shown.array)}\n")
+        for row, flags in zip(levels, odd, strict=True):
+            for level, is_odd in zip(row, flags, strict=True):
+                if is_odd:
+                    shown.append(describe.ODD, style="bold white on red")
+                else:
+                    place = 0.0 if np.isnan(level) else float(level)
+                    shade = describe.SHADES[round(place * (len(describe.SHADES) - 1))]
+                    shown.append(shade, style=HEAT[round(place * (len(HEAT) - 1))])
+            shown.append("\n")
+        pane.update(shown)
+
+    def cursor_moved(self, pane: Pane) -> None:
+        """Show the value under the cursor."""
+        if pane.id != "values" or self.shown is None or self.running:
+            return
+        if pane.cursor < len(self.shown.values):
+            self._selected = self.shown.values[pane.cursor][0].name
+            self._run(lambda: ())
+
+    # Actions
+
+    def action_go(self, name: str, back: bool = False) -> None:
+        backwards = {"step": "back", "next": "bn", "out": "bo", "point": "bpt"}
+        backwards |= {"iteration": "bit", "continue": "bc"}
+        self._execute(backwards[name] if back else name)
+
+    def _execute(self, line: str) -> None:
+        self._run(lambda: self.prompt.execute(line))
+
+    def action_to_cursor(self, back: bool = False) -> None:
+        line = self.query_one("#source", Pane).cursor + 1
+        self._execute(f"{'bu' if back else 'until'} {line}")
+
+    def action_toggle_stop(self) -> None:
+        line = self.query_one("#source", Pane).cursor + 1
+        for number, item in self.session.breakpoints.items():
+            if (item.file, item.line) == (self._file, line):
+                self._execute(f"delete {number}")
+                return
+        self._execute(f"break {line}")
+
+    def action_ask_for(self, what: str) -> None:
+        line = self.query_one("#source", Pane).cursor + 1
+        name = self.shown.selected if self.shown is not None else None
+        given = {"break": f"break {line} if ", "watch": f"watch {name or ''}"}
+        given["who"] = f"who {name or ''}["
+        field = self.query_one("#line", Input)
+        field.value = given.get(what, "")
+        field.add_class("asking")
+        field.focus()
+        field.cursor_position = len(field.value)
+
+    @on(Input.Submitted)
+    def _submitted(self, event: Input.Submitted) -> None:
+        text = event.value
+        self._leave_line()
+        self._run(lambda: [f"> {text}", *self.prompt.execute(text)])
+
+    def _leave_line(self) -> None:
+        field = self.query_one("#line", Input)
+        field.remove_class("asking")
+        self.query_one("#source", Pane).focus()
+
+    def action_show_current(self) -> None:
+        self._show_source(follow=True)
+
+    def action_peel(self) -> None:
+        if len(self.screen_stack) > 1:
+            self.pop_screen()
+        elif self.query_one("#line", Input).has_class("asking"):
+            self._leave_line()
+        elif self.running:
+            self.session.interrupt()
+
+    def action_help(self) -> None:
+        rows = [f"{a} {b}".ljust(10) + what for a, b, _, what in _KEYS]
+        rows += [keys.ljust(10) + what for keys, what in _OTHER]
+        rows += ["", "Commands, after `:`", *CommandPrompt(self.session).execute("help")]
+        self.push_screen(DebuggerHelp(rows))
+
+
+def open_debugger(session: StepSession, notes: Sequence[str] = ()) -> None:
+    """Show the screen until the user leaves it.
+
+    Raises:
+      Exception: an internal error that ended the screen.
+    """
+    DebuggerApp(session, notes=notes).run()

@@ -1,0 +1,119 @@
+"""The debugger's screen in Textual's own driver, and in tmux, on the bundled flash attention."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import jax
+import pytest
+from pallas_debug_kernels import flash_attention
+from textual.pilot import Pilot
+from textual.widgets import Input, Static
+
+from pallas_debug import stepper
+from pallas_debug.stepping.session import StepSession
+from pallas_debug.tui.debugger import DebuggerApp, Pane
+
+SIZES = {"160x48": (160, 48), "80x24": (80, 24), "40x12": (40, 12)}
+
+
+def drive(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Run an async test: there is no plugin for that among the project's requirements."""
+
+    @functools.wraps(test)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
+
+    run.__signature__ = inspect.signature(test)  # type: ignore[attr-defined]
+    return run
+
+
+def screen_text(app: DebuggerApp) -> str:
+    strips = app.screen._compositor.render_strips()
+    return "\n".join("".join(s.text for s in strip).rstrip() for strip in strips) + "\n"
+
+
+@pytest.fixture
+def session() -> StepSession:
+    shape = (1, 1, 256, 64)
+    q, k, v = (jax.random.normal(jax.random.key(i), shape) for i in range(3))
+    return stepper.capture(lambda: flash_attention(q, k, v, block_q=128, block_k=128)).session
+
+
+async def settled(app: DebuggerApp, pilot: Pilot[None]) -> None:
+    await pilot.pause()
+    await app.workers.wait_for_complete()
+    await pilot.pause()
+
+
+async def typed(app: DebuggerApp, pilot: Pilot[None], *keys: str) -> None:
+    for key in keys:
+        await pilot.press(key)
+        await settled(app, pilot)
+
+
+def text_of(app: DebuggerApp, name: str) -> str:
+    return str(app.query_one(f"#{name}", Static).render())
+
+
+@drive
+async def test_stepping_stops_values_and_help(session: StepSession) -> None:
+    app = DebuggerApp(session, notes=["a note"])
+    async with app.run_test(size=(140, 40)) as pilot:
+        await settled(app, pilot)
+        screen = screen_text(app)
+        assert "flash_attention · grid point (0, 0, 0, 0)" in screen
+        assert "note: a note" in screen
+        assert "▶" in screen
+        first = session.place
+        await typed(app, pilot, "n")
+        assert session.place.line != first.line
+        await typed(app, pilot, "N")
+        assert session.place == first
+        await typed(app, pilot, "p")
+        assert session.place.point == (0, 0, 0, 1)
+        await typed(app, pilot, "P", "s", "s", "s", "s")
+        assert "m_ref scratch" in screen_text(app)
+        await pilot.press("colon")
+        app.query_one("#line", Input).value = "break 149 if l == 1"
+        await typed(app, pilot, "enter")
+        await typed(app, pilot, "c")
+        assert session.place.line is not None
+        assert (session.place.point, session.place.line.line) == ((0, 0, 0, 1), 149)
+        screen = screen_text(app)
+        assert "●▶" in screen
+        assert "m_next variable" in screen
+        await typed(app, pilot, "b")  # the cursor is on it
+        assert not session.breakpoints
+        await pilot.press("tab")
+        await typed(app, pilot, "G")
+        assert "alpha  min " in text_of(app, "heat")
+        await pilot.press("W")
+        app.query_one("#line", Input).value = "who m_ref[0, 0, 0]"
+        await typed(app, pilot, "enter")
+        assert "stored at flash_attention · grid point (0, 0, 0, 0)" in screen_text(app)
+        await pilot.press("question_mark")
+        assert "next grid point; back" in screen_text(app)
+        await pilot.press("escape")
+        await pilot.press("colon")
+        app.query_one("#line", Input).value = "p m_next["
+        await typed(app, pilot, "enter")
+        assert "column 8 of the expression" in screen_text(app)
+        await pilot.press("q")
+    assert app.return_code == 0
+
+
+@pytest.mark.parametrize("size", SIZES)
+@drive
+async def test_at_every_size(session: StepSession, size: str) -> None:
+    app = DebuggerApp(session)
+    async with app.run_test(size=SIZES[size]) as pilot:
+        await settled(app, pilot)
+        await typed(app, pilot, "s", "n", "S", "c", "C")
+        assert isinstance(app.focused, Pane)
+        assert "▶" in screen_text(app)
+        assert "the beginning of the run" in screen_text(app)
