@@ -21,6 +21,9 @@ HANG_AFTER = 30.0
 VERIFY_HANG_AFTER = 5.0
 """The same limit in `verify`."""
 
+MAX_ITERATIONS = 100_000
+"""Iterations after which the kernel machine takes a loop to be endless."""
+
 MAX_INPUT_BYTES = 4 << 30
 """Maximum bytes of one array that is made or read as an argument."""
 

@@ -132,8 +132,6 @@ def _iterate(
     if iteration == step.length:
         _finish_scan(frame, step, carry, stacked)
         return
-    if machine.observer is not None:
-        machine.observer.iterates(thread, step, iteration)
     index = step.length - 1 - iteration if step.reverse else iteration
     constants = [frame.registers[reg.number] for reg in step.constants]
     slices = [np.asarray(frame.registers[reg.number])[index] for reg in step.stacked]
@@ -141,6 +139,8 @@ def _iterate(
         thread, step.body, [*constants, *carry, *slices],
         caller=step, stage="body", iteration=iteration, stacked=stacked,
     )  # fmt: skip
+    if machine.observer is not None:
+        machine.observer.iterates(thread, step, iteration)
 
 
 def _finish_scan(
@@ -185,13 +185,13 @@ def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
         case "condition":
             assert isinstance(step, ir.WhileLoop)
             if bool(results[0]):
-                if machine.observer is not None:
-                    machine.observer.iterates(thread, step, frame.iteration)
                 constants = [outer.registers[reg.number] for reg in step.body_constants]
                 machine.enter(
                     thread, step.body, [*constants, *frame.carry],
                     caller=step, stage="body", iteration=frame.iteration,
                 )  # fmt: skip
+                if machine.observer is not None:
+                    machine.observer.iterates(thread, step, frame.iteration)
             else:
                 for reg, value in zip(step.outputs, frame.carry, strict=True):
                     outer.registers[reg.number] = value

@@ -35,7 +35,7 @@ class MachineObserver:
         """A grid point's body has ended; its blocks are not written back yet."""
 
     def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        """An iteration of a loop begins."""
+        """An iteration of a loop begins; the last frame is that of the body."""
 
     def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
         """A branch is taken."""

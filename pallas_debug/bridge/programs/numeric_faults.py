@@ -7,7 +7,7 @@ evaluated again with another value in its place, and if no output differs, it wa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -22,6 +22,9 @@ from pallas_debug.bridge.programs import exact, intervals, numerics
 from pallas_debug.model import SourceLine
 
 Trouble = Literal["nan", "infinity", "overflow", "division", "narrowing", "precision"]
+
+Kind = Literal["nans", "integers"]
+"""NaNs and infinities, also those of casts, or everything else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,18 +79,32 @@ class _Candidate:
     instead: Any
     exact: Any = None
 
+    @property
+    def kind(self) -> Kind:
+        is_followed = _is_float(self.result) and self.trouble != "precision"
+        return "nans" if is_followed else "integers"
+
 
 def explain(
-    eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], values: Sequence[Any]
+    eqns: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    values: Sequence[Any],
+    *,
+    kind: Kind | None = None,
+    but: Collection[int] = (),
 ) -> NumericFault | None:
     """Return the first fault in a unit on these inputs, or None if all that is wrong is masked.
 
     Args:
       eqns: equations in order, without calls.
       values: inputs, for `invars`.
+      kind: what to look for; anything by default. A NaN that is cast to an integer is of kind
+        "integers".
+      but: equations whose faults are known.
     """
     unit = _Concrete(eqns, invars, outvars, values)
-    return unit.first()
+    return unit.first(kind, but)
 
 
 class _Concrete:
@@ -103,7 +120,7 @@ class _Concrete:
         self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
         self._mixed = numerics.bit_patterns(eqns)
 
-    def first(self) -> NumericFault | None:
+    def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
 
         def note(i: int, inputs: Sequence[Any], outputs: list[Any]) -> list[Any]:
@@ -113,6 +130,8 @@ class _Concrete:
         outputs = self._run(note)
         is_finite = not any(_holds_bad(x) for x in outputs)
         for candidate in found:
+            if candidate.equation in but or kind not in (None, candidate.kind):
+                continue
             if candidate.trouble == "precision":
                 return self._fault(candidate, candidate.wrong)
             if candidate.trouble not in ("nan", "infinity"):

@@ -25,7 +25,8 @@ from jax import lax
 from jax._src import core as jax_core
 
 from pallas_debug.bridge.instrument.primitives import ARITHMETIC
-from pallas_debug.bridge.programs import intervals
+from pallas_debug.bridge.programs import intervals, units
+from pallas_debug.bridge.programs import program as ir
 
 SUM_BOUND = 0.02
 """Greatest error of a 16-bit float sum, as a fraction of its largest entry in float32."""
@@ -57,6 +58,13 @@ class WatchedUnit:
         """Meaning of each flag. Empty if nothing in the unit can go wrong."""
         jax.eval_shape(self._traced, *(_struct(v.aval) for v in self.invars))
         return self._found
+
+    def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
+        """Return the outputs and the suspicions."""
+        outputs, flags = self.compiled(*values)
+        if not self._found or not np.any(flags):
+            return outputs, ()
+        return outputs, [flag for flag, is_set in zip(self._found, flags, strict=True) if is_set]
 
     @cached_property
     def compiled(self) -> Callable[..., tuple[Sequence[Any], Any]]:
@@ -97,6 +105,31 @@ class WatchedUnit:
         return results, jnp.array([test for _, test in tests], bool)
 
 
+@dataclass(eq=False, frozen=True)
+class WatchedScalars:
+    """A unit on scalars, with the same interface."""
+
+    unit: units.ScalarUnit
+    mixed: frozenset[int]
+
+    def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
+        """Return the outputs and the suspicions."""
+        outputs, wrong = self.unit.watched(values)
+        return outputs, [("equation", i) for i in wrong if i not in self.mixed] if wrong else ()
+
+
+def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
+    """Return the unit of a step with tests of its arithmetic, made once."""
+    unit = step.unit
+    if unit.watched is None:
+        if isinstance(step.evaluate, units.ScalarUnit):
+            unit.watched = WatchedScalars(step.evaluate, frozenset(bit_patterns(unit.eqns)))
+        else:
+            unit.watched = instrumented(unit.eqns, unit.invars, unit.outvars)
+    found: WatchedUnit | WatchedScalars = unit.watched
+    return found
+
+
 def instrumented(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]) -> WatchedUnit:
     """Return a unit that tests its arithmetic."""
     return WatchedUnit(tuple(eqns), tuple(invars), tuple(outvars))
@@ -104,9 +137,7 @@ def instrumented(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[A
 
 def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
     """Evaluate an equation."""
-    with eqn.ctx.manager:
-        made = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
-    return list(made) if eqn.primitive.multiple_results else [made]
+    return list(units.bound(eqn, inputs))
 
 
 _MIXES = {

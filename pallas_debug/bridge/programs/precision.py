@@ -39,6 +39,15 @@ def accumulates(eqns: Sequence[Any], source: Any, target: Any) -> bool:
     return target in added
 
 
+def is_narrow(unit: Any, source: int) -> bool:
+    """Whether an input of a unit is a 16-bit float."""
+    return _name(unit.invars[source]) in NARROW
+
+
+def _name(variable: Any) -> str:
+    return getattr(getattr(variable.aval, "dtype", None), "name", "")
+
+
 def shadowed(
     eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any], roots: Collection[Any]
 ) -> Callable[[Sequence[Any], Sequence[Any]], Sequence[Any]]:

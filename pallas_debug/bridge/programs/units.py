@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ class Unit:
       outvars: variables of the outputs.
       sites: of the equations.
       registers: of every variable in the program, for the debugger.
+      watched: the same with tests of its arithmetic, once `numerics.watch` has made it.
     """
 
     eqns: list[Any]
@@ -37,6 +38,7 @@ class Unit:
     outvars: list[Any]
     sites: list[ir.StepSite]
     registers: dict[Any, ir.Reg]
+    watched: Any = field(default=None, init=False)
 
     def __call__(self, *values: Any) -> Sequence[Any]:
         outputs: Sequence[Any] = self.compiled(*values)
@@ -192,7 +194,80 @@ _BY_NUMPY: dict[str, Callable[..., Any]] = {
 """Operations on integer and boolean scalars, exact as in XLA."""
 
 
-def _on_scalars(unit: Unit) -> Callable[..., Sequence[Any]] | None:
+@dataclass(frozen=True, slots=True)
+class ScalarOperation:
+    """An equation on scalars: a function of some slots, for another one.
+
+    Attributes:
+      test: whether operands and result show arithmetic that went wrong; None if it cannot.
+    """
+
+    function: Callable[..., Any]
+    arguments: tuple[int, ...]
+    result: int
+    test: Callable[..., bool] | None
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarUnit:
+    """A unit on numpy's scalars.
+
+    Attributes:
+      template: slots of all values, with the literals in place.
+      inputs, outputs: slots.
+    """
+
+    operations: tuple[ScalarOperation, ...]
+    template: list[Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+    def __call__(self, *values: Any) -> Sequence[Any]:
+        known = self._known(values)
+        for operation in self.operations:
+            known[operation.result] = operation.function(*[known[a] for a in operation.arguments])
+        return [known[slot] for slot in self.outputs]
+
+    def watched(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[int]]:
+        """Return the outputs, and numbers of the equations that went wrong."""
+        known, wrong = self._known(values), []
+        for i, operation in enumerate(self.operations):
+            given = [known[a] for a in operation.arguments]
+            result = operation.function(*given)
+            known[operation.result] = result
+            if operation.test is not None and operation.test(result, *given):
+                wrong.append(i)
+        return [known[slot] for slot in self.outputs], wrong
+
+    def _known(self, values: Sequence[Any]) -> list[Any]:
+        known = self.template.copy()
+        for slot, value in zip(self.inputs, values, strict=True):
+            known[slot] = value if isinstance(value, np.generic) else np.asarray(value)[()]
+        return known
+
+
+_IS_WRONG: dict[str, Callable[..., bool]] = {
+    "add": lambda result, x, y: int(x) + int(y) != int(result),
+    "sub": lambda result, x, y: int(x) - int(y) != int(result),
+    "mul": lambda result, x, y: int(x) * int(y) != int(result),
+    "neg": lambda result, x: -int(x) != int(result),
+    "abs": lambda result, x: abs(int(x)) != int(result),
+    "div": lambda result, x, y: y == 0 or (y == -1 and -int(x) != int(result)),
+    "rem": lambda result, x, y: bool(y == 0),
+    "convert_element_type": lambda result, x: int(x) != int(result),
+}
+"""Whether integer scalars wrapped, or were divided by zero."""
+
+
+def _scalar_test(eqn: Any) -> Callable[..., bool] | None:
+    """The test of an equation; none for unsigned integers, which wrap on purpose."""
+    name, dtypes = eqn.primitive.name, [atom.aval.dtype for atom in (*eqn.outvars, *eqn.invars)]
+    if name in ("div", "rem") or all(dtype.kind == "i" for dtype in dtypes):
+        return _IS_WRONG.get(name)
+    return None
+
+
+def _on_scalars(unit: Unit) -> ScalarUnit | None:
     """The unit on numpy's scalars; None if any operation is not of integer scalars."""
     numbers: dict[Any, int] = {}
     template: list[Any] = []
@@ -206,7 +281,7 @@ def _on_scalars(unit: Unit) -> Callable[..., Sequence[Any]] | None:
             numbers[atom] = len(template) - 1
         return numbers[atom]
 
-    code: list[tuple[Callable[..., Any], tuple[int, ...], int]] = []
+    code: list[ScalarOperation] = []
     for eqn in unit.eqns:
         if not all(_is_integer(atom.aval) for atom in (*eqn.invars, *eqn.outvars)):
             return None
@@ -220,19 +295,10 @@ def _on_scalars(unit: Unit) -> Callable[..., Sequence[Any]] | None:
         else:
             return None
         args = tuple(number(atom) for atom in eqn.invars)
-        code.append((function, args, number(eqn.outvars[0])))
-    first = [number(v) for v in unit.invars]
-    last = [number(v) for v in unit.outvars]
-
-    def evaluate(*values: Any) -> Sequence[Any]:
-        known = template.copy()
-        for position, value in zip(first, values, strict=True):
-            known[position] = value if isinstance(value, np.generic) else np.asarray(value)[()]
-        for function, args, out in code:
-            known[out] = function(*(known[a] for a in args))
-        return [known[position] for position in last]
-
-    return evaluate
+        code.append(ScalarOperation(function, args, number(eqn.outvars[0]), _scalar_test(eqn)))
+    first = tuple(number(v) for v in unit.invars)
+    last = tuple(number(v) for v in unit.outvars)
+    return ScalarUnit(tuple(code), template, first, last)
 
 
 def _cast(dtype: np.dtype[Any]) -> Callable[[Any], Any]:

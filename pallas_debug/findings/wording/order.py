@@ -277,12 +277,18 @@ def output_revisited(
 
 
 def endless_loop(
-    seen: Sighting, *, count: int, seconds: float, values: Mapping[str, str], since: int | None
+    seen: Sighting,
+    *,
+    count: int,
+    values: Mapping[str, str],
+    since: int | None,
+    seconds: float | None = None,
 ) -> Finding:
     """A loop that was stopped.
 
     Args:
       count: iterations so far.
+      seconds: that they took; None if the loop is stopped at a number of iterations.
       values: what its condition depends on, by name.
       since: an earlier iteration with the same values, if nothing else can end the loop.
     """
@@ -299,13 +305,22 @@ def endless_loop(
                 f"change {names} in the body, so that the condition becomes false",
             ),
         )
+    closer = "check that every iteration brings the condition closer to being false"
+    if seconds is None:
+        return seen.found(
+            Fault.ENDLESS_LOOP,
+            Wording(
+                f"the loop has not ended after {count:,} iterations{state}",
+                "the kernel machine runs no more iterations of a loop than these",
+                f"{closer}; a loop that is meant to be this long needs smaller arguments here",
+            ),
+        )
     return seen.found(
         Fault.ENDLESS_LOOP,
         Wording(
             f"the loop has not ended after {count:,} iterations and {seconds:.0f} s{state}",
             None,
-            "check that every iteration brings the condition closer to being false; if the loop is "
-            "meant to be this long, allow it more seconds: --pallas-hang under pytest, hang_after "
-            "in code",
+            f"{closer}; if the loop is meant to be this long, allow it more seconds: "
+            "--pallas-hang under pytest, hang_after in code",
         ),
     )

@@ -1,0 +1,191 @@
+"""Loops that do not end.
+
+Of a `while_loop`, the values that its condition depends on are compared with those of an earlier
+iteration. If they are the same, and nothing else enters the condition, the loop has no end. Any
+other loop is stopped at a limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug import defaults
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.threads import ProgramFrame, Thread
+
+FIRST_COMPARED = 4
+"""Iteration with which later ones are compared first; then with the 8th, the 16th and so on."""
+
+_CHANGES = (
+    *(ir.StoreStep, ir.CopyStart, ir.CopyWait, ir.SemaphoreSignal, ir.SemaphoreWait),
+    *(ir.Seed, ir.RandomBits, ir.Callback),
+)
+_READS = (ir.LoadStep, ir.StoreStep)
+_KNOWN = (
+    *(ir.Compute, ir.LoadStep, ir.StoreStep, ir.GridId, ir.AxisIndex, ir.Hint),
+    *(ir.Branch, ir.ScanLoop),
+)
+
+
+@dataclass(frozen=True)
+class EndlessRun:
+    """A loop that is to be stopped.
+
+    Attributes:
+      values: what its condition depends on, by name.
+      since: an earlier iteration with the same values; None if it has reached the limit.
+    """
+
+    iteration: int
+    values: Mapping[str, str]
+    since: int | None
+
+
+@dataclass(frozen=True)
+class _Condition:
+    """What the condition of a loop depends on.
+
+    Attributes:
+      carried: positions in the carry.
+      names: of these.
+      is_closed: whether nothing but these decides how often the loop runs.
+    """
+
+    carried: tuple[int, ...]
+    names: tuple[str, ...]
+    is_closed: bool
+
+
+@dataclass(eq=False)
+class LoopWatch:
+    """The loops of a run.
+
+    Attributes:
+      is_alone: whether no other core or device may change what a loop reads.
+      limit: iterations after which a loop is stopped.
+    """
+
+    is_alone: bool
+    limit: int = defaults.MAX_ITERATIONS
+    _conditions: dict[int, _Condition] = field(default_factory=dict)
+    _before: dict[tuple[int, int], tuple[int, list[bytes]]] = field(default_factory=dict)
+
+    def iterates(self, thread: Thread, step: ir.WhileLoop, iteration: int) -> EndlessRun | None:
+        """Note an iteration, whose frame is the thread's last one."""
+        if iteration < FIRST_COMPARED:
+            return None
+        condition = self._conditions.get(id(step))
+        if condition is None:
+            condition = self._conditions[id(step)] = _condition_of(step, self.is_alone)
+        if condition.is_closed:
+            place = thread.number, len(thread.frames)
+            values = _carried(thread.frames[-1], step, condition)
+            if iteration & (iteration - 1) == 0:
+                self._before[place] = iteration, [value.tobytes() for value in values]
+            else:
+                since, before = self._before[place]
+                if all(v.tobytes() == b for v, b in zip(values, before, strict=True)):
+                    return EndlessRun(iteration, _shown(condition, values), since)
+        if iteration < self.limit:
+            return None
+        values = _carried(thread.frames[-1], step, condition)
+        return EndlessRun(iteration, _shown(condition, values), None)
+
+
+def _carried(
+    frame: ProgramFrame, step: ir.WhileLoop, condition: _Condition
+) -> list[np.ndarray[Any, Any]]:
+    regs = step.body.inputs[len(step.body_constants) :]
+    return [np.asarray(frame.registers[regs[i].number]) for i in condition.carried]
+
+
+def _shown(condition: _Condition, values: Iterable[np.ndarray[Any, Any]]) -> dict[str, str]:
+    """Scalars by name."""
+    pairs = zip(condition.names, values, strict=True)
+    return {name: str(value) for name, value in pairs if value.ndim == 0}
+
+
+def _condition_of(step: ir.WhileLoop, is_alone: bool) -> _Condition:
+    needed, is_closed, reads = _dependencies(step.condition, step.condition.outputs)
+    first = len(step.condition_constants)
+    carried = {n - first for n in needed if n >= first}
+    first = len(step.body_constants)
+    while True:
+        outputs = [step.body.outputs[i] for i in sorted(carried)]
+        needed, is_known, is_read = _dependencies(step.body, outputs)
+        is_closed, reads = is_closed and is_known, reads or is_read
+        further = {n - first for n in needed if n >= first} - carried
+        if not further:
+            break
+        carried |= further
+    changes = any(isinstance(inner, _CHANGES) for inner in _steps(step.body))
+    order = tuple(sorted(carried))
+    regs = step.condition.inputs[len(step.condition_constants) :]
+    names = tuple(step.condition.names.get(regs[i].number) or f"value {i}" for i in order)
+    return _Condition(order, names, is_closed and not (reads and (changes or not is_alone)))
+
+
+def _dependencies(
+    program: ir.KernelProgram, outputs: Sequence[ir.Reg]
+) -> tuple[set[int], bool, bool]:
+    """What some outputs of a program depend on.
+
+    Returns positions of the inputs, whether nothing else decides them, and whether memory does.
+    """
+    wanted = {reg.number for reg in outputs}
+    is_closed, reads = True, False
+    for step in reversed(program.steps):
+        if wanted.isdisjoint(_numbers(step, made=True)):
+            continue
+        wanted.update(_numbers(step, made=False))
+        inner = [step, *(s for p in _programs(step) for s in _steps(p))]
+        reads = reads or any(isinstance(s, _READS) for s in inner)
+        is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
+    return (
+        {i for i, reg in enumerate(program.inputs) if reg.number in wanted},
+        is_closed,
+        reads,
+    )
+
+
+def _steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
+    """The steps of a program, and of the programs in them."""
+    for step in program.steps:
+        yield step
+        for inner in _programs(step):
+            yield from _steps(inner)
+
+
+def _programs(step: ir.MachineStep) -> Iterator[ir.KernelProgram]:
+    for part in dataclasses.fields(step):
+        value = getattr(step, part.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, ir.KernelProgram):
+                yield inner
+
+
+def _numbers(step: ir.MachineStep, *, made: bool) -> set[int]:
+    """Registers that a step writes, or those that it reads."""
+    found: set[int] = set()
+    for part in dataclasses.fields(step):
+        if part.name != "site" and (part.name in ("output", "outputs")) == made:
+            found.update(_registers(getattr(step, part.name)))
+    return found
+
+
+def _registers(value: Any) -> Iterator[int]:
+    if isinstance(value, ir.Reg):
+        yield value.number
+    elif isinstance(value, (tuple, list)):
+        for inner in value:
+            yield from _registers(inner)
+    elif isinstance(value, Mapping):
+        yield from _registers(tuple(value.values()))
+    elif isinstance(value, (ir.RefPlace, ir.Index, ir.Slice)):
+        for part in dataclasses.fields(value):
+            yield from _registers(getattr(value, part.name))

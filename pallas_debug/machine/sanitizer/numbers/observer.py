@@ -1,0 +1,398 @@
+"""Arithmetic that goes wrong: NaNs, infinities, integers that wrap, casts and sums that lose.
+
+Units are evaluated together with cheap tests (`bridge.programs.numerics`). A test that fires is a
+suspicion, and `numeric_faults.explain` decides; it is slow, and so a unit whose suspicions come to
+nothing is explained more and more rarely. NaNs and infinities are reported if a result contains
+them (`nan_flow`), sums in 16-bit floats are compared with float32 ones beside them (`sums`).
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import numeric_faults, numerics
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.bridge.programs.numeric_faults import NumericFault
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import contents, order
+from pallas_debug.findings.wording import numbers as wording
+from pallas_debug.findings.wording.facts import number
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.machine import Stopped
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.numbers.loops import LoopWatch
+from pallas_debug.machine.sanitizer.numbers.nan_flow import Facts, NanFlow
+from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, Witness
+
+ALWAYS_EXPLAINED = 8
+"""Suspicions of a unit that are explained; of later ones, those whose number is a power of two."""
+
+MAX_HELD = 64 * 2**20
+"""Bytes of operands that are kept to explain NaNs with, once a result contains them."""
+
+
+@dataclass(eq=False)
+class _Occasion:
+    """An evaluation of a unit that raised a suspicion.
+
+    Attributes:
+      number: in the order of the run.
+      seen: grid point, iterations, device and core.
+    """
+
+    number: int
+    seen: Sighting
+    step: ir.Compute
+    values: Sequence[Any]
+
+    def __lt__(self, other: _Occasion) -> bool:
+        return self.number < other.number
+
+
+@dataclass(eq=False)
+class NumberReport:
+    """A fault other than of arithmetic, where it was first seen.
+
+    Attributes:
+      number: in the order of the run.
+      worded: makes the finding, given how often it was seen.
+    """
+
+    number: int
+    worded: Callable[[int], Finding]
+    count: int = 1
+
+    def finding(self) -> Finding:
+        return self.worded(self.count)
+
+
+@dataclass(eq=False)
+class ArithmeticReport:
+    """A fault in arithmetic, where it was first seen.
+
+    Attributes:
+      number: in the order of the run.
+    """
+
+    number: int
+    seen: Sighting
+    fault: NumericFault
+    count: int = 1
+
+    def finding(self) -> Finding:
+        fault, seen = self.fault, replace(self.seen, count=self.count)
+        facts = {"element": str(list(fault.element))} if fault.element else {}
+        facts |= {f"operand {i}": number(value) for i, value in enumerate(fault.values)}
+        if not fault.values:
+            for i, (least, greatest) in enumerate(fault.ranges):
+                facts[f"operand {i}"] = f"{number(least)} to {number(greatest)}"
+        return _worded(
+            seen.at(values={**seen.witness.values, **facts}, shape=fault.result_type), fault
+        )
+
+
+def _worded(seen: Sighting, fault: NumericFault) -> Finding:
+    element = fault.element or None
+    dtype = fault.result_type.partition("[")[0]
+    if fault.trouble in ("nan", "infinity"):
+        made = contents.nan_produced if fault.trouble == "nan" else contents.infinity_produced
+        return made(
+            seen,
+            operation=fault.operation,
+            values=fault.values,
+            operands=fault.operands,
+            ranges=fault.ranges,
+            element=element,
+        )
+    if fault.trouble == "division":
+        return contents.division_by_zero(
+            seen,
+            is_float=False,
+            is_remainder=fault.operation == "rem",
+            dividend=fault.values[0] if fault.values else None,
+            divisor=fault.operands[1],
+            element=element,
+        )
+    if fault.trouble == "overflow":
+        assert fault.exact is not None
+        return wording.integer_overflow(
+            seen,
+            operation=fault.operation,
+            dtype=dtype,
+            values=[int(value) for value in fault.values],
+            exact=int(fault.exact),
+            result=int(fault.result),
+            element=fault.element,
+            terms=fault.terms,
+        )
+    if fault.trouble == "narrowing":
+        return wording.narrowing_loss(
+            seen,
+            source=fault.operands[0].partition("[")[0],
+            target=dtype,
+            value=fault.values[0],
+            result=fault.result,
+            element=fault.element,
+        )
+    assert fault.exact is not None
+    assert fault.largest is not None
+    return wording.precision_loss(
+        seen,
+        operation=fault.operation,
+        dtype=dtype,
+        result=float(fault.result),
+        exact=float(fault.exact),
+        largest=fault.largest,
+        bound=numerics.SUM_BOUND,
+        element=fault.element,
+        terms=fault.terms,
+    )
+
+
+@dataclass(eq=False)
+class _UnitRecord:
+    """What is known of a unit: how often it was suspected, and its faults, by equation."""
+
+    suspicions: int = 0
+    reports: dict[int, ArithmeticReport] = field(default_factory=dict)
+
+    def is_due(self) -> bool:
+        """Count a suspicion; whether it is to be explained."""
+        self.suspicions += 1
+        count = self.suspicions
+        return count <= ALWAYS_EXPLAINED or count & (count - 1) == 0
+
+
+class NumbersObserver(MachineObserver):
+    """Judges the arithmetic of a kernel."""
+
+    evaluates = True
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._flow = NanFlow()
+        self._sums = SumShadows(launch.body)
+        self._loops = LoopWatch(is_alone=not launch.mesh)
+        self._hints: dict[tuple[int, int], NumberReport] = {}
+        self._records: dict[int, _UnitRecord] = {}
+        self._found: list[ArithmeticReport | NumberReport] = []
+        self._count = 0
+        self._held = 0
+
+    def findings(self) -> list[Finding]:
+        """Return what is certain so far, in the order in which it was first seen."""
+        for made in sorted(self._flow.results(), key=min):
+            self._confirm(made)
+        return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
+
+    def evaluate(self, thread: Thread, step: ir.Compute, values: Sequence[Any]) -> Sequence[Any]:
+        if step.unit is None:
+            return step.evaluate(*values)
+        outputs, suspicions = numerics.watch(step).run(values)
+        made: Facts = frozenset()
+        if self._flow.is_active:
+            made = self._flow.of(thread, step.inputs, values)
+        if suspicions or made:
+            self._suspected(thread, step, values, outputs, suspicions, made)
+        if self._sums.is_active:
+            self._sums.evaluated(thread, step, values)
+        return outputs
+
+    def _suspected(
+        self,
+        thread: Thread,
+        step: ir.Compute,
+        values: Sequence[Any],
+        outputs: Sequence[Any],
+        suspicions: Sequence[numerics.Flag],
+        made: Facts,
+    ) -> None:
+        """Judge an evaluation at once, or hold it if its outputs contain NaNs.
+
+        Args:
+          made: occasions that made the NaNs in `values`.
+        """
+        self._count += 1
+        occasion = _Occasion(self._count, self._seen(thread), step, values)
+        equations = [n for kind, n in suspicions if kind == "equation"]
+        if equations:
+            self._judge(occasion, equations, made)
+        if len(equations) < len(suspicions) and self._keeps(occasion):
+            made |= {occasion}
+        if made:
+            self._flow.follow(thread, made, outputs)
+
+    def _keeps(self, occasion: _Occasion) -> bool:
+        """Whether there is room for the operands of an occasion; counts them while it lives."""
+        size = sum(getattr(value, "nbytes", 8) for value in occasion.values)
+        if self._held + size > MAX_HELD:
+            return False
+        self._held += size
+        weakref.finalize(occasion, self._release, size)
+        return True
+
+    def _release(self, size: int) -> None:
+        self._held -= size
+
+    def _judge(self, occasion: _Occasion, equations: Sequence[int], made: Facts) -> None:
+        """Report what went wrong with integers, casts and sums."""
+        record = self._record(occasion.step)
+        known = {record.reports[n] for n in equations if n in record.reports}
+        for report in known:
+            report.count += 1
+        new = [n for n in equations if n not in record.reports]
+        if not new or not record.is_due():
+            return
+        fault = _explained(occasion, "integers", record.reports)
+        if fault is None:
+            return
+        if fault.trouble == "narrowing" and not np.isfinite(fault.values[0]) and made:
+            found = self._confirm(made)
+        else:
+            found = self._report(occasion, fault)
+        if found is not None:
+            record.reports.update(dict.fromkeys([*new, fault.equation], found))
+
+    def _confirm(self, made: Facts) -> ArithmeticReport | None:
+        """Report the first of the occasions that made a NaN of numbers, if one is explained."""
+        for occasion in sorted(made):
+            record = self._record(occasion.step)
+            if record.is_due():
+                fault = _explained(occasion, "nans")
+                if fault is not None:
+                    return self._report(occasion, fault)
+        return None
+
+    def _report(self, occasion: _Occasion, fault: NumericFault) -> ArithmeticReport:
+        record = self._record(occasion.step)
+        if fault.equation not in record.reports:
+            site = occasion.step.unit.sites[fault.equation]
+            seen = occasion.seen.at(source=site.line)
+            record.reports[fault.equation] = ArithmeticReport(occasion.number, seen, fault)
+            self._found.append(record.reports[fault.equation])
+        return record.reports[fault.equation]
+
+    def _note(self, worded: Callable[[int], Finding]) -> NumberReport:
+        self._count += 1
+        report = NumberReport(self._count, worded)
+        self._found.append(report)
+        return report
+
+    def _record(self, step: ir.Compute) -> _UnitRecord:
+        return self._records.setdefault(id(step.unit), _UnitRecord())
+
+    def _seen(self, thread: Thread) -> Sighting:
+        return sighting(self._launch, thread)
+
+    # Loops, and what the kernel claims
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if type(step) is not ir.WhileLoop:
+            return
+        run = self._loops.iterates(thread, step, iteration)
+        if run is not None:
+            seen = self._seen(thread).at(source=step.site.line)
+            seen = seen.at(values={**seen.witness.values, **run.values})
+            self._note(
+                lambda count: order.endless_loop(
+                    seen, count=run.iteration, values=run.values, since=run.since
+                )
+            )
+            raise Stopped("endless loop", thread)
+
+    def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
+        numbers = np.asarray(value)
+        for divisor in step.divisors:
+            wrong = numbers[numbers % divisor != 0]
+            if wrong.size:
+                self._claimed(thread, step, divisor, int(wrong.flat[0]))
+
+    def _claimed(self, thread: Thread, step: ir.Hint, divisor: int, value: int) -> None:
+        known = self._hints.get((id(step), divisor))
+        if known is not None:
+            known.count += 1
+            return
+        seen = self._seen(thread).at(source=step.site.line)
+        self._hints[id(step), divisor] = self._note(
+            lambda count: contents.false_hint(
+                replace(seen, count=count), value=value, divisor=divisor
+            )
+        )
+
+    # What the values that are followed go through
+
+    def point_begins(self, thread: Thread) -> None:
+        self._flow.point_begins(thread)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        if self._flow.is_active:
+            self._flow.loads(thread, getattr(step, "output", None), region, value)
+        if self._sums.is_active:
+            self._sums.loads(thread, step, region)
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        if not isinstance(step, ir.StoreStep):
+            return
+        if self._flow.is_active:
+            self._flow.stores(thread, step, region, value)
+        if self._sums.is_active:
+            loss = self._sums.stores(thread, step, region, value)
+            if loss is not None:
+                seen = self._seen(thread).at(source=step.site.line, operand=region.buffer.name)
+                self._note(lambda count: _lost(seen, loss))
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        if self._flow.is_active:
+            self._flow.copy_ends(copy)
+        self._sums.forget(copy.destination.buffer)
+
+    def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if self._flow.is_active:
+            self._flow.fetches(window)
+
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if self._flow.is_active:
+            self._flow.writes_back(window, block)
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        self._flow.allocated(buffer)
+        self._sums.forget(buffer)
+
+
+def _lost(seen: Sighting, loss: SumLoss) -> Finding:
+    return wording.precision_loss(
+        seen,
+        operation="add",
+        dtype=loss.dtype,
+        result=loss.result,
+        exact=loss.exact,
+        largest=loss.largest,
+        bound=numerics.SUM_BOUND,
+        element=loss.element,
+    )
+
+
+def sighting(launch: Launch, thread: Thread) -> Sighting:
+    witness = Witness(grid_point=thread.point or None, loop=thread.iterations)
+    return Sighting(kernel=launch.name, engine="machine", witness=witness)
+
+
+def _explained(
+    occasion: _Occasion, kind: numeric_faults.Kind, but: Collection[int] = ()
+) -> NumericFault | None:
+    unit = occasion.step.unit
+    return numeric_faults.explain(
+        unit.eqns, unit.invars, unit.outvars, occasion.values, kind=kind, but=but
+    )
