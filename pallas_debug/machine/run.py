@@ -15,6 +15,7 @@ from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas, report
 from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.machine.sanitizer.numbers import LoopObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
 
@@ -67,9 +68,9 @@ def run(
     Raises:
       MachineError: the machine has no rule for what the kernel does.
     """
-    bounds = report.BoundsObserver(launch)
+    stopping = report.BoundsObserver(launch), LoopObserver(launch)
     orders = [observer for observer in observers if isinstance(observer, OrderSanitizer)]
-    group = ObserverGroup([*observers, bounds])
+    group = ObserverGroup([*observers, *stopping])
     machine = Machine(launch, arrays, observer=group, first=first)
     why = None
     try:
@@ -84,7 +85,7 @@ def run(
             found += order.compared(arrays, machine.results(), first=first)
         return MachineRun(results=machine.results(), findings=tuple(found))
     ends = [finding for finding in found if finding.kind.severity is Severity.STOPS]
-    ends += bounds.findings()
+    ends += [finding for observer in stopping for finding in observer.findings()]
     if why.thread is None:
         # The observer of the order knows more of what led there.
         known = [fault for order in orders for fault in order.deadlock()]

@@ -8,15 +8,21 @@ other loop is stopped at a limit.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn
 
 import numpy as np
 
 from pallas_debug import defaults
 from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.wording import order
+from pallas_debug.machine.machine import Stopped
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import ProgramFrame, Thread
+from pallas_debug.model import Finding
 
 FIRST_COMPARED = 4
 """Iteration with which later ones are compared first; then with the 8th, the 16th and so on."""
@@ -30,20 +36,6 @@ _KNOWN = (
     *(ir.Compute, ir.LoadStep, ir.StoreStep, ir.GridId, ir.AxisIndex, ir.Hint),
     *(ir.Branch, ir.ScanLoop),
 )
-
-
-@dataclass(frozen=True)
-class EndlessRun:
-    """A loop that is to be stopped.
-
-    Attributes:
-      values: what its condition depends on, by name.
-      since: an earlier iteration with the same values; None if it has reached the limit.
-    """
-
-    iteration: int
-    values: Mapping[str, str]
-    since: int | None
 
 
 @dataclass(frozen=True)
@@ -61,27 +53,31 @@ class _Condition:
     is_closed: bool
 
 
-@dataclass(eq=False)
-class LoopWatch:
-    """The loops of a run.
+class LoopObserver(MachineObserver):
+    """Stops loops without an end.
 
-    Attributes:
-      is_alone: whether no other core or device may change what a loop reads.
+    Args:
       limit: iterations after which a loop is stopped.
     """
 
-    is_alone: bool
-    limit: int = defaults.MAX_ITERATIONS
-    _conditions: dict[int, _Condition] = field(default_factory=dict)
-    _before: dict[tuple[int, int], tuple[int, list[bytes]]] = field(default_factory=dict)
+    def __init__(self, launch: Launch, limit: int = defaults.MAX_ITERATIONS) -> None:
+        self._launch = launch
+        self._limit = limit
+        self._findings: list[Finding] = []
+        self._conditions: dict[int, _Condition] = {}
+        self._before: dict[tuple[int, int], tuple[int, list[bytes]]] = {}
 
-    def iterates(self, thread: Thread, step: ir.WhileLoop, iteration: int) -> EndlessRun | None:
-        """Note an iteration, whose frame is the thread's last one."""
-        if iteration < FIRST_COMPARED:
-            return None
+    def findings(self) -> list[Finding]:
+        return self._findings
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if iteration < FIRST_COMPARED or not isinstance(step, ir.WhileLoop):
+            return
         condition = self._conditions.get(id(step))
         if condition is None:
-            condition = self._conditions[id(step)] = _condition_of(step, self.is_alone)
+            # Another core or device could change what the loop reads.
+            condition = _condition_of(step, is_alone=not self._launch.mesh)
+            self._conditions[id(step)] = condition
         if condition.is_closed:
             place = thread.number, len(thread.frames)
             values = _carried(thread.frames[-1], step, condition)
@@ -90,11 +86,27 @@ class LoopWatch:
             else:
                 since, before = self._before[place]
                 if all(v.tobytes() == b for v, b in zip(values, before, strict=True)):
-                    return EndlessRun(iteration, _shown(condition, values), since)
-        if iteration < self.limit:
-            return None
+                    self._stop(thread, step, condition, iteration, since)
+        if iteration >= self._limit:
+            self._stop(thread, step, condition, iteration, None)
+
+    def _stop(
+        self,
+        thread: Thread,
+        step: ir.WhileLoop,
+        condition: _Condition,
+        iteration: int,
+        since: int | None,
+    ) -> NoReturn:
         values = _carried(thread.frames[-1], step, condition)
-        return EndlessRun(iteration, _shown(condition, values), None)
+        shown = {
+            name: str(value)
+            for name, value in zip(condition.names, values, strict=True)
+            if value.ndim == 0
+        }
+        seen = sighting(self._launch, thread, step, values=shown)
+        self._findings.append(order.endless_loop(seen, count=iteration, values=shown, since=since))
+        raise Stopped("endless loop", thread)
 
 
 def _carried(
@@ -104,13 +116,7 @@ def _carried(
     return [np.asarray(frame.registers[regs[i].number]) for i in condition.carried]
 
 
-def _shown(condition: _Condition, values: Iterable[np.ndarray[Any, Any]]) -> dict[str, str]:
-    """Scalars by name."""
-    pairs = zip(condition.names, values, strict=True)
-    return {name: str(value) for name, value in pairs if value.ndim == 0}
-
-
-def _condition_of(step: ir.WhileLoop, is_alone: bool) -> _Condition:
+def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
     needed, is_closed, reads = _dependencies(step.condition, step.condition.outputs)
     first = len(step.condition_constants)
     carried = {n - first for n in needed if n >= first}

@@ -20,19 +20,18 @@ from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.bridge.programs.numeric_faults import NumericFault
 from pallas_debug.findings.sighting import Sighting
-from pallas_debug.findings.wording import contents, order
+from pallas_debug.findings.wording import contents
 from pallas_debug.findings.wording import numbers as wording
 from pallas_debug.findings.wording.facts import number
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
-from pallas_debug.machine.machine import Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.numbers.loops import LoopWatch
 from pallas_debug.machine.sanitizer.numbers.nan_flow import Facts, NanFlow
 from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
+from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
-from pallas_debug.model import Finding, Witness
+from pallas_debug.model import Finding
 
 ALWAYS_EXPLAINED = 8
 """Suspicions of a unit that are explained; of later ones, those whose number is a power of two."""
@@ -182,7 +181,6 @@ class NumbersObserver(MachineObserver):
         self._launch = launch
         self._flow = NanFlow()
         self._sums = SumShadows(launch.body)
-        self._loops = LoopWatch(is_alone=not launch.mesh)
         self._hints: dict[tuple[int, int], NumberReport] = {}
         self._records: dict[int, _UnitRecord] = {}
         self._found: list[ArithmeticReport | NumberReport] = []
@@ -223,7 +221,7 @@ class NumbersObserver(MachineObserver):
           made: occasions that made the NaNs in `values`.
         """
         self._count += 1
-        occasion = _Occasion(self._count, self._seen(thread), step, values)
+        occasion = _Occasion(self._count, sighting(self._launch, thread), step, values)
         equations = [n for kind, n in suspicions if kind == "equation"]
         if equations:
             self._judge(occasion, equations, made)
@@ -291,24 +289,7 @@ class NumbersObserver(MachineObserver):
     def _record(self, step: ir.Compute) -> _UnitRecord:
         return self._records.setdefault(id(step.unit), _UnitRecord())
 
-    def _seen(self, thread: Thread) -> Sighting:
-        return sighting(self._launch, thread)
-
-    # Loops, and what the kernel claims
-
-    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
-        if type(step) is not ir.WhileLoop:
-            return
-        run = self._loops.iterates(thread, step, iteration)
-        if run is not None:
-            seen = self._seen(thread).at(source=step.site.line)
-            seen = seen.at(values={**seen.witness.values, **run.values})
-            self._note(
-                lambda count: order.endless_loop(
-                    seen, count=run.iteration, values=run.values, since=run.since
-                )
-            )
-            raise Stopped("endless loop", thread)
+    # What the kernel claims
 
     def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
         numbers = np.asarray(value)
@@ -322,7 +303,7 @@ class NumbersObserver(MachineObserver):
         if known is not None:
             known.count += 1
             return
-        seen = self._seen(thread).at(source=step.site.line)
+        seen = sighting(self._launch, thread, step)
         self._hints[id(step), divisor] = self._note(
             lambda count: contents.false_hint(
                 replace(seen, count=count), value=value, divisor=divisor
@@ -350,7 +331,7 @@ class NumbersObserver(MachineObserver):
         if self._sums.is_active:
             loss = self._sums.stores(thread, step, region, value)
             if loss is not None:
-                seen = self._seen(thread).at(source=step.site.line, operand=region.buffer.name)
+                seen = sighting(self._launch, thread, step, operand=region.buffer.name)
                 self._note(lambda count: _lost(seen, loss))
 
     def copy_ends(self, copy: DmaCopy) -> None:
@@ -382,11 +363,6 @@ def _lost(seen: Sighting, loss: SumLoss) -> Finding:
         bound=numerics.SUM_BOUND,
         element=loss.element,
     )
-
-
-def sighting(launch: Launch, thread: Thread) -> Sighting:
-    witness = Witness(grid_point=thread.point or None, loop=thread.iterations)
-    return Sighting(kernel=launch.name, engine="machine", witness=witness)
 
 
 def _explained(
