@@ -414,6 +414,8 @@ KERNELS = (
         args=(jax.ShapeDtypeStruct((5,), I32), X),
         values={0: [4, 8, 16, 24, 32]},
         expected=Expectations(hlo=HANGS, tpu=HANGS),
-        machine=MachineFinding(operand=None, grid_point=(1,)),
+        machine=MachineFinding(
+            operand=None, grid_point=(1,), loop=(5,), values={"b[0]": "1", "b[1]": "2"}
+        ),
     ),
 )

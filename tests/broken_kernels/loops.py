@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import HANGS, BrokenKernel, Expectations
+from pallas_debug_kernels.broken import HANGS, BrokenKernel, Expectations, MachineFinding
 
 X = (jax.ShapeDtypeStruct((8, 128), jnp.float32),)
 
@@ -44,5 +44,6 @@ KERNELS = (
         reference=lambda x: x * jnp.ceil(jnp.log2(jnp.abs(x).max() + 4)),
         args=X,
         expected=Expectations(hlo=HANGS, tpu=HANGS),
+        machine=MachineFinding(operand=None, grid_point=(), loop=(5,)),
     ),
 )

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from pallas_debug_kernels.broken import NAN, WRONG, BrokenKernel, Expectations
+from pallas_debug_kernels.broken import NAN, WRONG, BrokenKernel, Expectations, MachineFinding
 
 F32 = jnp.float32
 
@@ -137,6 +137,12 @@ KERNELS = (
         args=(X,),
         values={0: 100.0},
         expected=Expectations(hlo=NAN, tpu=NAN),
+        machine=MachineFinding(
+            operand=None,
+            grid_point=(),
+            fault="InfinityProduced",
+            values={"element": "[0, 0]", "operand 0": "100"},
+        ),
     ),
     BrokenKernel(
         fault="NanProduced",
@@ -147,6 +153,11 @@ KERNELS = (
         args=(X,),
         values={0: [0.0] * 64 + [1 / 64] * 64},
         expected=Expectations(hlo=NAN, tpu=NAN),
+        machine=MachineFinding(
+            operand=None,
+            grid_point=(),
+            values={"element": "[0, 0]", "operand 0": "0", "operand 1": "-inf"},
+        ),
     ),
     BrokenKernel(
         fault="NanProduced",
@@ -157,6 +168,11 @@ KERNELS = (
         args=(X, X),
         values={1: MASK},
         expected=Expectations(hlo=NAN, tpu=NAN),
+        machine=MachineFinding(
+            operand=None,
+            grid_point=(),
+            values={"element": "[0, 0]", "operand 0": "0", "operand 1": "0"},
+        ),
     ),
     BrokenKernel(
         fault="DivisionByZero",
@@ -167,6 +183,11 @@ KERNELS = (
         args=(INT, INT),
         values={1: [[0]] * 2 + [[3]] * 6},
         expected=Expectations(hlo=WRONG, tpu=WRONG),
+        machine=MachineFinding(
+            operand=None,
+            grid_point=(),
+            values={"element": "[0, 0]", "operand 0": "89", "operand 1": "0"},
+        ),
     ),
     BrokenKernel(
         fault="LowPrecisionAccumulator",
