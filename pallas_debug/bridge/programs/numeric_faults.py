@@ -93,6 +93,7 @@ def explain(
     *,
     kind: Kind | None = None,
     but: Collection[int] = (),
+    bits: Collection[Any] = (),
 ) -> NumericFault | None:
     """Return the first fault in a unit on these inputs, or None if all that is wrong is masked.
 
@@ -102,8 +103,9 @@ def explain(
       kind: what to look for; anything by default. A NaN that is cast to an integer is of kind
         "integers".
       but: equations whose faults are known.
+      bits: inputs that are bits, not numbers.
     """
-    unit = _Concrete(eqns, invars, outvars, values)
+    unit = _Concrete(eqns, invars, outvars, values, bits)
     return unit.first(kind, but)
 
 
@@ -116,9 +118,10 @@ class _Concrete:
         invars: Sequence[Any],
         outvars: Sequence[Any],
         values: Sequence[Any],
+        bits: Collection[Any],
     ) -> None:
         self._eqns, self._invars, self._outvars, self._values = eqns, invars, outvars, values
-        self._mixed = numerics.bit_patterns(eqns)
+        self._mixed = numerics.bit_patterns(eqns, bits)
 
     def first(self, kind: Kind | None, but: Collection[int]) -> NumericFault | None:
         found: list[_Candidate] = []
@@ -448,7 +451,11 @@ def _held(value: Any) -> Any:
 
 
 def _is_elementwise(inputs: Sequence[Any], result: Any) -> bool:
-    return all(x.shape in (result.shape, ()) for x in inputs)
+    return all(
+        x.ndim in (0, result.ndim)
+        and all(n in (1, m) for n, m in zip(x.shape, result.shape, strict=False))
+        for x in inputs
+    )
 
 
 def _is_float(value: Any) -> bool:

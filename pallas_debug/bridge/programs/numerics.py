@@ -13,7 +13,7 @@ the tests may be too strict, so that they stay cheap, and `numeric_faults.explai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -42,11 +42,13 @@ class WatchedUnit:
     Attributes:
       eqns: equations in order, without calls.
       invars, outvars: variables of the inputs and outputs.
+      bits: inputs that are bits, not numbers.
     """
 
     eqns: Sequence[Any]
     invars: Sequence[Any]
     outvars: Sequence[Any]
+    bits: Collection[Any] = ()
 
     def __call__(self, *values: Any) -> tuple[Sequence[Any], Any]:
         """Return the outputs and the flags, a bool for each of `self.flags`."""
@@ -75,7 +77,7 @@ class WatchedUnit:
     def _traced(self, *values: Any) -> tuple[list[Any], Any]:
         known = dict(zip(self.invars, values, strict=True))
         bounds = intervals.of_inputs(self.invars, values)
-        mixed = bit_patterns(self.eqns)
+        mixed = bit_patterns(self.eqns, self.bits)
         tests: list[tuple[Flag, Any]] = []
         makers: set[Any] = set()
 
@@ -123,16 +125,23 @@ def watch(step: ir.Compute) -> WatchedUnit | WatchedScalars:
     unit = step.unit
     if unit.watched is None:
         if isinstance(step.evaluate, units.ScalarUnit):
-            unit.watched = WatchedScalars(step.evaluate, frozenset(bit_patterns(unit.eqns)))
+            unit.watched = WatchedScalars(
+                step.evaluate, frozenset(bit_patterns(unit.eqns, unit.bits))
+            )
         else:
-            unit.watched = instrumented(unit.eqns, unit.invars, unit.outvars)
+            unit.watched = instrumented(unit.eqns, unit.invars, unit.outvars, unit.bits)
     found: WatchedUnit | WatchedScalars = unit.watched
     return found
 
 
-def instrumented(eqns: Sequence[Any], invars: Sequence[Any], outvars: Sequence[Any]) -> WatchedUnit:
+def instrumented(
+    eqns: Sequence[Any],
+    invars: Sequence[Any],
+    outvars: Sequence[Any],
+    bits: Collection[Any] = (),
+) -> WatchedUnit:
     """Return a unit that tests its arithmetic."""
-    return WatchedUnit(tuple(eqns), tuple(invars), tuple(outvars))
+    return WatchedUnit(tuple(eqns), tuple(invars), tuple(outvars), frozenset(bits))
 
 
 def evaluated(eqn: Any, inputs: Sequence[Any]) -> list[Any]:
@@ -152,12 +161,18 @@ _CARRIES = {
 }
 
 
-def bit_patterns(eqns: Sequence[Any]) -> set[int]:
+_KEEPS = (_CARRIES - {"rem"}) | {"or", "xor", "not", "shift_right_logical", "bitcast_convert_type"}
+
+
+def bit_patterns(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[int]:
     """Numbers of equations whose results or operands are bits, not numbers.
 
     The sums and products of a hash or a packed word are meant to wrap. The operation on bits may
     follow after more arithmetic. A shift to the left may also be undone by one to the right. A cast
     of bits that were selected may drop the others.
+
+    Args:
+      bits: inputs that are bits, such as random ones.
     """
     mixed: set[Any] = set()
     packed: set[Any] = set()
@@ -183,7 +198,37 @@ def bit_patterns(eqns: Sequence[Any]) -> set[int]:
             for kept in (mixed, packed):
                 if not kept.isdisjoint(eqn.outvars):
                     kept.update(variables)
+    given = derived_bits(eqns, bits)
+    return found | {i for i, eqn in enumerate(eqns) if not given.isdisjoint(_variables(eqn.invars))}
+
+
+def derived_bits(eqns: Sequence[Any], bits: Collection[Any] = ()) -> set[Any]:
+    """Variables that are computed from bits, and are bits for that: also from any exclusive or."""
+    found = set(bits)
+    for eqn in eqns:
+        name = eqn.primitive.name
+        is_mixed = name == "xor" and eqn.outvars[0].aval.dtype != bool
+        if is_mixed or (name in _KEEPS and not found.isdisjoint(_variables(eqn.invars))):
+            found.update(eqn.outvars)
     return found
+
+
+def find_bits(program: ir.KernelProgram) -> None:
+    """Note in the units of a program which of their inputs are random bits."""
+    bits: set[int] = set()
+    for step in program.steps:
+        if isinstance(step, ir.RandomBits):
+            bits.add(step.output.number)
+        elif isinstance(step, ir.Compute) and bits.intersection(r.number for r in step.inputs):
+            unit = step.unit
+            if unit is None:
+                bits.update(reg.number for reg in step.outputs)
+                continue
+            pairs = zip(step.inputs, unit.invars, strict=True)
+            unit.bits = {variable for reg, variable in pairs if reg.number in bits}
+            derived = derived_bits(unit.eqns, unit.bits)
+            pairs = zip(step.outputs, unit.outvars, strict=True)
+            bits.update(reg.number for reg, variable in pairs if variable in derived)
 
 
 def is_signed(value: Any) -> bool:

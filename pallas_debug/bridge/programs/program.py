@@ -6,8 +6,8 @@ that holds programs. Registers hold arrays (numpy's or jax's) and `Ref`s.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any, Literal
 
 import numpy as np
@@ -421,3 +421,19 @@ class KernelProgram:
     outputs: tuple[Reg, ...]
     steps: tuple[MachineStep, ...]
     names: Mapping[int, str] = field(default_factory=dict)
+
+    def all(self) -> Iterator[KernelProgram]:
+        """This program, and those that its steps run, at any depth."""
+        yield self
+        for step in self.steps:
+            for inner in programs(step):
+                yield from inner.all()
+
+
+def programs(step: MachineStep) -> Iterator[KernelProgram]:
+    """The programs that a step runs."""
+    for part in fields(step):
+        value = getattr(step, part.name)
+        for inner in value if isinstance(value, tuple) else (value,):
+            if isinstance(inner, KernelProgram):
+                yield inner

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -30,6 +30,7 @@ class Unit:
       outvars: variables of the outputs.
       sites: of the equations.
       registers: of every variable in the program, for the debugger.
+      bits: variables of inputs that are random bits, not numbers.
       watched: the same with tests of its arithmetic, once `numerics.watch` has made it.
     """
 
@@ -38,6 +39,7 @@ class Unit:
     outvars: list[Any]
     sites: list[ir.StepSite]
     registers: dict[Any, ir.Reg]
+    bits: Collection[Any] = field(default=(), init=False)
     watched: Any = field(default=None, init=False)
 
     def __call__(self, *values: Any) -> Sequence[Any]:

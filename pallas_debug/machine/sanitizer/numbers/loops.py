@@ -129,7 +129,9 @@ def _condition_of(step: ir.WhileLoop, *, is_alone: bool) -> _Condition:
         if not further:
             break
         carried |= further
-    changes = any(isinstance(inner, _CHANGES) for inner in _steps(step.body))
+    changes = any(
+        isinstance(inner, _CHANGES) for program in step.body.all() for inner in program.steps
+    )
     order = tuple(sorted(carried))
     regs = step.condition.inputs[len(step.condition_constants) :]
     names = tuple(step.condition.names.get(regs[i].number) or f"value {i}" for i in order)
@@ -149,7 +151,7 @@ def _dependencies(
         if wanted.isdisjoint(_numbers(step, made=True)):
             continue
         wanted.update(_numbers(step, made=False))
-        inner = [step, *(s for p in _programs(step) for s in _steps(p))]
+        inner = [step, *(s for p in ir.programs(step) for q in p.all() for s in q.steps)]
         reads = reads or any(isinstance(s, _READS) for s in inner)
         is_closed = is_closed and all(isinstance(s, _KNOWN) for s in inner)
     return (
@@ -157,22 +159,6 @@ def _dependencies(
         is_closed,
         reads,
     )
-
-
-def _steps(program: ir.KernelProgram) -> Iterator[ir.MachineStep]:
-    """The steps of a program, and of the programs in them."""
-    for step in program.steps:
-        yield step
-        for inner in _programs(step):
-            yield from _steps(inner)
-
-
-def _programs(step: ir.MachineStep) -> Iterator[ir.KernelProgram]:
-    for part in dataclasses.fields(step):
-        value = getattr(step, part.name)
-        for inner in value if isinstance(value, tuple) else (value,):
-            if isinstance(inner, ir.KernelProgram):
-                yield inner
 
 
 def _numbers(step: ir.MachineStep, *, made: bool) -> set[int]:

@@ -180,7 +180,10 @@ class NumbersObserver(MachineObserver):
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
         self._flow = NanFlow()
-        self._sums = SumShadows(launch.body)
+        self._sums = SumShadows()
+        for program in launch.body.all():
+            self._sums.search(program)
+            numerics.find_bits(program)
         self._hints: dict[tuple[int, int], NumberReport] = {}
         self._records: dict[int, _UnitRecord] = {}
         self._found: list[ArithmeticReport | NumberReport] = []
@@ -255,11 +258,19 @@ class NumbersObserver(MachineObserver):
         if fault is None:
             return
         if fault.trouble == "narrowing" and not np.isfinite(fault.values[0]) and made:
-            found = self._confirm(made)
+            self._consequences(record, new, self._confirm(made))
+        elif fault.trouble in ("nan", "infinity"):
+            self._consequences(record, new, self._report(occasion, fault))
         else:
-            found = self._report(occasion, fault)
-        if found is not None:
-            record.reports.update(dict.fromkeys([*new, fault.equation], found))
+            self._report(occasion, fault)
+
+    @staticmethod
+    def _consequences(
+        record: _UnitRecord, equations: Sequence[int], cause: ArithmeticReport | None
+    ) -> None:
+        """Take casts of a NaN for further sightings of what made it."""
+        if cause is not None:
+            record.reports.update(dict.fromkeys(equations, cause))
 
     def _confirm(self, made: Facts) -> ArithmeticReport | None:
         """Report the first of the occasions that made a NaN of numbers, if one is explained."""
@@ -370,5 +381,5 @@ def _explained(
 ) -> NumericFault | None:
     unit = occasion.step.unit
     return numeric_faults.explain(
-        unit.eqns, unit.invars, unit.outvars, occasion.values, kind=kind, but=but
+        unit.eqns, unit.invars, unit.outvars, occasion.values, kind=kind, but=but, bits=unit.bits
     )

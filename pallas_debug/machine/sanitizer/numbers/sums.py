@@ -8,8 +8,7 @@ that are carried from iteration to iteration in registers are not followed.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -60,7 +59,6 @@ class SumShadows:
       is_active: whether the kernel has such sums.
     """
 
-    body: dataclasses.InitVar[ir.KernelProgram]
     is_active: bool = False
     _units: dict[int, _Accumulation] = field(default_factory=dict)
     _loads: set[int] = field(default_factory=set)
@@ -70,12 +68,8 @@ class SumShadows:
     _loaded: dict[tuple[int, int], MemoryRegion] = field(default_factory=dict)
     _made: dict[tuple[int, int], Array] = field(default_factory=dict)
 
-    def __post_init__(self, body: ir.KernelProgram) -> None:
-        for program in _programs(body):
-            self._search(program)
-        self.is_active = bool(self._stores)
-
-    def _search(self, program: ir.KernelProgram) -> None:
+    def search(self, program: ir.KernelProgram) -> None:
+        """Look for sums in a program, before the run; not in those of its steps."""
         loads: dict[int, ir.LoadStep] = {}
         made: dict[int, tuple[ir.Compute, int]] = {}
         sources: dict[int, tuple[ir.Compute, set[int]]] = {}
@@ -101,6 +95,7 @@ class SumShadows:
             roots = {equations.invars[source] for source in order}
             run = precision.shadowed(equations.eqns, equations.invars, equations.outvars, roots)
             self._units[number] = _Accumulation(order, run)
+        self.is_active = bool(self._stores)
 
     # Events
 
@@ -180,17 +175,6 @@ def _accumulates(
             equations.eqns, equations.invars[source], equations.outvars[target]
         )
     )
-
-
-def _programs(program: ir.KernelProgram) -> Iterator[ir.KernelProgram]:
-    """A program, and those in its steps."""
-    yield program
-    for step in program.steps:
-        for part in dataclasses.fields(step):
-            value = getattr(step, part.name)
-            for inner in value if isinstance(value, tuple) else (value,):
-                if isinstance(inner, ir.KernelProgram):
-                    yield from _programs(inner)
 
 
 def _in_buffer(region: MemoryRegion, element: tuple[int, ...]) -> tuple[int, ...]:

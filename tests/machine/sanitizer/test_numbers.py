@@ -1,0 +1,294 @@
+"""Arithmetic, sums, loops, hints and checks that go wrong, as the kernel machine finds them."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken_kernels import ALL, BrokenKernel
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels import BundledOperation, operations
+
+import pallas_debug
+from pallas_debug.errors import KernelFault
+from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
+from pallas_debug.model import Finding
+
+F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
+INF, NAN = float("inf"), float("nan")
+
+FAULTS = (
+    *("NanProduced", "InfinityProduced", "DivisionByZero", "IntegerOverflow", "NarrowingLoss"),
+    *("PrecisionLoss", "EndlessLoop", "FalseHint", "CheckFailed"),
+)
+KERNELS = [
+    kernel
+    for kernel in ALL
+    if kernel.fault in FAULTS and kernel.topic in ("arithmetic", "numerics", "loops", "hints")
+]
+
+Judged = Callable[..., list[Finding]]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
+    """Findings about the numbers of the kernels that a function runs."""
+    found: list[Finding] = []
+    run = machine_run.run
+
+    def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
+        observer = NumbersObserver(launch)
+        ran = run(launch, arrays, observers=[observer], **options)
+        found.extend(ran.findings)
+        return ran
+
+    def judge(function: Callable[..., Any], *args: Any) -> list[Finding]:
+        found.clear()
+        is_stopped = contextlib.suppress(jax.errors.JaxRuntimeError, KernelFault)
+        is_done = False
+        with pallas_debug.interpret("machine"), is_stopped:
+            jax.block_until_ready(jax.jit(function)(*args))
+            is_done = True
+        assert is_done == (not any(one.kind == "EndlessLoop" for one in found))
+        return list(found)
+
+    monkeypatch.setattr(machine_run, "run", observed)
+    return judge
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_broken_kernel_and_its_twin(kernel: BrokenKernel, judged: Judged) -> None:
+    (finding,) = judged(kernel.function, *kernel.make_args())
+    wanted = kernel.machine
+    fault = kernel.fault if wanted is None else wanted.fault or kernel.fault
+    assert (finding.kind, finding.witness.line) == (fault, (kernel.file, kernel.line))
+    assert finding.engines == ("machine",)
+    if wanted is not None:
+        assert finding.operand == wanted.operand
+        assert (finding.grid_point or (), finding.loop) == (wanted.grid_point, wanted.loop)
+        for name, value in wanted.values.items():
+            assert finding.witness.values[name] == value
+    assert judged(kernel.repaired, *kernel.make_args()) == []
+
+
+@pytest.mark.parametrize(
+    "op",
+    [
+        pytest.param(op, id=op.name, marks=[pytest.mark.slow] if "attention" in op.name else [])
+        for op in operations()
+    ],
+)
+def test_nothing_is_found_in_the_bundled_kernels(op: BundledOperation, judged: Judged) -> None:
+    for spec in op.tagged("small", "edge"):
+        found = judged(lambda *a, s=spec: op.function(*a, **s.kwargs), *spec.make_args())
+        assert found == [], spec.name
+
+
+# NaNs that come of nothing
+
+
+def call(body: Callable[..., None], *args: Any, scratch: Any = (), **options: Any) -> Any:
+    """Run a body with all arrays as a whole; the result is like the first of them."""
+    return pl.pallas_call(body, out_shape=args[0], scratch_shapes=list(scratch), **options)(*args)
+
+
+ROWS = np.ones((8, 128), "float32")
+ROWS[3] = 0
+
+
+def test_a_nan_that_another_unit_masks_is_none(judged: Judged) -> None:
+    def masked(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
+        mean_ref[...] = x_ref[...] / x_ref[...].sum(axis=1, keepdims=True)
+        out_ref[...] = jnp.where(x_ref[...] > 0, mean_ref[...], 0.0)
+
+    def kept(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
+        mean_ref[...] = x_ref[...] / x_ref[...].sum(axis=1, keepdims=True)
+        out_ref[...] = mean_ref[...] * 2
+
+    scratch = [pltpu.VMEM((8, 128), F32)]
+    assert judged(lambda x: call(masked, x, scratch=scratch), ROWS) == []
+    (finding,) = judged(lambda x: call(kept, x, scratch=scratch), ROWS)
+    assert (finding.kind, finding.witness.values["element"]) == ("NanProduced", "[3, 0]")
+
+
+def test_the_origin_is_that_of_the_nan_in_the_result(judged: Judged) -> None:
+    """Of the same line at several grid points, some masked, the one that reaches a result."""
+
+    def means(x_ref: Any, out_ref: Any, mean_ref: Any) -> None:
+        mean_ref[...] = x_ref[...] / x_ref[...].sum(axis=1, keepdims=True)
+        is_late = pl.program_id(0) > 9
+        out_ref[...] = jnp.where((x_ref[...] > 0) | is_late, mean_ref[...], 0.0)
+
+    def run(x: Any) -> Any:
+        block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            means, out_shape=x, grid=(12,), in_specs=[block], out_specs=block,
+            scratch_shapes=[pltpu.VMEM((8, 128), F32)],
+        )(x)  # fmt: skip
+
+    (finding,) = judged(run, np.tile(ROWS, (12, 1)))
+    assert (finding.kind, finding.grid_point) == ("NanProduced", (10,))
+
+
+def test_nans_of_the_inputs_and_of_unwritten_memory_are_none(judged: Judged) -> None:
+    def scaled(x_ref: Any, out_ref: Any, new_ref: Any) -> None:
+        total = (x_ref[...] * 2 + 1).sum(axis=1, keepdims=True)
+        out_ref[...] = total + new_ref[...] * 3
+
+    x = ROWS.copy()
+    x[2, 5], x[4, 7] = NAN, INF
+    assert judged(lambda x: call(scaled, x, scratch=[pltpu.VMEM((8, 128), F32)]), x) == []
+
+
+def test_a_nan_follows_copies_swaps_loops_and_branches(judged: Judged) -> None:
+    def body(x_ref: Any, out_ref: Any, a_ref: Any, b_ref: Any, sem: Any) -> None:
+        start = jnp.log(x_ref[...] - 1)  # 0, and NaN in row 3
+        a_ref[...] = start
+
+        @pl.when(x_ref[0, 0] > 0)
+        def _copy() -> None:
+            copy = pltpu.make_async_copy(a_ref, b_ref, sem)
+            copy.start()
+            copy.wait()
+
+        def add(i: Any, total: Any) -> Any:
+            out_ref[...] = total
+            return total + b_ref[...]
+
+        out_ref[...] = lax.fori_loop(0, 3, add, jnp.zeros((8, 128), F32))
+
+    scratch = [pltpu.VMEM((8, 128), F32), pltpu.VMEM((8, 128), F32), pltpu.SemaphoreType.DMA]
+    (finding,) = judged(lambda x: call(body, x, scratch=scratch), ROWS)
+    assert (finding.kind, finding.witness.values["operand 0"]) == ("NanProduced", "-1")
+    assert finding.source is not None
+    assert "jnp.log" in (finding.source.text or "")
+
+
+def test_a_nan_that_another_unit_casts_is_reported_where_it_arises(judged: Judged) -> None:
+    def body(x_ref: Any, out_ref: Any, scale_ref: Any) -> None:
+        scale_ref[...] = x_ref[...] / x_ref[...].max(axis=1, keepdims=True)
+        out_ref[...] = (scale_ref[...] * 7).astype(I32)
+
+    def run(x: Any) -> Any:
+        out = jax.ShapeDtypeStruct(x.shape, I32)
+        return pl.pallas_call(body, out_shape=out, scratch_shapes=[pltpu.VMEM((8, 128), F32)])(x)
+
+    (finding,) = judged(run, ROWS)
+    assert (finding.kind, finding.witness.values["operand 1"]) == ("NanProduced", "0")
+    assert finding.message == "`div` made a NaN of 0 and 0 at [3, 0] of float32[8, 128]"
+
+
+# Integers
+
+
+def test_hashes_and_random_bits_may_wrap(judged: Judged) -> None:
+    def hashed(x_ref: Any, out_ref: Any) -> None:
+        def mix(_: Any, x: Any) -> Any:
+            return (x ^ lax.shift_right_logical(x, jnp.full_like(x, 15))) * 0x7FEB352D
+
+        out_ref[...] = lax.fori_loop(0, 4, mix, x_ref[...])
+
+    def random(x_ref: Any, out_ref: Any) -> None:
+        pltpu.prng_seed(7)
+        bits = pltpu.prng_random_bits((8, 128)).astype(I32)
+        out_ref[...] = x_ref[...] + bits * 5
+
+    x = np.arange(1024, dtype="int32").reshape(8, 128)
+    assert judged(lambda x: call(hashed, x), x) == []
+    assert judged(lambda x: call(random, x), x) == []
+
+
+def test_a_fault_is_counted_and_a_second_one_of_the_unit_found(judged: Judged) -> None:
+    def body(x_ref: Any, out_ref: Any) -> None:
+        doubled = x_ref[...] * 2
+        out_ref[...] = doubled + 2**30 * pl.program_id(0)
+
+    def run(x: Any) -> Any:
+        block = pl.BlockSpec((8, 128), lambda i: (0, 0))
+        return pl.pallas_call(body, out_shape=x, grid=(4,), in_specs=[block], out_specs=block)(x)
+
+    x = np.full((8, 128), 2**30 + 3, "int32")
+    product, start, total = judged(run, x)
+    assert {one.kind for one in (product, start, total)} == {"IntegerOverflow"}
+    assert (product.grid_point, product.count, product.message[:5]) == ((0,), 4, "`mul`")
+    assert (start.grid_point, start.message[:24]) == ((2,), "`mul` of 1,073,741,824 a")
+    assert (total.grid_point, total.message[:5]) == ((3,), "`add`")
+
+
+# Sums
+
+
+def test_sums_in_parts_of_a_buffer_and_across_grid_points(judged: Judged) -> None:
+    def body(x_ref: Any, out_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        row = pl.ds(8, 8)
+        acc_ref[row, :] += x_ref[...]
+
+        @pl.when(pl.program_id(0) == 19)
+        def _end() -> None:
+            out_ref[...] = acc_ref[row, :]
+
+    def run(x: Any) -> Any:
+        block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(
+            body, out_shape=jax.ShapeDtypeStruct((8, 128), BF16), grid=(20,), in_specs=[block],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (0, 0)),
+            scratch_shapes=[pltpu.VMEM((16, 128), BF16)],
+        )(x)  # fmt: skip
+
+    x = np.full((160, 128), 0.25, "float32")
+    x[0, 5] = 101
+    (finding,) = judged(run, jnp.asarray(x, BF16))
+    assert (finding.kind, finding.operand) == ("PrecisionLoss", "acc_ref")
+    assert (finding.grid_point, finding.witness.values["element"]) == ((9,), "[8, 5]")
+    assert judged(run, jnp.ones((160, 128), BF16)) == []
+
+
+# Loops
+
+
+def test_a_loop_that_changes_is_stopped_at_the_limit(
+    judged: Judged, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def counts(x_ref: Any, out_ref: Any) -> None:
+        steps = lax.while_loop(lambda n: n != -1, lambda n: n + 2, x_ref[0, 0])
+        out_ref[...] = jnp.full_like(out_ref, steps)
+
+    make = LoopObserver.__init__
+    monkeypatch.setattr(
+        LoopObserver, "__init__", lambda self, launch: make(self, launch, limit=1000)
+    )
+    (finding,) = judged(lambda x: call(counts, x), np.zeros((8, 128), "int32"))
+    assert (finding.kind, finding.loop) == ("EndlessLoop", (1000,))
+    assert finding.message == "the loop has not ended after 1,000 iterations, with n = 2000"
+    assert finding.cause == "the kernel machine runs no more iterations of a loop than these"
+    assert finding.advice is not None
+    assert finding.advice.endswith("this long needs smaller arguments here")
+
+
+def test_what_a_loop_writes_may_end_it(judged: Judged) -> None:
+    """Its condition sees the same for a while, and the body changes what it reads."""
+
+    def drains(x_ref: Any, out_ref: Any, left_ref: Any) -> None:
+        left_ref[0] = 20
+
+        def step(_: Any) -> Any:
+            left_ref[0] -= 1
+            return left_ref[0] > 0
+
+        lax.while_loop(lambda goes_on: goes_on, step, True)
+        out_ref[...] = x_ref[...]
+
+    scratch = [pltpu.SMEM((1,), I32)]
+    assert judged(lambda x: call(drains, x, scratch=scratch), ROWS) == []
