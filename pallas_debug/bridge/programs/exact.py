@@ -1,10 +1,11 @@
-"""Exact results of arithmetic, computed by numpy in wider types."""
+"""Exact results of arithmetic, computed by numpy in wider types, and what values hold."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
 
 from pallas_debug.bridge.programs import intervals
@@ -89,3 +90,40 @@ def _product(eqn: Any, inputs: Sequence[Any]) -> Any:
     if found.dtype == np.float64 and inputs[0].dtype == np.int64:
         return found.astype("int64")
     return found
+
+
+# Values
+
+
+def is_elementwise(inputs: Sequence[Any], result: Any) -> bool:
+    return all(
+        x.ndim in (0, result.ndim)
+        and all(n in (1, m) for n, m in zip(x.shape, result.shape, strict=False))
+        for x in inputs
+    )
+
+
+def is_float(value: Any) -> bool:
+    return bool(jnp.issubdtype(value.dtype, jnp.floating))
+
+
+def is_plus_infinity(value: Any) -> Any:
+    return value.astype("float64") == np.inf
+
+
+def is_not_finite(value: Any) -> Any:
+    return ~np.isfinite(value.astype("float64"))
+
+
+def is_bad(value: Any) -> Any:
+    """NaN or plus infinity: minus infinity is a mask."""
+    wide = value.astype("float64")
+    return np.isnan(wide) | (wide == np.inf)
+
+
+def holds_bad(value: Any) -> bool:
+    return is_float(value) and bool(is_bad(value).any())
+
+
+def holds_infinity(value: Any) -> bool:
+    return is_float(value) and bool(np.isinf(value.astype("float64")).any())

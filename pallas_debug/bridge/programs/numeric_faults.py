@@ -81,7 +81,7 @@ class _Candidate:
 
     @property
     def kind(self) -> Kind:
-        is_followed = _is_float(self.result) and self.trouble != "precision"
+        is_followed = exact.is_float(self.result) and self.trouble != "precision"
         return "nans" if is_followed else "integers"
 
 
@@ -131,7 +131,7 @@ class _Concrete:
             return outputs
 
         outputs = self._run(note)
-        is_finite = not any(_holds_bad(x) for x in outputs)
+        is_finite = not any(exact.holds_bad(x) for x in outputs)
         for candidate in found:
             if candidate.equation in but or kind not in (None, candidate.kind):
                 continue
@@ -149,7 +149,7 @@ class _Concrete:
 
     def _origin(self, cast: _Candidate, found: Sequence[_Candidate]) -> NumericFault | None:
         """Where the NaN or infinity arose that is cast to an integer, if in this unit."""
-        if cast.trouble != "narrowing" or not _holds_bad(cast.inputs[0]):
+        if cast.trouble != "narrowing" or not exact.holds_bad(cast.inputs[0]):
             return None
         for candidate in found:
             is_born = candidate.trouble in ("nan", "infinity")
@@ -212,9 +212,9 @@ class _Concrete:
         def spreads(wrong: Any) -> bool:
             found = self._run(self._kept(candidate, wrong), wanted)
             return any(
-                bool((_bad(x) & ~_bad(y)).any())
+                bool((exact.is_bad(x) & ~exact.is_bad(y)).any())
                 for x, y in zip(found, sound, strict=True)
-                if _is_float(x)
+                if exact.is_float(x)
             )
 
         return _smallest(candidate.wrong, spreads)
@@ -229,7 +229,7 @@ class _Concrete:
                 replaced = other.wrong
                 if i == candidate.equation:
                     replaced = replaced & ~wrong
-                elif candidate.trouble == "infinity" and any(map(_holds_infinity, inputs)):
+                elif candidate.trouble == "infinity" and any(map(exact.holds_infinity, inputs)):
                     continue  # a NaN that comes of the infinity
                 made = [np.where(replaced, other.instead, made[0])]
             return made
@@ -262,12 +262,12 @@ class _Concrete:
     ) -> list[_Candidate]:
         """NaNs made of numbers, and infinities made of finite ones."""
         eqn = self._eqns[i]
-        if not outputs or not _is_float(outputs[0]):
+        if not outputs or not exact.is_float(outputs[0]):
             return []
         result, name = outputs[0], eqn.primitive.name
         kinds: list[tuple[Trouble, bool, Any, Any]] = [
             ("nan", name in MAKES_NAN, np.isnan, np.isnan),
-            ("infinity", name in MAKES_INFINITY, _is_plus_infinity, _is_not_finite),
+            ("infinity", name in MAKES_INFINITY, exact.is_plus_infinity, exact.is_not_finite),
         ]
         found = []
         for trouble, is_made, is_bad, spoils in kinds:
@@ -306,19 +306,19 @@ class _Concrete:
     def _narrowed(self, i: int, value: Any, result: Any) -> list[_Candidate]:
         source, target = value.dtype, result.dtype
         if jnp.issubdtype(target, jnp.floating):
-            if not _is_float(value) or target.itemsize >= source.itemsize:
+            if not exact.is_float(value) or target.itemsize >= source.itemsize:
                 return []
             largest = np.asarray(jnp.finfo(target).max).astype(target)
             # The greatest number of a dtype, of either sign, is a mask.
             masks = np.abs(value.astype("float64")) >= float(jnp.finfo(source).max)
-            wrong = ~_is_not_finite(value) & np.isinf(result.astype("float64")) & ~masks
+            wrong = ~exact.is_not_finite(value) & np.isinf(result.astype("float64")) & ~masks
             instead = np.where(value > 0, largest, -largest).astype(target)
             return self._wrong("narrowing", i, wrong, [value], result, instead, value)
         if not jnp.issubdtype(target, jnp.integer) or i in self._mixed:
             return []
         limits = jnp.iinfo(target)
         low, high = int(limits.min), int(limits.max)
-        if _is_float(value):
+        if exact.is_float(value):
             wide = np.trunc(value.astype("float64"))
             wrong = ~((wide >= low) & (wide < float(high) + 1))
             instead = np.clip(np.nan_to_num(wide), low, high)
@@ -373,7 +373,7 @@ class _Concrete:
         element = tuple(int(n) for n in np.argwhere(here)[-1])
         if candidate.trouble == "precision":
             element = tuple(int(n) for n in np.argwhere(here)[0])
-        is_elementwise = _is_elementwise(candidate.inputs, result) and name not in exact.SUMS
+        is_elementwise = exact.is_elementwise(candidate.inputs, result) and name not in exact.SUMS
         wanted = None
         if candidate.exact is not None:
             wanted = _scalar(np.broadcast_to(candidate.exact, result.shape)[element])
@@ -421,16 +421,16 @@ def _smallest(wrong: Any, matters: Callable[[Any], bool]) -> Any:
 
 def _spoilt(eqn: Any, inputs: Sequence[Any], result: Any, spoils: Callable[[Any], Any]) -> Any:
     """Elements of the result of which some operand is spoilt."""
-    marks = [spoils(x) for x in inputs if _is_float(x)]
+    marks = [spoils(x) for x in inputs if exact.is_float(x)]
     if not any(mark.any() for mark in marks):
         return np.zeros(result.shape, bool)
-    floats = [x for x in inputs if _is_float(x)]
-    if eqn.primitive.name not in exact.SUMS and _is_elementwise(floats, result):
+    floats = [x for x in inputs if exact.is_float(x)]
+    if eqn.primitive.name not in exact.SUMS and exact.is_elementwise(floats, result):
         found = np.zeros(result.shape, bool)
         for mark in marks:
             found |= mark
         return found
-    if eqn.primitive.name in exact.SUMS and all(map(_is_float, inputs)):
+    if eqn.primitive.name in exact.SUMS and all(map(exact.is_float, inputs)):
         found = np.zeros(result.shape, bool)
         for k in range(len(inputs)):
             given = [
@@ -450,40 +450,6 @@ def _held(value: Any) -> Any:
     return np.asarray(value)
 
 
-def _is_elementwise(inputs: Sequence[Any], result: Any) -> bool:
-    return all(
-        x.ndim in (0, result.ndim)
-        and all(n in (1, m) for n, m in zip(x.shape, result.shape, strict=False))
-        for x in inputs
-    )
-
-
-def _is_float(value: Any) -> bool:
-    return bool(jnp.issubdtype(value.dtype, jnp.floating))
-
-
-def _is_plus_infinity(value: Any) -> Any:
-    return value.astype("float64") == np.inf
-
-
-def _is_not_finite(value: Any) -> Any:
-    return ~np.isfinite(value.astype("float64"))
-
-
-def _bad(value: Any) -> Any:
-    """NaN or plus infinity: minus infinity is a mask."""
-    wide = value.astype("float64")
-    return np.isnan(wide) | (wide == np.inf)
-
-
-def _holds_bad(value: Any) -> bool:
-    return _is_float(value) and bool(_bad(value).any())
-
-
-def _holds_infinity(value: Any) -> bool:
-    return _is_float(value) and bool(np.isinf(value.astype("float64")).any())
-
-
 def _scalar(value: Any) -> int | float:
     value = np.asarray(value)
     if value.dtype == object or jnp.issubdtype(value.dtype, jnp.integer) or value.dtype == bool:
@@ -496,8 +462,8 @@ def _type(value: Any) -> str:
 
 
 def _range(value: Any) -> tuple[float, float]:
-    wide = value.astype("float64") if _is_float(value) else value
-    numbers = wide[np.isfinite(wide)] if _is_float(value) else wide
+    wide = value.astype("float64") if exact.is_float(value) else value
+    numbers = wide[np.isfinite(wide)] if exact.is_float(value) else wide
     if not numbers.size:
         return float("nan"), float("nan")
     return _scalar(numbers.min()), _scalar(numbers.max())

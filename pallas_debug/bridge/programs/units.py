@@ -13,6 +13,7 @@ import numpy as np
 from jax._src import core as jax_core
 from jax._src.pallas.mosaic import primitives as mosaic_primitives
 
+from pallas_debug.bridge.instrument.flow import COMPARISONS
 from pallas_debug.bridge.interpret import elementwise
 from pallas_debug.bridge.programs import program as ir
 
@@ -150,6 +151,69 @@ def compute(
 
 def _plain(aval: Any) -> Any:
     return aval
+
+
+# Conditions
+
+_OPPOSITES = {"lt": "ge", "le": "gt", "gt": "le", "ge": "lt", "eq": "ne", "ne": "eq"}
+
+
+@dataclass(frozen=True)
+class FalseComparison:
+    """A comparison that is false, where it first is.
+
+    Attributes:
+      element: of the compared arrays.
+    """
+
+    sign: str
+    left: Any
+    right: Any
+    element: tuple[int, ...]
+
+
+def false_comparison(
+    step: ir.Compute, failed: ir.Reg, values: Sequence[Any]
+) -> FalseComparison | None:
+    """The comparison behind a condition that failed; None if it is more than one.
+
+    Args:
+      step: makes `failed`, which is true, from `values`.
+    """
+    unit = step.unit
+    if unit is None:
+        return None
+    known, makers = dict(zip(unit.invars, map(np.asarray, values), strict=True)), {}
+    for eqn in unit.eqns:
+        inputs = [a.val if isinstance(a, jax_core.Literal) else known[a] for a in eqn.invars]
+        known.update(zip(eqn.outvars, map(np.asarray, bound(eqn, inputs)), strict=True))
+        makers.update(dict.fromkeys(eqn.outvars, (eqn, inputs)))
+    atom = unit.outvars[step.outputs.index(failed)]
+    is_negated = True
+    while not isinstance(atom, jax_core.Literal) and atom in makers:
+        eqn, inputs = makers[atom]
+        name = eqn.primitive.name
+        if name in COMPARISONS:
+            return _where_false(name if is_negated else _OPPOSITES[name], inputs)
+        if name == "not":
+            is_negated = not is_negated
+        elif name not in ("or", "reduce_and", "convert_element_type", "squeeze", "reshape"):
+            return None
+        # checkify adds a failure to those before it: `or False`.
+        operands = [a for a in eqn.invars if not isinstance(a, jax_core.Literal) or a.val]
+        if len(operands) != 1:
+            return None
+        (atom,) = operands
+    return None
+
+
+def _where_false(name: str, operands: Sequence[Any]) -> FalseComparison | None:
+    left, right = np.broadcast_arrays(*map(np.asarray, operands))
+    places = np.argwhere(~getattr(operator, name)(left, right))
+    if not len(places):
+        return None
+    element = tuple(int(n) for n in places[0])
+    return FalseComparison(COMPARISONS[name], left[element], right[element], element)
 
 
 # Scalars

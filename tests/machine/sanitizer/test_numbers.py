@@ -19,7 +19,7 @@ from pallas_debug_kernels import BundledOperation, operations
 import pallas_debug
 from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
-from pallas_debug.machine.sanitizer.numbers import LoopObserver, NumbersObserver
+from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, LoopObserver, NumbersObserver
 from pallas_debug.model import Finding
 
 F32, BF16, I32 = jnp.float32, jnp.bfloat16, jnp.int32
@@ -45,8 +45,8 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     run = machine_run.run
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
-        observer = NumbersObserver(launch)
-        ran = run(launch, arrays, observers=[observer], **options)
+        observers = [NumbersObserver(launch), ClaimsObserver(launch)]
+        ran = run(launch, arrays, observers=observers, **options)
         found.extend(ran.findings)
         return ran
 
@@ -292,3 +292,34 @@ def test_what_a_loop_writes_may_end_it(judged: Judged) -> None:
 
     scratch = [pltpu.SMEM((1,), I32)]
     assert judged(lambda x: call(drains, x, scratch=scratch), ROWS) == []
+
+
+# Checks
+
+
+def test_a_check_shows_what_it_compares(judged: Judged) -> None:
+    def body(lengths_ref: Any, x_ref: Any, out_ref: Any) -> None:
+        length = lengths_ref[pl.program_id(0)]
+        pl.debug_check(length <= 8, "a length is too long")
+        pl.debug_check(jnp.all(x_ref[...] > 0), "a weight is not positive")
+        pl.debug_check((length > 0) & (length < 12), "a length is out of range")
+        out_ref[...] = x_ref[...]
+
+    def run(lengths: Any, x: Any) -> Any:
+        spec = pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=(3,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i, _: (0, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i, _: (0, 0)),
+        )
+        return pl.pallas_call(body, out_shape=x, grid_spec=spec)(lengths, x)
+
+    weight, length, both = judged(run, np.array([5, 9, 12], "int32"), ROWS)
+    assert {one.kind for one in (weight, length, both)} == {"CheckFailed"}
+    assert (length.message, length.count) == ("a length is too long", 2)
+    assert (length.grid_point, length.cause) == ((1,), "9 <= 8 is false")
+    assert (weight.message, weight.count) == ("a weight is not positive", 3)
+    assert (weight.grid_point, weight.cause) == ((0,), "0 > 0 is false at [3, 0]")
+    assert weight.witness.values["element"] == "[3, 0]"
+    assert both.grid_point == (2,)
+    assert both.cause == "its condition is false, and is more than one comparison of two values"

@@ -4,7 +4,9 @@ observer   units of plain operations with tests of their arithmetic
 nan_flow   where NaNs and infinities go, from the operation to the results
 sums       sums in 16-bit floats beside float32 ones
 loops      loops without an end
+claims     hints and checks that are false
 """
 
+from pallas_debug.machine.sanitizer.numbers.claims import ClaimsObserver as ClaimsObserver
 from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver as LoopObserver
 from pallas_debug.machine.sanitizer.numbers.observer import NumbersObserver as NumbersObserver

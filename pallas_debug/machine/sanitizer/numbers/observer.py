@@ -9,7 +9,7 @@ them (`nan_flow`), sums in 16-bit floats are compared with float32 ones beside t
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -59,20 +59,28 @@ class _Occasion:
 
 
 @dataclass(eq=False)
-class NumberReport:
-    """A fault other than of arithmetic, where it was first seen.
+class SumReport:
+    """A sum in memory that has lost too much, where that was first seen.
 
     Attributes:
       number: in the order of the run.
-      worded: makes the finding, given how often it was seen.
     """
 
     number: int
-    worded: Callable[[int], Finding]
-    count: int = 1
+    seen: Sighting
+    loss: SumLoss
 
     def finding(self) -> Finding:
-        return self.worded(self.count)
+        return wording.precision_loss(
+            self.seen,
+            operation="add",
+            dtype=self.loss.dtype,
+            result=self.loss.result,
+            exact=self.loss.exact,
+            largest=self.loss.largest,
+            bound=numerics.SUM_BOUND,
+            element=self.loss.element,
+        )
 
 
 @dataclass(eq=False)
@@ -184,9 +192,8 @@ class NumbersObserver(MachineObserver):
         for program in launch.body.all():
             self._sums.search(program)
             numerics.find_bits(program)
-        self._hints: dict[tuple[int, int], NumberReport] = {}
         self._records: dict[int, _UnitRecord] = {}
-        self._found: list[ArithmeticReport | NumberReport] = []
+        self._found: list[ArithmeticReport | SumReport] = []
         self._count = 0
         self._held = 0
 
@@ -291,35 +298,8 @@ class NumbersObserver(MachineObserver):
             self._found.append(record.reports[fault.equation])
         return record.reports[fault.equation]
 
-    def _note(self, worded: Callable[[int], Finding]) -> NumberReport:
-        self._count += 1
-        report = NumberReport(self._count, worded)
-        self._found.append(report)
-        return report
-
     def _record(self, step: ir.Compute) -> _UnitRecord:
         return self._records.setdefault(id(step.unit), _UnitRecord())
-
-    # What the kernel claims
-
-    def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
-        numbers = np.asarray(value)
-        for divisor in step.divisors:
-            wrong = numbers[numbers % divisor != 0]
-            if wrong.size:
-                self._claimed(thread, step, divisor, int(wrong.flat[0]))
-
-    def _claimed(self, thread: Thread, step: ir.Hint, divisor: int, value: int) -> None:
-        known = self._hints.get((id(step), divisor))
-        if known is not None:
-            known.count += 1
-            return
-        seen = sighting(self._launch, thread, step)
-        self._hints[id(step), divisor] = self._note(
-            lambda count: contents.false_hint(
-                replace(seen, count=count), value=value, divisor=divisor
-            )
-        )
 
     # What the values that are followed go through
 
@@ -343,7 +323,8 @@ class NumbersObserver(MachineObserver):
             loss = self._sums.stores(thread, step, region, value)
             if loss is not None:
                 seen = sighting(self._launch, thread, step, operand=region.buffer.name)
-                self._note(lambda count: _lost(seen, loss))
+                self._count += 1
+                self._found.append(SumReport(self._count, seen, loss))
 
     def copy_ends(self, copy: DmaCopy) -> None:
         if self._flow.is_active:
@@ -361,19 +342,6 @@ class NumbersObserver(MachineObserver):
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._flow.allocated(buffer)
         self._sums.forget(buffer)
-
-
-def _lost(seen: Sighting, loss: SumLoss) -> Finding:
-    return wording.precision_loss(
-        seen,
-        operation="add",
-        dtype=loss.dtype,
-        result=loss.result,
-        exact=loss.exact,
-        largest=loss.largest,
-        bound=numerics.SUM_BOUND,
-        element=loss.element,
-    )
 
 
 def _explained(

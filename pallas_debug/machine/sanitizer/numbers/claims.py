@@ -1,0 +1,89 @@
+"""Claims in a kernel that are false: hints to the compiler, and checks of its author."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs import units
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import contents
+from pallas_debug.findings.wording.facts import number
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.report import sighting
+from pallas_debug.machine.threads import ProgramFrame, Thread
+from pallas_debug.model import Finding
+
+
+class ClaimsObserver(MachineObserver):
+    """Judges `pl.multiple_of`, `pl.debug_check` and `checkify.check`."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self._found: dict[tuple[int, int], tuple[Sighting, Callable[[Sighting], Finding]]] = {}
+
+    def findings(self) -> list[Finding]:
+        """Return what was found, each line once, in the order in which it was first seen."""
+        return [worded(seen) for seen, worded in self._found.values()]
+
+    def hints(self, thread: Thread, step: ir.Hint, value: Any) -> None:
+        numbers = np.asarray(value)
+        for divisor in step.divisors:
+            wrong = numbers[numbers % divisor != 0]
+            if wrong.size:
+                first = int(wrong.flat[0])
+                self._note(
+                    sighting(self._launch, thread, step),
+                    (id(step), divisor),
+                    functools.partial(contents.false_hint, value=first, divisor=divisor),
+                )
+
+    def checks(self, thread: Thread, step: ir.CheckStep, values: Sequence[Any]) -> None:
+        said = step.message(values)
+        if said is None:
+            return
+        seen = sighting(self._launch, thread, step)
+        said = said.removesuffix(" (`check` failed)")
+        compared = _compared(thread.frames[-1], step)
+        if compared is None:
+            self._note(seen, (id(step), 0), lambda seen: contents.check_failed(seen, said=said))
+            return
+        left, right = number(compared.left.item()), number(compared.right.item())
+        condition, element = f"{left} {compared.sign} {right}", compared.element or None
+        facts = {"condition": condition}
+        if element is not None:
+            facts["element"] = str(list(element))
+        self._note(
+            seen.at(values={**seen.witness.values, **facts}),
+            (id(step), 0),
+            lambda seen: contents.check_failed(
+                seen, said=said, condition=condition, element=element
+            ),
+        )
+
+    def _note(
+        self, seen: Sighting, place: tuple[int, int], worded: Callable[[Sighting], Finding]
+    ) -> None:
+        first = self._found.get(place, (seen, worded))
+        count = first[0].count + (place in self._found)
+        self._found[place] = replace(first[0], count=count), first[1]
+
+
+def _compared(frame: ProgramFrame, step: ir.CheckStep) -> units.FalseComparison | None:
+    """The comparison that is false, if the condition is one."""
+    registers = frame.registers
+    for failed in step.inputs:
+        value = np.asarray(registers[failed.number])
+        if value.dtype != bool or not value.any():
+            continue
+        for maker in frame.program.steps:
+            if isinstance(maker, ir.Compute) and failed in maker.outputs:
+                values = [registers[reg.number] for reg in maker.inputs]
+                return units.false_comparison(maker, failed, values)
+    return None
