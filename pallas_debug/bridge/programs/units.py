@@ -194,7 +194,7 @@ def false_comparison(
         eqn, inputs = makers[atom]
         name = eqn.primitive.name
         if name in COMPARISONS:
-            return _where_false(name if is_negated else _OPPOSITES[name], inputs)
+            return _where_false(_OPPOSITES[name] if is_negated else name, inputs)
         if name == "not":
             is_negated = not is_negated
         elif name not in ("or", "reduce_and", "convert_element_type", "squeeze", "reshape"):

@@ -7,12 +7,15 @@ from typing import Any
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 
 Arrays = Sequence[Sequence[Any]]
 
 AREAS: tuple[Callable[[Launch, Arrays, int], MachineObserver], ...] = (
     lambda launch, arrays, first: OrderSanitizer(launch),
+    lambda launch, arrays, first: ClaimsObserver(launch),
+    lambda launch, arrays, first: NumbersObserver(launch),
 )
 """Makers of observers, whose findings are listed in this order: causes before consequences.
 

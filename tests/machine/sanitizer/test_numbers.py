@@ -19,6 +19,7 @@ from pallas_debug_kernels import BundledOperation, operations
 import pallas_debug
 from pallas_debug.errors import KernelFault
 from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, LoopObserver, NumbersObserver
 from pallas_debug.model import Finding
 
@@ -45,7 +46,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     run = machine_run.run
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
-        observers = [NumbersObserver(launch), ClaimsObserver(launch)]
+        observers: list[MachineObserver] = [ClaimsObserver(launch), NumbersObserver(launch)]
         ran = run(launch, arrays, observers=observers, **options)
         found.extend(ran.findings)
         return ran

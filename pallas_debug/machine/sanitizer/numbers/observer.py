@@ -3,7 +3,7 @@
 Units are evaluated together with cheap tests (`bridge.programs.numerics`). A test that fires is a
 suspicion, and `numeric_faults.explain` decides; it is slow, and so a unit whose suspicions come to
 nothing is explained more and more rarely. NaNs and infinities are reported if a result contains
-them (`nan_flow`), sums in 16-bit floats are compared with float32 ones beside them (`sums`).
+them (`nan_trail`), sums in 16-bit floats are compared with float32 ones beside them (`sums`).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import Window
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
 from pallas_debug.machine.observer import MachineObserver
-from pallas_debug.machine.sanitizer.numbers.nan_flow import Facts, NanFlow
+from pallas_debug.machine.sanitizer.numbers.nan_trail import Facts, NanTrail
 from pallas_debug.machine.sanitizer.numbers.sums import SumLoss, SumShadows
 from pallas_debug.machine.sanitizer.report import sighting
 from pallas_debug.machine.threads import Thread
@@ -187,7 +187,7 @@ class NumbersObserver(MachineObserver):
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
-        self._flow = NanFlow()
+        self._trail = NanTrail()
         self._sums = SumShadows()
         for program in launch.body.all():
             self._sums.search(program)
@@ -199,7 +199,7 @@ class NumbersObserver(MachineObserver):
 
     def findings(self) -> list[Finding]:
         """Return what is certain so far, in the order in which it was first seen."""
-        for made in sorted(self._flow.results(), key=min):
+        for made in sorted(self._trail.results(), key=min):
             self._confirm(made)
         return [report.finding() for report in sorted(self._found, key=lambda r: r.number)]
 
@@ -208,8 +208,8 @@ class NumbersObserver(MachineObserver):
             return step.evaluate(*values)
         outputs, suspicions = numerics.watch(step).run(values)
         made: Facts = frozenset()
-        if self._flow.is_active:
-            made = self._flow.of(thread, step.inputs, values)
+        if self._trail.is_active:
+            made = self._trail.of(thread, step.inputs, values)
         if suspicions or made:
             self._suspected(thread, step, values, outputs, suspicions, made)
         if self._sums.is_active:
@@ -238,7 +238,7 @@ class NumbersObserver(MachineObserver):
         if len(equations) < len(suspicions) and self._keeps(occasion):
             made |= {occasion}
         if made:
-            self._flow.follow(thread, made, outputs)
+            self._trail.follow(thread, made, outputs)
 
     def _keeps(self, occasion: _Occasion) -> bool:
         """Whether there is room for the operands of an occasion; counts them while it lives."""
@@ -304,11 +304,11 @@ class NumbersObserver(MachineObserver):
     # What the values that are followed go through
 
     def point_begins(self, thread: Thread) -> None:
-        self._flow.point_begins(thread)
+        self._trail.point_begins(thread)
 
     def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
-        if self._flow.is_active:
-            self._flow.loads(thread, getattr(step, "output", None), region, value)
+        if self._trail.is_active:
+            self._trail.loads(thread, getattr(step, "output", None), region, value)
         if self._sums.is_active:
             self._sums.loads(thread, step, region)
 
@@ -317,8 +317,8 @@ class NumbersObserver(MachineObserver):
     ) -> None:
         if not isinstance(step, ir.StoreStep):
             return
-        if self._flow.is_active:
-            self._flow.stores(thread, step, region, value)
+        if self._trail.is_active:
+            self._trail.stores(thread, step, region, value)
         if self._sums.is_active:
             loss = self._sums.stores(thread, step, region, value)
             if loss is not None:
@@ -327,20 +327,20 @@ class NumbersObserver(MachineObserver):
                 self._found.append(SumReport(self._count, seen, loss))
 
     def copy_ends(self, copy: DmaCopy) -> None:
-        if self._flow.is_active:
-            self._flow.copy_ends(copy)
+        if self._trail.is_active:
+            self._trail.copy_ends(copy)
         self._sums.forget(copy.destination.buffer)
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        if self._flow.is_active:
-            self._flow.fetches(window)
+        if self._trail.is_active:
+            self._trail.fetches(window)
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        if self._flow.is_active:
-            self._flow.writes_back(window, block)
+        if self._trail.is_active:
+            self._trail.writes_back(window, block)
 
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
-        self._flow.allocated(buffer)
+        self._trail.allocated(buffer)
         self._sums.forget(buffer)
 
 

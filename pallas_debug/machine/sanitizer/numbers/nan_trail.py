@@ -58,7 +58,7 @@ class _Values:
 
 
 @dataclass(eq=False)
-class NanFlow:
+class NanTrail:
     """What is held, and where it has come.
 
     Attributes:
