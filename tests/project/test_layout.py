@@ -41,6 +41,8 @@ BELONGS_TO_US = {
     ("bridge/instrument/observe.py", "sharding"),
     # A function made there.
     ("bridge/lowering/executable.py", "program"),
+    # Units of equations are objects of ours.
+    ("bridge/programs/numerics.py", "unit"),
     # A mark on an object of one run, read back from it.
     ("bridge/interpret/tpu_handlers.py", "dma"),
     ("bridge/interpret/tpu_handlers.py", "memory"),
