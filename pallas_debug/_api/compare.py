@@ -10,8 +10,9 @@ from pallas_debug import defaults
 from pallas_debug import report as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import reference as runs
-from pallas_debug.comparison.compare import ComparedOutput, Judged
+from pallas_debug.comparison.compare import ComparedOutput
 from pallas_debug.comparison.compare import compare as compare_results
+from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.errors import KernelFault, UsageError, ValuesDiffer
 from pallas_debug.guards import check_function

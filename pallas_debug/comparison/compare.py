@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,35 +13,15 @@ from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import patterns, places
+from pallas_debug.comparison import patterns, places, provenance
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
-from pallas_debug.comparison.tolerances import Tolerance
+from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
 from pallas_debug.findings.wording.mismatch import Mismatch, Written
-from pallas_debug.model import Finding, Target, Witness
-
-
-@dataclass(frozen=True, kw_only=True)
-class Judged:
-    """A function whose result is compared, and how.
-
-    Attributes:
-      target: chip to trace it for, if its kernels are looked for.
-      name: of the function.
-      reference: name of the reference.
-      same_dtypes: whether both must return the same dtypes.
-    """
-
-    function: Callable[..., Any]
-    args: Sequence[Any]
-    kwargs: Mapping[str, Any]
-    target: Target
-    name: str
-    reference: str
-    tolerance: Tolerance = field(default_factory=Tolerance)
-    same_dtypes: bool = True
+from pallas_debug.findings.wording.stored import StoreHistory
+from pallas_debug.model import Finding, Witness
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +208,17 @@ class _Sources:
     def of(self, number: int) -> KernelOrigin:
         return self._found[number] if self._found else KernelOrigin(reason=self._why)
 
+    def history(
+        self, origin: KernelOrigin, elements: Sequence[tuple[int, ...]]
+    ) -> tuple[StoreHistory | None, str]:
+        """Writers of the first element; None and the reason if they cannot be found."""
+        with guards.guarded("engine", "looking for the writers of an element", self._lost):
+            try:
+                return provenance.history(self._judged, origin, elements), ""
+            except provenance.NotWatched as error:
+                return None, str(error)
+        return None, ""
+
     def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
         """Scalar prefetch of a kernel, if all of its calls have the same."""
         assert origin.captured is not None
@@ -248,51 +239,85 @@ class _Sources:
         return {i: table for i, table in enumerate(calls[0]) if table is not None}
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where an output differs.
+
+    Attributes:
+      what: the output.
+      element: the first one that differs.
+      blocks: those of the kernel's output; `unknown` is why not.
+      history: how that element came about; `unwatched` is why it is not known.
+      digest: of the kernel, if the output comes straight from one.
+    """
+
+    what: str
+    seen: Sighting
+    element: tuple[int, ...]
+    blocks: Written | None = None
+    unknown: str = ""
+    history: StoreHistory | None = None
+    unwatched: str = ""
+    digest: str | None = None
+
+
+def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _Sources) -> _Place:
+    what = _output(pair.actual.path)
+    if origin.captured is None:
+        seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
+        return _Place(what=what, seen=seen, element=pair.first, unknown=origin.reason)
+    kernel = origin.captured.kernel
+    operand = kernel.of_kind("output")[origin.output]
+    bad = _of_kernel(origin, pair.bad, operand.shape)
+    witness = Witness(
+        source=kernel.source,
+        operand=operand.name,
+        shape=f"{operand.dtype}[{', '.join(map(str, operand.shape))}]",
+    )
+    found = _Place(
+        what=f"{what} ({operand.name})",
+        seen=Sighting(kernel=kernel.name, engine="reference", witness=witness),
+        element=pair.first,
+        digest=kernel.digest,
+    )
+    if not bad.any():
+        return replace(found, unknown="the elements that differ do not come from the kernel")
+    elements = [unravel(int(np.argmax(bad)), bad.shape)]
+    try:
+        blocks, elements, grid_point = places.written(
+            origin.captured, origin.output, bad, sources.tables(origin)
+        )
+    except places.Unknown as error:
+        found = replace(found, unknown=str(error))
+    else:
+        found = replace(found, blocks=blocks, seen=found.seen.at(grid_point=grid_point))
+    element = _of_result(origin, elements[0], operand.shape, pair.bad) or pair.first
+    history, unwatched = sources.history(origin, elements)
+    seen = found.seen
+    if history is not None and history.store is not None:
+        store = history.store
+        seen = seen.at(
+            source=store.line or kernel.source,
+            grid_point=store.last or seen.witness.grid_point,
+            loop=history.iterations,
+        )
+    return replace(found, seen=seen, element=element, history=history, unwatched=unwatched)
+
+
 def _finding(
     pair: Differences, judged: Judged, number: int, sources: _Sources | None
 ) -> tuple[Finding, str | None]:
     assert sources is not None
-    origin = sources.of(number)
-    element, grid_point = pair.first, None
-    blocks: Written | None = None
-    unknown = origin.reason
-    what = _output(pair.actual.path)
-    seen = Sighting(kernel=judged.name, engine="reference", witness=Witness(operand=what))
-    digest = None
-    if origin.captured is not None:
-        kernel = origin.captured.kernel
-        operand = kernel.of_kind("output")[origin.output]
-        digest = kernel.digest
-        bad = _of_kernel(origin, pair.bad, operand.shape)
-        seen = Sighting(
-            kernel=kernel.name,
-            engine="reference",
-            witness=Witness(
-                source=kernel.source,
-                operand=operand.name,
-                shape=f"{operand.dtype}[{', '.join(map(str, operand.shape))}]",
-            ),
-        )
-        what = f"{what} ({operand.name})"
-        try:
-            if not bad.any():
-                raise places.Unknown("the elements that differ do not come from the kernel")
-            blocks, first, grid_point = places.written(
-                origin.captured, origin.output, bad, sources.tables(origin)
-            )
-        except places.Unknown as error:
-            unknown = str(error)
-        else:
-            element = _of_result(origin, first, operand.shape, pair.bad) or element
+    place = _placed(pair, judged, sources.of(number), sources)
     facts = Mismatch(
-        what=what,
+        what=place.what,
         array=str(pair.actual),
         reference=judged.reference,
         count=pair.count,
         total=pair.bad.size,
-        element=element,
-        value=text(pair.actual, element),
-        expected=text(pair.expected, element),
+        element=place.element,
+        value=text(pair.actual, place.element),
+        expected=text(pair.expected, place.element),
         absolute=pair.largest_absolute(),
         relative=pair.largest_relative(),
         allowed="" if pair.allowed is None else str(pair.allowed),
@@ -306,11 +331,13 @@ def _finding(
                 is_exact=not pair.actual.is_inexact,
             )
         ),
-        written=blocks,
-        unknown=unknown,
+        written=place.blocks,
+        unknown=place.unknown,
+        history=place.history,
+        unwatched=place.unwatched,
         unjudged=int(pair.unjudged.sum()),
     )
-    return mismatch.value_mismatch(seen.at(grid_point=grid_point), facts), digest
+    return mismatch.value_mismatch(place.seen, facts), place.digest
 
 
 def _of_kernel(origin: KernelOrigin, bad: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Mapping
 
@@ -20,13 +21,17 @@ MAX_POINTS = 1 << 24
 """Maximum grid points whose blocks are looked at."""
 
 
+MAX_ELEMENTS = 16
+"""Maximum differing blocks of which the first element is found."""
+
+
 class Unknown(Exception):
     """The blocks of an output are not known; the message is the reason."""
 
 
 def written(
     captured: Capture, output: int, bad: np.ndarray, tables: Mapping[int, np.ndarray]
-) -> tuple[Written, tuple[int, ...], tuple[int, ...] | None]:
+) -> tuple[Written, list[tuple[int, ...]], tuple[int, ...] | None]:
     """Find the blocks that hold the differing elements, and the grid points that visit the first.
 
     Args:
@@ -35,8 +40,9 @@ def written(
       tables: scalar prefetch by position, as far as it is known.
 
     Returns:
-      The blocks, the first differing element in the first of them, and the last grid point that
-      visits it, whose values the output keeps; None if it is not known.
+      The blocks; the first differing element of each of them, for some of them, in grid order; and
+      the last grid point that visits the first, whose values the output keeps; None if it is not
+      known.
 
     Raises:
       Unknown: the kernel has no blocks, or its index map cannot be evaluated.
@@ -66,12 +72,12 @@ def written(
     hits = np.flatnonzero((visits >= 0) & flat[np.maximum(visits, 0)])
     first = int(visits[hits[0]]) if len(hits) else int(np.argmax(flat))
     points = np.flatnonzero(visits == first)
-    at = unravel(first, counts)
-    window = [
-        (i * n, min((i + 1) * n, end)) for i, n, end in zip(at, sizes, bad.shape, strict=True)
+    window = _window(unravel(first, counts), sizes, bad.shape)
+    in_order = dict.fromkeys([first, *visits[hits].tolist(), *np.flatnonzero(flat).tolist()])
+    elements = [
+        _first(bad, _window(unravel(int(number), counts), sizes, bad.shape))
+        for number in itertools.islice(in_order, MAX_ELEMENTS)
     ]
-    inside = bad[tuple(slice(*one) for one in window)]
-    offset = unravel(int(np.argmax(inside)), inside.shape)
     ends = dict.fromkeys(unravel(int(p), grid.sizes) for p in (*points[:1], *points[-1:]))
     last = unravel(int(points[-1]), grid.sizes) if len(points) else None
     facts = Written(
@@ -84,7 +90,20 @@ def written(
         inside=_inside(tiles, bad_blocks),
         unvisited=int((flat & ~visited).sum()),
     )
-    return facts, tuple(w[0] + o for w, o in zip(window, offset, strict=True)), last
+    return facts, elements, last
+
+
+def _window(
+    block: tuple[int, ...], sizes: tuple[int, ...], shape: tuple[int, ...]
+) -> list[tuple[int, int]]:
+    return [(i * n, min((i + 1) * n, end)) for i, n, end in zip(block, sizes, shape, strict=True)]
+
+
+def _first(bad: np.ndarray, window: list[tuple[int, int]]) -> tuple[int, ...]:
+    """The first differing element of a part of an array."""
+    inside = bad[tuple(slice(*one) for one in window)]
+    offset = unravel(int(np.argmax(inside)), inside.shape)
+    return tuple(w[0] + o for w, o in zip(window, offset, strict=True))
 
 
 def _visits(

@@ -10,7 +10,8 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import compare, reference
-from pallas_debug.comparison.compare import Judged, Results
+from pallas_debug.comparison.compare import Results
+from pallas_debug.comparison.judged import Judged
 from pallas_debug.comparison.tolerances import Tolerance
 from pallas_debug.hooks import plugin_manager
 from pallas_debug.model import Kernel, Target

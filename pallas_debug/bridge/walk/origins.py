@@ -54,6 +54,7 @@ class KernelOrigin:
 
     Attributes:
       captured: the kernel; None if the result comes straight from none.
+      path: position of its call in the program, as `evaluate` gives it.
       output: number of the output among the kernel's outputs.
       numbers: number of the kernel's element behind each element, in the shape of the result; -1
         for one that comes from elsewhere. None if the result is the kernel's output.
@@ -61,6 +62,7 @@ class KernelOrigin:
     """
 
     captured: Capture | None = None
+    path: tuple[int, ...] = ()
     output: int = 0
     numbers: np.ndarray | None = None
     reason: str = ""
@@ -89,7 +91,7 @@ def origins(
     with chip.answering(target), hook.without_caches():
         jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
     del consts
-    found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars))
+    found = _walk(jaxpr, [KernelOrigin(reason=_NOT_OF_A_KERNEL)] * len(jaxpr.invars), ())
     return [_with_reason(origin) for origin in found]
 
 
@@ -103,7 +105,9 @@ def _with_reason(origin: KernelOrigin) -> KernelOrigin:
     return origin
 
 
-def _walk(jaxpr: Any, args: Sequence[KernelOrigin]) -> list[KernelOrigin]:
+def _walk(
+    jaxpr: Any, args: Sequence[KernelOrigin], path: tuple[int, ...]
+) -> list[KernelOrigin]:
     known: dict[Any, KernelOrigin] = dict(zip(jaxpr.invars, args, strict=True))
 
     def read(atom: Any) -> KernelOrigin:
@@ -111,18 +115,22 @@ def _walk(jaxpr: Any, args: Sequence[KernelOrigin]) -> list[KernelOrigin]:
             return KernelOrigin()
         return known.get(atom, KernelOrigin())
 
-    for eqn in jaxpr.eqns:
-        known.update(zip(eqn.outvars, _equation(eqn, [read(a) for a in eqn.invars]), strict=True))
+    for position, eqn in enumerate(jaxpr.eqns):
+        inputs = [read(atom) for atom in eqn.invars]
+        outputs = _equation(eqn, inputs, (*path, position))
+        known.update(zip(eqn.outvars, outputs, strict=True))
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(eqn: Any, inputs: list[KernelOrigin]) -> list[KernelOrigin]:
+def _equation(
+    eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]
+) -> list[KernelOrigin]:
     inline = rewrite.inlined(eqn)
     if inline is not None:
         inner, _ = inline
-        return _walk(inner, inputs)
+        return _walk(inner, inputs, path)
     if eqn.primitive in hook.PRIMITIVES.values():
-        return _kernel(eqn)
+        return _kernel(eqn, path)
     name = eqn.primitive.name
     sources = [origin for origin in inputs if origin.captured is not None]
     if not sources:
@@ -168,11 +176,13 @@ def _numbers(origin: KernelOrigin, shape: tuple[int, ...]) -> Any:
     return jax.numpy.arange(math.prod(shape), dtype=np.int32).reshape(shape)
 
 
-def _kernel(eqn: Any) -> list[KernelOrigin]:
+def _kernel(eqn: Any, path: tuple[int, ...]) -> list[KernelOrigin]:
     # As in the hook, so that the same kernel has the same digest.
     context = SimpleNamespace(
         module_context=SimpleNamespace(axis_context=None),
         avals_in=[atom.aval for atom in eqn.invars],
     )
     captured = capture.capture(eqn.primitive.name, context, eqn.params)
-    return [KernelOrigin(captured=captured, output=i) for i in range(len(eqn.outvars))]
+    return [
+        KernelOrigin(captured=captured, path=path, output=i) for i in range(len(eqn.outvars))
+    ]

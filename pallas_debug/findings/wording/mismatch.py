@@ -9,6 +9,8 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
+from pallas_debug.findings.wording import stored
+from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding
 
 RelationKind = Literal[
@@ -126,6 +128,8 @@ class Mismatch:
       relations: patterns of their values.
       written: the blocks that hold them, if the output comes straight from a kernel.
       unknown: why the block and grid point are not known, as the end of a sentence.
+      history: how the first element came about.
+      unwatched: why that is not known, as the end of a sentence.
       unjudged: number of elements at which the reference is NaN.
     """
 
@@ -144,6 +148,8 @@ class Mismatch:
     relations: tuple[Relation, ...] = ()
     written: Written | None = None
     unknown: str = ""
+    history: StoreHistory | None = None
+    unwatched: str = ""
     unjudged: int = 0
 
 
@@ -163,12 +169,20 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
         f"`{found.reference}`",
         _first(found),
+        *([] if found.history is None else stored.history(found.history)),
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
+    if found.unwatched:
+        lines.append(f"which line stored it is not known: {found.unwatched}")
     if found.unjudged:
         lines.append(f"not judged: {found.unjudged:,} at which the reference is NaN")
     cause, advice = _cause(found)
+    if found.history is not None:
+        facts |= stored.values(found.history)
+        carried = found.history.carried
+        if carried is not None and carried.carried is not None:
+            seen = seen.at(other=carried.carried.line)
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.VALUE_MISMATCH, Wording("\n".join(lines), cause, advice)
     )
@@ -392,6 +406,10 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "no grid point visits the blocks that differ",
             "visit every block: let the grid and the index map cover the array, with pl.cdiv",
         )
+    if found.history is not None:
+        cause = stored.not_reset(found.history)
+        if cause is not None:
+            return cause
     for relation in found.relations:
         if relation.kind in _CAUSES and relation.share == 1:
             return _CAUSES[relation.kind]

@@ -1,0 +1,183 @@
+"""Evaluation of a program whose kernels are run by the caller, one after the other.
+
+The program is traced and its equations are evaluated one by one on the CPU. At each kernel the
+evaluation stops and passes on the kernel with the values of its operands, so that two programs can
+be run in lock-step, and a run can be ended at any kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+from jax._src import core as jax_core
+from jax._src.lax.control_flow import conditionals, loops
+
+from pallas_debug.bridge import chip
+from pallas_debug.bridge.capture import capture
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.jaxprs import arrays, rewrite
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.errors import MachineError
+from pallas_debug.model import Target
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CalledKernel:
+    """A kernel that a program is about to call.
+
+    Attributes:
+      path: position of the call in the program: of the equation in each nested program, and the
+        iteration of each loop. `origins` gives the same to kernels outside loops.
+      operands: values of its operands.
+    """
+
+    captured: Capture
+    path: tuple[int, ...]
+    operands: Sequence[Any]
+
+
+Calls = Generator[CalledKernel, Sequence[Array], Sequence[Any]]
+"""Yields each kernel, is sent its results, and returns those of the program."""
+
+
+def kernel_calls(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> Calls:
+    """Evaluate a function up to each of its kernels.
+
+    Raises:
+      MachineError: a kernel is called in a way that cannot be evaluated here.
+    """
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
+    traced = [i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
+
+    def call(*given: Any) -> Any:
+        filled = list(leaves)
+        for i, array in zip(traced, given, strict=True):
+            filled[i] = array
+        a, k = jax.tree.unflatten(tree, filled)
+        return jax.tree.leaves(function(*a, **k))
+
+    shapes = [
+        jax.ShapeDtypeStruct(leaves[i].shape, arrays.canonical(leaves[i].dtype)) for i in traced
+    ]
+    with chip.answering(target), interpret.interpreting("machine"), hook.without_caches():
+        jaxpr, consts = rewrite.opened(jax.make_jaxpr(call)(*shapes))
+    given = [
+        np.asarray(leaves[i], shape.dtype) if isinstance(leaves[i], np.ndarray) else leaves[i]
+        for i, shape in zip(traced, shapes, strict=True)
+    ]
+    return _walk(jaxpr, consts, given, ())
+
+
+def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[int, ...]) -> Calls:
+    known: dict[Any, Any] = dict(zip(jaxpr.constvars, consts, strict=True))
+    known.update(zip(jaxpr.invars, args, strict=True))
+
+    def read(atom: Any) -> Any:
+        return atom.val if isinstance(atom, jax_core.Literal) else known[atom]
+
+    for position, eqn in enumerate(jaxpr.eqns):
+        inputs = [read(atom) for atom in eqn.invars]
+        results = yield from _equation(eqn, inputs, (*path, position))
+        known.update(zip(eqn.outvars, results, strict=True))
+    return [read(atom) for atom in jaxpr.outvars]
+
+
+def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
+    if eqn.primitive in hook.PRIMITIVES.values():
+        return (yield from _kernel(eqn, inputs, path))
+    if not _has_kernel(eqn):
+        return _evaluated(eqn, inputs)
+    inline = rewrite.inlined(eqn)
+    if inline is not None:
+        return (yield from _walk(*inline, inputs, path))
+    if eqn.primitive is conditionals.cond_p:
+        index, *rest = inputs
+        branches = eqn.params["branches"]
+        chosen = branches[min(max(int(index), 0), len(branches) - 1)]
+        return (yield from _walk(*rewrite.opened(chosen), rest, path))
+    if eqn.primitive is loops.while_p:
+        return (yield from _while(eqn.params, inputs, path))
+    if eqn.primitive is loops.scan_p:
+        return (yield from _scan(eqn.params, inputs, path))
+    raise MachineError(f"a kernel within `{eqn.primitive.name}` is not run on the kernel machine")
+
+
+def _kernel(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
+    # As in the hook, so that the same kernel has the same digest.
+    context = SimpleNamespace(
+        module_context=SimpleNamespace(axis_context=None),
+        avals_in=[atom.aval for atom in eqn.invars],
+    )
+    captured = capture.capture(eqn.primitive.name, context, eqn.params)
+    results = yield CalledKernel(captured=captured, path=path, operands=inputs)
+    with jax.enable_x64(captured.enable_x64), jax.default_device(_cpu()):
+        return [jax.numpy.asarray(result) for result in results]
+
+
+def _evaluated(eqn: Any, inputs: Sequence[Any]) -> Sequence[Any]:
+    if eqn.primitive.name.startswith("debug_"):
+        return []  # it has printed, or called its callback, when the program was run
+    with hook.unwatched(), jax.default_device(_cpu()):
+        results = eqn.primitive.bind(*inputs, **eqn.primitive.get_bind_params(eqn.params))
+    return results if eqn.primitive.multiple_results else [results]
+
+
+def _while(params: Mapping[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
+    n_condition, n_body = params["cond_nconsts"], params["body_nconsts"]
+    of_condition, of_body = inputs[:n_condition], inputs[n_condition : n_condition + n_body]
+    carry = list(inputs[n_condition + n_body :])
+    iteration = 0
+    while True:
+        condition = rewrite.opened(params["cond_jaxpr"])
+        (goes_on,) = yield from _walk(*condition, [*of_condition, *carry], (*path, iteration, 0))
+        if not bool(goes_on):
+            return carry
+        body = rewrite.opened(params["body_jaxpr"])
+        carry = list((yield from _walk(*body, [*of_body, *carry], (*path, iteration, 1))))
+        iteration += 1
+
+
+def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
+    n_consts, n_carry = rewrite.scan_sizes(params)
+    constants, carry = inputs[:n_consts], list(inputs[n_consts : n_consts + n_carry])
+    stacked = inputs[n_consts + n_carry :]
+    length = params["length"]
+    order = range(length - 1, -1, -1) if params["reverse"] else range(length)
+    if not length:
+        raise MachineError("a kernel in a loop of no iterations is not run on the kernel machine")
+    rows: dict[int, list[Any]] = {}
+    for iteration in order:
+        slices = [array[iteration] for array in stacked]
+        body = rewrite.opened(params["jaxpr"])
+        results = yield from _walk(*body, [*constants, *carry, *slices], (*path, iteration))
+        carry, rows[iteration] = list(results[:n_carry]), list(results[n_carry:])
+    outputs = zip(*(rows[i] for i in range(length)), strict=True)
+    with jax.default_device(_cpu()):
+        return [*carry, *(jax.numpy.stack(list(of_output)) for of_output in outputs)]
+
+
+def _has_kernel(eqn: Any) -> bool:
+    return eqn.primitive in hook.PRIMITIVES.values() or any(
+        _has_kernel(inner) for jaxpr in _jaxprs(eqn) for inner in rewrite.opened(jaxpr)[0].eqns
+    )
+
+
+def _jaxprs(eqn: Any) -> Iterator[Any]:
+    for value in eqn.params.values():
+        for inner in value if isinstance(value, (tuple, list)) else (value,):
+            if rewrite.is_jaxpr(inner):
+                yield inner
+
+
+def _cpu() -> Any:
+    return jax.local_devices(backend="cpu")[0]

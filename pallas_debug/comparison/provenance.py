@@ -1,0 +1,161 @@
+"""How a wrong element of a kernel's output came about, by a run of the kernel on the machine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from pallas_debug.bridge.hosted.client import evaluating
+from pallas_debug.bridge.programs.launch import Launch, arrays, launch
+from pallas_debug.bridge.walk import evaluate
+from pallas_debug.bridge.walk.evaluate import CalledKernel
+from pallas_debug.bridge.walk.origins import KernelOrigin
+from pallas_debug.comparison import writes
+from pallas_debug.comparison.judged import Judged
+from pallas_debug.comparison.writes import OutOfTime, StoredElement, Write, WriteObserver
+from pallas_debug.errors import MachineError
+from pallas_debug.findings.wording.stored import Contribution, Contributions, StoreHistory
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.observer import MachineObserver
+
+SECONDS = 30.0
+"""Time limit of a run on the machine that looks for the writers of an element."""
+
+Point = tuple[int, ...]
+
+
+class NotWatched(Exception):
+    """The run cannot be watched; the message is the reason, as the end of a sentence."""
+
+
+def history(judged: Judged, origin: KernelOrigin, elements: Sequence[Point]) -> StoreHistory:
+    """Find the writers of an element of a kernel's output.
+
+    Args:
+      elements: the element, and others to compare with it.
+
+    Raises:
+      NotWatched: the machine cannot run the kernel, or not in time.
+    """
+    assert origin.captured is not None
+    position = _position(origin)
+    deadline = time.monotonic() + SECONDS
+    observer = WriteObserver(position, elements, deadline)
+    try:
+        _run(judged, origin.path, observer, deadline)
+    except OutOfTime as error:
+        raise NotWatched(f"a run on the kernel machine takes more than {SECONDS:g} s") from error
+    except MachineError as error:
+        raise NotWatched(str(error)) from error
+    except Stopped as error:
+        raise NotWatched(f"the kernel machine stops at a fault: {error.reason}") from error
+    stored = observer.stored()
+    first, *others = (stored[element] for element in observer.elements)
+    name = origin.captured.kernel.of_kind("output")[origin.output].name
+    return _facts(name, first, others)
+
+
+def _position(origin: KernelOrigin) -> int:
+    assert origin.captured is not None
+    operands = [o for o in origin.captured.kernel.operands if o.kind != "dynamic_grid"]
+    outputs = [i for i, operand in enumerate(operands) if operand.kind == "output"]
+    return outputs[origin.output]
+
+
+class _Deadline(MachineObserver):
+    def __init__(self, deadline: float) -> None:
+        self._deadline = deadline
+
+    def point_begins(self, thread: Any) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+
+
+def _run(judged: Judged, path: Point, observer: WriteObserver, deadline: float) -> None:
+    """Run a function up to the end of the kernel that is called at this path."""
+    calls = evaluate.kernel_calls(judged.function, judged.args, judged.kwargs, judged.target)
+    results: Any = None
+    while True:
+        try:
+            called = calls.send(results)
+        except StopIteration as error:
+            raise NotWatched("the function did not call its kernel again") from error
+        is_last = called.path == path
+        machine = machine_of(called, observer if is_last else _Deadline(deadline))
+        with evaluating(enable_x64=machine.launch.enable_x64):
+            (results,) = machine.run()
+        if is_last:
+            calls.close()
+            return
+
+
+def machine_of(called: CalledKernel, observer: MachineObserver | None) -> Machine:
+    """The machine for a call.
+
+    Raises:
+      MachineError: it cannot run the kernel.
+    """
+    decoded = decoded_launch(called)
+    return Machine(decoded, [arrays(called.operands)], observer=observer)
+
+
+def decoded_launch(called: CalledKernel) -> Launch:
+    """A kernel's call, decoded.
+
+    Raises:
+      MachineError: the machine cannot run it, or not on one device.
+    """
+    name = called.captured.kernel.name
+    if called.captured.kernel.mesh:
+        raise MachineError(f"kernel `{name}` runs on several devices")
+    try:
+        return launch(called.captured)
+    except (NotImplementedError, AssertionError) as error:
+        said = str(error) or type(error).__name__
+        raise MachineError(f"the kernel machine does not cover kernel `{name}`: {said}") from error
+
+
+def _facts(output: str, first: StoredElement, others: Sequence[StoredElement]) -> StoreHistory:
+    if not first.writes:
+        return StoreHistory(output=output, status="not again" if first.before else "never")
+    store = first.writes[-1]
+    is_copy = _is_copy(store)
+    behind = [
+        Contributions(
+            buffer=load.buffer.name,
+            writes=tuple(
+                _contribution(write, first.block)
+                for write in writes.behind(load, store, first.place)
+            ),
+        )
+        for load in sorted(store.sources, key=lambda load: load.buffer.number)
+        if load.writes or is_copy
+    ]
+    lines = [other.writes[-1].step.site.line if other.writes else None for other in others]
+    return StoreHistory(
+        output=output,
+        writes=tuple(_contribution(write, first.block) for write in first.writes),
+        iterations=store.iterations,
+        sources=tuple(sorted(behind, key=lambda source: source.carried is None)),
+        others=len(others),
+        alike=lines.count(store.step.site.line),
+    )
+
+
+def _contribution(write: Write, block: Any) -> Contribution:
+    return Contribution(
+        line=write.step.site.line,
+        first=write.first,
+        last=write.last,
+        points=write.points,
+        count=write.count,
+        updates=write.updates,
+        of_other_block=block is not None and write.blocks[0] != block,
+        since=write.since,
+        is_copy=_is_copy(write),
+    )
+
+
+def _is_copy(write: Write) -> bool:
+    return hasattr(write.step, "source")

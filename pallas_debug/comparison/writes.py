@@ -1,0 +1,366 @@
+"""Observer of writes: which stores and copies the elements of an output come from."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.comparison.dataflow import Dataflow
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import Entry, MemoryBuffer, MemoryRegion
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.threads import Thread
+
+Point = tuple[int, ...]
+
+MAX_WRITES = 256
+"""Maximum writes to one buffer that are kept since it was last set as a whole."""
+
+
+class OutOfTime(Exception):
+    """A run on the machine has taken longer than it is worth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Write:
+    """Writes of one step to one place, since another step has set it.
+
+    Attributes:
+      step: the store, or the start of a copy.
+      region: elements of the buffer.
+      number: of the last of them, in the order of all writes.
+      updates: whether what was there before is part of the value.
+      first, last: grid points.
+      iterations: at the last.
+      points: number of grid points.
+      count: number of writes.
+      blocks: of the output that is looked at, at the first and at the last.
+      since: the first grid point at which that output had the block that it had at the last.
+      sources: what the value of the last one was computed from.
+    """
+
+    step: ir.MachineStep
+    region: MemoryRegion
+    number: int
+    updates: bool
+    first: Point
+    last: Point
+    iterations: Point
+    points: int = 1
+    count: int = 1
+    blocks: tuple[Any, Any] = (None, None)
+    since: Point = ()
+    sources: tuple[LoadedMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedMemory:
+    """A load, or the source of a copy: the memory, and who had written it until then."""
+
+    region: MemoryRegion
+    point: Point
+    writes: tuple[Write, ...]
+
+    @property
+    def buffer(self) -> MemoryBuffer:
+        return self.region.buffer
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredElement:
+    """How an element of an output came about.
+
+    Attributes:
+      block: of the output, for one that is written block by block.
+      writes: to the element, oldest first; before an update all that it adds to.
+      visits: number of times that its block was written back.
+      before: whether nothing wrote it in the last of several visits, but in an earlier one.
+    """
+
+    element: Point
+    place: Point
+    block: Any
+    writes: tuple[Write, ...]
+    visits: int = 1
+    before: bool = False
+
+
+class WriteObserver(MachineObserver):
+    """Notes the writes behind some elements of an output.
+
+    Memory does not grow with the run: of the writes to one place only those since it was last set
+    are kept, and those of one step are counted together.
+
+    Attributes:
+      elements: those that are looked at.
+
+    Args:
+      position: of the output among the kernel's operands.
+      elements: of the output.
+      deadline: of `time.monotonic()`.
+    """
+
+    def __init__(self, position: int, elements: Sequence[Point], deadline: float) -> None:
+        self._position = position
+        self.elements = tuple(elements)
+        self._deadline = deadline
+        self._flow = Dataflow()
+        self._behind: dict[tuple[int, ...], frozenset[int]] = {}
+        self._writes: dict[int, dict[Any, Write]] = {}
+        self._loaded: dict[tuple[int, int], LoadedMemory] = {}
+        self._number = 0
+        self._window: Window | None = None
+        self._array: MemoryBuffer | None = None
+        self._stored: dict[Point, StoredElement] = {}
+
+    def stored(self) -> dict[Point, StoredElement]:
+        """The elements, after the run."""
+        found = dict(self._stored)
+        for element in self.elements:
+            if element not in found or found[element].block is None:
+                writes = () if self._array is None else self._of(self._array, element)
+                found[element] = StoredElement(element, element, None, writes)
+        return found
+
+    # Events
+
+    def point_begins(self, thread: Thread) -> None:
+        if time.monotonic() > self._deadline:
+            raise OutOfTime
+        if self._window is None and self._array is None:
+            item = thread.walk.refs[self._position]
+            if isinstance(item, Window):
+                self._window = item
+            else:
+                self._array = item.buffer
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if not iteration % 64 and time.monotonic() > self._deadline:
+            raise OutOfTime
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        self._writes.pop(buffer.number, None)
+
+    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
+        self._writes.pop(buffer.number, None)
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        writes = self._writes.get(region.buffer.number)
+        kept = () if writes is None else tuple(writes.values())
+        self._loaded[thread.number, id(step)] = LoadedMemory(region, thread.point, kept)
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        assert isinstance(step, ir.StoreStep)
+        sources = self._sources(thread, step)
+        is_update = step.adds or step.mask is not None
+        is_update |= any(source.buffer is region.buffer for source in sources)
+        others = tuple(source for source in sources if source.buffer is not region.buffer)
+        self._note(step, region, is_update, thread.point, thread.iterations, others)
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        source = copy.source.buffer
+        kept = tuple(self._writes.get(source.number, {}).values())
+        sources = (LoadedMemory(copy.source, copy.point, kept),)
+        is_update = copy.adds or copy.destination.existing is not None
+        self._note(copy.step, copy.destination, is_update, copy.point, copy.iterations, sources)
+
+    def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
+        if window is not self._window:
+            return
+        outer, inner = window.bounds(block)
+        for element in self.elements:
+            if not all(s.start <= i < s.stop for i, s in zip(element, outer, strict=True)):
+                continue
+            kept = [
+                i - s.start
+                for i, s, squeezed in zip(element, outer, window.spec.squeezed, strict=True)
+                if not squeezed
+            ]
+            place = tuple(i + s.start for i, s in zip(kept, inner, strict=True))
+            writes = self._of(window.current, place)
+            known = self._stored.get(element)
+            visits = 1 if known is None else known.visits + 1
+            before = not writes and known is not None and bool(known.writes or known.before)
+            self._stored[element] = StoredElement(element, place, block, writes, visits, before)
+
+    # Writes
+
+    def _note(
+        self,
+        step: ir.MachineStep,
+        region: MemoryRegion,
+        updates: bool,
+        point: Point,
+        iterations: Point,
+        sources: tuple[LoadedMemory, ...],
+    ) -> None:
+        self._number += 1
+        number = region.buffer.number
+        writes = self._writes.setdefault(number, {})
+        place = _key(region)
+        block = None if self._window is None else self._window.block
+        known = writes.pop((id(step), place), None)
+        if not updates:
+            if region.is_whole:
+                writes.clear()
+            else:
+                for key in [k for k in writes if k[1] == place and place is not None]:
+                    del writes[key]
+        made = Write(
+            step=step, region=region, number=self._number, updates=updates, first=point,
+            last=point, iterations=iterations, blocks=(block, block), since=point,
+            sources=sources,
+        )  # fmt: skip
+        if known is not None and updates and known.updates and not _reset(writes, known):
+            made = replace(
+                made,
+                first=known.first,
+                points=known.points + (known.last != point),
+                count=known.count + 1,
+                blocks=(known.blocks[0], block),
+                since=known.since if known.blocks[1] == block else point,
+            )
+        writes[id(step), place] = made
+        if len(writes) > MAX_WRITES:
+            del writes[next(iter(writes))]
+
+    def _sources(self, thread: Thread, step: ir.StoreStep) -> tuple[LoadedMemory, ...]:
+        frames = thread.frames
+        key = (*(id(frame.program) for frame in frames), step.value.number)
+        behind = self._behind.get(key)
+        if behind is None:
+            behind = self._behind[key] = self._flow.loads(frames, step.value)
+        found: dict[int, LoadedMemory] = {}
+        for load in behind:
+            loaded = self._loaded.get((thread.number, load))
+            # A load that was not executed at this grid point is in a branch that was not taken.
+            if loaded is not None and loaded.point == thread.point:
+                known = found.get(loaded.buffer.number)
+                if known is None or _latest(loaded) >= _latest(known):
+                    found[loaded.buffer.number] = loaded
+        return tuple(found.values())
+
+    def _of(self, buffer: MemoryBuffer, element: Point) -> tuple[Write, ...]:
+        return writers(tuple(self._writes.get(buffer.number, {}).values()), element)
+
+
+def writers(writes: Sequence[Write], element: Point | None) -> tuple[Write, ...]:
+    """Those writes that an element of a buffer comes from, oldest first.
+
+    Args:
+      element: None for any.
+    """
+    of_element = sorted(
+        (w for w in writes if element is None or _selects(w.region, element)),
+        key=lambda write: write.number,
+    )
+    if element is None:
+        return tuple(of_element)
+    begins = max((i for i, write in enumerate(of_element) if not write.updates), default=0)
+    return tuple(of_element[begins:])
+
+
+def behind(load: LoadedMemory, stored: Write, element: Point) -> tuple[Write, ...]:
+    """Writers of what a load contributed to an element of a store, if its place is the same there.
+
+    Args:
+      element: of the buffer that was stored to.
+    """
+    return writers(load.writes, _corresponding(load.region, stored.region, element))
+
+
+def _corresponding(load: MemoryRegion, store: MemoryRegion, element: Point) -> Point | None:
+    """Element of a load at the position of an element of a store, as broadcasting aligns them."""
+    offset = _offset(store, element)
+    if offset is None or load.index is None or len(offset) != len(load.shape):
+        return None
+    if any(i >= n != 1 for i, n in zip(offset, load.shape, strict=True)):
+        return None
+    at = iter(offset)
+    found = []
+    for entry in load.index:
+        if isinstance(entry, slice):
+            position, count = next(at), max(-(-(entry.stop - entry.start) // (entry.step or 1)), 1)
+            found.append(entry.start + min(position, count - 1) * (entry.step or 1))
+        elif isinstance(entry, np.ndarray):
+            return None
+        else:
+            found.append(int(entry))
+    return tuple(found)
+
+
+def _offset(region: MemoryRegion, element: Point) -> Point | None:
+    """Position of an element of a buffer in the value of a region."""
+    if region.index is None or any(isinstance(e, np.ndarray) for e in region.index):
+        return None
+    return tuple(
+        (i - e.start) // (e.step or 1)
+        for i, e in zip(element, region.index, strict=True)
+        if isinstance(e, slice)
+    )
+
+
+def _reset(writes: Mapping[Any, Write], known: Write) -> bool:
+    """Whether a part of what a step has written was set since."""
+    return any(
+        not write.updates and write.number > known.number and _overlap(write.region, known.region)
+        for write in writes.values()
+    )
+
+
+def _overlap(a: MemoryRegion, b: MemoryRegion) -> bool:
+    """Whether two regions may have an element in common."""
+    if a.index is None or b.index is None:
+        return True
+    return all(_ends(x)[0] < _ends(y)[1] and _ends(y)[0] < _ends(x)[1] for x, y in zip(
+        a.index, b.index, strict=True
+    ))
+
+
+def _ends(entry: Entry) -> tuple[int, int]:
+    if isinstance(entry, slice):
+        return entry.start, entry.stop
+    if isinstance(entry, np.ndarray):
+        return (int(entry.min()), int(entry.max()) + 1) if entry.size else (0, 0)
+    return int(entry), int(entry) + 1
+
+
+def _latest(load: LoadedMemory) -> int:
+    return max((write.number for write in load.writes), default=0)
+
+
+def _key(region: MemoryRegion) -> Any:
+    """The place of a region, to be compared with others; None if it is too complex."""
+    if region.index is None:
+        return None
+    return tuple(_entry_key(entry) for entry in region.index)
+
+
+def _entry_key(entry: Entry) -> Any:
+    if isinstance(entry, slice):
+        return entry.start, entry.stop, entry.step
+    return entry.tobytes() if isinstance(entry, np.ndarray) else int(entry)
+
+
+def _selects(region: MemoryRegion, element: Point) -> bool:
+    """Whether an element is in a region; True where that is not known."""
+    if region.index is None:
+        return True
+    return all(map(_entry_selects, region.index, element))
+
+
+def _entry_selects(entry: Entry, position: int) -> bool:
+    if isinstance(entry, slice):
+        inside = entry.start <= position < entry.stop
+        return inside and not (position - entry.start) % (entry.step or 1)
+    if isinstance(entry, np.ndarray):
+        return bool((entry == position).any())
+    return int(entry) == position

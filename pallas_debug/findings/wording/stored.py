@@ -1,0 +1,203 @@
+"""Wording of how a wrong element came about: the store, and the writes behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Literal
+
+from pallas_debug.model import SourceLine
+
+Point = tuple[int, ...]
+
+MAX_SOURCES = 4
+"""Maximum buffers behind a store that a message lists."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contribution:
+    """Writes of one line to what an element comes from.
+
+    Attributes:
+      first, last: grid points.
+      points: number of grid points.
+      count: number of writes.
+      updates: whether they went on with what was there.
+      of_other_block: whether the first of them was made for another block of the output.
+      since: the first grid point of the output's block at which they went on.
+      is_copy: whether they are DMAs.
+    """
+
+    line: SourceLine | None
+    first: Point
+    last: Point
+    points: int = 1
+    count: int = 1
+    updates: bool = False
+    of_other_block: bool = False
+    since: Point = ()
+    is_copy: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contributions:
+    """A buffer that a stored value was computed from, and its writers, oldest first."""
+
+    buffer: str
+    writes: tuple[Contribution, ...] = ()
+
+    @property
+    def carried(self) -> Contribution | None:
+        """The last update, if the buffer was begun for another block of the output, and added to
+        for this one."""
+        if not self.writes or not self.writes[0].of_other_block or not self.writes[-1].updates:
+            return None
+        return self.writes[-1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreHistory:
+    """How an element came about.
+
+    Attributes:
+      output: name of the operand.
+      writes: to the element itself, oldest first; the last one is the store.
+      iterations: of the loops around the store.
+      sources: buffers that its value was computed from.
+      status: "stored", "never" if no step writes the element, or "not again" if only an earlier
+        visit of its block did.
+      others: number of other differing blocks whose first element was looked at.
+      alike: number of these that the same line stored last.
+    """
+
+    output: str
+    writes: tuple[Contribution, ...] = ()
+    iterations: Point = ()
+    sources: tuple[Contributions, ...] = ()
+    status: Literal["stored", "never", "not again"] = "stored"
+    others: int = 0
+    alike: int = 0
+
+    @property
+    def store(self) -> Contribution | None:
+        return self.writes[-1] if self.writes else None
+
+    @property
+    def carried(self) -> Contributions | None:
+        """The first source that was begun for another block, and added to for this one."""
+        return next((source for source in self.sources if source.carried is not None), None)
+
+
+def history(found: StoreHistory) -> list[str]:
+    """Lines of a message."""
+    store = found.store
+    if store is None:
+        again = " in the last visit of its block, only in an earlier one"
+        return ["no step stored it" + (again if found.status == "not again" else "")]
+    names = [source.buffer for source in found.sources]
+    verb = "copied" if store.is_copy else "stored"
+    said = f"{verb} at {where(store.line)}{_by(store.last)}{loop(found.iterations)}"
+    if names:
+        said += f", from {listed(names)}"
+    if found.others and found.alike == found.others:
+        said += f"; the same line stored the first element of {_others(found.others)}"
+    elif found.others:
+        said += f"; the first element of {_others(found.others)}: {found.alike:,} by the same line"
+    own = Contributions(buffer=found.output, writes=found.writes)
+    lines = [said]
+    if len(found.writes) > 1 or store.updates:
+        lines.append(contributions(own))
+    lines += [contributions(source) for source in found.sources[:MAX_SOURCES] if source.writes]
+    return lines
+
+
+def values(found: StoreHistory) -> dict[str, str]:
+    """Facts for a witness: by buffer, its writers."""
+    facts = {}
+    if found.writes:
+        facts[f"writers of {found.output}"] = _writers(found.writes)
+    for source in found.sources:
+        if source.writes:
+            facts[f"writers of {source.buffer}"] = _writers(source.writes)
+    return facts
+
+
+def _writers(writes: Sequence[Contribution]) -> str:
+    return contributions(Contributions(buffer="", writes=tuple(writes))).removeprefix(": ")
+
+
+def _others(count: int) -> str:
+    return "the other differing block" if count == 1 else f"{count:,} other differing blocks"
+
+
+def contributions(source: Contributions) -> str:
+    """Who wrote a buffer: `acc_ref: set at line 12 by (0, 0); updated at line 19 by …`."""
+    said = []
+    for i, write in enumerate(source.writes):
+        verb = "updated" if write.updates else "copied" if write.is_copy else "set"
+        text = f"{verb} at {where(write.line)}{_span(write)}"
+        if write.of_other_block and not i:
+            begun = "begun " if write.last != write.first else ""
+            text += f", {begun}for another block"
+        said.append(text)
+    return f"{source.buffer}: {'; '.join(said)}"
+
+
+def _span(write: Contribution) -> str:
+    if not write.last:
+        return f", {write.count:,} times" if write.count > 1 else ""
+    if write.points == 1:
+        said = f" by {write.last}"
+    else:
+        said = f" by {write.points:,} grid points, {write.first} to {write.last}"
+    return said + (f", {write.count:,} times" if write.count > write.points else "")
+
+
+def _by(point: Point) -> str:
+    return f" by grid point {point}" if point else ""
+
+
+def loop(iterations: Sequence[int]) -> str:
+    """Iterations of loops: `, iteration 2`."""
+    return f", iteration {', '.join(map(str, iterations))}" if iterations else ""
+
+
+def where(line: SourceLine | None, like: SourceLine | None = None) -> str:
+    """A line as messages name it: `line 12`, with its file unless `like` is in the same one."""
+    if line is None:
+        return "a line that is not known"
+    if like is None or like.file == line.file:
+        return f"line {line.line}"
+    return f"{PurePath(line.file).name}:{line.line}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Names as text: `a, b and c`."""
+    shown = list(names[:MAX_SOURCES])
+    if len(names) > MAX_SOURCES:
+        return f"{', '.join(shown)} and {len(names) - MAX_SOURCES} more"
+    return " and ".join([", ".join(shown[:-1]), shown[-1]]) if len(shown) > 1 else shown[0]
+
+
+def not_reset(found: StoreHistory) -> tuple[str, str] | None:
+    """Cause and advice, if a buffer behind the store was begun for another block."""
+    source = found.carried
+    if source is None or source.carried is None:
+        return None
+    begun, goes_on = source.writes[0], source.carried
+    begin = (
+        f"was last set at {where(begun.line)} by grid point {begun.last}, for another block of "
+        f"{found.output}"
+        if not begun.updates
+        else f"was never set, and holds sums since grid point {begun.first}"
+    )
+    cause = (
+        f"{source.buffer} is not reset where this block begins: it {begin}, and "
+        f"{where(goes_on.line)} goes on with it at grid point {goes_on.since}"
+    )
+    advice = (
+        f"reset {source.buffer} at the first step of each block of {found.output}: @pl.when("
+        "pl.program_id(axis) == 0), with the axis along which the block stays the same"
+    )
+    return cause, advice
