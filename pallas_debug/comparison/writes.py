@@ -320,9 +320,10 @@ def _overlap(a: MemoryRegion, b: MemoryRegion) -> bool:
     """Whether two regions may have an element in common."""
     if a.index is None or b.index is None:
         return True
-    return all(_ends(x)[0] < _ends(y)[1] and _ends(y)[0] < _ends(x)[1] for x, y in zip(
-        a.index, b.index, strict=True
-    ))
+    return all(
+        _ends(x)[0] < _ends(y)[1] and _ends(y)[0] < _ends(x)[1]
+        for x, y in zip(a.index, b.index, strict=True)
+    )
 
 
 def _ends(entry: Entry) -> tuple[int, int]:

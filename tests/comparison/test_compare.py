@@ -109,8 +109,15 @@ def test_a_flash_attention_that_rescales_by_the_wrong_maximum() -> None:
     finding = one(flash, attention, q, k, v)
     assert (finding.kernel, finding.grid_point, finding.operand) == ("flash", (0, 1), "refs[3]")
     assert finding.source is not None
-    assert finding.source.text == "def flash_kernel(*refs: Any, wrong: bool) -> None:"
-    first, where, errors, pattern = finding.message.splitlines()
+    assert finding.source.text == "o_ref[...] = acc_ref[...] / l_ref[...]"
+    first, where, stored, l_ref, acc_ref, errors, pattern = finding.message.splitlines()
+    assert stored.endswith(
+        " by grid point (0, 1), from refs[5] and refs[6]; the same line stored the first element "
+        "of the other differing block"
+    )
+    assert l_ref.startswith("refs[5]: set at line ")
+    assert acc_ref.startswith("refs[6]: set at line ")
+    assert acc_ref.endswith(" by 2 grid points, (0, 0) to (0, 1)")
     assert first == (
         "output (refs[3]), float32[128, 128]: 5,504 of 16,384 elements differ from those of "
         "`attention`"
@@ -248,7 +255,7 @@ def test_a_result_that_is_computed_from_a_kernels_has_no_grid_point() -> None:
         return pl.pallas_call(pltpu.sync_copy, out_shape=x, in_specs=[hbm], out_specs=hbm)(x)
 
     finding = one(mine, double, X)
-    assert "is not known: the kernel copies to dst_ref itself" in finding.message
+    assert finding.message.splitlines()[2] == "copied at a line that is not known, from src_ref"
 
 
 def test_under_vmap_the_grid_point_begins_with_the_batch_index() -> None:

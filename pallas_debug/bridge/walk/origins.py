@@ -105,9 +105,7 @@ def _with_reason(origin: KernelOrigin) -> KernelOrigin:
     return origin
 
 
-def _walk(
-    jaxpr: Any, args: Sequence[KernelOrigin], path: tuple[int, ...]
-) -> list[KernelOrigin]:
+def _walk(jaxpr: Any, args: Sequence[KernelOrigin], path: tuple[int, ...]) -> list[KernelOrigin]:
     known: dict[Any, KernelOrigin] = dict(zip(jaxpr.invars, args, strict=True))
 
     def read(atom: Any) -> KernelOrigin:
@@ -122,9 +120,7 @@ def _walk(
     return [read(atom) for atom in jaxpr.outvars]
 
 
-def _equation(
-    eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]
-) -> list[KernelOrigin]:
+def _equation(eqn: Any, inputs: list[KernelOrigin], path: tuple[int, ...]) -> list[KernelOrigin]:
     inline = rewrite.inlined(eqn)
     if inline is not None:
         inner, _ = inline
@@ -183,6 +179,4 @@ def _kernel(eqn: Any, path: tuple[int, ...]) -> list[KernelOrigin]:
         avals_in=[atom.aval for atom in eqn.invars],
     )
     captured = capture.capture(eqn.primitive.name, context, eqn.params)
-    return [
-        KernelOrigin(captured=captured, path=path, output=i) for i in range(len(eqn.outvars))
-    ]
+    return [KernelOrigin(captured=captured, path=path, output=i) for i in range(len(eqn.outvars))]

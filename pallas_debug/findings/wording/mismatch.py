@@ -169,7 +169,7 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
         f"`{found.reference}`",
         _first(found),
-        *([] if found.history is None else stored.history(found.history)),
+        *([] if found.history is None else stored.history(found.history, is_shown=True)),
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
@@ -202,7 +202,8 @@ def _of(count: int, total: int) -> str:
 def _first(found: Mismatch) -> str:
     differs = f"{place(found.element)} is {found.value} where {found.expected} is expected"
     if found.written is None:
-        why = f"; which grid point wrote it is not known: {found.unknown}" if found.unknown else ""
+        is_known = not found.unknown or (found.history is not None and found.history.writes)
+        why = "" if is_known else f"; which grid point wrote it is not known: {found.unknown}"
         return f"first: {differs}{why}"
     written = found.written
     return f"first in block [{written.block}]{_visited(written)}: {differs}"

@@ -89,8 +89,12 @@ class StoreHistory:
         return next((source for source in self.sources if source.carried is not None), None)
 
 
-def history(found: StoreHistory) -> list[str]:
-    """Lines of a message."""
+def history(found: StoreHistory, *, is_shown: bool) -> list[str]:
+    """Lines of a message.
+
+    Args:
+      is_shown: whether the finding's own line and grid point are those of the store.
+    """
     store = found.store
     if store is None:
         again = " in the last visit of its block, only in an earlier one"
@@ -104,6 +108,9 @@ def history(found: StoreHistory) -> list[str]:
         said += f"; the same line stored the first element of {_others(found.others)}"
     elif found.others:
         said += f"; the first element of {_others(found.others)}: {found.alike:,} by the same line"
+    is_plain = len(found.writes) == 1 and not (names or found.others or store.updates)
+    if is_plain and is_shown:
+        return []
     own = Contributions(buffer=found.output, writes=found.writes)
     lines = [said]
     if len(found.writes) > 1 or store.updates:
