@@ -10,7 +10,7 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import matrices
 from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, concrete, resolve
+from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, concrete, locate, resolve
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
 if TYPE_CHECKING:
@@ -18,9 +18,8 @@ if TYPE_CHECKING:
 
 
 def _region(frame: ProgramFrame, place: ir.RefPlace, *, copies: bool = False) -> MemoryRegion:
-    ref = frame.registers[place.ref.number]
     try:
-        return resolve(ref, place.view, frame.registers, copies=copies)
+        return locate(place, frame.registers, copies=copies)
     except OutOfBounds as error:
         error.place = place
         raise
@@ -156,14 +155,18 @@ def _finish_scan(
 
 def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scoped) -> None:
     buffers = [
-        machine.allocate(type_, name, "scoped", thread)
-        for type_, name in zip(step.buffers, step.names, strict=True)
+        machine.allocate(type_, name, "scoped", thread, scope=_scope(thread, step, number))
+        for number, (type_, name) in enumerate(zip(step.buffers, step.names, strict=True))
     ]
     inputs = [frame.registers[reg.number] for reg in step.inputs]
     machine.enter(
         thread, step.body, [*inputs, *map(Ref, buffers)],
         caller=step, stage="scope", buffers=buffers,
     )  # fmt: skip
+
+
+def _scope(thread: Thread, step: ir.MachineStep, number: int = 0) -> tuple[Any, ...]:
+    return (id(step), number, thread.core, thread.point, thread.iterations)
 
 
 def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
@@ -179,9 +182,7 @@ def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
             for reg, value in zip(step.outputs, results, strict=True):
                 outer.registers[reg.number] = value
             for buffer in frame.buffers:
-                if machine.observer is not None:
-                    machine.observer.freed(buffer, thread)
-                buffer.is_freed = True
+                machine.free(buffer, thread)
         case "condition":
             assert isinstance(step, ir.WhileLoop)
             if bool(results[0]):
@@ -328,7 +329,7 @@ def barrier(
         type_ = ir.RefType((), np.dtype(np.int64), "semaphore", "barrier")
         for other in machine.devices:
             other.barrier = machine.allocate(
-                type_, "barrier semaphore", "barrier", device=other.number
+                type_, "barrier semaphore", "barrier", device=other.number, scope=("barrier",)
             )
     assert device.barrier is not None
     frame.registers[step.output.number] = Ref(device.barrier)
@@ -338,7 +339,8 @@ def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewR
     lasting = machine.devices[thread.device].lasting
     buffer = lasting.get(step) if step.lasts else None
     if buffer is None:
-        buffer = machine.allocate(step.type, step.name, "scoped", thread)
+        scope = (id(step), thread.core) if step.lasts else _scope(thread, step, machine.num_buffers)
+        buffer = machine.allocate(step.type, step.name, "scoped", thread, scope=scope)
         if step.lasts:
             lasting[step] = buffer
     frame.registers[step.output.number] = Ref(buffer)

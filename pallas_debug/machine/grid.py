@@ -85,6 +85,14 @@ class Window:
                 inner.append(slice(first - start, stop - start))
         return tuple(outer), tuple(inner)
 
+    def has(self, block: tuple[int, ...]) -> bool:
+        """Whether any part of a block is inside the array."""
+        try:
+            self.bounds(block)
+        except BlockOutOfBounds:
+            return False
+        return True
+
     def fetch(self, block: tuple[int, ...], slot: int, fill: str) -> None:
         outer, inner = self.bounds(block)
         self.filled = slot
@@ -124,22 +132,30 @@ class GridWalk:
         return math.prod(self.grid)
 
     def point(self, position: int) -> tuple[int, ...]:
-        return tuple(int(i) for i in np.unravel_index(position, self.grid)) if self.grid else ()
+        found = []
+        for size in reversed(self.grid):
+            position, index = divmod(position, size)
+            found.append(index)
+        return tuple(found[::-1])
 
     def block(self, machine: Machine, thread: Thread, window: Window, position: int) -> Any:
         point = self.point(position)
-        ids = [np.int32(i) for i in point]
+        block = _projected(window.spec.projection, point)
+        if block is not None and (block == window.block or window.has(block)):
+            return block
         index_map = window.spec.index_map
+        ids = [np.int32(i) for i in point]
         frame = machine.call(
             thread, index_map, [*ids, *self.prefetch], index_map_of=window.operand.name, point=point
         )
         block = tuple(int(frame.registers[reg.number]) for reg in index_map.outputs)
-        try:
-            window.bounds(block)
-        except BlockOutOfBounds:
-            window.failed = frame
-            thread.point = point
-            raise
+        if block != window.block:
+            try:
+                window.bounds(block)
+            except BlockOutOfBounds:
+                window.failed = frame
+                thread.point = point
+                raise
         return block
 
     def advance(self, machine: Machine, thread: Thread) -> list[Ref] | None:
@@ -200,6 +216,15 @@ class GridWalk:
                 if machine.observer is not None:
                     machine.observer.writes_back(thread, window, window.block)
                 window.write_back()
+
+
+def _projected(
+    projection: tuple[tuple[int | None, int], ...] | None, point: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """The block of an index map that only selects axes of the grid."""
+    if projection is None:
+        return None
+    return tuple(n if axis is None else point[axis] for axis, n in projection)
 
 
 def points(grid: tuple[int, ...]) -> itertools.product[tuple[int, ...]]:

@@ -60,6 +60,7 @@ class Machine:
       fill: what memory holds that nothing has written: "nan" or "number".
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
+      buffers: memory that exists; `num_buffers` counts what has ever been allocated.
       copies: DMAs in flight, oldest first.
     """
 
@@ -89,6 +90,7 @@ class Machine:
         self.max_iterations = max_iterations
         self.first = first
         self.buffers: list[MemoryBuffer] = []
+        self.num_buffers = 0
         self.copies: list[DmaCopy] = []
         self.num_copies = 0
         self.threads: list[Thread] = []
@@ -100,8 +102,14 @@ class Machine:
 
     def allocate(
         self, type_: ir.RefType, name: str, kind: str, thread: Thread | None = None,
-        content: Array | None = None, device: int = 0,
+        content: Array | None = None, device: int = 0, scope: tuple[Any, ...] | None = None,
     ) -> MemoryBuffer:  # fmt: skip
+        """Create a buffer.
+
+        Args:
+          scope: what tells it from all others of its device that exist at the same time, and is
+            equal on other devices; None during set-up.
+        """
         if content is None:
             if type_.semaphore is not None:
                 content = np.zeros(type_.shape, np.int64)
@@ -111,11 +119,21 @@ class Machine:
                 content = unwritten(type_.shape, type_.dtype, self.fill)
         core = 0 if thread is None else thread.core
         device = device if thread is None else thread.device
-        buffer = MemoryBuffer(len(self.buffers), content, name, kind, type_, device, core)
+        if scope is None:
+            scope = (sum(b.device == device for b in self.buffers),)
+        buffer = MemoryBuffer(self.num_buffers, content, name, kind, type_, device, core, scope)
+        self.num_buffers += 1
         self.buffers.append(buffer)
         if self.observer is not None:
             self.observer.allocated(buffer, thread)
         return buffer
+
+    def free(self, buffer: MemoryBuffer, thread: Thread) -> None:
+        """End a scoped buffer's life."""
+        if self.observer is not None:
+            self.observer.freed(buffer, thread)
+        buffer.is_freed = True
+        self.buffers.remove(buffer)
 
     def _device(self, number: int, given: Sequence[Any]) -> None:
         launch = self.launch
@@ -346,12 +364,10 @@ class Machine:
         """The same operand or scratch on another device."""
         if buffer.device == device:
             return buffer
-        own = [b for b in self.buffers if b.device == buffer.device]
-        other = [b for b in self.buffers if b.device == device]
-        position = own.index(buffer)
-        if position >= len(other) or other[position].name != buffer.name:
-            raise MachineError(f"`{buffer.name}` does not exist on device {device}")
-        return other[position]
+        for other in self.buffers:
+            if other.device == device and other.scope == buffer.scope:
+                return other
+        raise MachineError(f"`{buffer.name}` does not exist on device {device}")
 
 
 Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]

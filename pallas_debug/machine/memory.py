@@ -40,6 +40,7 @@ class MemoryBuffer:
       kind: "prefetch", "input", "output", "scratch", "scoped", "array" (a whole array in HBM) or
         "window" (a block of an operand in VMEM or SMEM).
       device: number of the device, and of the core, that it belongs to.
+      scope: what tells it from the others of its device, and is equal on other devices.
       shadow: what an observer keeps about it.
     """
 
@@ -50,6 +51,7 @@ class MemoryBuffer:
     type: ir.RefType
     device: int = 0
     core: int = 0
+    scope: tuple[Any, ...] = ()
     shadow: Any = None
     is_freed: bool = False
 
@@ -180,6 +182,26 @@ def resolve(ref: Ref, view: ir.View, env: list[Any], *, copies: bool = False) ->
     return MemoryRegion(buffer, None, parts)
 
 
+def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> MemoryRegion:
+    """The elements that a step accesses; those of a constant index are located once.
+
+    Raises:
+      OutOfBounds: an index leaves the reference.
+    """
+    ref = env[place.ref.number]
+    if ref.view or not place.is_constant:
+        return resolve(ref, place.view, env, copies=copies)
+    buffer = ref.buffer
+    shape = buffer.content.shape
+    known = place.located.get(shape)
+    if known is None:
+        region = resolve(ref, place.view, env, copies=copies)
+        if region.index is not None and region.existing is None:
+            place.located[shape] = region.index, region.chain, region.shape
+        return region
+    return MemoryRegion(buffer, *known)
+
+
 def concrete(view: ir.View, env: list[Any]) -> list[Any]:
     """The parts of a view with their numbers filled in."""
     return [
@@ -211,6 +233,10 @@ def _number(number: ir.Number, env: list[Any]) -> int:
 def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = False) -> MemoryRegion:
     """Compose indexers into one index of the buffer."""
     shape = buffer.content.shape
+    if len(parts) == 1:
+        region = _simply_indexed(buffer, parts[0].entries, parts)
+        if region is not None:
+            return region
     if len(parts) > 1 and any(_is_array(e) for part in parts for e in part.entries):
         raise NotImplementedError("an array as an index of an indexed reference")
     index: list[Entry] = [slice(0, n, 1) for n in shape]
@@ -262,6 +288,22 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         found = tuple(n + beyond[d] for d, n in zip(dims, found, strict=True))
         return MemoryRegion(buffer, tuple(index), parts, found, existing)
     return MemoryRegion(buffer, tuple(index), parts, found)
+
+
+def _simply_indexed(
+    buffer: MemoryBuffer, entries: tuple[Requested, ...], parts: tuple[Indexed, ...]
+) -> MemoryRegion | None:
+    """The region of a single indexer of positions and slices within bounds; None for any other."""
+    found = []
+    for entry, size in zip(entries, buffer.content.shape, strict=True):
+        if type(entry) is slice:
+            if entry.step != 1 or entry.start < 0 or entry.stop > size or entry.stop < entry.start:
+                return None
+            found.append(entry.stop - entry.start)
+        elif type(entry) is not int or not 0 <= entry < size:
+            return None
+    index: tuple[Any, ...] = entries
+    return MemoryRegion(buffer, index, parts, tuple(found))
 
 
 def _once(entries: tuple[Requested, ...]) -> tuple[Entry, ...]:

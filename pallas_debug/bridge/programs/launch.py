@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -42,6 +43,18 @@ class OperandBlock:
     index_map: ir.KernelProgram
     buffers: int = 2
     line: SourceLine | None = None
+
+    @functools.cached_property
+    def projection(self) -> tuple[tuple[int | None, int], ...] | None:
+        """For each dimension an axis of the grid, or None and a number; None if there is more."""
+        program = self.index_map
+        if program.steps:
+            return None
+        axes = {reg: axis for axis, reg in enumerate(program.inputs)}
+        return tuple(
+            (axes[reg], 0) if reg in axes else (None, int(program.template[reg.number]))
+            for reg in program.outputs
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -93,10 +93,29 @@ View = tuple[Index | Recast, ...]
 
 @dataclass(frozen=True, slots=True)
 class RefPlace:
-    """A view of a reference: what a step accesses."""
+    """A view of a reference: what a step accesses.
+
+    Attributes:
+      located: the machine's cache of the elements that a constant view selects.
+    """
 
     ref: Reg
     view: View = ()
+    located: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the view names no register."""
+        known: bool | None = self.located.get("is_constant")
+        if known is None:
+            known = all(
+                isinstance(entry, int)
+                or (isinstance(entry, Slice) and type(entry.start) is type(entry.size) is int)
+                for part in self.view
+                for entry in (part.entries if isinstance(part, Index) else (None,))
+            )
+            self.located["is_constant"] = known
+        return known
 
 
 # Steps

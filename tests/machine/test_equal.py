@@ -1,0 +1,168 @@
+"""The machine's results are those of HLO interpret mode, or of a plain reference where that has none.
+
+Integers are equal; floats within two units in the last place of the largest entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import on_machine
+import pytest
+from jax.experimental.pallas.ops.tpu import flash_attention as flash
+from jax.experimental.pallas.ops.tpu.matmul import matmul
+from jax.experimental.pallas.ops.tpu.megablox.gmm import gmm, tgmm
+from jax.experimental.pallas.ops.tpu.paged_attention import paged_attention
+from jax.experimental.pallas.ops.tpu.ragged_paged_attention import (
+    ragged_paged_attention,
+    ref_ragged_paged_attention,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import (
+    splash_attention_kernel as splash,
+)
+from jax.experimental.pallas.ops.tpu.splash_attention import splash_attention_mask as masks
+from pallas_debug_kernels import BundledOperation, operations
+
+from pallas_debug.bridge.interpret import interpret
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+UNITS = 2
+
+
+def require_equal(got: Any, want: Any, units: float = UNITS) -> None:
+    """Fail unless arrays are equal, floats up to units in the last place of the largest entry."""
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(want), strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if not jnp.issubdtype(b.dtype, jnp.floating):
+            np.testing.assert_array_equal(a, b)
+            continue
+        x, y = np.asarray(a, np.float64), np.asarray(b, np.float64)
+        largest = np.max(np.abs(y), initial=0, where=np.isfinite(y))
+        unit = float(jnp.finfo(b.dtype).eps) * 2.0 ** np.floor(np.log2(largest or 1))
+        np.testing.assert_allclose(x, y, rtol=0, atol=units * unit)
+
+
+def by_hlo(function: Callable[..., Any], *args: Any) -> Any:
+    with interpret.interpreting("hlo"):
+        return jax.jit(function)(*args)
+
+
+ON_ONE_DEVICE = [op for op in operations() if op.name not in ("right_permute", "all_gather")]
+
+
+@pytest.mark.parametrize(
+    "op, spec",
+    [
+        pytest.param(op, spec, id=f"{op.name}-{spec.name}", marks=[pytest.mark.slow] * (n > 0))
+        for op in ON_ONE_DEVICE
+        for n, spec in enumerate(op.tagged("small", "edge"))
+    ],
+)
+def test_bundled_kernels(op: BundledOperation, spec: Any) -> None:
+    args = spec.make_args()
+
+    def call(*given: Any) -> Any:
+        return op.function(*given, **spec.kwargs)
+
+    require_equal(on_machine.run(call, *args), by_hlo(call, *args))
+
+
+def normal(*shape: int, dtype: Any = F32, seed: int = 0) -> Any:
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+
+
+def with_gradient(function: Callable[..., Any]) -> Callable[..., Any]:
+    def loss(*args: Any) -> Any:
+        return sum(x.astype(F32).sum() for x in jax.tree.leaves(function(*args)))
+
+    return jax.grad(loss, argnums=(0, 1, 2))
+
+
+def jax_flash(q: Any, k: Any, v: Any) -> Any:
+    return flash.flash_attention(q, k, v, causal=True, sm_scale=0.1)
+
+
+def jax_splash(q: Any, k: Any, v: Any) -> Any:
+    mask = masks.MultiHeadMask(
+        [masks.CausalMask((256, 256)), masks.LocalMask((256, 256), (9, 9), 0)]
+    )
+    sizes = splash.BlockSizes(
+        block_q=128, block_kv=128, block_kv_compute=128, block_q_dkv=128, block_kv_dkv=128,
+        block_kv_dkv_compute=128, block_q_dq=128, block_kv_dq=128,
+    )  # fmt: skip
+    kernel = splash.make_splash_mha(mask, head_shards=1, q_seq_shards=1, block_sizes=sizes)
+    return kernel(q * 0.1, k, v)
+
+
+def grouped(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda x, y, sizes: function(
+        x, y, sizes, preferred_element_type=F32, tiling=(128, 128, 128)
+    )
+
+
+ONE = tuple(normal(1, 1, 256, 128, seed=n) for n in range(3))
+TWO = tuple(normal(2, 256, 128, seed=n) for n in range(3))
+SIZES = np.array([100, 0, 56, 100], np.int32)
+
+OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
+    "matmul": (
+        lambda x, y: matmul(x, y, block_shape=(128, 128), block_k=128),
+        (normal(256, 256), normal(256, 128)),
+    ),
+    "flash": (jax_flash, ONE),
+    "flash gradient": (with_gradient(jax_flash), ONE),
+    "splash": (jax_splash, TWO),
+    "splash gradient": (with_gradient(jax_splash), TWO),
+    "gmm": (grouped(gmm), (normal(256, 128), normal(4, 128, 128), SIZES)),
+    "tgmm": (grouped(tgmm), (normal(128, 256), normal(256, 128), SIZES)),
+}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n != "matmul")) for n in OF_JAX]
+)
+def test_kernels_of_jax(name: str) -> None:
+    function, args = OF_JAX[name]
+    require_equal(on_machine.run(function, *args), by_hlo(function, *args))
+
+
+@pytest.mark.slow
+def test_paged_attention_of_jax() -> None:
+    """HLO interpret mode forgets the state that this kernel keeps in a prefetch operand."""
+    q = normal(2, 8, 128)
+    # The kernel rounds these to bfloat16.
+    k, v = (normal(4, 16, 16, 128, dtype=BF16, seed=n).astype(F32) for n in (1, 2))
+    lengths = np.array([37, 64], np.int32)
+    pages = np.random.default_rng(0).permutation(16)[:8].reshape(2, 4).astype(np.int32)
+    (got,) = on_machine.run(
+        lambda *a: paged_attention(*a, pages_per_compute_block=2), q, k, v, lengths, pages
+    )
+    for n, length in enumerate(lengths):
+        keys, values = (
+            np.asarray(x, np.float64)[:, pages[n]].reshape(4, -1, 128)[:, :length] for x in (k, v)
+        )
+        for head in range(8):
+            weights = np.exp(keys[head // 2] @ np.asarray(q[n, head], np.float64))
+            want = (weights / weights.sum()) @ values[head // 2]
+            np.testing.assert_allclose(got[n, head], want, atol=2e-5)
+
+
+@pytest.mark.slow
+def test_ragged_paged_attention_of_jax() -> None:
+    q, pages = normal(32, 8, 128, dtype=BF16), normal(16, 16, 8, 128, dtype=BF16, seed=1)
+    lengths = np.array([40, 30, 0, 0], np.int32)
+    indices = np.random.default_rng(0).permutation(16).reshape(4, 4).astype(np.int32)
+    starts = np.array([0, 20, 32, 32, 32], np.int32)
+    args = q, pages, lengths, indices, starts, np.array([2], np.int32)
+    (got,) = on_machine.run(
+        lambda *a: ragged_paged_attention(*a, num_kv_pages_per_block=2, num_queries_per_block=8),
+        *args,
+    )
+    want = ref_ragged_paged_attention(*args)
+    np.testing.assert_allclose(
+        np.asarray(got, np.float32), np.asarray(want, np.float32), atol=0.02, rtol=0.02
+    )
