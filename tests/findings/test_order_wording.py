@@ -180,16 +180,20 @@ def test_a_remote_copy_before_any_handshake(facts: dict[str, Any], cause: str, a
 
 
 @pytest.mark.parametrize(
-    "of_copies, advice",
+    "of_copies, reads, advice",
     [
-        (True, "wait for one before the other starts, or give each a buffer of its own"),
-        (False, "let one side signal a semaphore that the other waits for"),
+        (True, None, "wait for one before the other starts, or give each a buffer of its own"),
+        (False, None, "let one side signal a semaphore that the other waits for"),
+        (False, "sem", "wait for sem where its value matters, rather than read it"),
     ],
 )
-def test_a_result_that_depends_on_the_order(of_copies: bool, advice: str) -> None:
+def test_a_result_that_depends_on_the_order(
+    of_copies: bool, reads: str | None, advice: str
+) -> None:
     found = order.nondeterministic_result(
         SEEN, element="out_ref[3, 7]", one="1.5", other="2.5", first="the copy of x_ref",
         second="the copy of y_ref", differ=1024, size=2048, of_copies=of_copies,
+        reads=reads,
     )  # fmt: skip
     assert found.kind is Fault.NONDETERMINISTIC_RESULT
     assert found.message == (

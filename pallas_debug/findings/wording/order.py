@@ -233,7 +233,7 @@ def _why(
 
 def nondeterministic_result(
     seen: Sighting, *, element: str, one: str, other: str, first: str, second: str,
-    differ: int, size: int, of_copies: bool = False,
+    differ: int, size: int, of_copies: bool = False, reads: str | None = None,
 ) -> Finding:  # fmt: skip
     """An output that depends on the order of two events.
 
@@ -244,17 +244,21 @@ def nondeterministic_result(
       first, second: the events: `the copy of x_ref to tile_ref`.
       differ: how many of `size` elements differ.
       of_copies: whether both events are copies.
+      reads: the semaphore, if the second event is that it is read.
     """
     facts = {"one order": one, "other order": other}
+    advice = "let one side signal a semaphore that the other waits for"
+    if of_copies:
+        advice = "wait for one before the other starts, or give each a buffer of its own"
+    elif reads is not None:
+        advice = f"wait for {reads} where its value matters, rather than read it"
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.NONDETERMINISTIC_RESULT,
         Wording(
             f"{element} is {one} if {first} comes first, and {other} if {second} does; {differ:,} "
             f"of {size:,} elements differ",
             f"nothing orders {first} and {second}",
-            "wait for one before the other starts, or give each a buffer of its own"
-            if of_copies
-            else "let one side signal a semaphore that the other waits for",
+            advice,
         ),
     )
 

@@ -20,7 +20,12 @@ from pallas_debug.machine.sanitizer.ordering.facts import (
     RaceFact,
 )
 from pallas_debug.machine.sanitizer.ordering.history import MemoryAccess
-from pallas_debug.machine.sanitizer.ordering.ledger import LineSum, SemaphoreLedger, StartedCopy
+from pallas_debug.machine.sanitizer.ordering.ledger import (
+    LineSum,
+    SemaphoreLedger,
+    SizeMismatch,
+    StartedCopy,
+)
 from pallas_debug.machine.sanitizer.ordering.regions import box_text, whole
 from pallas_debug.machine.sanitizer.report import shape_text
 from pallas_debug.machine.threads import Thread
@@ -259,7 +264,7 @@ def _counts(run: OrderTracker) -> Iterator[Finding]:
 
 def _left_over(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
     if ledger.mismatch is not None:
-        return _mismatch(run, ledger)
+        return _mismatch(run, ledger, ledger.mismatch)
     if ledger.copies:
         return _not_awaited(run, ledger, ledger.copies[0])
     signals, waits = list(ledger.signals.values()), list(ledger.taken.values())
@@ -298,9 +303,7 @@ def _tallies(lines: Iterable[LineSum], device: int) -> list[semaphores.Tally]:
     ]
 
 
-def _mismatch(run: OrderTracker, ledger: SemaphoreLedger) -> Finding:
-    found = ledger.mismatch
-    assert found is not None
+def _mismatch(run: OrderTracker, ledger: SemaphoreLedger, found: SizeMismatch) -> Finding:
     seen = _sighting(
         run,
         **_at(found.wait),
@@ -349,9 +352,14 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     thread = stuck[0]
     blocked = run.blocked[thread.number]
     ledger = run.ledger_of(blocked)
-    if ledger.mismatch is not None:
-        yield _mismatch(run, ledger)
     of_copy = isinstance(blocked.step, ir.CopyWait)
+    mismatch = ledger.mismatch
+    if mismatch is None and of_copy and ledger.copies:
+        place = EventPlace(blocked.step, thread.device, thread.point, thread.iterations)
+        descriptor = run.descriptor(thread, blocked.step)
+        mismatch = SizeMismatch(place, blocked.amount, ledger.copies[0], descriptor)
+    if mismatch is not None:
+        yield _mismatch(run, ledger, mismatch)
     signal = ledger.last_signal
     raised = bool(ledger.starts) if of_copy else signal is not None
     others = [
@@ -376,6 +384,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         other=signal.step.site.line if signal is not None else None,
     )
     earlier = ledger.awaited_in
+    signals, waits = ledger.totals
     yield semaphores.deadlock(
         seen,
         semaphore=ledger.name,
@@ -383,7 +392,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
         needed=blocked.amount,
         of_copy=of_copy,
         was_raised=raised,
-        totals=None if of_copy else ledger.totals,
+        totals=None if of_copy else (signals, waits + blocked.amount),
         device=ledger.buffer.device,
         others=len(others),
         stuck=others,

@@ -59,6 +59,7 @@ def _finding(
         differ=int(differs.sum()),
         size=differs.size,
         of_copies=fact.of_copies,
+        reads=fact.semaphore,
     )
 
 

@@ -229,7 +229,7 @@ class OrderTracker(MachineObserver):
         own.heard |= ledger.signallers
         if amount:
             place = EventPlace(step, thread.device, thread.point, thread.iterations)
-            ledger.waited(place, amount, lambda: self._descriptor(thread, step))
+            ledger.waited(place, amount, lambda: self.descriptor(thread, step))
 
     def reads_semaphore(
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
@@ -247,7 +247,9 @@ class OrderTracker(MachineObserver):
             first = f"the copy of {source} to {destination}"
         place = EventPlace(step, thread.device, thread.point, thread.iterations)
         second = f"the read of {ledger.name}"
-        self.reads[line] = UndecidedOrder(place, first, second, of_copies=False, value=value)
+        self.reads[line] = UndecidedOrder(
+            place, first, second, of_copies=False, semaphore=ledger.name, value=value
+        )
 
     @property
     def undecided(self) -> list[UndecidedOrder]:
@@ -273,7 +275,7 @@ class OrderTracker(MachineObserver):
 
     # Names
 
-    def _descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
+    def descriptor(self, thread: Thread, step: ir.MachineStep) -> str | None:
         """The slice from which a wait has its size."""
         if not isinstance(step, ir.CopyWait):
             return None

@@ -71,7 +71,8 @@ class UndecidedOrder:
 
     Attributes:
       first, second: what happens, as a noun phrase.
-      value: of a semaphore that was read; the more, the more came before the read.
+      semaphore: that is read, if the second event is that.
+      value: of that semaphore; the more, the more came before the read.
       of_copies: whether both are DMAs.
     """
 
@@ -79,6 +80,7 @@ class UndecidedOrder:
     first: str
     second: str
     of_copies: bool
+    semaphore: str | None = None
     value: int = 0
 
 

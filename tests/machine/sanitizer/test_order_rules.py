@@ -1,0 +1,283 @@
+"""What counts as ordered, and what does not: small kernels on the machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.programs.launch import launch
+from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.model import Finding
+from pallas_debug.session import Options, Session
+
+F32 = jnp.float32
+HBM = pl.BlockSpec(memory_space=pl.ANY)
+DMA = pltpu.SemaphoreType.DMA
+TILE = pltpu.VMEM((8, 128), F32)
+ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
+X = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
+
+
+def judge(kernel: Callable[..., None], *args: np.ndarray, **call: Any) -> Sequence[Finding]:
+    """Findings about the order of a kernel, whose result is shaped like its first argument."""
+    call.setdefault("out_shape", jax.ShapeDtypeStruct(args[0].shape, args[0].dtype))
+    if "parallel" in call:
+        axes = ["parallel" if x else "arbitrary" for x in call.pop("parallel")]
+        call["compiler_params"] = pltpu.CompilerParams(dimension_semantics=tuple(axes))
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed():
+        jax.jit(pl.pallas_call(kernel, **call)).lower(*args)
+    (captured,) = captures
+    decoded = launch(captured)
+    return machine_run.run(decoded, [args], observers=[OrderSanitizer(decoded)]).findings
+
+
+def kinds(findings: Sequence[Finding]) -> list[str]:
+    return [str(finding.kind) for finding in findings]
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_the_pipeline_refills_a_window_that_a_copy_still_reads(awaits: bool) -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        copy = pltpu.make_async_copy(x_ref, o_ref.at[pl.ds(i * 8, 8)], sem.at[i % 4])
+        copy.start()
+        if awaits:
+            copy.wait()
+        else:
+
+            @pl.when(i == 3)
+            def _all() -> None:
+                for j in range(4):
+                    pltpu.make_async_copy(x_ref, o_ref.at[pl.ds(j * 8, 8)], sem.at[j]).wait()
+
+    findings = judge(
+        kernel, X, grid=(4,), in_specs=[ROWS], out_specs=HBM, scratch_shapes=[DMA((4,))]
+    )
+    if awaits:
+        assert not findings
+        return
+    (finding,) = findings
+    assert kinds(findings) == ["DataRace"]
+    assert finding.operand == "x_ref"
+    assert finding.grid_point == (0,)
+    assert "written by the copy of block (2, 0) to its window at grid point (2,)" in finding.message
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_the_pipeline_writes_back_a_window_that_a_copy_still_fills(awaits: bool) -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+
+        def copy(j: Any) -> Any:
+            return pltpu.make_async_copy(x_ref.at[pl.ds(j * 8, 8)], o_ref, sem)
+
+        if awaits:
+            copy(i).start()
+            copy(i).wait()
+            return
+
+        @pl.when(i > 0)
+        def _before() -> None:
+            copy(i - 1).wait()
+
+        copy(i).start()
+
+        @pl.when(i == 3)
+        def _last() -> None:
+            copy(i).wait()
+
+    findings = judge(kernel, X, grid=(4,), in_specs=[HBM], out_specs=ROWS, scratch_shapes=[DMA])
+    assert kinds(findings) == ([] if awaits else ["DataRace"])
+    if not awaits:
+        assert "read by the copy of its window to block (0, 0)" in findings[0].message
+
+
+@pytest.mark.parametrize("ahead", [0, 1])
+def test_the_pipeline_fetches_ahead_what_a_copy_writes(ahead: int) -> None:
+    """Block i + 1 is fetched while grid point i runs."""
+
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+        tile_ref[...] = x_ref[...] + 1
+        rows = jnp.minimum(i + ahead, 3)
+        copy = pltpu.make_async_copy(tile_ref, o_ref.at[pl.ds(rows * 8, 8)], sem)
+        copy.start()
+        copy.wait()
+
+    findings = judge(
+        kernel, X, grid=(4,), in_specs=[ROWS], out_specs=HBM, scratch_shapes=[TILE, DMA],
+        input_output_aliases={0: 0},
+    )  # fmt: skip
+    assert kinds(findings) == ["DataRace"] * ahead
+    if ahead:
+        assert findings[0].operand == "o_ref"
+        assert findings[0].grid_point == (0,)
+        assert "read by the copy of block (1, 0) to its window" in findings[0].message
+
+
+@pytest.mark.parametrize("parallel, shared, count", [(True, 8, 3), (True, 0, 0), (False, 8, 0)])
+def test_parallel_grid_points_and_hbm(parallel: bool, shared: int, count: int) -> None:
+    """Grid points that each copy 8 rows to HBM, and then perhaps those of the next one as well."""
+
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        i = pl.program_id(0)
+
+        def move(start: Any) -> None:
+            rows = pl.ds(start, 8)
+            copy = pltpu.make_async_copy(x_ref.at[rows], o_ref.at[rows], sem)
+            copy.start()
+            copy.wait()
+
+        move(i * 8)
+        if shared:
+            pl.when(i < 3)(lambda: move(i * 8 + shared))
+
+    findings = judge(
+        kernel, X, grid=(4,), in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA],
+        parallel=(parallel,),
+    )  # fmt: skip
+    assert kinds(findings) == ["DataRace"] * bool(count)
+    if count:
+        assert findings[0].count == count
+        assert findings[0].cause is not None
+        assert findings[0].cause.startswith("grid dimension 0 is parallel")
+        assert findings[0].grid_point == (1,)
+        assert findings[0].witness.values["other grid point"] == "(0,)"
+
+
+def test_an_output_that_each_lane_uses_as_scratch() -> None:
+    def kernel(x_ref: Any, o_ref: Any, acc_ref: Any) -> None:
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        o_ref[...] = acc_ref[...]
+
+    block = pl.BlockSpec((8, 128), lambda i, j: (2 * i + j, 0))
+    shapes = (
+        jax.ShapeDtypeStruct((32, 128), F32),
+        jax.ShapeDtypeStruct((8, 128), F32),
+    )
+    constant = pl.BlockSpec((8, 128), lambda i, j: (0, 0))
+    call: dict[str, Any] = {
+        "grid": (2, 2), "in_specs": [block], "out_specs": (block, constant), "out_shape": shapes,
+    }  # fmt: skip
+    assert not judge(kernel, X, parallel=(True, False), **call)
+    assert kinds(judge(kernel, X, parallel=(True, True), **call)) == ["DataRace"]
+
+
+@pytest.mark.parametrize("starts, waits", [((8, 8), (16,)), ((16,), (8, 8)), ((8, 16), (16, 8))])
+def test_waits_may_be_cut_differently_from_copies(starts: Any, waits: Any) -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        at = 0
+        for rows in starts:
+            part = pl.ds(at, rows)
+            pltpu.make_async_copy(x_ref.at[part], o_ref.at[part], sem).start()
+            at += rows
+        for rows in waits:
+            part = pl.ds(0, rows)
+            pltpu.make_async_copy(x_ref.at[part], o_ref.at[part], sem).wait()
+
+    assert not judge(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
+
+
+def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
+    def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
+        half = pl.ds(0, 8)
+        pltpu.make_async_copy(x_ref.at[half], o_ref.at[half], sem).start()
+        pltpu.make_async_copy(x_ref, o_ref, sem).wait()
+
+    findings = judge(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
+    assert kinds(findings) == ["WaitSizeMismatch", "Deadlock"]
+    assert findings[0].witness.values["copied bytes"] == "4096"
+    assert findings[0].witness.values["awaited bytes"] == "16384"
+
+
+def test_a_race_comes_before_the_deadlock_after_it() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any, never: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
+        copy.start()
+        o_ref[...] = tile_ref[...]
+        pl.semaphore_wait(never, 1)
+        copy.wait()
+
+    scratch = [pltpu.VMEM((32, 128), F32), DMA, pltpu.SemaphoreType.REGULAR]
+    findings = judge(kernel, X, in_specs=[HBM], scratch_shapes=scratch)
+    assert kinds(findings) == ["DataRace", "Deadlock"]
+    assert findings[1].operand == "never"
+
+
+@pytest.mark.parametrize("second, races", [((1, 2), False), ((0, 2), True), ((4, 1), True)])
+def test_strided_accesses_overlap_only_where_elements_do(
+    second: tuple[int, int], races: bool
+) -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        tile_ref[...] = x_ref[...]
+        even = pl.ds(0, 16, 2)
+        copy = pltpu.make_async_copy(tile_ref.at[even], o_ref.at[pl.ds(0, 16)], sem)
+        copy.start()
+        tile_ref[pl.ds(second[0], 4, second[1])] = jnp.zeros((4, 128))
+        copy.wait()
+
+    findings = judge(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    assert kinds(findings) == ["DataRace"] * races
+
+
+def test_a_semaphore_of_a_scope_that_is_left_over() -> None:
+    def kernel(x_ref: Any, o_ref: Any) -> None:
+        def scope(sem: Any) -> None:
+            pl.semaphore_signal(sem, 2)
+            pl.semaphore_wait(sem, 1)
+
+        pl.run_scoped(scope, pltpu.SemaphoreType.REGULAR)
+        o_ref[...] = x_ref[...]
+
+    (finding,) = judge(kernel, X)
+    assert finding.kind == "SemaphoreLeftOver"
+    assert finding.operand == "sem"
+    assert finding.message.startswith("sem is 1 at the end")
+
+
+@pytest.mark.parametrize("awaits", [True, False])
+def test_a_semaphore_that_is_read(awaits: bool) -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
+        copy.start()
+        if awaits:
+            copy.wait()
+            o_ref[...] = tile_ref[...] + pl.semaphore_read(sem)
+        else:
+            count = pl.semaphore_read(sem)
+            copy.wait()
+            o_ref[...] = tile_ref[...] + count.astype(F32)
+
+    findings = judge(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    assert kinds(findings) == [] if awaits else ["NondeterministicResult"]
+    if not awaits:
+        (finding,) = findings
+        values = {"one order": f"{X[0, 0] + 16384:g}", "other order": f"{X[0, 0]:g}"}
+        assert finding.witness.values == values
+        assert finding.advice == "wait for sem where its value matters, rather than read it"
+        assert finding.message.startswith("o_ref[0, 0] is 16384 if the copy of x_ref to tile_ref")
+
+
+def test_a_loop_that_reads_a_semaphore_until_the_copy_is_over_ends() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        copy = pltpu.make_async_copy(x_ref, tile_ref, sem)
+        copy.start()
+        jax.lax.while_loop(lambda n: pl.semaphore_read(sem) == 0, lambda n: n + 1, 0)
+        copy.wait()
+        o_ref[...] = tile_ref[...]
+
+    assert not judge(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
