@@ -73,6 +73,7 @@ class RunObserver:
         self._printed: list[PrintRecord] = []
         self._cut = 0
         self._skipped: set[str] = set()
+        self.refusals: dict[str, str] = {}
 
     @property
     def findings(self) -> tuple[Finding, ...]:
@@ -123,8 +124,15 @@ class RunObserver:
         with guarded("report", f"showing what kernel `{record.kernel}` printed", self._report):
             self._tell_printed(record)
 
-    def refused(self, kernel: str, reason: str) -> None:
-        """Record a kernel that the sanitizer cannot judge, and that runs in another mode."""
+    def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
+        """Record a kernel that the sanitizer cannot judge.
+
+        Args:
+          runs: whether it runs in another mode; else the program stops at it.
+        """
+        self.refusals.setdefault(kernel, reason)
+        if not runs:
+            return
         sentence = (
             f"kernel `{kernel}` is not judged by the sanitizer, and runs in HLO interpret mode: "
             f"{reason}. That nothing is found in it means nothing."

@@ -43,7 +43,7 @@ class VerifyOptions(shared.ProgramOptions):
     "engines",
     multiple=True,
     metavar="NAME",
-    help="Run only these: static, compile, checks, races; joined by commas or repeated. "
+    help="Run only these: static, compile, checks, machine, races; joined by commas or repeated. "
     "If one cannot judge a kernel, the exit code is 3.",
 )
 @click.option(

@@ -317,7 +317,7 @@ class Fault(StrEnum):
         "`pl.multiple_of` claims what is not true",
     )
     ENGINES_DISAGREE = (
-        *("EnginesDisagree", Severity.VALUES, {"checks": Sure.SEEN, "tpu interpret": Sure.SEEN}),
+        *("EnginesDisagree", Severity.VALUES, _MACHINE | _CHECKED | _INTERPRETED),
         "two interpreters give different results",
     )
     PRECISION_LOSS = (

@@ -49,8 +49,8 @@ class HostObserver(Protocol):
     def found(self, *findings: Finding) -> None:
         """Handle the findings of a run."""
 
-    def refused(self, kernel: str, reason: str) -> None:
-        """Handle a kernel that was to be judged, and that runs in another mode."""
+    def refused(self, kernel: str, reason: str, *, runs: bool) -> None:
+        """Handle a kernel that cannot be judged; whether it `runs` in another mode."""
 
 
 class MachineHost:
@@ -71,9 +71,9 @@ class MachineHost:
         self.patience = patience
         self._observer = observer
 
-    def refused(self, kernel: str, error: MachineError) -> None:
-        """Note a kernel that is not judged as asked for."""
-        self._observer.refused(kernel, str(error))
+    def refused(self, kernel: str, error: MachineError, *, runs: bool) -> None:
+        """Note a kernel that cannot be run; whether it `runs` in another mode."""
+        self._observer.refused(kernel, str(error), runs=runs)
 
     def prepare(self, captured: Capture, *, is_sanitized: bool) -> PreparedKernel:
         """Decode a kernel, unless an equal one has been.

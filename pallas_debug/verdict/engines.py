@@ -45,6 +45,7 @@ class Seen:
       returned: whether the function returned.
       problems: bugs of pallas-debug that the engine hit and that belong to no outcome.
       notes: remarks that are not about a single kernel.
+      refused: by kernel, why the kernel machine cannot run it.
       scratch: kernel and operand of outputs that every parallel step uses as scratch.
       launched: digests of the kernels that are known to have run to their end.
     """
@@ -55,6 +56,7 @@ class Seen:
     returned: bool = False
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
     scratch: frozenset[tuple[str, str | None]] = frozenset()
     launched: frozenset[str] = frozenset()
 

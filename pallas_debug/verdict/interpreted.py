@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +15,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import calls, raised, replay, trace
 from pallas_debug.errors import PallasDebugError
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import contents
 from pallas_debug.model import Finding, Kernel, Witness
@@ -34,6 +34,9 @@ from pallas_debug.verdict.result import Engine, Outcome, Status
 MAX_POINTS = 4096
 """Maximum grid points of a kernel in TPU interpret mode, which takes about a minute for them."""
 
+
+MAX_MACHINE_POINTS = 32768
+"""Maximum grid points of a kernel on the kernel machine."""
 
 SMALL = 4_000_000
 """Maximum elements, over all grid points, of kernels that are interpreted without optimisation."""
@@ -71,17 +74,62 @@ def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
     return replace(first, witness=witness, consequences=(nan,))
 
 
+def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
+    """Run the kernels on the kernel machine, and judge what they do element by element.
+
+    Kernels that it cannot run are judged by TPU interpret mode, which their outcomes note.
+    """
+    kernels = [captured.kernel for captured in captures]
+    large = _too_large(kernels, MAX_MACHINE_POINTS, "the kernel machine")
+    if large is not None:
+        return Seen(outcomes=each(kernels, "machine", "unsupported", large))
+    options = Options(interpret=defaults.SANITIZE_MODE, chip=chip, hang_after=hang_after)
+    seen = ran(call, kernels, options, "machine")
+    if not seen.refused:
+        return seen
+    left = {(o.kernel, o.digest) for o in seen.outcomes if o.status in ("unsupported", "unjudged")}
+    again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
+    instead = raced(call, again, chip, hang_after)
+    stopped_at = next(iter(seen.refused.values()))
+    judged = tuple(
+        replace(
+            outcome,
+            engine="machine",
+            notes=(
+                *outcome.notes,
+                "TPU interpret mode judged it instead of the kernel machine: "
+                f"{seen.refused.get(outcome.kernel, stopped_at)}",
+            ),
+        )
+        for outcome in instead.outcomes
+    )
+    names = {captured.kernel.name for captured in again}
+    return replace(
+        instead if not seen.returned else seen,
+        outcomes=(*(o for o in seen.outcomes if (o.kernel, o.digest) not in left), *judged),
+        findings=(*seen.findings, *(f for f in instead.findings if f.kernel in names)),
+        problems=tuple(dict.fromkeys((*seen.problems, *instead.problems))),
+    )
+
+
+def _too_large(kernels: Sequence[Kernel], most: int, walker: str) -> str | None:
+    """Why kernels have too many grid points to be walked one by one."""
+    for large in kernels:
+        points = math.prod(size or 1 for size in large.grid)
+        if points > most:
+            return (
+                f"the grid of kernel `{large.name}` has {points:,} points, and {walker} "
+                f"walks them one by one (at most {most:,} here); give smaller arguments"
+            )
+    return None
+
+
 def raced(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run TPU interpret mode: races, copies and semaphores, out-of-bounds accesses."""
     kernels = [captured.kernel for captured in captures]
-    for large in kernels:
-        points = math.prod(size or 1 for size in large.grid)
-        if points > MAX_POINTS:
-            reason = (
-                f"the grid of kernel `{large.name}` has {points:,} points, and TPU interpret mode "
-                f"walks them one by one (at most {MAX_POINTS:,} here); give smaller arguments"
-            )
-            return Seen(outcomes=each(kernels, "races", "unsupported", reason))
+    large = _too_large(kernels, MAX_POINTS, "TPU interpret mode")
+    if large is not None:
+        return Seen(outcomes=each(kernels, "races", "unsupported", large))
     options = Options(interpret=defaults.RACES_MODE, chip=chip, hang_after=hang_after)
     return ran(call, kernels, options, "races")
 
@@ -121,6 +169,7 @@ def ran(call: Call, kernels: Sequence[Kernel], options: Options, engine: Engine)
         result=result,
         returned=returned,
         launched=frozenset(session.launched),
+        refused=dict(session.observer.refusals),
         problems=own_problems(session, outcomes),
     )
 
@@ -201,23 +250,32 @@ def ran_once(
     return Seen(outcomes=tuple(outcomes), findings=tuple(findings))
 
 
-def replayed(captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float) -> Seen:
-    """Look for races in the calls that a program made of a kernel, with their arrays."""
+def replayed(
+    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
+) -> Seen:
+    """Judge the calls that a program made of a kernel, with their arrays.
+
+    Args:
+      engine: `machine` or `races`.
+    """
     kernel = captured.kernel
     known = recorder.calls(kernel.digest)
     points = math.prod(size or 1 for size in kernel.grid)
-    wanted = known[: max(MAX_POINTS // max(points, 1), 1)]
+    most = MAX_MACHINE_POINTS if engine == "machine" else MAX_POINTS
+    wanted = known[: max(most // max(points, 1), 1)]
     left_out = recorder.left_out(kernel.digest)
     if not known:
         status: Status = "unjudged" if left_out is None else "unsupported"
         reason = left_out or "no call of it ran: is it in a branch that was not taken?"
-        return Seen(outcomes=each([kernel], "races", status, reason))
+        return Seen(outcomes=each([kernel], engine, status, reason))
     call = Call(function=replay.replay(captured, wanted), args=(), kwargs={})
-    seen = raced(call, [captured], chip, hang_after)
+    judge = sanitized if engine == "machine" else raced
+    seen = judge(call, [captured], chip, hang_after)
     if len(wanted) < len(known):
+        walker = "the kernel machine" if engine == "machine" else "TPU interpret mode"
         left_out = (
-            f"{len(known) - len(wanted)} of {len(known)} recorded calls: TPU interpret mode walks "
-            f"grid points one by one, at most {MAX_POINTS:,} here"
+            f"{len(known) - len(wanted)} of {len(known)} recorded calls: {walker} walks "
+            f"grid points one by one, at most {most:,} here"
         )
     if left_out is None:
         return seen
@@ -229,9 +287,18 @@ def _program_name(error: BaseException) -> str:
     return "the program" if isinstance(error, SystemExit) else NO_KERNEL
 
 
-def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any) -> list[Finding]:
-    """Compare the results of two interpreters that found nothing."""
-    where = arrays.first_difference(first, second)
+_JUDGES: Mapping[Engine, Judge] = {
+    "checks": "checks",
+    "machine": "machine",
+    "races": "tpu interpret",
+}
+
+
+def disagreement(
+    call: Call, kernels: Sequence[Kernel], results: Mapping[Engine, Any]
+) -> list[Finding]:
+    """Compare the results of two engines that found nothing."""
+    where = arrays.first_difference(*results.values())
     if where is None:
         return []
     kernel = kernels[0]
@@ -240,5 +307,8 @@ def disagreement(call: Call, kernels: Sequence[Kernel], first: Any, second: Any)
         witness = Witness(source=kernel.source)
         seen = replace(seen, kernel=kernel.name, witness=witness)
     place = f"{where.path}{list(where.index)}"
-    finding = contents.engines_disagree(seen, where=place, first=where.first, second=where.second)
-    return [replace(finding, engines=("checks", "tpu interpret"))]
+    judges = tuple(_JUDGES[engine] for engine in results)
+    finding = contents.engines_disagree(
+        seen, engines=judges, where=place, values=(where.first, where.second)
+    )
+    return [replace(finding, engines=judges)]

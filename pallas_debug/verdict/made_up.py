@@ -14,7 +14,7 @@ from pallas_debug.findings.faults import Severity
 from pallas_debug.model import Finding, Target
 from pallas_debug.verdict.engines import Call
 
-_IN_A_RUN = frozenset({"checks", "tpu interpret"})
+_IN_A_RUN = frozenset({"checks", "machine", "tpu interpret"})
 """Engines that see what happens with the values at hand; the others judge for all values."""
 
 _BY_ACCESS = (Severity.STOPS, Severity.BOUNDS, Severity.ORDER, Severity.UNDEFINED)

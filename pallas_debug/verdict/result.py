@@ -7,13 +7,17 @@ from typing import Literal
 
 from pallas_debug.model import Finding, Gap
 
-Engine = Literal["trace", "static", "compile", "checks", "races", "values"]
+Engine = Literal["trace", "static", "compile", "checks", "machine", "races", "values"]
 """`trace`: jax traces the call. `static`: static analysis. `compile`: jax's lowering and libtpu,
-for one target. `checks`: checks in interpreted kernels. `races`: TPU interpret mode, for races.
+for one target. `checks`: checks in interpreted kernels. `machine`: the kernel machine's
+sanitizer; TPU interpret mode for kernels that the machine cannot run. `races`: TPU interpret mode.
 `values`: comparison of the function's results with those of a reference."""
 
-ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "races", "values")
+ENGINES: tuple[Engine, ...] = ("trace", "static", "compile", "checks", "machine", "races", "values")
 """In the order in which they run and are listed."""
+
+BY_NAME: frozenset[Engine] = frozenset({"races"})
+"""Engines that run only if they are named: what they find, the others find as well."""
 
 Status = Literal["ok", "found", "skipped", "unsupported", "unjudged"]
 """`ok`: nothing was found. `found`: something was. `skipped`: the function does not call the kernel

@@ -26,8 +26,11 @@ from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table
 from pallas_debug.verdict import engines as ask
 from pallas_debug.verdict.engines import Call, Seen, Traced
-from pallas_debug.verdict.result import ENGINES, Engine, Verdict
+from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Verdict
 from pallas_debug.verdict.table import Asked, AskedKernel
+
+_RUN: tuple[Engine, ...] = ("checks", "machine", "races", "values")
+"""Engines that run the kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,8 @@ class Request:
         """
         added: set[str] = set() if self.reference is None else {"values"}
         if self.engines is None:
-            return tuple(name for name in ENGINES if name != "values" or added)
+            left_out = BY_NAME if added else BY_NAME | {"values"}
+            return tuple(name for name in ENGINES if name not in left_out)
         given = self.engines.split(",") if isinstance(self.engines, str) else list(self.engines)
         wanted = {name.strip() for name in given if name.strip()}
         unknown = sorted(wanted - set(ENGINES))
@@ -134,8 +138,8 @@ def verify(
         print(verdict)
         verdict.throw()
 
-    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the race
-    detector; compilations continue in other processes while the kernels are interpreted.
+    Runs the static analysis, jax's lowering and libtpu for each target, the checks and the
+    sanitizer; compilations continue in other processes while the kernels are interpreted.
 
     Args:
       function: the function that calls the kernels, jitted or not; it is traced, and run twice.
@@ -143,9 +147,10 @@ def verify(
         with zeros for integers and bools. Anything else is passed through. Findings that rest on
         such values say so, and do not count.
       targets: names, as a list or separated by commas; `all` for every generation.
-      engines: any of `static`, `compile`, `checks`, `races` and `values`; all of them by default,
-        `values` if there is a reference. A kernel that a named engine cannot judge counts as work
-        not done.
+      engines: any of `static`, `compile`, `checks`, `machine`, `races` and `values`; by default all
+        of them but `races`, and `values` if there is a reference. `machine` is the sanitizer, and
+        TPU interpret mode for kernels that the kernel machine cannot run; `races` is TPU interpret
+        mode for all of them. A kernel that a named engine cannot judge counts as work not done.
       suppress: a file of findings that do not count, with reasons.
       to: a dump directory in which to keep the compilations.
       timeout: seconds per compilation.
@@ -198,7 +203,7 @@ def verify(
             wanted = [t.name for t in found.targets[captured.kernel.digest]]
             seen += ask.compilations(session, captured.kernel, wanted)
             seen.append(found.not_traced(captured.kernel, session.targets))
-    if values.integers and {"checks", "races", "values"} & set(asked):
+    if values.integers and set(_RUN) & set(asked):
         judging.notes.append(
             f"values were made up for {' and '.join(values.integers)}: what depends on them is "
             f"judged for these alone. Give real ones: {REAL_INPUTS}"
@@ -217,8 +222,8 @@ def verify_program(
 ) -> Verdict:
     """Verify the kernels that a program lowers while it runs, with the arrays of its calls.
 
-    The program runs once, with checks. Its calls are then replayed with their arrays, to look for
-    races, and their scalar prefetch is analysed statically.
+    The program runs once, with checks. Its calls are then replayed with their arrays, on the kernel
+    machine, and their scalar prefetch is analysed statically.
 
     Args:
       run: runs the program and returns the exception that ended it, None on success.
@@ -257,8 +262,11 @@ def verify_program(
     if "compile" in asked:
         for captured in captures:
             seen += ask.compilations(session, captured.kernel, [t.name for t in wanted])
-    if "races" in asked:
-        seen += [_raced(c, recorder, wanted[0].name, request.hang_after) for c in captures]
+    for engine in ("machine", "races"):
+        if engine in asked:
+            seen += [
+                _replayed(engine, c, recorder, wanted[0].name, request.hang_after) for c in captures
+            ]
     judging = _Judging(request, session, captures, left_out)
     judging.wanted = wanted
     return judging.verdict(name, seen)
@@ -285,11 +293,13 @@ def _recorded_tables(captured: Capture, recorder: calls.CallRecorder) -> list[pr
     return [operands[first : first + count] for operands in known]
 
 
-def _raced(captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float) -> Seen:
+def _replayed(
+    engine: Engine, captured: Capture, recorder: calls.CallRecorder, chip: str, hang_after: float
+) -> Seen:
     def judge() -> Seen:
-        return interpreted.replayed(captured, recorder, chip, hang_after)
+        return interpreted.replayed(engine, captured, recorder, chip, hang_after)
 
-    return ask.guarded("races", [captured.kernel], judge)
+    return ask.guarded(engine, [captured.kernel], judge)
 
 
 class _Judging:
@@ -408,7 +418,7 @@ def _ask(
         ]
     if nowhere is not None:
         judged = [captured.kernel for captured in captures]
-        runs = [engine for engine in asked if engine in ("checks", "races", "values")]
+        runs = [engine for engine in asked if engine in _RUN]
         seen += [Seen(outcomes=ask.each(judged, engine, "unjudged", nowhere)) for engine in runs]
         session.wait(None if tick is None else lambda: tick(session))
         return found, seen
@@ -445,7 +455,7 @@ def _interpreted(
     hang_after: float,
     expected: compared.Expected | None,
 ) -> list[Seen]:
-    """Interpret the function; if neither interpreter finds anything, compare their results.
+    """Run the function in each engine; if none finds anything, compare the results of two.
 
     Then compare with those of a reference.
     """
@@ -453,16 +463,19 @@ def _interpreted(
     chip = target.name
     judges: dict[Engine, Callable[[], Seen]] = {
         "checks": lambda: interpreted.checked(call, kernels, chip, hang_after),
+        "machine": lambda: interpreted.sanitized(call, captures, chip, hang_after),
         "races": lambda: interpreted.raced(call, captures, chip, hang_after),
     }
-    seen = [ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked]
-    if len(seen) == 2 and not any(s.findings for s in seen) and all(s.returned for s in seen):
-        first, second = (s.result for s in seen)
+    runs = {e: ask.guarded(e, kernels, judge) for e, judge in judges.items() if e in asked}
+    seen = list(runs.values())
+    if len(seen) > 1 and not any(s.findings for s in seen) and all(s.returned for s in seen):
+        first, second = list(runs)[:2]
 
         def compare() -> Seen:
-            return Seen(findings=tuple(interpreted.disagreement(call, kernels, first, second)))
+            results = {engine: runs[engine].result for engine in (first, second)}
+            return Seen(findings=tuple(interpreted.disagreement(call, kernels, results)))
 
-        seen.append(ask.guarded("races", kernels, compare))
+        seen.append(ask.guarded(second, kernels, compare))
     if expected is not None:
         ran = seen[0] if "checks" in asked else None
 

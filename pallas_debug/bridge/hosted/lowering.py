@@ -57,8 +57,8 @@ class KernelHost(Protocol):
           MachineError: the kernel cannot be run.
         """
 
-    def refused(self, kernel: str, error: MachineError) -> None:
-        """Handle a kernel that was to be judged, and that runs in another way."""
+    def refused(self, kernel: str, error: MachineError, *, runs: bool) -> None:
+        """Handle a kernel that the host cannot run; whether it `runs` in another mode."""
 
     def communicates(self, prepared: Any) -> bool:
         """Whether the devices of its mesh have to run the kernel together."""
@@ -126,9 +126,9 @@ def lowering(
             captured = capture.capture(primitive, context, dict(params))
             prepared = host.prepare(captured, is_sanitized=is_sanitized)
         except MachineError as error:
+            host.refused(name_of(params), error, runs=otherwise is not None)
             if otherwise is None:
                 raise _advised(error) from error
-            host.refused(name_of(params), error)
             return otherwise(context, *nodes)
         return _Hosted(host, prepared, captured, ran).lower(context, nodes)
 
@@ -174,6 +174,7 @@ class _Hosted:
         self._host = host
         self._prepared = prepared
         self._ran = ran
+        self._name = captured.kernel.name
         self._mesh = captured.kernel.mesh
         self._meeting: Meeting | None = None
         count = math.prod(self._mesh.values())
@@ -244,6 +245,7 @@ class _Hosted:
                     device, arrays, lambda of_all: run(of_all, 0), patience=host.patience
                 )
         except MachineError as error:
+            host.refused(self._name, error, runs=False)
             raise _advised(error) from error
         self._ran()
         return results

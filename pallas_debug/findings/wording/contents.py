@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Literal
 
-from pallas_debug.findings.faults import Fault
+from pallas_debug.findings.faults import Fault, Judge
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.findings.wording.facts import Reset, WrittenElement, points_text
 from pallas_debug.findings.wording.facts import number as number
@@ -359,13 +359,25 @@ def low_precision_accumulator(seen: Sighting, *, terms: int, dtype: str, bits: i
     )
 
 
-def engines_disagree(seen: Sighting, *, where: str, first: object, second: object) -> Finding:
-    facts = {"element": where, "with checks": str(first), "for races": str(second)}
+_RUNS = {"checks": "with checks", "machine": "on the kernel machine", "tpu interpret": "for races"}
+
+
+def engines_disagree(
+    seen: Sighting, *, engines: Sequence[Judge], where: str, values: Sequence[object]
+) -> Finding:
+    """Two runs of a function with different results.
+
+    Args:
+      engines: the two that ran it.
+      where: an element.
+      values: of that element, in each run.
+    """
+    (one, other), (first, second) = (_RUNS[engine] for engine in engines), values
+    facts = {"element": where, one: str(first), other: str(second)}
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.ENGINES_DISAGREE,
         Wording(
-            "the interpreted runs with checks and for races give different results: "
-            f"{where} is {first} and {second}",
+            f"the runs {one} and {other} give different results: {where} is {first} and {second}",
             "the kernel depends on what no engine promises: the order of its grid points, what a "
             "buffer holds before it is written, or when a copy arrives",
             "look for outputs that are read or left and come back to, and copies that are not "
