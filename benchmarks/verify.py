@@ -3,8 +3,8 @@
     python benchmarks/verify.py [--rounds N] [KERNEL…]
 
 Each round runs the installed command in a new process with empty caches: imports, trace, static
-analysis, five compilations, checks and races. Nothing is asserted; the limit is printed next to the
-time.
+analysis, five compilations, checks and the sanitizer. Nothing is asserted; the limit is printed
+next to the time.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("kernel", nargs="*", choices=[[], *KERNELS], default=[])
     options = parser.parse_args()
-    names = ("trace", "static", "compile", "checks", "races")
+    names = ("trace", "static", "compile", "checks", "machine")
     print(f"{'':<18}{'cold':>8}{'limit':>8}" + "".join(f"{name:>10}" for name in names))
     for kernel in options.kernel or KERNELS:
         taken, engines = min((seconds(kernel) for _ in range(options.rounds)), key=lambda t: t[0])

@@ -77,7 +77,7 @@ def _with_origin(nan: Finding, overflows: Sequence[Finding]) -> Finding:
 def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: float) -> Seen:
     """Run the kernels on the kernel machine, and judge what they do element by element.
 
-    Kernels that it cannot run are judged by TPU interpret mode, which their outcomes note.
+    Kernels that it cannot run are judged in TPU interpret mode, and noted.
     """
     kernels = [captured.kernel for captured in captures]
     large = _too_large(kernels, MAX_MACHINE_POINTS, "the kernel machine")
@@ -90,24 +90,19 @@ def sanitized(call: Call, captures: Sequence[Capture], chip: str, hang_after: fl
     left = {(o.kernel, o.digest) for o in seen.outcomes if o.status in ("unsupported", "unjudged")}
     again = [c for c in captures if (c.kernel.name, c.kernel.digest) in left]
     instead = raced(call, again, chip, hang_after)
-    stopped_at = next(iter(seen.refused.values()))
-    judged = tuple(
-        replace(
-            outcome,
-            engine="machine",
-            notes=(
-                *outcome.notes,
-                "TPU interpret mode judged it instead of the kernel machine: "
-                f"{seen.refused.get(outcome.kernel, stopped_at)}",
-            ),
-        )
-        for outcome in instead.outcomes
+    at, why = next(iter(seen.refused.items()))
+    judged = tuple(replace(outcome, engine="machine") for outcome in instead.outcomes)
+    notes = tuple(
+        f"kernel `{o.kernel}` was judged in TPU interpret mode instead of on the kernel machine: "
+        + seen.refused.get(o.kernel, f"the program stopped at kernel `{at}`: {why}")
+        for o in judged
     )
     names = {captured.kernel.name for captured in again}
     return replace(
         instead if not seen.returned else seen,
         outcomes=(*(o for o in seen.outcomes if (o.kernel, o.digest) not in left), *judged),
         findings=(*seen.findings, *(f for f in instead.findings if f.kernel in names)),
+        notes=(*seen.notes, *notes),
         problems=tuple(dict.fromkeys((*seen.problems, *instead.problems))),
     )
 

@@ -42,13 +42,13 @@ def test_a_sound_kernel_passes_every_engine(real_command: Any) -> None:
     done = real_command("verify", "pallas_debug_kernels:vector_add", "--target", "v5e,v6e")
     assert done.returncode == 0, done.stdout + done.stderr
     header, row, *rest = done.stdout.splitlines()
-    assert header.split() == ["kernel", "static", "v5e", "v6e", "checks", "races"]
+    assert header.split() == ["kernel", "static", "v5e", "v6e", "checks", "machine"]
     assert row.split() == ["vector_add", "ok", "ok", "ok", "ok", "ok"]
     assert rest[-1] == "vector_add: nothing found in 1 kernel; values not judged (no reference)"
 
 
 def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_path: Path) -> None:
-    options = ["--json", "--sarif", "out.sarif", "--github", "-e", "static,checks,races"]
+    options = ["--json", "--sarif", "out.sarif", "--github", "-e", "static,checks,machine,races"]
     done = command("verify", "rows:gather", ARGUMENT, *options)
     assert done.returncode == 1, done.stderr
     annotation, _, rest = done.stdout.partition("\n")
@@ -60,9 +60,9 @@ def test_a_fault_is_said_once_in_every_format(command: Any, module: Path, tmp_pa
     assert finding["kind"] == "OutOfBoundsRead"
     assert finding["witness"]["source"]["line"] == LINE
     assert finding["witness"]["grid_point"] == [1]
-    assert set(finding["engines"]) >= {"checks", "tpu interpret"}
+    assert set(finding["engines"]) >= {"checks", "machine", "tpu interpret"}
     by_engine = {o["engine"]: o["status"] for o in verdict["outcomes"]}
-    assert by_engine["checks"] == by_engine["races"] == "found"
+    assert by_engine["checks"] == by_engine["machine"] == by_engine["races"] == "found"
     sarif = json.loads((tmp_path / "out.sarif").read_text())
     (result,) = sarif["runs"][0]["results"]
     assert result["ruleId"] == "OutOfBoundsRead"
@@ -83,7 +83,7 @@ def test_a_script_is_judged_by_every_engine(command: Any, module: Path, tmp_path
     done = command("verify", "rows.py", "--target", "v5e", "--to", "kept")
     assert done.returncode == 1, done.stderr
     assert f"rows.py:{LINE}   o_ref[...] = x_ref[pl.ds(start, 8), :]" in done.stdout
-    assert "seen by: checks, tpu interpret, static" in done.stdout
+    assert "seen by: machine, checks, static" in done.stdout
     assert (
         done.stdout.splitlines()[-1]
         == "rows.py: 1 finding in 1 kernel; values not judged (no reference)"

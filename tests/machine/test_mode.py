@@ -18,6 +18,7 @@ from pallas_debug_kernels import all_gather, operation, right_permute
 import pallas_debug
 from pallas_debug.bridge.hosted.meeting import Meeting
 from pallas_debug.errors import MachineError, UsageError
+from pallas_debug.machine import host
 from pallas_debug.session import Options, Session
 
 VMEM = pl.BlockSpec(memory_space=pltpu.VMEM)
@@ -371,4 +372,51 @@ def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.Mo
     assert report.not_checked == (
         "kernel `body` is not judged by the sanitizer, and runs in HLO interpret mode: the kernel "
         "machine has no rule for `magic`. That nothing is found in it means nothing.",
+    )
+
+
+def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(captured: Any) -> Any:
+        if captured.kernel.name == "other":
+            raise MachineError("the kernel machine has no rule for `magic`")
+        return decoded(captured)
+
+    def other(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 12, 8)]
+
+    def f(x: jax.Array) -> jax.Array:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        whole = pl.BlockSpec((48, 128), lambda i: (0, 0))
+        return pl.pallas_call(other, out_shape=x, grid=(6,), in_specs=[whole], out_specs=rows)(
+            affine(x)
+        )
+
+    x = jnp.ones((48, 128))
+    decoded = host.launch
+    monkeypatch.setattr(host, "launch", refuse)
+    verdict = pallas_debug.verify(f, x, engines="machine")
+    (finding,) = verdict.findings
+    assert (str(finding.kind), finding.engines) == ("OutOfBoundsRead", ("tpu interpret",))
+    first, second = (o for o in verdict.outcomes if o.engine == "machine")
+    assert (first.kernel, first.status, first.notes) == ("body", "ok", ())
+    assert (second.kernel, second.status) == ("other", "found")
+    assert verdict.notes == (
+        "kernel `other` was judged in TPU interpret mode instead of on the kernel machine: the "
+        "kernel machine has no rule for `magic`",
+    )
+    monkeypatch.undo()
+    verdict = pallas_debug.verify(f, x, engines="machine")
+    (finding,) = verdict.findings
+    assert (str(finding.kind), finding.engines) == ("OutOfBoundsRead", ("machine",))
+
+
+def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_debug.verdict.interpreted.MAX_MACHINE_POINTS", 5)
+    verdict = pallas_debug.verify(affine, jnp.ones((48, 128)), engines="machine")
+    (outcome,) = verdict.unjudged
+    assert outcome.reason == (
+        "the grid of kernel `body` has 6 points, and the kernel machine walks them one by one (at "
+        "most 5 here); give smaller arguments"
     )

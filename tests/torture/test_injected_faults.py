@@ -251,6 +251,9 @@ JUDGED = {
     "checks": Fault(
         "pallas_debug.bridge.instrument.instrument", "instrument", "putting checks into it"
     ),
+    "machine": Fault(
+        "pallas_debug.verdict.interpreted", "sanitized", "asking `machine` about `vector_add`"
+    ),
     "races": Fault(
         "pallas_debug.verdict.interpreted", "raced", "asking `races` about `vector_add`"
     ),
@@ -299,12 +302,12 @@ def test_an_engine_that_raises_leaves_a_cell_that_says_so(
 def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None:
     inject(CAPTURE, RuntimeError("a bug"))
     verdict = pallas_debug.verify(vector_add, X, X, targets="v5e,v6e")
-    columns = ["static", "v5e", "v6e", "checks", "races"]
+    columns = ["static", "v5e", "v6e", "checks", "machine"]
     assert statuses(verdict) == dict.fromkeys(columns, "unjudged")
     text = str(verdict)
     assert text.splitlines()[1].split() == ["vector_add", *"?????"]
     assert "kernel `vector_add` could not be captured: internal error in pallas-debug" in text
-    assert "vector_add: 5 of 5 judgements not made (static, v5e, v6e, checks, races: " in text
+    assert "vector_add: 5 of 5 judgements not made (static, v5e, v6e, checks, machine: " in text
     assert text.endswith("nothing is known about its kernels")
 
 

@@ -62,7 +62,7 @@ def test_verify_neither_compiles_nor_interprets_it(compiled: list[str]) -> None:
         "v5e": ("found", None, (NO_ROOM,)),
         "v6e": ("found", None, (NO_ROOM,)),
         "checks": ("unjudged", why, ()),
-        "races": ("unjudged", why, ()),
+        "machine": ("unjudged", why, ()),
     }
 
 
@@ -76,7 +76,7 @@ def test_verify_goes_on_with_the_targets_that_it_fits(compiled: list[str]) -> No
         "v5e": "found",
         "v6e": "ok",
         "checks": "ok",
-        "races": "ok",
+        "machine": "ok",
     }
 
 

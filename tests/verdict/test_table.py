@@ -12,7 +12,7 @@ from pallas_debug.cli.verify import exit_code
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding
 from pallas_debug.verdict import Outcome, Verdict, table
-from pallas_debug.verdict.result import ENGINES, Engine, Status
+from pallas_debug.verdict.result import BY_NAME, ENGINES, Engine, Status
 from pallas_debug.verdict.table import Asked, AskedKernel
 
 TARGETS = ("v4", "v5e", "v6e")
@@ -28,7 +28,7 @@ KERNELS = (
 def asked(by_name: bool = False, **fields: object) -> Asked:
     given = {
         "kernels": KERNELS[:1],
-        "engines": ENGINES[:-1],
+        "engines": tuple(e for e in ENGINES if e not in BY_NAME | {"values"}),
         "targets": ("v5e",),
         "by_name": by_name,
     }
@@ -108,22 +108,22 @@ def test_a_cell_that_nobody_answered_says_so() -> None:
 
 def test_what_was_not_made_comes_before_that_nothing_was_found() -> None:
     full = cell("unjudged", "compile", target="v6e", reason="the disk is full. Free some space.")
-    rest = [cell("ok"), cell("ok", "checks"), cell("ok", "races")]
+    rest = [cell("ok"), cell("ok", "checks"), cell("ok", "machine")]
     what = asked(targets=("v5e", "v6e"))
     said = verdict(table.fill(what, [full, cell("ok", "compile", target="v5e"), *rest]))
     assert str(said).splitlines()[-1] == (
         "f: 1 of 5 judgements not made (v6e: the disk is full. Free some space); "
         "nothing found by the rest"
     )
-    also = dataclasses.replace(full, engine="races", target=None, reason="it hangs")
+    also = dataclasses.replace(full, engine="machine", target=None, reason="it hangs")
     said = verdict(table.fill(what, [full, also, *rest[:2]]))
     assert str(said).splitlines()[-1] == (
         "f: 3 of 5 judgements not made (v5e: the engine ended without an answer (please report "
         "it); and 2 other reasons); nothing found by the rest"
     )
-    said = verdict(table.fill(asked(engines=("races",)), [also]))
+    said = verdict(table.fill(asked(engines=("machine",)), [also]))
     assert str(said).splitlines()[-1] == (
-        "f: 1 of 1 judgement not made (races: it hangs); nothing is known about its kernels"
+        "f: 1 of 1 judgement not made (machine: it hangs); nothing is known about its kernels"
     )
     long = verdict(
         table.fill(asked(engines=("races",)), [cell("unjudged", "races", reason="a" * 999)])

@@ -377,7 +377,8 @@ def engines_disagree(
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.ENGINES_DISAGREE,
         Wording(
-            f"the runs {one} and {other} give different results: {where} is {first} and {second}",
+            f"the interpreted runs {one} and {other} give different results: {where} is {first} "
+            f"and {second}",
             "the kernel depends on what no engine promises: the order of its grid points, what a "
             "buffer holds before it is written, or when a copy arrives",
             "look for outputs that are read or left and come back to, and copies that are not "
