@@ -263,7 +263,7 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     for pattern, why in EXPECTS.items():
         if not kinds and re.match(pattern, text):
             return Outcome("n/a", why, seconds)
-    if "InterpretError" in kinds or "cannot be interpreted" in first:
+    if "InterpretError" in kinds or "cannot be interpreted: " in first:
         return Outcome("refused", first, seconds)
     if kinds:
         return Outcome("found", first, seconds)
