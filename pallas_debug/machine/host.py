@@ -13,11 +13,15 @@ import numpy as np
 from pallas_debug import defaults
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
+from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch, launch
 from pallas_debug.errors import KernelFault, MachineError
 from pallas_debug.machine import run as machine_run
-from pallas_debug.model import Finding
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer import areas
+from pallas_debug.machine.threads import Thread
+from pallas_debug.model import Finding, PrintRecord
 from pallas_debug.report import finding_text
 
 Array = np.ndarray[Any, Any]
@@ -44,7 +48,16 @@ class PreparedKernel:
 
 
 class HostObserver(Protocol):
-    """Receiver of what a host's runs show."""
+    """Receiver of what a host's runs show.
+
+    Attributes:
+      prints: whether to hand over prints; else they are dropped.
+    """
+
+    prints: bool
+
+    def printed(self, record: PrintRecord) -> None:
+        """Handle a print of a kernel."""
 
     def found(self, *findings: Finding) -> None:
         """Handle the findings of a run."""
@@ -117,12 +130,36 @@ class MachineHost:
           MachineError: the machine has no rule for what the kernel does.
         """
         with evaluating(enable_x64=prepared.launch.enable_x64):
-            run = machine_run.sanitize if prepared.is_sanitized else machine_run.run
-            done = run(prepared.launch, arrays, first=first)
+            observers: list[MachineObserver] = []
+            if self._observer.prints:
+                observers.append(_Prints(prepared.launch.name, self._observer))
+            if prepared.is_sanitized:
+                observers += areas.observers(prepared.launch, arrays, first)
+            done = machine_run.run(prepared.launch, arrays, first=first, observers=observers)
         self._observer.found(*done.findings)
         if done.stopped is not None:
             raise KernelFault(finding_text(done.stopped), done.stopped)
         return done.results
+
+
+class _Prints(MachineObserver):
+    """Hands over what a kernel prints."""
+
+    def __init__(self, kernel: str, observer: HostObserver) -> None:
+        self._kernel = kernel
+        self._observer = observer
+
+    def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
+        self._observer.printed(
+            PrintRecord(
+                kernel=self._kernel,
+                text=step.text(values),
+                source=step.site.line,
+                grid_point=thread.point,
+                loop=thread.iterations,
+                values=printing.shown([np.asarray(value) for value in values]),
+            )
+        )
 
 
 def _communicates(known: Launch) -> bool:

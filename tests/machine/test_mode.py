@@ -420,3 +420,40 @@ def test_verify_says_that_a_grid_is_too_large(monkeypatch: pytest.MonkeyPatch) -
         "the grid of kernel `body` has 6 points, and the kernel machine walks them one by one (at "
         "most 5 here); give smaller arguments"
     )
+
+
+def test_prints_callbacks_and_checks_are_those_of_other_modes() -> None:
+    called: list[float] = []
+
+    def body(x_ref: Any, o_ref: Any) -> None:
+        def step(j: Any, carry: Any) -> Any:
+            pl.debug_print("j = {}", j)
+            return carry
+
+        jax.lax.fori_loop(0, 2, step, 0)
+        jax.debug.callback(lambda value: called.append(float(value)), x_ref[0, 0])
+        pl.debug_check(x_ref[0, 0] < 1, "small")
+        o_ref[...] = jnp.log(x_ref[...])
+
+    def f(x: jax.Array) -> jax.Array:
+        rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
+
+    x = jnp.arange(16 * 128.0).reshape(16, 128) - 5
+    records = []
+    for mode in ("hlo", "machine"):
+        with Session(Options(interpret=mode, prints=True)) as session:
+            jax.block_until_ready(f(x))
+        records.append(session.observer.records)
+    assert records[0] == records[1]
+    assert [(r.text, r.grid_point, r.loop) for r in records[1]][2:] == [
+        ("j = 0", (1,), (0,)),
+        ("j = 1", (1,), (1,)),
+    ]
+    assert called == [-5.0, 1019.0] * 2
+    for mode, engine in (("machine,sanitize", "machine"), ("machine", "checks")):
+        report, _ = pallas_debug.check(f, interpret=mode)(x)
+        found = {(str(finding.kind), finding.grid_point) for finding in report.findings}
+        assert found == {("CheckFailed", (1,)), ("NanProduced", (0,))}
+        assert {finding.engines for finding in report.findings} == {(engine,)}
+        assert not report.not_checked

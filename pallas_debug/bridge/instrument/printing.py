@@ -56,7 +56,7 @@ class Printer(rewrite.Visitor):
                     source=source,
                     grid_point=tuple(numbers[:rank]),
                     loop=tuple(numbers[rank:]),
-                    values=tuple(np.array2string(v, threshold=_MANY) for v in given),
+                    values=shown(given),
                 )
             )
             return np.int32(0)
@@ -75,6 +75,11 @@ _DONE = jax.ShapeDtypeStruct((), "int32")
 
 _MANY = 64
 """Array size (elements) above which a record keeps only the edges."""
+
+
+def shown(values: Sequence[np.ndarray]) -> tuple[str, ...]:
+    """Each value as a record has it: large arrays with only their edges."""
+    return tuple(np.array2string(value, threshold=_MANY) for value in values)
 
 
 def text(params: Any, given: Sequence[np.ndarray]) -> str:

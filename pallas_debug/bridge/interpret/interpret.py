@@ -169,6 +169,12 @@ def lower_as_written(
     return results
 
 
+def sanitizes() -> bool:
+    """Whether the sanitizer judges the kernels that this thread lowers."""
+    asked = _current()
+    return asked is not None and asked.mode.sanitizes
+
+
 def _on_the_machine(
     rule: Callable[..., Any], params: Mapping[str, Any], *, is_sanitized: bool
 ) -> Callable[..., Any]:
