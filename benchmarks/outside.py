@@ -9,7 +9,7 @@ again after a test that hangs or ends the process. Modes:
 
     off         without the plugin
     interpret   --pallas-interpret --pallas-pretend=TARGET
-    tpu, hlo    the same with that interpret mode
+    tpu, hlo, machine   the same with that interpret mode
     check       --pallas-check: which tests that pass without the plugin fail with it?
     dump        --pallas-dump: likewise
 
@@ -71,11 +71,12 @@ OPTIONS: Mapping[str, Sequence[str]] = {
     "interpret": ("--pallas-interpret", "--pallas-pretend={target}"),
     "hlo": ("--pallas-interpret=hlo", "--pallas-pretend={target}"),
     "tpu": ("--pallas-interpret=tpu", "--pallas-pretend={target}"),
+    "machine": ("--pallas-interpret=machine", "--pallas-pretend={target}"),
     "check": ("--pallas-check",),
     "dump": ("--pallas-dump={folder}", "--pallas-target={target}"),
 }
 KEYWORDS: Mapping[tuple[str, str], str] = {
-    ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu")
+    ("jax", mode): "not Interpret" for mode in ("interpret", "hlo", "tpu", "machine")
 }
 """What pytest's `-k` selects: jax's classes for its own interpreters need no option of ours."""
 
