@@ -13,7 +13,7 @@ from pallas_debug.machine.sanitizer.order import OrderSanitizer
 Arrays = Sequence[Sequence[Any]]
 
 AREAS: tuple[Callable[[Launch, Arrays, int], MachineObserver], ...] = (
-    lambda launch, arrays, first: OrderSanitizer(launch),
+    lambda launch, arrays, first: OrderSanitizer(launch, devices=len(arrays)),
     lambda launch, arrays, first: ClaimsObserver(launch),
     lambda launch, arrays, first: NumbersObserver(launch),
 )

@@ -63,7 +63,7 @@ class OrderSanitizer(OrderTracker):
         if self.detector.races or not self.undecided:
             return []
         for backwards in (False, True):
-            other = OrderSanitizer(self.launch)
+            other = OrderSanitizer(self.launch, devices=len(arrays))
             machine = Machine(
                 self.launch, arrays, observer=other, first=first, eager=not backwards,
                 backwards=backwards,

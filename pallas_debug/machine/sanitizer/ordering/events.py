@@ -34,6 +34,9 @@ from pallas_debug.machine.threads import Blocked, Thread
 class OrderTracker(MachineObserver):
     """Observes the order of a run.
 
+    Args:
+      devices: number of devices that run the kernel together; by default, all of its mesh.
+
     Attributes:
       early: DMAs to devices that may not have entered the kernel, by their line.
       reads: reads of semaphores whose value depends on timing, by their line.
@@ -44,9 +47,9 @@ class OrderTracker(MachineObserver):
       has_ended: whether all threads have.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, *, devices: int | None = None) -> None:
         self.launch = launch
-        self.tasks = OrderTasks(launch)
+        self.tasks = OrderTasks(launch, devices)
         self.detector = RaceDetector(self.tasks, self.ledger)
         self.early: dict[Any, EarlyCopy] = {}
         self.reads: dict[Any, UndecidedOrder] = {}

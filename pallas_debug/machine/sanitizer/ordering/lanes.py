@@ -72,7 +72,7 @@ class OrderTasks:
       is_solo: whether there is a single thread.
     """
 
-    def __init__(self, launch: Launch) -> None:
+    def __init__(self, launch: Launch, devices: int | None) -> None:
         self.axes = tuple(
             axis
             for axis, (size, is_parallel) in enumerate(
@@ -82,7 +82,7 @@ class OrderTasks:
         )
         self.near = Tasks()
         self.far = Tasks() if self.axes else self.near
-        self.is_solo = math.prod(launch.mesh.values()) <= 1
+        self.is_solo = (devices or math.prod(launch.mesh.values())) <= 1
         self.threads: dict[int, OrderedThread] = {}
         self._entries: dict[int, Task] = {}
 
