@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.analysis.calls import CallSite
+from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.walk import index_maps
 from pallas_debug.bridge.walk.events import Walked
@@ -56,16 +56,9 @@ class Subject:
         )
 
     def block_line(self, block: Block) -> SourceLine | None:
-        """The line that determines an operand's blocks.
-
-        The index map's line if it is in the function that calls the kernel, else that of the
-        operand's spec among the arguments of the call.
-        """
-        group, index = self._spec(block)
-        if block.source is not None and self.site.holds(block.source):
-            return block.source
-        spec = self.site.line(group, index)
-        return spec or block.source or self.site.line() or self.captured.kernel.source
+        """The line that determines an operand's blocks."""
+        line = self.site.block_line(block.source, *self._spec(block))
+        return line or self.captured.kernel.source
 
     def _spec(self, block: Block) -> tuple[str, int]:
         if block.kind == "input":

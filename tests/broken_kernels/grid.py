@@ -4,7 +4,15 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from pallas_debug_kernels.broken import NAN, RACE, WRONG, BrokenKernel, Expectations, raises
+from pallas_debug_kernels.broken import (
+    NAN,
+    RACE,
+    WRONG,
+    BrokenKernel,
+    Expectations,
+    MachineFinding,
+    raises,
+)
 
 F32 = jnp.float32
 ROWS = pl.BlockSpec((8, 128), lambda i: (i, 0))
@@ -225,6 +233,7 @@ KERNELS = (
         reference=lambda x: x.reshape(4, 8, 128).sum(axis=0),
         args=X,
         expected=Expectations(tpu_races=RACE),
+        machine=MachineFinding(operand="out_ref", grid_point=(1,), other="out_ref[...] += "),
     ),
     BrokenKernel(
         fault="DataRace",
@@ -237,6 +246,7 @@ KERNELS = (
             tpu=WRONG,
             tpu_races=RACE,
         ),
+        machine=MachineFinding(operand="out_ref", grid_point=(1,), other="out_ref[...] = x_ref"),
     ),
     BrokenKernel(
         fault="UninitializedRead",

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
+from pallas_debug.bridge.capture.calls import CallSite
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.jaxprs import lines, rewrite
 from pallas_debug.bridge.programs import accesses, decode, effects, matrices
@@ -86,6 +87,7 @@ class Launch:
       operands: in the order in which the kernel takes them.
       body: takes a ref for each.
       mesh: sizes of the device mesh's axes; empty for a single device.
+      calls: files and lines of the user's frames that lead to the kernel's call.
     """
 
     name: str
@@ -97,6 +99,14 @@ class Launch:
     collective_id: int | None = None
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
+    calls: frozenset[tuple[str, int]] = frozenset()
+
+    def block_line(self, operand: LaunchOperand) -> SourceLine | None:
+        """The line that determines the blocks of an operand; reads the user's source."""
+        group = "in_specs" if operand.kind == "input" else "out_specs"
+        alike = [other for other in self.operands if other.kind == operand.kind]
+        index_map = None if operand.block is None else operand.block.line
+        return CallSite(self.calls).block_line(index_map, group, alike.index(operand))
 
 
 def launch(captured: Capture, *, fuse: bool = True) -> Launch:
@@ -163,6 +173,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
         collective_id=getattr(params.get("compiler_params"), "collective_id", None),
         enable_x64=captured.enable_x64,
         axis_names=captured.kernel.grid_names,
+        calls=captured.calls,
     )
 
 
@@ -187,6 +198,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
             raise MachineError(f"operand `{name}` has a block dimension of kind {kind}")
     index_map, consts = rewrite.opened(mapping.index_map_jaxpr)
     mode = mapping.pipeline_mode
+    line = lines.of_function(index_map.debug_info)
     return OperandBlock(
         sizes=tuple(sizes),
         squeezed=tuple(squeezed),
@@ -194,7 +206,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
         padding=tuple(padding),
         index_map=decode.program(index_map, consts),
         buffers=int(getattr(mode, "buffer_count", 2) or 2),
-        line=lines.of_function(index_map.debug_info),
+        line=None if line is None or line.function == "default_index_map" else line,
     )
 
 

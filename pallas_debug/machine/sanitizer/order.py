@@ -199,10 +199,14 @@ def _shared_blocks(run: OrderTracker) -> Iterator[tuple[int, Finding]]:
         region = later.window.bounds(later.block)[0]
         box = tuple(range(part.start, part.stop) for part in region)
         shape = shape_text(later.window.array)
+        store = later.store.step.site.line
+        blocks_from = run.launch.block_line(later.window.operand)
         seen = _sighting(
             run,
-            **_at(later.store),
-            other=there.step.site.line if there else None,
+            source=blocks_from or store,
+            other=store if blocks_from else there and there.step.site.line,
+            grid_point=later.store.point,
+            loop=later.store.iterations,
             operand=name,
             index=box_text(name, box),
             shape=shape,

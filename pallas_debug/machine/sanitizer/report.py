@@ -155,7 +155,7 @@ class BoundsObserver(MachineObserver):
             operand=name,
             shape=shape_text(window.array),
             values={"block": str(block)},
-            source=spec.line,
+            source=self._launch.block_line(window.operand),
         )
         self._findings.append(
             bounds.block_out_of_bounds(

@@ -28,7 +28,7 @@ FAULTS = (
 KERNELS = [
     kernel
     for kernel in ALL
-    if kernel.fault in FAULTS and kernel.topic in ("order", "remote", "dma", "semaphores")
+    if kernel.fault in FAULTS and kernel.topic in ("order", "remote", "dma", "semaphores", "grid")
 ]
 ORDERS: dict[str, dict[str, Any]] = {
     "lazy": {},

@@ -47,6 +47,22 @@ class CallSite:
             return file == line.file
         return function.lineno <= line.line <= (function.end_lineno or function.lineno)
 
+    def block_line(self, index_map: SourceLine | None, group: str, index: int) -> SourceLine | None:
+        """The line that determines an operand's blocks.
+
+        Args:
+          index_map: its line; None if jax made it.
+          group: argument of the call that has the operand's spec: "in_specs" or "out_specs".
+          index: of the spec in it.
+
+        Returns:
+          The index map's line if it is in the function that calls the kernel, else that of the
+          operand's spec among the arguments of the call.
+        """
+        if index_map is not None and self.holds(index_map):
+            return index_map
+        return self.line(group, index) or index_map or self.line()
+
     def line(self, keyword: str | None = None, index: int = 0) -> SourceLine | None:
         """Line of an argument, or of its element if it is a list; of the call without `keyword`."""
         if self._found is None:
