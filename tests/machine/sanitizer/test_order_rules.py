@@ -234,6 +234,23 @@ def test_strided_accesses_overlap_only_where_elements_do(
     assert kinds(findings) == ["DataRace"] * races
 
 
+@pytest.mark.parametrize("rows", [8, 12])
+def test_a_masked_store_writes_where_its_mask_is_true(rows: int) -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        tile_ref[...] = x_ref[...]
+        copy = pltpu.make_async_copy(tile_ref.at[pl.ds(8, 24)], o_ref.at[pl.ds(0, 24)], sem)
+        copy.start()
+        mask = jax.lax.broadcasted_iota(jnp.int32, (32, 128), 0) < rows
+        pltpu.store(tile_ref, jnp.zeros((32, 128)), mask=mask)
+        copy.wait()
+
+    findings = judge(kernel, X, out_specs=HBM, scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+    assert kinds(findings) == ["DataRace"] * (rows > 8)
+    if findings:
+        assert findings[0].witness.index == "tile_ref[0:12, 0:128]"
+        assert findings[0].witness.values["overlap"] == "tile_ref[8:12, 0:128]"
+
+
 def test_a_semaphore_of_a_scope_that_is_left_over() -> None:
     def kernel(x_ref: Any, o_ref: Any) -> None:
         def scope(sem: Any) -> None:

@@ -19,6 +19,7 @@ from pallas_debug.machine.sanitizer.ordering.regions import (
     boxes,
     boxes_text,
     covers,
+    masked,
     meet,
 )
 
@@ -78,6 +79,20 @@ def test_the_boxes_of_a_region_are_what_it_selects(index: tuple[Any, ...]) -> No
 def test_the_order_of_gathers_of_pairs_is_not_judged() -> None:
     region = resolve(Ref(buffer(), (Indexed((np.array([1, 5]), np.array([0, 3]))),)), (), [])
     assert boxes(region) == ()
+
+
+def test_masks_that_are_a_product_of_ranges_narrow_a_region() -> None:
+    memory = buffer()
+    region = resolve(Ref(memory, (Indexed((slice(2, 10, 2), 3)),)), (), [])
+    assert masked(region, np.array(True)) == ((range(2, 10, 2), range(3, 4)),)
+    assert masked(region, np.array([False, True, True, False])) == ((range(4, 8, 2), range(3, 4)),)
+    assert masked(region, np.array([True, False, True, False])) == ()
+    assert masked(region, np.array(False)) == ()
+    rows = np.arange(12)[:, None] < 5
+    everything = resolve(Ref(memory), (), [])
+    assert masked(everything, rows) == ((range(5), range(9)),)
+    assert masked(everything, rows & (np.arange(9) > 6)) == ((range(5), range(7, 9)),)
+    assert masked(everything, rows ^ (np.arange(9) > 6)) == ()
 
 
 def test_text() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.clocks import Task
 from pallas_debug.machine.copies import Counter, DmaCopy
@@ -13,7 +15,7 @@ from pallas_debug.machine.sanitizer.ordering.facts import EventPlace, RaceFact, 
 from pallas_debug.machine.sanitizer.ordering.history import AccessHistory, MemoryAccess
 from pallas_debug.machine.sanitizer.ordering.lanes import OrderedThread, OrderTasks, is_far
 from pallas_debug.machine.sanitizer.ordering.ledger import SemaphoreLedger
-from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes
+from pallas_debug.machine.sanitizer.ordering.regions import Box, boxes, masked
 
 
 class RaceDetector:
@@ -57,11 +59,16 @@ class RaceDetector:
         """Judge an access of a buffer with a history."""
         buffer, thread = region.buffer, own.thread
         history = self.histories[buffer.number]
+        mask = step.mask if isinstance(step, (ir.LoadStep, ir.StoreStep)) else None
+        if mask is None:
+            found = boxes(region)
+        else:
+            found = masked(region, np.asarray(thread.frames[-1].registers[mask.number]))
         if history.drops and not history.accesses:
-            (history.filled if writes else history.read)(boxes(region))
+            (history.filled if writes else history.read)(found)
             return
         access = MemoryAccess(
-            buffer, boxes(region), writes, 0, thread.number, self.next(), thread.point,
+            buffer, found, writes, 0, thread.number, self.next(), thread.point,
             thread.iterations, step,
         )  # fmt: skip
         self.access(own, self.tasks.of(own, buffer), access)

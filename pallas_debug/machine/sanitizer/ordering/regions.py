@@ -54,6 +54,25 @@ def _ranges(entry: Entry, size: int) -> list[range]:
     return [range(i, i + 1) for i in positions]
 
 
+def masked(region: MemoryRegion, mask: np.ndarray) -> tuple[Box, ...]:
+    """The box of the elements where a mask is true; none if they are no product of ranges."""
+    found = boxes(region)
+    is_true = np.broadcast_to(mask, region.shape)
+    if is_true.all():
+        return found
+    index = region.index or ()
+    if not is_true.any() or len(found) != 1 or any(isinstance(e, np.ndarray) for e in index):
+        return ()
+    parts = list(found[0])
+    dims = [dim for dim, entry in enumerate(index) if isinstance(entry, slice)]
+    for axis, dim in enumerate(dims):
+        hits = np.flatnonzero(
+            np.moveaxis(is_true, axis, 0).reshape(len(parts[dim]), -1).any(axis=1)
+        )
+        parts[dim] = parts[dim][hits[0] : hits[-1] + 1]
+    return (tuple(parts),) if is_true.sum() == math.prod(map(len, parts)) else ()
+
+
 def meet(a: Box, b: Box) -> Box | None:
     """The elements in both; None if there are none."""
     found = []
