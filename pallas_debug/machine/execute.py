@@ -308,8 +308,11 @@ def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Semap
 
 def read_semaphore(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.ReadSemaphore
-) -> None:
+) -> bool | None:
     counter = _counter(frame, step.semaphore)
+    if len(machine.threads) > 1 and thread.polled == (id(step), counter.count):
+        thread.polled = None  # the same again: let the others run, then read it
+        return False
     for copy in [c for c in machine.copies if c.signals(counter)]:
         # A loop that reads until the DMA is over has to end.
         if copy.was_seen:
@@ -318,7 +321,9 @@ def read_semaphore(
     count = counter.count
     if machine.observer is not None:
         machine.observer.reads_semaphore(thread, step, counter.buffer, counter.entry, count)
+    thread.polled = (id(step), count)
     frame.registers[step.output.number] = np.int32(count)
+    return None
 
 
 def barrier(

@@ -67,6 +67,7 @@ class Thread:
       generator: of random numbers; None until it is seeded.
       index_map_of: the operand whose index map it runs; empty while it runs the kernel.
       matrix_units: by number, those in use.
+      polled: the step that has just read a semaphore, by identity, and the value.
       clock: for an observer.
     """
 
@@ -84,6 +85,7 @@ class Thread:
     matrix_units: dict[int, Any] = field(default_factory=dict)
     walk: Any = None
     clock: Any = None
+    polled: tuple[int, int] | None = None
 
     @property
     def iterations(self) -> tuple[int, ...]:

@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
 
 from pallas_debug.bridge.lowering import hook
 from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
 from pallas_debug.session import Options, Session
@@ -298,3 +300,40 @@ def test_a_loop_that_reads_a_semaphore_until_the_copy_is_over_ends() -> None:
         o_ref[...] = tile_ref[...]
 
     assert not judge(kernel, X, in_specs=[HBM], scratch_shapes=[pltpu.VMEM((32, 128), F32), DMA])
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+def test_a_device_reads_a_semaphore_until_another_device_signals(backwards: bool) -> None:
+    def kernel(x_ref: Any, o_ref: Any, ready: Any) -> None:
+        me = jax.lax.axis_index("x")
+        first = 1 - int(backwards)  # the one that runs last
+
+        @pl.when(me == first)
+        def _signal() -> None:
+            pl.semaphore_signal(ready, 1, device_id={"x": 1 - me})
+
+        @pl.when(me != first)
+        def _poll() -> None:
+            jax.lax.while_loop(lambda n: pl.semaphore_read(ready) == 0, lambda n: n + 1, 0)
+            pl.semaphore_wait(ready, 1)
+
+        o_ref[...] = x_ref[...] * 2
+
+    def on_each(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR]
+        )(x)  # fmt: skip
+
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    spec = PartitionSpec("x")
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed():
+        function = jax.shard_map(on_each, mesh=mesh, in_specs=spec, out_specs=spec, check_vma=False)
+        jax.jit(function).lower(X)
+    decoded = launch(captures[0])
+    sanitizer = OrderSanitizer(decoded)
+    halves = [[X[:16]], [X[16:]]]
+    results = Machine(decoded, halves, observer=sanitizer, backwards=backwards).run()
+    np.testing.assert_array_equal(np.concatenate([out for (out,) in results]), X * 2)
+    assert not sanitizer.findings()
+    assert not sanitizer.compared(halves, results)
