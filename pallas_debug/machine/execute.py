@@ -363,7 +363,7 @@ def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.S
 
 def grid_id(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.GridId) -> None:
     numbers = thread.grid if step.is_size else thread.point
-    frame.registers[step.output.number] = np.int32(numbers[step.axis])
+    frame.registers[step.output.number] = np.int32(numbers[machine.launch.axes[step.axis]])
 
 
 def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.AxisIndex) -> None:
@@ -374,7 +374,7 @@ def axis_index(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.A
         if name in coordinates:
             found = found * machine.launch.mesh[name] + coordinates[name]
         else:
-            axis = names.index(name)
+            axis = machine.launch.axes[names.index(name)]
             found = found * thread.grid[axis] + thread.point[axis]
     frame.registers[step.output.number] = np.int32(found)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pallas_debug.bridge.programs.launch import LaunchOperand, OperandBlock
-from pallas_debug.machine.memory import MemoryBuffer, Ref, unwritten
+from pallas_debug.machine.memory import Indexed, MemoryBuffer, Ref, unwritten
 from pallas_debug.machine.threads import ProgramFrame
 
 if TYPE_CHECKING:
@@ -76,10 +76,10 @@ class Window:
             strict=True,
         ):  # fmt: skip
             start = index * unit - low
-            stop = min(start + size, n)
-            if start < -low or start >= n + high or (start >= n and n):
+            if (start < -low or start >= n + high) and (n or start):
                 raise BlockOutOfBounds(self, block)
             first = max(start, 0)
+            stop = max(min(start + size, n), first)
             outer.append(slice(first, stop))
             if not squeezed:
                 inner.append(slice(first - start, stop - start))
@@ -108,8 +108,25 @@ class Window:
     def write_back(self) -> None:
         assert self.block is not None
         outer, inner = self.bounds(self.block)
-        target = self.array.content[outer]
-        target[...] = self.current.content[inner].reshape(target.shape)
+        shape = [part.stop - part.start for part in outer]
+        self.array.content[outer] = self.current.content[inner].reshape(shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBlock:
+    """A block of an operand that the kernel sees where it is, in HBM."""
+
+    window: Window
+
+    def ref(self, block: tuple[int, ...]) -> Ref:
+        spec, array = self.window.spec, self.window.array
+        outer, _ = self.window.bounds(block)
+        entries = tuple(
+            part.start if squeezed else part
+            for part, squeezed in zip(outer, spec.squeezed, strict=True)
+        )
+        view = tuple(slice(e.start, e.stop, 1) if isinstance(e, slice) else e for e in entries)
+        return Ref(array, (Indexed(view),))
 
 
 @dataclass(eq=False, slots=True)
@@ -123,7 +140,7 @@ class GridWalk:
 
     grid: tuple[int, ...]
     windows: list[Window]
-    refs: list[Any]  # Ref, or Window, for each operand of the body
+    refs: list[Any]  # Ref, Window or PlacedBlock, for each operand of the body
     prefetch: list[Ref]
     position: int = -1
 
@@ -168,7 +185,13 @@ class GridWalk:
         thread.point = self.point(self.position)
         for window in self.windows:
             self._begin(machine, thread, window)
-        return [Ref(item.current) if isinstance(item, Window) else item for item in self.refs]
+        return [self._ref(machine, thread, item) for item in self.refs]
+
+    def _ref(self, machine: Machine, thread: Thread, item: Any) -> Ref:
+        if isinstance(item, PlacedBlock):
+            block = self.block(machine, thread, item.window, self.position)
+            return item.ref(block)
+        return Ref(item.current) if isinstance(item, Window) else item
 
     def _begin(self, machine: Machine, thread: Thread, window: Window) -> None:
         is_input = window.operand.kind == "input"

@@ -13,7 +13,7 @@ from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.errors import MachineError
 from pallas_debug.machine import execute
 from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, Window
+from pallas_debug.machine.grid import BlockOutOfBounds, GridWalk, PlacedBlock, Window
 from pallas_debug.machine.memory import MemoryBuffer, OutOfBounds, Ref, unwritten
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.threads import ProgramFrame, Thread
@@ -186,6 +186,9 @@ class Machine:
                 refs.append(Ref(array))
                 if operand.kind == "prefetch":
                     prefetch.append(Ref(array))
+                continue
+            if operand.type.space == "hbm":
+                refs.append(PlacedBlock(Window(operand, array, [])))
                 continue
             slots = [
                 self.allocate(operand.type, operand.name, "window", thread)

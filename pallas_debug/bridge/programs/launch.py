@@ -65,7 +65,8 @@ class LaunchOperand:
     Attributes:
       type: of the ref that the kernel receives.
       array: shape of the whole array; None for scratch.
-      block: None if the kernel receives the whole array in place.
+      block: None if the kernel receives the whole array in place. In HBM, a block is a view of the
+        array, and is not copied.
       alias: for an output, position of the input among the call's arrays that it shares.
     """
 
@@ -86,6 +87,7 @@ class Launch:
       parallel: axes whose grid points may run in any order, on several cores.
       operands: in the order in which the kernel takes them.
       body: takes a ref for each.
+      mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
       calls: files and lines of the user's frames that lead to the kernel's call.
     """
@@ -100,6 +102,7 @@ class Launch:
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
     calls: frozenset[tuple[str, int]] = frozenset()
+    mapped: tuple[int, ...] = ()
 
     def block_line(self, operand: LaunchOperand) -> SourceLine | None:
         """The line that determines the blocks of an operand; reads the user's source."""
@@ -107,6 +110,11 @@ class Launch:
         alike = [other for other in self.operands if other.kind == operand.kind]
         index_map = None if operand.block is None else operand.block.line
         return CallSite(self.calls).block_line(index_map, group, alike.index(operand))
+
+    @functools.cached_property
+    def axes(self) -> tuple[int, ...]:
+        """Axes of the grid that the kernel's code counts: those that no `vmap` added."""
+        return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
 
 
 def launch(captured: Capture, *, fuse: bool = True) -> Launch:
@@ -153,7 +161,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
                 kind="input" if output < 0 else "output",
                 type=kind,
                 array=tuple(int(n) for n in block.array_aval.shape),
-                block=None if kind.space in ("hbm", "semaphore") else _block(name, block),
+                block=None if _is_in_place(kind, block) else _block(name, block),
                 alias=aliases.get(output) if output >= 0 else None,
             )
         )
@@ -174,6 +182,17 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
         enable_x64=captured.enable_x64,
         axis_names=captured.kernel.grid_names,
         calls=captured.calls,
+        mapped=tuple(mapping.vmapped_dims),
+    )
+
+
+def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
+    """Whether the kernel receives a whole array as it is; under `vmap` it receives part of one."""
+    if kind.space not in ("hbm", "semaphore"):
+        return False
+    return all(
+        getattr(dim, "block_size", dim) == n
+        for dim, n in zip(mapping.block_shape, mapping.array_aval.shape, strict=True)
     )
 
 
