@@ -36,6 +36,7 @@ class ThreadState:
     executed: int
     generator: Any
     matrix_units: dict[int, Any]
+    polled: tuple[int, int] | None
     position: int
     windows: list[tuple[Any, ...]]
 
@@ -214,6 +215,7 @@ def _state(thread: Thread) -> ThreadState:
         executed=thread.executed,
         generator=copy.deepcopy(thread.generator),
         matrix_units=copy.deepcopy(thread.matrix_units),
+        polled=thread.polled,
         position=walk.position,
         windows=[(w.slot, w.block, w.next_block) for w in walk.windows],
     )
@@ -225,6 +227,7 @@ def _set_state(thread: Thread, state: ThreadState) -> None:
     thread.is_done, thread.executed = state.is_done, state.executed
     thread.generator = copy.deepcopy(state.generator)
     thread.matrix_units = copy.deepcopy(state.matrix_units)
+    thread.polled = state.polled
     thread.walk.position = state.position
     for window, (slot, block, following) in zip(thread.walk.windows, state.windows, strict=True):
         window.slot, window.block, window.next_block = slot, block, following
