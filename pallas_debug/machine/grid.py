@@ -209,6 +209,8 @@ class GridWalk:
             window.block = block
             if not is_input and machine.observer is not None:
                 machine.observer.allocated(window.current, thread)
+            if not is_input and window.spec.revisits:
+                self._fetch(machine, thread, window, block, window.slot)
         window.next_block = None
         if self.position + 1 < self.count and len(window.slots) > 1:
             following = self.block(machine, thread, window, self.position + 1)

@@ -372,7 +372,11 @@ def _scan(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> A
 @rule(pallas_primitives.run_scoped_p)
 def _run_scoped(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> Any:
     inner, _ = rewrite.opened(eqn.params["jaxpr"])
-    body = program(inner, constvars_first=True, **decoder.context())
+    context = decoder.context()
+    if decoder.root is None and site.line is not None:
+        # `sync_copy` is jax's own: its lines are those of the call.
+        context["calls"] = (*decoder.calls, site.line)
+    body = program(inner, constvars_first=True, **context)
     names = list(inner.debug_info.arg_names or ())
     names += [f"scoped[{i}]" for i in range(len(names), len(inner.invars))]
     regs = [decoder.reg(value) for value in inputs]

@@ -35,6 +35,7 @@ class OperandBlock:
       index_map: program from the grid point and prefetch refs to block indices.
       buffers: number of buffers of the pipeline.
       line: of the index map; None if jax made it.
+      revisits: whether blocks of an output are read back when they are visited again.
     """
 
     sizes: tuple[int, ...]
@@ -44,6 +45,7 @@ class OperandBlock:
     index_map: ir.KernelProgram
     buffers: int = 2
     line: SourceLine | None = None
+    revisits: bool = False
 
     @functools.cached_property
     def projection(self) -> tuple[tuple[int | None, int], ...] | None:
@@ -115,6 +117,10 @@ class Launch:
     def axes(self) -> tuple[int, ...]:
         """Axes of the grid that the kernel's code counts: those that no `vmap` added."""
         return tuple(axis for axis in range(len(self.grid)) if axis not in self.mapped)
+
+    def grid_line(self) -> SourceLine | None:
+        """The line that sets the grid; reads the user's source."""
+        return CallSite(self.calls).line("grid")
 
 
 def launch(captured: Capture, *, fuse: bool = True) -> Launch:
@@ -218,6 +224,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
     index_map, consts = rewrite.opened(mapping.index_map_jaxpr)
     mode = mapping.pipeline_mode
     line = lines.of_function(index_map.debug_info)
+    revisit = getattr(mode, "revisit", None)
     return OperandBlock(
         sizes=tuple(sizes),
         squeezed=tuple(squeezed),
@@ -226,6 +233,7 @@ def _block(name: str, mapping: Any) -> OperandBlock:
         index_map=decode.program(index_map, consts),
         buffers=int(getattr(mode, "buffer_count", 2) or 2),
         line=None if line is None or line.function == "default_index_map" else line,
+        revisits=str(getattr(revisit, "value", revisit)).lower() == "any",
     )
 
 

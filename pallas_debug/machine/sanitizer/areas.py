@@ -7,6 +7,7 @@ from typing import Any
 
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 
@@ -14,6 +15,7 @@ Arrays = Sequence[Sequence[Any]]
 
 AREAS: tuple[Callable[[Launch, Arrays, int], MachineObserver], ...] = (
     lambda launch, arrays, first: OrderSanitizer(launch, devices=len(arrays)),
+    lambda launch, arrays, first: MemorySanitizer(launch, arrays, first=first),
     lambda launch, arrays, first: ClaimsObserver(launch),
     lambda launch, arrays, first: NumbersObserver(launch),
 )

@@ -1,0 +1,182 @@
+"""The sanitizer's memory area: reads of what was never written, stale reads, writes that are lost.
+
+A read of memory that nothing has written is no fault by itself: what it reads may be masked. So
+suspect reads are noted, and only if there are any, the kernel is run again with other values in
+them: a read matters if the results differ in any bit, or other branches are taken, or other
+elements accessed.
+
+Scratch that another output block has left is read on purpose by many kernels: sums over blocks,
+slots that are filled ahead, counters. It is reported as stale
+
+- where the two grid points differ on a parallel axis, and the read matters: on several cores the
+  reader's scratch was never written (reported as `UninitializedRead`);
+- where it is part of an accumulator: it is updated, computed from what it held, at two or more of
+  the grid points that visit an output block, and the first of them goes on with the last update for
+  another block. What was stored without regard to what was there, such as the zeros that a block
+  leaves for the next, was left on purpose;
+- where the same store writes less of the buffer than it did for the other block, and the rest is
+  read with it.
+
+In the last two cases other *finite* values have to change the results, and only these: a number
+from which branches or indices are computed, such as a slot counter, is carried on purpose. Bits
+count: a running maximum that is not reset is reported though it cancels out but for rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.sanitizer.shadows import stale
+from pallas_debug.machine.sanitizer.shadows.outputs import ReplacedWrite
+from pallas_debug.machine.sanitizer.shadows.replay import (
+    BufferKey,
+    ElementHistory,
+    KernelCall,
+    buffer_key,
+    effect,
+)
+from pallas_debug.machine.sanitizer.shadows.tracking import (
+    MemoryTracker,
+    Point,
+    ReadKind,
+    SuspectRead,
+)
+from pallas_debug.machine.sanitizer.shadows.wording import MemoryWording
+from pallas_debug.model import Finding
+
+MAX_REPLAYS = 12
+"""Maximum number of further runs that look for the one of several reads that matters."""
+
+
+class MemorySanitizer(MemoryTracker):
+    """Observes a run; `findings` runs the kernel again where that is needed to judge a read."""
+
+    def __init__(self, launch: Launch, arrays: Sequence[Sequence[Any]], **options: Any) -> None:
+        """Set up the shadow.
+
+        Args:
+          arrays: for each device, the arrays of the call.
+          options: of the machine, apart from its observer.
+        """
+        super().__init__(launch)
+        self._call = KernelCall(launch, arrays, options)
+        self._first: MemoryTracker = self
+        self._replays = 0
+
+    def findings(self) -> list[Finding]:
+        """Return what the run did wrong, in the order in which it happened."""
+        if self.arrays.lost and self.suspects:
+            # What a read changes may be among what is lost: judge by all that was ever stored.
+            self._first = MemoryTracker(self.launch, keeps_results=True)
+            self._call.run(self._first)
+        uninitialized = self._uninitialized()
+        carried = self._carried({suspect.buffer.name for suspect in uninitialized})
+        stale_reads = self._stale({s.buffer.name for s in (*uninitialized, *carried)})
+        conflicts = self._conflicts()
+        reads = [*uninitialized, *carried, *stale_reads]
+        wording = MemoryWording(self, self._history(reads), self._call.arrays)
+        found: list[tuple[int, Finding]] = []
+        for suspect in uninitialized:
+            found.append((suspect.first, wording.uninitialized(suspect)))
+        for suspect in carried:
+            found.append((suspect.first, wording.uninitialized(suspect, other_core=True)))
+        for suspect in stale_reads:
+            found.append((suspect.first, wording.stale(suspect)))
+        if reads:
+            self.arrays.lost.clear()  # what was replaced was computed from what they read
+        found += wording.arrays(conflicts)
+        found.sort(key=lambda one: one[0])
+        return [finding for _, finding in found]
+
+    # Reads of memory that was never written
+
+    def _uninitialized(self) -> list[SuspectRead]:
+        """The first read of each buffer that matters."""
+        suspects = [
+            suspect
+            for suspect in self._of_kinds("unwritten", "padding")
+            if not suspect.is_early and not self._is_return(suspect)
+        ]
+        if not suspects or not self._matters(suspects):
+            return []
+        found: dict[tuple[str, ReadKind], SuspectRead] = {}
+        for suspect in suspects:
+            name = suspect.buffer.name, suspect.kind
+            if name not in found and (len(suspects) == 1 or self._matters([suspect])):
+                found[name] = suspect
+        # Each of several reads may hide the effect of the others.
+        return list(found.values()) or suspects[:1]
+
+    def _is_return(self, suspect: SuspectRead) -> bool:
+        """Whether a read is the consequence of an output block that came back."""
+        return suspect.visited and suspect.buffer.name in self.arrays.returns
+
+    def _of_kinds(self, *kinds: ReadKind) -> list[SuspectRead]:
+        found = [suspect for suspect in self.suspects.values() if suspect.kind in kinds]
+        return sorted(found, key=lambda suspect: suspect.first)
+
+    def _matters(self, suspects: Iterable[SuspectRead]) -> bool:
+        if self._replays >= MAX_REPLAYS:
+            return False
+        self._replays += 1
+        found = effect(self._call, [s.key for s in suspects], self._first)
+        return found.on_results or found.on_control
+
+    # Scratch that other grid points have left
+
+    def _carried(self, known: set[str]) -> list[SuspectRead]:
+        """Reads of what may be on another core, the first of each buffer that matters."""
+        found: dict[str, SuspectRead] = {}
+        for suspect in self._of_kinds("parallel"):
+            name = suspect.buffer.name
+            if name not in known and name not in found and self._matters([suspect]):
+                found[name] = suspect
+        return list(found.values())
+
+    def _stale(self, known: set[str]) -> list[SuspectRead]:
+        """Reads of what another output block has left, the first of each buffer."""
+        suspects = [s for s in self._of_kinds("stale") if s.buffer.name not in known]
+        if not suspects:
+            return []
+        points = {s.point for s in suspects} | {s.writer.point for s in suspects if s.writer}
+        history = self._history(suspects, points)
+        found: dict[str, SuspectRead] = {}
+        for suspect in suspects:
+            name = suspect.buffer.name
+            if name in found or self._replays >= MAX_REPLAYS:
+                continue
+            if not stale.is_stale(suspect, self.threads[suspect.thread], history):
+                continue
+            self._replays += 1
+            keys = [s.key for s in suspects if s.buffer is suspect.buffer]
+            seen = effect(self._call, keys, self._first)
+            if seen.on_results and not seen.on_control:
+                found[name] = suspect
+        return list(found.values())
+
+    # Writes
+
+    def _conflicts(self) -> list[ReplacedWrite]:
+        """Writes to one element that nothing has read in between."""
+        conflicts = list(self.arrays.conflicts.values())
+        if not conflicts:
+            return []
+        elements: dict[BufferKey, list[Point]] = {}
+        for conflict in conflicts:
+            elements.setdefault(buffer_key(conflict.buffer), []).append(conflict.element)
+        history = ElementHistory(elements)
+        self._call.run(history)
+        return [conflict for conflict in conflicts if not stale.was_read(conflict, history)]
+
+    def _history(
+        self, suspects: Sequence[SuspectRead], points: Iterable[Point] = ()
+    ) -> ElementHistory:
+        elements: dict[BufferKey, list[Point]] = {}
+        for suspect in suspects:
+            elements.setdefault(buffer_key(suspect.buffer), []).append(suspect.element)
+        history = ElementHistory(elements, points)
+        if elements:
+            self._call.run(history)
+        return history

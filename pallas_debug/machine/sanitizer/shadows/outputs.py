@@ -1,0 +1,404 @@
+"""Ledger of whole arrays: blocks that come back, writes that are lost, reads that come too late."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, Mask, Numbers, WriteRecord
+from pallas_debug.machine.threads import Thread
+
+if TYPE_CHECKING:
+    from pallas_debug.machine.sanitizer.shadows.tracking import MemoryTracker, TrackedThread
+
+Point = tuple[int, ...]
+Slices = tuple[slice, ...]
+
+
+@dataclass(eq=False, slots=True)
+class BlockReturn:
+    """An output block that is visited again after another one.
+
+    Attributes:
+      first, last: grid points of the visit before.
+      matters: whether the block is not the same after it.
+    """
+
+    window: Window
+    block: Point
+    first: Point
+    last: Point
+    again: Point
+    matters: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class ReplacedWrite:
+    """What one write left in an output, and another one replaced by other values.
+
+    Attributes:
+      operand: name of the output, or of the array that it shares.
+      buffer: its memory.
+      before: the write that was replaced.
+      step, point, iterations, copy: of the one that replaces it.
+      mask: elements of the buffer with other values now.
+      value, value_before: of the first of these.
+      blocks: of the write and of the one before, where these are not the same.
+    """
+
+    operand: str
+    buffer: MemoryBuffer
+    before: WriteRecord
+    step: ir.MachineStep
+    thread: int
+    point: Point
+    iterations: Point
+    mask: Mask
+    total: int
+    value: Any
+    value_before: Any
+    copy: DmaCopy | None = None
+    blocks: tuple[Point, Point] | None = None
+    window: Window | None = None
+
+    @property
+    def element(self) -> Point:
+        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
+
+
+@dataclass(eq=False, slots=True)
+class OverwrittenBlock:
+    """Elements of a fetched block whose memory was overwritten before, or is meanwhile.
+
+    Attributes:
+      mask: of the window.
+      numbers: of the writes, in the window's shape.
+      is_under_way: whether fetch and write-back may come in either order.
+      writers: grid points that wrote back, where that is known.
+    """
+
+    window: Window
+    block: Point
+    mask: Mask
+    numbers: Numbers
+    is_under_way: bool
+
+
+@dataclass(eq=False, slots=True)
+class OverwrittenRead:
+    """The first read of an overwritten block at a step."""
+
+    key: tuple[int, str]
+    step: ir.MachineStep
+    point: Point
+    iterations: Point
+    block: OverwrittenBlock
+    region: MemoryRegion
+    element: Point
+    affected: int
+    total: int
+    value: Any
+
+
+@dataclass(eq=False, slots=True)
+class _SharedArray:
+    """An array that is an input and an output.
+
+    Attributes:
+      output: name of the output.
+      read: elements whose original values have been fetched.
+      recent: positions in the grid, and slices, of the last write-backs.
+    """
+
+    output: str
+    read: Mask
+    recent: list[tuple[int, Slices]] = field(default_factory=list)
+
+
+class ArrayLedger:
+    """What happens to whole arrays.
+
+    Attributes:
+      returns: output blocks that came back, the first of each output.
+      lost: writes to an output's block that the next visit replaces, by the step.
+      conflicts: writes of several grid points to one element, by the step.
+      overwritten: reads of blocks that were overwritten.
+    """
+
+    def __init__(self, launch: Launch) -> None:
+        self.returns: dict[str, BlockReturn] = {}
+        self.lost: dict[int, ReplacedWrite] = {}
+        self.conflicts: dict[int, ReplacedWrite] = {}
+        self.overwritten: dict[tuple[int, str], OverwrittenRead] = {}
+        self._launch = launch
+        self._lanes = tuple(i for i, parallel in enumerate(launch.parallel) if parallel)
+        self._seen: dict[tuple[int, Point], list[Point]] = {}
+        self._came_back: dict[int, BlockReturn] = {}
+        self._shared: dict[int, _SharedArray] = {}
+        self._marked: dict[int, OverwrittenBlock] = {}
+        self._shadows: Mapping[int, BufferShadow] = {}
+
+    def begins(self, windows: Sequence[Window], shadows: Mapping[int, BufferShadow]) -> None:
+        """A thread begins: find the arrays that are input and output."""
+        self._shadows = shadows
+        given = [o for o in self._launch.operands if o.kind in ("prefetch", "input")]
+        outputs = {
+            given[o.alias].name: o.name
+            for o in self._launch.operands
+            if o.kind == "output" and o.alias is not None
+        }
+        for found in list(shadows.values()):
+            buffer = found.buffer
+            is_shared = buffer.kind == "input" and buffer.name in outputs
+            if is_shared and buffer.number not in self._shared:
+                read = np.zeros(buffer.content.shape, bool)
+                self._shared[buffer.number] = _SharedArray(outputs[buffer.name], read)
+
+    def is_same_lane(self, a: Point, b: Point) -> bool:
+        """Whether two grid points have the same coordinates on parallel axes."""
+        return all(a[i] == b[i] for i in self._lanes)
+
+    # Visits of output blocks
+
+    def visits(self, window: Window, block: Point, point: Point) -> None:
+        """A grid point begins whose output block is not that of the one before."""
+        slot = window.current.number
+        self._came_back.pop(slot, None)
+        before = self._seen.get((id(window), block))
+        if before is not None and self.is_same_lane(before[1], point):
+            self._came_back[slot] = BlockReturn(window, block, before[0], before[1], point)
+        self._seen[id(window), block] = [point, point]
+
+    def stays(self, window: Window, block: Point, point: Point) -> None:
+        self._seen[id(window), block][1] = point
+
+    def has_come_back(self, buffer: MemoryBuffer) -> bool:
+        """Whether the window holds a block that had been written back before."""
+        return buffer.number in self._came_back
+
+    def written_back(
+        self, tracker: MemoryTracker, thread: Thread, window: Window, block: Point, position: int,
+        windows: Sequence[Window],
+    ) -> None:  # fmt: skip
+        outer, inner = window.bounds(block)
+        slot, array = window.current, window.array
+        found, target = self._shadows[slot.number], self._shadows[array.number]
+        old = array.content[outer]
+        new = slot.content[inner].reshape(old.shape)
+        back = self._came_back.get(slot.number)
+        if back is not None:
+            name = window.operand.name
+            back.matters = bool(differing(old, new).any())
+            if back.matters:
+                self.returns.setdefault(name, back)
+        elif window.spec.unit != window.spec.sizes and target.numbers is not None:
+            self._overlaps(tracker, thread, window, block, outer, inner)
+        if found.numbers is None and old.size == array.content.size:
+            target.set(found.whole)
+        else:
+            numbers = found.whole if found.numbers is None else found.numbers[inner]
+            target.array()[outer] = np.reshape(numbers, old.shape) if np.ndim(numbers) else numbers
+        shared = self._shared.get(array.number)
+        if shared is not None:
+            shared.recent = [*shared.recent[-3:], (position, outer)]
+            for other in windows:
+                if other.operand.kind == "input" and other.array is array:
+                    self._catches(other, outer, old, new, target)
+
+    def _overlaps(
+        self, tracker: MemoryTracker, thread: Thread, window: Window, block: Point, outer: Slices,
+        inner: Slices,
+    ) -> None:  # fmt: skip
+        """Blocks of one output that overlap: whether both write other values."""
+        slot, array = window.current, window.array
+        found, target = self._shadows[slot.number], self._shadows[array.number]
+        old, before = array.content[outer], target.array()[outer]
+        new = slot.content[inner].reshape(old.shape)
+        numbers = found.array()[inner].reshape(old.shape)
+        mask = differing(old, new) & (before > shadow.GIVEN) & (numbers > shadow.GIVEN)
+        if not mask.any():
+            return
+        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        here, there = tracker.writes[int(numbers[spot])], tracker.writes[int(before[spot])]
+        if here is None or there is None or here.step is not there.step:
+            return
+        if not self.is_same_lane(here.point, there.point):
+            return
+        affected = np.zeros(array.content.shape, bool)
+        affected[outer] = mask
+        other = next(
+            (b for (key, b), (first, last) in self._seen.items()
+             if key == id(window) and b != block and first <= there.point <= last),
+            None,
+        )  # fmt: skip
+        self.conflicts.setdefault(
+            id(here.step),
+            ReplacedWrite(
+                window.operand.name, array, there, here.step, thread.number, here.point,
+                here.iterations, affected, int(mask.size), new[spot].item(), old[spot].item(),
+                blocks=None if other is None else (block, other), window=window,
+            ),
+        )  # fmt: skip
+
+    # Arrays that are input and output
+
+    def fetched(
+        self, window: Window, block: Point, outer: Slices, inner: Slices, slot: MemoryBuffer,
+        position: int,
+    ) -> None:  # fmt: skip
+        """A block has been fetched, at the beginning of the grid point at this position."""
+        self._marked.pop(slot.number, None)
+        shared = self._shared.get(window.array.number)
+        if shared is None:
+            return
+        found = self._shadows[window.array.number]
+        numbers = found.array()[outer]
+        late = np.zeros(window.array.content.shape, bool)
+        for written, part in shared.recent:
+            if written == position - 1:  # the write-back may not be over yet
+                late[part] = True
+        is_under_way = bool((late[outer] & (numbers > shadow.GIVEN)).any())
+        mask = (numbers > shadow.GIVEN) & (late[outer] | ~shared.read[outer])
+        shared.read[outer] |= numbers <= shadow.GIVEN
+        if mask.any():
+            self._mark(window, block, slot, inner, mask, numbers, is_under_way)
+
+    def _mark(
+        self, window: Window, block: Point, slot: MemoryBuffer, inner: Slices, mask: Mask,
+        numbers: Numbers, is_under_way: bool,
+    ) -> None:  # fmt: skip
+        of_slot = np.zeros(slot.content.shape, bool)
+        by_slot = np.zeros(slot.content.shape, np.int32)
+        of_slot[inner] = mask.reshape(of_slot[inner].shape)
+        by_slot[inner] = numbers.reshape(by_slot[inner].shape)
+        self._marked[slot.number] = OverwrittenBlock(window, block, of_slot, by_slot, is_under_way)
+
+    def _catches(
+        self, window: Window, outer: Slices, old: Any, new: Any, target: BufferShadow
+    ) -> None:
+        """A write-back while a block that overlaps it has been fetched ahead."""
+        block = window.next_block
+        if block is None or block == window.block or len(window.slots) < 2:
+            return
+        theirs, inner = window.bounds(block)
+        changed = np.zeros(window.array.content.shape, bool)
+        changed[outer] = differing(old, new)
+        mask = changed[theirs]
+        if mask.any():
+            slot = window.slots[(window.slot + 1) % len(window.slots)]
+            self._mark(window, block, slot, inner, mask, target.array()[theirs], True)
+
+    def reads_overwritten(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion) -> None:
+        """A load from a block of an input: whether its memory had been overwritten."""
+        marked = self._marked.get(region.buffer.number)
+        if marked is None:
+            return
+        key = id(step), marked.window.operand.name
+        if key in self.overwritten:
+            return
+        selected = self._shadows[region.buffer.number].where(region)
+        mask = selected & marked.mask
+        if not mask.any():
+            return
+        element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        self.overwritten[key] = OverwrittenRead(
+            key, step, thread.point, thread.iterations, marked, region, element, int(mask.sum()),
+            int(selected.sum()), region.buffer.content[element].item(),
+        )  # fmt: skip
+
+    def output_of(self, array: MemoryBuffer) -> str:
+        """Name of the output that shares an input's array."""
+        return self._shared[array.number].output
+
+    # Writes that replace others
+
+    def replaces(
+        self, tracker: MemoryTracker, thread: Thread, state: TrackedThread, step: ir.MachineStep,
+        region: MemoryRegion, found: BufferShadow, value: Any,
+    ) -> None:  # fmt: skip
+        """A store to an output block at a grid point that has read nothing of earlier ones."""
+        if id(step) in self.lost:
+            return
+        numbers = found.of(region)
+        if numbers is None:
+            return
+        mask = (numbers > shadow.GIVEN) & (numbers < state.of_point)
+        if not mask.any():
+            return
+        old = region.read()
+        new = np.broadcast_to(np.asarray(value), old.shape).astype(old.dtype)
+        mask = mask & differing(old, new)
+        if not mask.any():
+            return
+        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        before = tracker.writes[int(numbers[spot])]
+        if before is None or before.step is not step:
+            return
+        if not self.is_same_lane(before.point, thread.point):
+            return
+        window = next((w for w in state.outputs if w.current is region.buffer), None)
+        self.lost[id(step)] = ReplacedWrite(
+            region.buffer.name, region.buffer, before, step, thread.number, thread.point,
+            thread.iterations, spread(region, mask), int(mask.size), new[spot].item(),
+            old[spot].item(), window=window,
+        )  # fmt: skip
+
+    def copied_from(self, copy: DmaCopy) -> None:
+        """A DMA reads."""
+        shared = self._shared.get(copy.source.buffer.number)
+        if shared is not None:
+            for index in copy.source.ranges():
+                shared.read[index] = True
+
+    def copied_to(self, tracker: MemoryTracker, copy: DmaCopy, found: BufferShadow) -> None:
+        """A DMA is about to write to a whole array."""
+        region = copy.destination
+        if copy.adds or id(copy.step) in self.conflicts or found.whole == shadow.GIVEN:
+            return
+        numbers = found.of(region)
+        if numbers is None or int(numbers.max(initial=0)) <= shadow.GIVEN:
+            return
+        old, new = region.read(), copy.source.read()
+        if old.shape != numbers.shape or new.size != old.size:
+            return
+        mask = (numbers > shadow.GIVEN) & differing(old, new.reshape(old.shape))
+        if not mask.any():
+            return
+        spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        before = tracker.writes[int(numbers[spot])]
+        if before is None or before.step is not copy.step or before.point == copy.point:
+            return
+        if before.thread != copy.thread or not self.is_same_lane(before.point, copy.point):
+            return
+        shared = self._shared.get(region.buffer.number)
+        self.conflicts[id(copy.step)] = ReplacedWrite(
+            region.buffer.name if shared is None else shared.output, region.buffer, before,
+            copy.step, copy.thread, copy.point, copy.iterations, spread(region, mask),
+            int(mask.size), new.reshape(old.shape)[spot].item(), old[spot].item(), copy=copy,
+        )  # fmt: skip
+
+
+def differing(a: Any, b: Any) -> Mask:
+    """Which elements of two arrays of one dtype and shape differ in any bit."""
+    bits = f"u{a.dtype.itemsize}" if a.dtype.itemsize <= 8 else None
+    if bits is None:
+        return np.asarray(a != b)
+    one, other = np.ascontiguousarray(a).view(bits), np.ascontiguousarray(b).view(bits)
+    return np.asarray(one != other).reshape(a.shape)
+
+
+def spread(region: MemoryRegion, mask: Mask) -> Mask:
+    """A mask over a region as one over its buffer."""
+    assert region.index is not None
+    found = np.zeros(region.buffer.content.shape, bool)
+    found[region.index] = mask
+    return found

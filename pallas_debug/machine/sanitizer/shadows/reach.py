@@ -1,0 +1,151 @@
+"""Questions about a kernel's programs: what stores to an operand, what a value depends on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.memory import MemoryBuffer, Ref
+from pallas_debug.machine.threads import ProgramFrame
+
+
+@dataclass(frozen=True, eq=False)
+class StoreSite:
+    """A store to an operand, or a copy into it.
+
+    Attributes:
+      is_conditional: whether it is under a condition.
+    """
+
+    operand: str
+    step: ir.MachineStep
+    is_conditional: bool
+
+
+def order_of(program: ir.KernelProgram) -> dict[int, int]:
+    """Position of each step, by its identity, in the order of the program."""
+    found: dict[int, int] = {}
+    _number(program, found)
+    return found
+
+
+def _number(program: ir.KernelProgram, found: dict[int, int]) -> None:
+    for step in program.steps:
+        for inner, _ in inner_programs(step):
+            _number(inner, found)
+        found[id(step)] = len(found)
+
+
+def stores_of(launch: Launch) -> list[StoreSite]:
+    """Return all stores and copies to operands, in the order of the program."""
+    names = {
+        reg.number: frozenset([operand.name])
+        for reg, operand in zip(launch.body.inputs, launch.operands, strict=True)
+    }
+    return list(_stores(launch.body, names, False))
+
+
+_Names = dict[int, frozenset[str]]
+
+
+def _stores(program: ir.KernelProgram, names: _Names, is_conditional: bool) -> Iterator[StoreSite]:
+    for step in program.steps:
+        place = None
+        if isinstance(step, ir.StoreStep):
+            place = step.place
+        elif isinstance(step, ir.CopyStart):
+            place = step.destination
+        elif isinstance(step, ir.SelectRef):
+            found = [names.get(place.ref.number, frozenset()) for place in step.places]
+            names[step.output.number] = frozenset[str]().union(*found)
+        if place is not None:
+            for name in sorted(names.get(place.ref.number, ())):
+                yield StoreSite(name, step, is_conditional)
+        for inner, given in inner_programs(step):
+            own = {
+                reg.number: names[outer.number]
+                for reg, outer in zip(inner.inputs, given, strict=False)
+                if outer.number in names
+            }
+            yield from _stores(inner, own, is_conditional or isinstance(step, ir.Branch))
+
+
+def inner_programs(
+    step: ir.MachineStep,
+) -> list[tuple[ir.KernelProgram, tuple[ir.Reg, ...]]]:
+    """The programs that a step runs, with the registers that become their first inputs."""
+    match step:
+        case ir.Branch():
+            return [(branch, step.inputs) for branch in step.branches]
+        case ir.WhileLoop():
+            return [
+                (step.condition, (*step.condition_constants, *step.carry)),
+                (step.body, (*step.body_constants, *step.carry)),
+            ]
+        case ir.ScanLoop():
+            return [(step.body, (*step.constants, *step.carry, *step.stacked))]
+        case ir.Scoped():
+            return [(step.body, step.inputs)]
+    return []
+
+
+def depends_on(frames: Sequence[ProgramFrame], number: int, buffer: MemoryBuffer) -> bool:
+    """Whether a register of the innermost frame was computed from what a buffer held."""
+    return _depends(frames, len(frames) - 1, number, buffer, set())
+
+
+def _depends(
+    frames: Sequence[ProgramFrame], depth: int, number: int, buffer: MemoryBuffer,
+    seen: set[tuple[int, int]],
+) -> bool:  # fmt: skip
+    if (depth, number) in seen:
+        return False
+    seen.add((depth, number))
+    frame = frames[depth]
+    step = _maker(frame.program, number)
+    if step is None:
+        return depth > 0 and any(
+            _depends(frames, depth - 1, reg.number, buffer, seen) for reg in _given(frame, number)
+        )
+    if isinstance(step, (ir.LoadStep, ir.StoreStep)):
+        ref = frame.registers[step.place.ref.number]
+        return isinstance(ref, Ref) and ref.buffer is buffer
+    if isinstance(step, ir.Compute):
+        return any(_depends(frames, depth, reg.number, buffer, seen) for reg in step.inputs)
+    for _, given in inner_programs(step):
+        for reg in given:
+            value = frame.registers[reg.number]
+            if isinstance(value, Ref):
+                if value.buffer is buffer:
+                    return True
+            elif _depends(frames, depth, reg.number, buffer, seen):
+                return True
+    return False
+
+
+def _maker(program: ir.KernelProgram, number: int) -> ir.MachineStep | None:
+    """The step that sets a register."""
+    for step in program.steps:
+        outputs = getattr(step, "outputs", None) or (getattr(step, "output", None),)
+        if any(reg is not None and reg.number == number for reg in outputs):
+            return step
+    return None
+
+
+def _given(frame: ProgramFrame, number: int) -> list[ir.Reg]:
+    """The registers of the frame around that an input of a frame comes from."""
+    position = next((i for i, reg in enumerate(frame.program.inputs) if reg.number == number), None)
+    if position is None or frame.caller is None:
+        return []
+    return [
+        given[position]
+        for program, given in inner_programs(frame.caller)
+        if program is frame.program and position < len(given)
+    ]
+
+
+def conditions(frames: Sequence[ProgramFrame]) -> tuple[ir.Branch, ...]:
+    """The conditions around the current step, outermost first."""
+    return tuple(frame.caller for frame in frames if isinstance(frame.caller, ir.Branch))

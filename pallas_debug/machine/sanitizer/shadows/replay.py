@@ -1,0 +1,287 @@
+"""Further runs of a kernel: with other values in some reads, and for the history of elements."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.machine import Machine, Stopped
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, unwritten
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.outputs import differing
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow
+from pallas_debug.machine.sanitizer.shadows.tracking import (
+    MemoryTracker,
+    Point,
+    ReadKind,
+    SiteKey,
+    SuspectRead,
+    chosen,
+)
+from pallas_debug.machine.threads import Thread
+
+Array = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class KernelCall:
+    """A kernel with its arguments, to be run again.
+
+    Attributes:
+      arrays: for each device, the arrays of the call.
+      options: of the machine.
+    """
+
+    launch: Launch
+    arrays: Sequence[Sequence[Any]]
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    def run(self, observer: MachineObserver) -> None:
+        """Run it to its end, or to where a fault stops it."""
+        machine = Machine(self.launch, self.arrays, observer=observer, **self.options)
+        with contextlib.suppress(Stopped):
+            machine.run()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReadEffect:
+    """What other values in some reads change.
+
+    Attributes:
+      on_results: results differ.
+      on_control: other branches are taken, or other elements accessed.
+    """
+
+    on_results: bool
+    on_control: bool
+
+
+class AlteredRun(MemoryTracker):
+    """A run in which suspect reads see other values."""
+
+    def __init__(
+        self, launch: Launch, altered: Iterable[SiteKey], *, keeps_results: bool = False
+    ) -> None:
+        super().__init__(launch, keeps_results=keeps_results)
+        self._altered = frozenset(altered)
+
+    def alter(
+        self,
+        suspect: SuspectRead,
+        region: MemoryRegion,
+        found: BufferShadow,
+        below: int,
+        value: Any,
+    ) -> None:
+        if suspect.key not in self._altered:
+            return
+        if value is None:  # a DMA: change what it will read
+            numbers = np.broadcast_to(found.array(), region.buffer.content.shape)
+            mask = found.where(region) & chosen(suspect.kind, numbers, below)
+            content = region.buffer.content
+            content[mask] = _other(suspect.kind, content[mask])
+            return
+        part = found.of(region)
+        if part is None or part.shape != value.shape:
+            value[...] = _other(suspect.kind, value)
+        else:
+            mask = chosen(suspect.kind, part, below)
+            value[mask] = _other(suspect.kind, value[mask])
+
+
+def _other(kind: ReadKind, values: Array) -> Array:
+    """What a read may see as well."""
+    if kind == "parallel":
+        return unwritten(values.shape, values.dtype, "nan")
+    if kind != "stale":
+        return unwritten(values.shape, values.dtype, "number")
+    if values.dtype.kind == "b":
+        return ~values
+    if values.dtype.kind in "iu":
+        return np.asarray(values + values.dtype.type(1))
+    # Larger, finite, and of other bits: what another block may have left as well.
+    number = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    return np.asarray(number + np.abs(number) + 1.0).astype(values.dtype)
+
+
+def effect(call: KernelCall, altered: Iterable[SiteKey], run: MemoryTracker) -> ReadEffect:
+    """Run a kernel again, with other values in some reads.
+
+    Args:
+      run: the first run.
+    """
+    other = AlteredRun(call.launch, altered, keeps_results=run.keeps_results)
+    call.run(other)
+    return ReadEffect(
+        on_results=run.results_so_far != other.results_so_far
+        or any(
+            differing(before, after).any()
+            for before, after in zip(run.results(), other.results(), strict=True)
+        ),
+        on_control=run.trace != other.trace,
+    )
+
+
+# The history of elements
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class ElementEvent:
+    """A read of an element, or a write to it.
+
+    Attributes:
+      updates: whether what is written was computed from what the buffer held.
+      conditions: around the step, outermost first.
+    """
+
+    writes: bool
+    step: ir.MachineStep
+    thread: int
+    point: Point
+    iterations: Point
+    updates: bool = False
+    conditions: tuple[ir.Branch, ...] = ()
+    copy: DmaCopy | None = None
+
+
+@dataclass(eq=False, slots=True)
+class StoredPart:
+    """What a store writes at grid points.
+
+    Attributes:
+      regions: distinct ones.
+      points: at which it ran without the region having been read before.
+      masks: elements written, at the grid points asked for.
+      early: those written before any of the elements was read.
+    """
+
+    step: ir.MachineStep
+    conditions: tuple[ir.Branch, ...]
+    regions: dict[int, MemoryRegion] = field(default_factory=dict)
+    points: list[Point] = field(default_factory=list)
+    masks: dict[Point, shadow.Mask] = field(default_factory=dict)
+    early: dict[Point, shadow.Mask] = field(default_factory=dict)
+
+
+BufferKey = tuple[int, str, str]
+"""Device, name and kind of a buffer."""
+
+
+def buffer_key(buffer: MemoryBuffer) -> BufferKey:
+    return buffer.device, buffer.name, buffer.kind
+
+
+@dataclass(eq=False)
+class BufferHistory:
+    """What happened to some elements of a buffer.
+
+    Attributes:
+      events: of each element, in the order of the run.
+      stores: by step, all of them, whether they reach one of the elements or not.
+    """
+
+    events: dict[Point, list[ElementEvent]]
+    points: frozenset[Point]
+    stores: dict[int, StoredPart] = field(default_factory=dict)
+    was_read: shadow.Mask | None = None
+    read_at: set[Point] = field(default_factory=set)
+
+
+class ElementHistory(MachineObserver):
+    """Notes every access of some elements."""
+
+    def __init__(
+        self, elements: Mapping[BufferKey, Sequence[Point]], points: Iterable[Point] = ()
+    ) -> None:
+        """Choose the elements.
+
+        Args:
+          points: grid points whose stores are kept as masks.
+        """
+        kept = frozenset(points)
+        self.buffers = {
+            key: BufferHistory({element: [] for element in chosen_}, kept)
+            for key, chosen_ in elements.items()
+        }
+
+    def _history(self, buffer: MemoryBuffer) -> BufferHistory | None:
+        return self.buffers.get(buffer_key(buffer))
+
+    def point_begins(self, thread: Thread) -> None:
+        for history in self.buffers.values():
+            history.was_read = None
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        history = self._history(region.buffer)
+        if history is None:
+            return
+        selected = _selected(region)
+        if history.was_read is None or history.was_read.shape != selected.shape:
+            history.was_read = np.zeros(selected.shape, bool)
+        history.was_read |= selected
+        for element, events in history.events.items():
+            if selected[element]:
+                history.read_at.add(thread.point)
+                events.append(
+                    ElementEvent(False, step, thread.number, thread.point, thread.iterations)
+                )
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        history = self._history(region.buffer)
+        if history is None:
+            return
+        selected = _selected(region)
+        updates = False
+        if isinstance(step, ir.StoreStep):
+            updates = step.adds or reach.depends_on(thread.frames, step.value.number, region.buffer)
+        around = reach.conditions(thread.frames)
+        for element, events in history.events.items():
+            if selected[element]:
+                events.append(
+                    ElementEvent(
+                        True, step, thread.number, thread.point, thread.iterations, updates, around
+                    )
+                )
+        stored = history.stores.setdefault(id(step), StoredPart(step, around))
+        if len(stored.regions) < 8:
+            stored.regions.setdefault(shadow.index_key(region), region)
+        if thread.point in history.points:
+            kept = [stored.masks]
+            if thread.point not in history.read_at:
+                kept.append(stored.early)
+            for masks in kept:
+                masks.setdefault(thread.point, np.zeros(selected.shape, bool))[selected] = True
+        is_fresh = history.was_read is None or not history.was_read[selected].any()
+        if is_fresh and not updates and thread.point not in stored.points[-1:]:
+            stored.points.append(thread.point)
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        for region, writes in ((copy.source, False), (copy.destination, True)):
+            history = self._history(region.buffer)
+            if history is None:
+                continue
+            selected = _selected(region)
+            for element, events in history.events.items():
+                if selected[element]:
+                    events.append(
+                        ElementEvent(
+                            writes, copy.step, copy.thread, copy.point, copy.iterations, copy=copy
+                        )
+                    )
+
+
+def _selected(region: MemoryRegion) -> shadow.Mask:
+    selected = np.zeros(region.buffer.content.shape, bool)
+    for index in region.ranges():
+        selected[index] = True
+    return selected

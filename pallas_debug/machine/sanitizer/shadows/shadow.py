@@ -1,0 +1,167 @@
+"""Shadow memory: for each element of a buffer, the write that it comes from.
+
+Writes are numbered in the order of the run. So the least number of a region tells at once whether
+anything in it was never written, or was written before a certain moment. A buffer whose last write
+covered it entirely has one number instead of an array: accesses of whole buffers cost nothing more.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+
+Numbers = np.ndarray[Any, np.dtype[np.int32]]
+Mask = np.ndarray[Any, np.dtype[np.bool_]]
+
+NEVER = 0
+"""Number of elements that nothing has written."""
+
+PADDING = -1
+"""Number of the elements of a block that are outside of its array."""
+
+GIVEN = 1
+"""Number of elements that the call passed in, or that the pipeline copied from such."""
+
+_NEWEST = np.iinfo(np.int32).max
+
+
+@dataclass(eq=False, slots=True, frozen=True)
+class WriteRecord:
+    """Who wrote: a store or a DMA.
+
+    Attributes:
+      step: the store, or the start of the DMA.
+      point, iterations: where the thread was.
+      copy: the DMA; None for a store.
+    """
+
+    number: int
+    step: ir.MachineStep
+    thread: int
+    point: tuple[int, ...]
+    iterations: tuple[int, ...]
+    copy: DmaCopy | None = None
+
+
+@dataclass(eq=False, slots=True)
+class BufferShadow:
+    """Numbers of the writes that a buffer's elements come from.
+
+    Attributes:
+      operand: kind of the operand that the buffer holds a block of, else of the buffer.
+      whole: the number of all elements, where `numbers` is None.
+    """
+
+    buffer: MemoryBuffer
+    operand: str
+    whole: int = NEVER
+    numbers: Numbers | None = None
+
+    def set(self, number: int) -> None:
+        """All elements come from one write."""
+        self.whole = number
+        self.numbers = None
+
+    def array(self) -> Numbers:
+        """The numbers as an array, to be changed in place."""
+        if self.numbers is None:
+            self.numbers = np.full(self.buffer.content.shape, self.whole, np.int32)
+        return self.numbers
+
+    def least(self, region: MemoryRegion) -> int:
+        """The least number in a region."""
+        numbers = self.numbers
+        if numbers is None:
+            return self.whole
+        if region.index is not None:
+            return _least(numbers[region.index])
+        return min((_least(numbers[index]) for index in region.ranges()), default=_NEWEST)
+
+    def of(self, region: MemoryRegion) -> Numbers | None:
+        """The numbers of a region in its shape; None if they do not have it, as after a bitcast."""
+        if self.numbers is None:
+            return np.full(region_shape(region), self.whole, np.int32)
+        return None if region.index is None else np.asarray(self.numbers[region.index])
+
+    def write(self, region: MemoryRegion, number: int, mask: Mask | None = None) -> None:
+        """The elements of a region, or those where a mask is true, come from a write."""
+        if mask is None and covers(region):
+            self.set(number)
+            return
+        numbers = self.array()
+        if region.index is None:
+            for index in region.ranges():
+                numbers[index] = number
+        elif mask is None:
+            numbers[region.index] = number
+        else:
+            before = numbers[region.index]
+            numbers[region.index] = np.where(np.broadcast_to(mask, before.shape), number, before)
+
+    def where(self, region: MemoryRegion) -> Mask:
+        """Which elements of the buffer a region selects."""
+        selected = np.zeros(self.buffer.content.shape, bool)
+        for index in region.ranges():
+            selected[index] = True
+        return selected
+
+
+def _least(part: Any) -> int:
+    if type(part) is not np.ndarray:
+        return int(part)
+    return int(part.min()) if part.size else _NEWEST
+
+
+def covers(region: MemoryRegion) -> bool:
+    """Whether a region is its whole buffer."""
+    index = region.index
+    if index is None:
+        return False
+    if not region.chain:
+        return True
+    for entry, n in zip(index, region.buffer.content.shape, strict=True):
+        if isinstance(entry, slice):
+            if entry.start or entry.stop != n or (entry.step or 1) != 1:
+                return False
+        elif isinstance(entry, np.ndarray) or n != 1:
+            return False
+    return True
+
+
+def region_shape(region: MemoryRegion) -> tuple[int, ...]:
+    """Shape of the value that a region holds."""
+    if region.index is None:
+        return tuple(region.view.shape)
+    return region.shape
+
+
+def is_dynamic(step: ir.MachineStep) -> bool:
+    """Whether what a step accesses depends on a value."""
+    places = [getattr(step, name, None) for name in ("place", "source", "destination")]
+    for place in places:
+        for part in () if place is None else place.view:
+            for entry in part.entries if isinstance(part, ir.Index) else ():
+                numbers = (entry.start, entry.size) if isinstance(entry, ir.Slice) else (entry,)
+                if any(isinstance(number, ir.Reg) for number in numbers):
+                    return True
+    return False
+
+
+def index_key(region: MemoryRegion) -> int:
+    """Hash of the elements that a region selects."""
+    parts: list[Any] = []
+    for index in region.ranges():
+        for entry in index:
+            if isinstance(entry, slice):
+                parts += (entry.start, entry.stop, entry.step)
+            elif isinstance(entry, np.ndarray):
+                parts.append(entry.tobytes())
+            else:
+                parts.append(int(entry))
+    return hash(tuple(parts))

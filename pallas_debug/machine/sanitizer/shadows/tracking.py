@@ -1,0 +1,433 @@
+"""Tracker of writes: who wrote what is read, and which reads may see what they should not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.shadows import shadow
+from pallas_debug.machine.sanitizer.shadows.outputs import ArrayLedger
+from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, WriteRecord
+from pallas_debug.machine.threads import Thread
+
+Point = tuple[int, ...]
+ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
+"""What a read sees: memory that was never written, elements of a block outside of its array, what
+another output block left, or what a grid point left that may have run on another core."""
+
+SiteKey = tuple[int, str, ReadKind]
+"""A step, by its identity, the name of a buffer, and what it sees there."""
+
+
+@dataclass(eq=False, slots=True)
+class SuspectRead:
+    """A step that reads what it may not be meant to see; whether that matters is not known yet.
+
+    Attributes:
+      first: number of the last write before the first such read.
+      mask: elements of the buffer that were seen then.
+      total: number of elements that were read then.
+      writer: of the first such element; None if nothing wrote it.
+      values: of these elements, where they come from another block.
+      visited: whether the buffer holds an output block that had left and come back.
+      is_early: whether a DMA in flight was to write what was read: a race, which is judged apart.
+      count: number of such reads.
+    """
+
+    key: SiteKey
+    step: ir.MachineStep
+    buffer: MemoryBuffer
+    operand: str
+    first: int
+    thread: int
+    point: Point
+    iterations: Point
+    mask: shadow.Mask
+    total: int
+    copy: DmaCopy | None = None
+    writer: WriteRecord | None = None
+    value: Any = None
+    visited: bool = False
+    is_early: bool = False
+    count: int = 1
+
+    @property
+    def kind(self) -> ReadKind:
+        return self.key[2]
+
+    @property
+    def element(self) -> Point:
+        """The first element of the buffer that was seen."""
+        return tuple(int(i) for i in np.unravel_index(int(self.mask.argmax()), self.mask.shape))
+
+
+@dataclass(eq=False, slots=True)
+class TrackedThread:
+    """Where a thread is, in numbers of writes.
+
+    Attributes:
+      blocks: of each output window at each grid point so far.
+      starts: first number of the current visit of each output's block.
+      of_point: first number of the current grid point.
+      of_block: first number of the visits of all outputs: what is older was written for others.
+      of_lane: first number since the coordinates on parallel axes changed.
+      has_carried: whether the grid point has read what an earlier one wrote.
+      begins_block: whether the grid point is the first one of a block.
+    """
+
+    windows: list[Window]
+    outputs: list[Window]
+    blocks: list[list[Point]]
+    starts: list[int]
+    points: list[Point] = field(default_factory=list)
+    of_point: int = 2
+    of_block: int = 0
+    of_lane: int = 0
+    lane: Point | None = None
+    has_carried: bool = False
+    begins_block: bool = True
+
+
+class MemoryTracker(MachineObserver):
+    """Keeps shadow memory, and notes suspect reads and what happens to outputs.
+
+    Attributes:
+      writes: all of them, by number.
+      suspects: the first read of each kind at each step.
+      trace: hash of the branches taken and the indices computed so far.
+      results_so_far: hash of all values stored to output blocks, also of those replaced since; kept
+        if `keeps_results`.
+      stored: operands, by name, with the steps that have stored to them or copied into them.
+    """
+
+    def __init__(self, launch: Launch, *, keeps_results: bool = False) -> None:
+        self.launch = launch
+        self.keeps_results = keeps_results
+        self.results_so_far = 0
+        self.axes = tuple(
+            i
+            for i, (size, parallel) in enumerate(zip(launch.grid, launch.parallel, strict=True))
+            if parallel and size != 1
+        )
+        self.writes: list[WriteRecord | None] = [None, None]
+        self.shadows: dict[int, BufferShadow] = {}
+        self.threads: dict[int, TrackedThread] = {}
+        self.suspects: dict[SiteKey, SuspectRead] = {}
+        self.stored: dict[str, dict[int, ir.MachineStep]] = {}
+        self.arrays = ArrayLedger(launch)
+        self.trace = 0
+        self.has_ended = False
+        self._dynamic: dict[int, bool] = {}
+        self._flying: dict[int, tuple[Thread, DmaCopy]] = {}
+
+    # Memory
+
+    def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
+        if buffer.type.semaphore is not None or buffer.content.dtype.kind == "O":
+            return
+        known = self.shadows.get(buffer.number)
+        if known is not None:
+            known.set(shadow.NEVER)  # the window of an output, for another block
+            return
+        is_given = buffer.kind in ("input", "prefetch")
+        found = BufferShadow(buffer, buffer.kind, shadow.GIVEN if is_given else shadow.NEVER)
+        self.shadows[buffer.number] = found
+
+    def freed(self, buffer: MemoryBuffer, thread: Thread) -> None:
+        self.shadows.pop(buffer.number, None)
+
+    def _thread(self, thread: Thread) -> TrackedThread:
+        found = self.threads.get(thread.number)
+        if found is None:
+            windows = list(thread.walk.windows)
+            outputs = [w for w in windows if w.operand.kind == "output"]
+            for window in windows:
+                for slot in window.slots:
+                    self.shadows[slot.number].operand = window.operand.kind
+            found = TrackedThread(windows, outputs, [[] for _ in outputs], [2] * len(outputs))
+            self.threads[thread.number] = found
+            self.arrays.begins(windows, self.shadows)
+        return found
+
+    # The grid
+
+    def point_begins(self, thread: Thread) -> None:
+        state = self._thread(thread)
+        number = len(self.writes)
+        state.of_point, state.has_carried, state.begins_block = number, False, not state.points
+        for i, window in enumerate(state.outputs):
+            visits, block = state.blocks[i], window.block
+            assert block is not None
+            if not visits or visits[-1] != block:
+                state.starts[i], state.begins_block = number, True
+                self.arrays.visits(window, block, thread.point)
+            self.arrays.stays(window, block, thread.point)
+            visits.append(block)
+        state.points.append(thread.point)
+        state.of_block = min(state.starts, default=0)
+        if self.axes:
+            lane = tuple(thread.point[i] for i in self.axes)
+            if lane != state.lane:
+                state.lane, state.of_lane = lane, number
+
+    def fetches(self, thread: Thread, window: Window, block: Point) -> None:
+        state = self._thread(thread)
+        slot = window.slots[window.filled]
+        found = self.shadows[slot.number]
+        outer, inner = window.bounds(block)
+        array = self.shadows[window.array.number]
+        is_input = window.operand.kind == "input"
+        found.set(shadow.PADDING if is_input else shadow.NEVER)
+        sizes = tuple(n.stop - n.start for n in inner)
+        if array.numbers is not None:
+            found.array()[inner] = array.numbers[outer].reshape(sizes)
+        elif sizes == slot.content.shape:
+            found.set(array.whole)
+        else:
+            found.array()[inner] = array.whole
+        self.arrays.fetched(window, block, outer, inner, slot, len(state.points))
+
+    def writes_back(self, thread: Thread, window: Window, block: Point) -> None:
+        state = self._thread(thread)
+        position = len(state.points) - 1
+        self.arrays.written_back(self, thread, window, block, position, state.windows)
+
+    # Accesses
+
+    def loads(self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any) -> None:
+        found = self.shadows.get(region.buffer.number)
+        if found is None:
+            return
+        if self._is_dynamic(step):
+            self.trace = hash((self.trace, id(step), shadow.index_key(region)))
+        oldest = found.whole if found.numbers is None else found.least(region)
+        state = self.threads[thread.number]
+        if oldest < state.of_point:
+            self._reads_old(thread, state, step, region, found, oldest, value)
+
+    def _reads_old(
+        self, thread: Thread, state: TrackedThread, step: ir.MachineStep, region: MemoryRegion,
+        found: BufferShadow, oldest: int, value: Any,
+    ) -> None:  # fmt: skip
+        """A read of elements that the grid point has not written."""
+        if found.operand == "input":
+            self.arrays.reads_overwritten(thread, step, region)
+        if oldest <= shadow.NEVER:
+            kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
+            self._suspect(kind, thread, step, region, found, shadow.GIVEN, value)
+            numbers = found.of(region)
+            written = None if numbers is None else numbers[numbers > shadow.GIVEN]
+            if written is None or not written.size:
+                return
+            oldest = int(written.min())
+        if oldest == shadow.GIVEN or oldest >= state.of_point:
+            return
+        state.has_carried = True
+        if found.operand != "scratch":
+            return
+        if oldest < state.of_lane:
+            self._suspect("parallel", thread, step, region, found, state.of_lane, value)
+        if oldest < state.of_block:
+            self._suspect("stale", thread, step, region, found, state.of_block, value)
+
+    def _suspect(
+        self, kind: ReadKind, thread: Thread, step: ir.MachineStep, region: MemoryRegion,
+        found: BufferShadow, below: int, value: Any, copy: DmaCopy | None = None,
+    ) -> None:  # fmt: skip
+        """Note a read of elements with numbers below another: its first time in full."""
+        buffer = region.buffer
+        key: SiteKey = (id(step), buffer.name, kind)
+        known = self.suspects.get(key)
+        if known is not None:
+            known.count += 1
+        else:
+            selected = found.where(region)
+            numbers = found.array() if found.numbers is not None else np.full(
+                buffer.content.shape, found.whole, np.int32
+            )  # fmt: skip
+            mask = selected & chosen(kind, numbers, below)
+            if not mask.any():
+                return
+            point, iterations = (
+                (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
+            )
+            known = SuspectRead(
+                key, step, buffer, found.operand, len(self.writes) - 1, thread.number, point,
+                iterations, mask, int(selected.sum()), copy,
+            )  # fmt: skip
+            element = known.element
+            known.writer = self.writes[max(int(numbers[element]), 0)]
+            known.value = buffer.content[element].item()
+            known.visited = self.arrays.has_come_back(buffer)
+            known.is_early = self._is_early(buffer, mask)
+            self.suspects[key] = known
+        self.alter(known, region, found, below, value)
+
+    def _is_early(self, buffer: MemoryBuffer, mask: shadow.Mask) -> bool:
+        return any(
+            mask[index].any()
+            for _, copy in self._flying.values()
+            if copy.destination.buffer is buffer
+            for index in copy.destination.ranges()
+        )
+
+    def alter(
+        self,
+        suspect: SuspectRead,
+        region: MemoryRegion,
+        found: BufferShadow,
+        below: int,
+        value: Any,
+    ) -> None:
+        """For replays: change what a suspect read sees."""
+
+    def stores(
+        self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
+    ) -> None:
+        buffer = region.buffer
+        found = self.shadows.get(buffer.number)
+        if found is None:
+            return
+        if self._is_dynamic(step):
+            self.trace = hash((self.trace, id(step), shadow.index_key(region)))
+        state = self.threads[thread.number]
+        mask = None
+        if isinstance(step, ir.StoreStep) and step.mask is not None:
+            mask = np.asarray(thread.frames[-1].registers[step.mask.number])
+        if found.operand == "output":
+            if not (state.has_carried or state.begins_block or mask is not None):
+                self.arrays.replaces(self, thread, state, step, region, found, value)
+            if self.keeps_results:
+                stored = np.asarray(value).tobytes()
+                self.results_so_far = hash((self.results_so_far, id(step), stored))
+        self.stored.setdefault(buffer.name, {}).setdefault(id(step), step)
+        found.write(region, self.record(thread, step), mask)
+
+    def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
+        """Number a write."""
+        number = len(self.writes)
+        if copy is None:
+            written = WriteRecord(number, step, thread.number, thread.point, thread.iterations)
+        else:
+            written = WriteRecord(number, step, copy.thread, copy.point, copy.iterations, copy)
+        self.writes.append(written)
+        return number
+
+    def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        if self._is_dynamic(copy.step):
+            keys = shadow.index_key(copy.source), shadow.index_key(copy.destination)
+            self.trace = hash((self.trace, id(copy.step), keys))
+        self._flying[id(copy)] = thread, copy
+        target = copy.destination
+        if copy.source.buffer.device != target.buffer.device:
+            # A read on another device may have come before the copy was started.
+            for suspect in self.suspects.values():
+                if suspect.buffer is target.buffer and suspect.kind == "unwritten":
+                    found = (suspect.mask[index] for index in target.ranges())
+                    suspect.is_early |= any(part.any() for part in found)
+
+    def copy_ends(self, copy: DmaCopy) -> None:
+        thread, _ = self._flying.pop(id(copy))
+        state = self.threads[copy.thread]
+        source = self.shadows.get(copy.source.buffer.number)
+        if source is not None:
+            oldest = source.least(copy.source)
+            if oldest <= shadow.NEVER:
+                kind: ReadKind = "padding" if oldest == shadow.PADDING else "unwritten"
+                self._suspect(
+                    kind, thread, copy.step, copy.source, source, shadow.GIVEN, None, copy
+                )
+            elif shadow.GIVEN < oldest < state.of_point:
+                state.has_carried = True
+            self.arrays.copied_from(copy)
+        target = self.shadows.get(copy.destination.buffer.number)
+        if target is None:
+            return
+        if target.buffer.kind in ("output", "input"):
+            self.arrays.copied_to(self, copy, target)
+        self.stored.setdefault(target.buffer.name, {}).setdefault(id(copy.step), copy.step)
+        target.write(copy.destination, self.record(thread, copy.step, copy))
+
+    # Control
+
+    def branches(self, thread: Thread, step: ir.Branch, chosen: int) -> None:
+        self.trace = hash((self.trace, id(step), chosen))
+
+    def iterates(self, thread: Thread, step: ir.MachineStep, iteration: int) -> None:
+        if type(step) is ir.WhileLoop:
+            self.trace = hash((self.trace, id(step), iteration))
+
+    def ends(self) -> None:
+        self.has_ended = True
+
+    def _is_dynamic(self, step: ir.MachineStep) -> bool:
+        found = self._dynamic.get(id(step))
+        if found is None:
+            found = self._dynamic[id(step)] = shadow.is_dynamic(step)
+        return found
+
+    # Questions
+
+    def who_wrote(self, buffer: MemoryBuffer, index: Any = ...) -> list[WriteRecord]:
+        """Return the writes that elements of a buffer come from, the latest first.
+
+        Elements that were given or never written have none.
+        """
+        found = self.shadows.get(buffer.number)
+        if found is None:
+            return []
+        numbers = np.asarray(found.whole if found.numbers is None else found.numbers[index])
+        records = [self.writes[n] for n in np.unique(numbers)[::-1] if n > shadow.GIVEN]
+        return [record for record in records if record is not None]
+
+    def writers_of_output(
+        self, output: int, index: Any = ..., device: int = 0
+    ) -> list[WriteRecord]:
+        """Return the writes that elements of a result come from, the latest first.
+
+        Args:
+          output: position among the results of the kernel.
+        """
+        found = [b for b in self._result_buffers() if b.device == device]
+        return self.who_wrote(found[output], index)
+
+    def results(self) -> list[np.ndarray[Any, Any]]:
+        """Arrays of the results of all devices, as they are now."""
+        return [buffer.content for buffer in self._result_buffers()]
+
+    def _result_buffers(self) -> list[MemoryBuffer]:
+        """Whole arrays of the results, of one device after the other."""
+        buffers = [s.buffer for s in self.shadows.values()]
+        found = []
+        for device in dict.fromkeys(b.device for b in buffers):
+            own = [b for b in buffers if b.device == device]
+            outputs = iter([b for b in own if b.kind == "output"])
+            inputs = [b for b in own if b.kind in ("prefetch", "input")]
+            for operand in self.launch.operands:
+                if operand.kind == "output":
+                    is_own = operand.alias is None
+                    found.append(next(outputs) if is_own else inputs[operand.alias or 0])
+        return found
+
+
+def chosen(kind: ReadKind, numbers: shadow.Numbers, below: int) -> shadow.Mask:
+    """Which elements a read of some kind should not see."""
+    if kind == "padding":
+        return np.asarray(numbers == shadow.PADDING)
+    if kind == "unwritten":
+        return np.asarray(numbers == shadow.NEVER)
+    return np.asarray((numbers > shadow.GIVEN) & (numbers < below))
+
+
+def outputs_of(states: Sequence[TrackedThread]) -> list[str]:
+    """Names of the outputs that the threads compute block by block."""
+    return list(dict.fromkeys(w.operand.name for state in states for w in state.outputs))

@@ -1,0 +1,492 @@
+"""Findings about memory, from what the tracker noted and the history of elements."""
+
+from __future__ import annotations
+
+import linecache
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.instrument.sites import part_of
+from pallas_debug.bridge.programs import program as ir
+from pallas_debug.findings.sighting import Sighting
+from pallas_debug.findings.wording import contents, order, writers
+from pallas_debug.findings.wording.facts import Reset, WrittenElement
+from pallas_debug.machine.copies import DmaCopy
+from pallas_debug.machine.grid import Window
+from pallas_debug.machine.memory import MemoryBuffer
+from pallas_debug.machine.sanitizer.report import shape_text
+from pallas_debug.machine.sanitizer.shadows import reach, shadow
+from pallas_debug.machine.sanitizer.shadows.outputs import (
+    BlockReturn,
+    OverwrittenRead,
+    ReplacedWrite,
+)
+from pallas_debug.machine.sanitizer.shadows.replay import ElementHistory, StoredPart, buffer_key
+from pallas_debug.machine.sanitizer.shadows.shadow import WriteRecord
+from pallas_debug.machine.sanitizer.shadows.tracking import (
+    MemoryTracker,
+    Point,
+    SuspectRead,
+    TrackedThread,
+)
+from pallas_debug.model import Finding, SourceLine, Witness
+
+Ordered = tuple[int, Finding]
+"""A finding, and the number of the write that it follows."""
+
+LAST = 1 << 60
+"""Number for what is known at the end of a run only."""
+
+
+class MemoryWording:
+    """Words the facts of one run."""
+
+    def __init__(
+        self, run: MemoryTracker, history: ElementHistory, arrays: Sequence[Sequence[Any]]
+    ) -> None:
+        """Take the facts.
+
+        Args:
+          arrays: for each device, the arrays of the call.
+        """
+        self._run = run
+        self._history = history
+        self._arrays = arrays
+        self._stores = reach.stores_of(run.launch)
+        self._order = reach.order_of(run.launch.body)
+
+    # Reads
+
+    def uninitialized(self, suspect: SuspectRead, *, other_core: bool = False) -> Finding:
+        """A read of memory that was never written, or of padding, that matters."""
+        name = suspect.buffer.name
+        seen = self._seen(
+            suspect.step, suspect.point, suspect.iterations, suspect.buffer,
+            index=_part(name, suspect.mask),
+        )  # fmt: skip
+        affected = int(suspect.mask.sum())
+        element = WrittenElement(index=suspect.element, affected=affected, total=suspect.total)
+        if suspect.kind == "padding":
+            return contents.padding_read(seen, element=element)
+        before: contents.Before = "none"
+        at = self._order.get(id(suspect.step), 0)
+        sites = [s for s in self._stores if s.operand == name and self._order[id(s.step)] < at]
+        if sites:
+            before = "branches" if all(site.is_conditional for site in sites) else "some"
+        return contents.uninitialized_read(
+            seen,
+            reaches_output=True,
+            other_core=other_core,
+            before=before,
+            stays=bool(self._run.launch.grid) and suspect.operand != "scoped",
+            element=None if other_core else element,
+            writes=() if other_core else self._writes(suspect, resets=False),
+        )
+
+    def stale(self, suspect: SuspectRead) -> Finding:
+        """A read of what another output block left."""
+        writer = suspect.writer
+        assert writer is not None
+        thread = self._run.threads[suspect.thread]
+        name = suspect.buffer.name
+        block = self._block(thread, suspect.point)
+        left_by = self._block(thread, writer.point)
+        seen = self._seen(
+            suspect.step, suspect.point, suspect.iterations, suspect.buffer,
+            index=_part(name, suspect.mask), other=writer.step.site.line,
+        )  # fmt: skip
+        events = self._history.buffers[buffer_key(suspect.buffer)].events[suspect.element]
+        return writers.stale_read(
+            seen,
+            reader=order.Access(writes=False, grid_point=suspect.point, loop=suspect.iterations),
+            writer=_access(writer),
+            element=WrittenElement(
+                index=suspect.element,
+                value=_number(suspect.value),
+                affected=int(suspect.mask.sum()),
+                total=suspect.total,
+            ),
+            block=block,
+            left_by=None if left_by is None else left_by.index,
+            resets=self._writes(suspect, resets=True),
+            accumulates=any(e.writes and e.updates and e.point == suspect.point for e in events),
+        )
+
+    def _writes(self, suspect: SuspectRead, *, resets: bool) -> tuple[Reset, ...]:
+        """Lines that write what was read; if `resets`, without regard to what was there."""
+        found = self._history.buffers[buffer_key(suspect.buffer)]
+        name, shape = suspect.buffer.name, suspect.buffer.content.shape
+        by_step: dict[int, list[Point]] = {}
+        steps: dict[int, tuple[ir.MachineStep, tuple[ir.Branch, ...]]] = {}
+        for event in found.events[suspect.element]:
+            if event.writes and not event.updates:
+                points = by_step.setdefault(id(event.step), [])
+                steps[id(event.step)] = event.step, event.conditions
+                if event.point not in points:
+                    points.append(event.point)
+        known = [
+            _reset(step, around, by_step[key], _index(name, found.stores.get(key), shape), True)
+            for key, (step, around) in steps.items()
+        ]
+        if not known and resets:
+            known = [
+                _reset(part.step, part.conditions, part.points, _index(name, part, shape), False)
+                for part in found.stores.values()
+                if part.points
+            ]
+        return tuple(reset for reset in known if reset is not None)
+
+    # Arrays
+
+    def arrays(self, conflicts: Sequence[ReplacedWrite]) -> list[Ordered]:
+        """What happened to whole arrays."""
+        ledger = self._run.arrays
+        found: list[Ordered] = []
+        for read in ledger.overwritten.values():
+            found.append(self._overwritten(read))
+        for lost in ledger.lost.values():
+            found.append((lost.before.number + 1, self._lost(lost)))
+        for conflict in conflicts:
+            found.append((conflict.before.number + 1, self._conflict(conflict)))
+        for back in ledger.returns.values():
+            found.append((LAST - 1, self._returned(back)))
+        if self._run.has_ended:
+            found += [(LAST, finding) for finding in self._unwritten()]
+        return found
+
+    def _overwritten(self, read: OverwrittenRead) -> Ordered:
+        window = read.block.window
+        name = window.operand.name
+        record = self._run.writes[int(read.block.numbers[read.element])]
+        writer = order.Access(writes=True)
+        if record is not None:
+            writer = _access(record)
+        seen = self._seen(
+            read.step, read.point, read.iterations, read.region.buffer,
+            index=_part(name, read.block.mask),
+            other=None if record is None else record.step.site.line,
+        )  # fmt: skip
+        finding = writers.overwritten_read(
+            seen,
+            output=self._run.arrays.output_of(window.array),
+            reader=order.Access(writes=False, grid_point=read.point, loop=read.iterations),
+            writer=writer,
+            element=WrittenElement(
+                index=read.element,
+                value=None if read.block.is_under_way else _number(read.value),
+                before=None if read.block.is_under_way else self._original(read),
+                affected=read.affected,
+                total=read.total,
+            ),
+            is_under_way=read.block.is_under_way,
+        )
+        return (0 if record is None else record.number + 1), finding
+
+    def _original(self, read: OverwrittenRead) -> Any:
+        """What the call passed in, where it has been overwritten since."""
+        window = read.block.window
+        launch = self._run.launch
+        given = [o.name for o in launch.operands if o.kind in ("prefetch", "input")]
+        arrays = self._arrays[window.array.device][sum(n is None for n in launch.grid) :]
+        outer, inner = window.bounds(read.block.block)
+        kept = iter(zip(read.element, inner, strict=True))
+        index = []
+        for part, is_squeezed in zip(outer, window.spec.squeezed, strict=True):
+            if is_squeezed:
+                index.append(part.start)
+            else:
+                at, start = next(kept)
+                index.append(part.start + at - start.start)
+        array = np.asarray(arrays[given.index(window.operand.name)])
+        return _number(array[tuple(index)].item())
+
+    def _lost(self, lost: ReplacedWrite) -> Finding:
+        thread = self._run.threads[lost.thread]
+        window = lost.window
+        assert window is not None
+        block = self._block(thread, lost.point, window)
+        assert block is not None
+        seen = self._seen(
+            lost.step, lost.point, lost.iterations, lost.buffer,
+            index=_part(lost.operand, lost.mask), other=lost.before.step.site.line,
+        )  # fmt: skip
+        return writers.lost_write(
+            seen,
+            block=block,
+            lost=_access(lost.before),
+            replaced_by=order.Access(
+                writes=True, grid_point=lost.point, loop=lost.iterations, copy=_names(lost.copy)
+            ),
+            element=_replaced(lost),
+        )
+
+    def _conflict(self, conflict: ReplacedWrite) -> Finding:
+        seen = self._seen(
+            conflict.step, conflict.point, conflict.iterations, conflict.buffer,
+            operand=conflict.operand, index=_part(conflict.operand, conflict.mask),
+            other=conflict.before.step.site.line,
+        )  # fmt: skip
+        blocks = None
+        if conflict.blocks is not None and conflict.window is not None:
+            name = conflict.window.operand.name
+            here, there = conflict.blocks
+            blocks = (
+                writers.OutputBlock(output=name, index=here),
+                writers.OutputBlock(output=name, index=there),
+            )
+        return writers.conflicting_writes(
+            seen,
+            here=order.Access(
+                writes=True,
+                grid_point=conflict.point,
+                loop=conflict.iterations,
+                copy=_names(conflict.copy),
+            ),
+            there=_access(conflict.before),
+            element=_replaced(conflict),
+            blocks=blocks,
+        )
+
+    def _returned(self, back: BlockReturn) -> Finding:
+        name = back.window.operand.name
+        seen = self._at(
+            self._run.launch.block_line(back.window.operand),
+            grid_point=back.again,
+            operand=name,
+            index=_block_text(name, back.block),
+            shape=shape_text(back.window.array),
+        )
+        return order.output_revisited(
+            seen,
+            what=f"block {back.block} of {name}",
+            first=back.first,
+            last=back.last,
+            again=back.again,
+        )
+
+    # Outputs that were not written
+
+    def _unwritten(self) -> list[Finding]:
+        found = []
+        thread = next(iter(self._run.threads.values()), None)
+        windows = {} if thread is None else {w.operand.name: w for w in thread.outputs}
+        for kept in self._run.shadows.values():
+            buffer = kept.buffer
+            if buffer.kind != "output" or not buffer.content.size:
+                continue
+            if buffer.name in self._run.arrays.returns or buffer.device:
+                continue
+            numbers = kept.array() if kept.numbers is not None else None
+            if numbers is None and kept.whole != shadow.NEVER:
+                continue
+            mask = (
+                np.ones(buffer.content.shape, bool) if numbers is None else numbers == shadow.NEVER
+            )
+            if mask.any():
+                found.append(self._gap(buffer, mask, thread, windows.get(buffer.name)))
+        return found
+
+    def _gap(
+        self, buffer: MemoryBuffer, mask: shadow.Mask, thread: TrackedThread | None,
+        window: Window | None,
+    ) -> Finding:  # fmt: skip
+        name = buffer.name
+        part = part_of(name, mask)
+        assert part is not None
+        element = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
+        sites = [site for site in self._stores if site.operand == name]
+        visits = self._visits(thread, window, element)
+        source = sites[-1].step.site.line if sites else None
+        why: contents.Gone = "stores"
+        if window is not None and not visits:
+            why = "left out"
+            source = self._run.launch.block_line(window.operand) or source
+            if self._is_short(thread, window, mask):
+                why = "rounded down"
+                source = self._run.launch.grid_line() or source
+        elif not sites:
+            why = "no store"
+        elif all(site.is_conditional for site in sites):
+            why = "condition"
+        seen = self._at(
+            source,
+            grid_point=visits[0] if visits else None,
+            operand=name,
+            index=part.text,
+            shape=shape_text(buffer),
+            values={"elements": f"{part.elements} of {part.of}"},
+        )
+        return contents.output_not_written(
+            seen,
+            what=part.text,
+            why=why,
+            elements=(part.elements, part.of),
+            is_several=part.regions > 1,
+            visits=visits,
+        )
+
+    def _visits(
+        self, thread: TrackedThread | None, window: Window | None, element: Point
+    ) -> list[Point]:
+        """Grid points with an element of an output in their block."""
+        if thread is None or window is None:
+            return []
+        blocks = thread.blocks[thread.outputs.index(window)]
+        holding = set()
+        for block in set(blocks):
+            outer, _ = window.bounds(block)
+            if all(n.start <= i < n.stop for n, i in zip(outer, element, strict=True)):
+                holding.add(block)
+        return [p for p, block in zip(thread.points, blocks, strict=True) if block in holding]
+
+    def _is_short(self, thread: TrackedThread | None, window: Window, mask: shadow.Mask) -> bool:
+        """Whether an output's last blocks along a dimension, and no others, are not visited."""
+        if thread is None:
+            return False
+        blocks = np.array(sorted(set(thread.blocks[thread.outputs.index(window)])))
+        counts = blocks.max(axis=0) + 1 if blocks.size else np.zeros(0, int)
+        if len(blocks) != math.prod(map(int, counts)):
+            return False
+        sizes = [int(c) * unit for c, unit in zip(counts, window.spec.unit, strict=True)]
+        covered = mask[tuple(slice(0, size) for size in sizes)]
+        return not covered.any() and any(
+            size < n for size, n in zip(sizes, mask.shape, strict=True)
+        )
+
+    # Shared
+
+    def _at(self, source: SourceLine | None, **facts: Any) -> Sighting:
+        witness = Witness(source=source, **facts)
+        return Sighting(kernel=self._run.launch.name, engine="machine", witness=witness)
+
+    def _seen(
+        self, step: ir.MachineStep, point: Point, iterations: Point, buffer: MemoryBuffer,
+        *, operand: str | None = None, **facts: Any,
+    ) -> Sighting:  # fmt: skip
+        if buffer.device or self._run.launch.mesh:
+            facts["values"] = {"device": str(buffer.device)}
+        return self._at(
+            step.site.line,
+            grid_point=point,
+            loop=iterations,
+            operand=operand or buffer.name,
+            shape=shape_text(buffer),
+            **facts,
+        )
+
+    def _block(
+        self, thread: TrackedThread, point: Point, window: Window | None = None
+    ) -> writers.OutputBlock | None:
+        """The output block that a grid point computes."""
+        if not thread.outputs:
+            return None
+        number = 0 if window is None else thread.outputs.index(window)
+        blocks = thread.blocks[number]
+        return writers.OutputBlock(
+            output=thread.outputs[number].operand.name,
+            index=blocks[thread.points.index(point)],
+            steps=_steps(self._run.launch.grid, thread.points, blocks),
+        )
+
+
+def _steps(
+    grid: Sequence[int | None], points: Sequence[Point], blocks: Sequence[Point]
+) -> tuple[int, ...] | None:
+    """Axes along which the output block stays the same; None if that is not a matter of axes."""
+    sizes = [max(point[axis] for point in points) + 1 for axis in range(len(grid))]
+    if len(points) != math.prod(sizes):
+        return None  # the run was stopped
+    rank = len(blocks[0])
+    table = np.array(blocks, np.int64).reshape(*sizes, rank)
+    steps = tuple(
+        axis
+        for axis, size in enumerate(sizes)
+        if size > 1 and (table == table.take([0], axis)).all()
+    )
+    others = math.prod(size for axis, size in enumerate(sizes) if axis not in steps)
+    return steps if len(set(blocks)) == others else None
+
+
+def _reset(
+    step: ir.MachineStep, around: Sequence[ir.Branch], points: Sequence[Point], index: str | None,
+    reaches: bool,
+) -> Reset | None:  # fmt: skip
+    if step.site.line is None:
+        return None
+    return Reset(
+        line=step.site.line.line,
+        points=tuple(points),
+        index=index,
+        reaches=reaches,
+        condition=_condition(around),
+    )
+
+
+def _condition(around: Sequence[ir.Branch]) -> str | None:
+    """Source of the condition of the innermost `pl.when`; None if it is not on one line."""
+    for branch in reversed(around):
+        line = branch.site.line
+        text = "" if line is None else line.text or linecache.getline(line.file, line.line)
+        _, found, rest = text.partition("pl.when(")
+        if not found:
+            continue
+        depth = 1
+        for i, char in enumerate(rest):
+            depth += (char in "([{") - (char in ")]}")
+            if depth == 0:
+                return rest[:i]
+        return None
+    return None
+
+
+def _index(name: str, stored: StoredPart | None, shape: Sequence[int]) -> str | None:
+    """What a store writes; None for the whole buffer, or if that changes."""
+    if stored is None or len(stored.regions) != 1:
+        return None
+    (region,) = stored.regions.values()
+    mask = np.zeros(tuple(shape), bool)
+    for index in region.ranges():
+        mask[index] = True
+    return _part(name, mask)
+
+
+def _part(name: str, mask: shadow.Mask) -> str | None:
+    """The elements in a mask as slices; None for all of them."""
+    if mask.all():
+        return None
+    part = part_of(name, mask)
+    return None if part is None else part.text
+
+
+def _access(record: WriteRecord) -> order.Access:
+    return order.Access(
+        writes=True,
+        grid_point=record.point,
+        loop=record.iterations,
+        copy=_names(record.copy),
+    )
+
+
+def _names(copy: DmaCopy | None) -> tuple[str, str] | None:
+    return None if copy is None else (copy.source.buffer.name, copy.destination.buffer.name)
+
+
+def _replaced(write: ReplacedWrite) -> WrittenElement:
+    return WrittenElement(
+        index=write.element,
+        value=_number(write.value),
+        before=_number(write.value_before),
+        affected=int(write.mask.sum()),
+        total=write.total,
+    )
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, (int, float, complex, bool, type(None))) else float(value)
+
+
+def _block_text(name: str, block: Point) -> str:
+    return f"{name}: block ({', '.join(map(str, block))}{',' if len(block) == 1 else ''})"

@@ -1,0 +1,354 @@
+"""Reads and writes that go wrong, as the machine's shadow memory shows them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from broken_kernels import ALL, BrokenKernel
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from machine_runs import Arrays, called, passed
+from pallas_debug_kernels import operation
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.machine import run
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.model import Finding
+
+FAULTS = (
+    "BlockOutOfBounds",
+    "ConflictingWrites",
+    "LostWrite",
+    "OutOfBoundsRead",
+    "OutOfBoundsWrite",
+    "OutputNotWritten",
+    "OutputRevisited",
+    "OverwrittenRead",
+    "PaddingRead",
+    "StaleRead",
+    "UninitializedRead",
+)
+KERNELS = [kernel for kernel in ALL if kernel.fault in FAULTS]
+
+F32, I32 = jnp.float32, jnp.int32
+TILE = pltpu.VMEM((8, 128), F32)
+
+
+def sanitized(call: Launch, arrays: Arrays) -> tuple[tuple[Finding, ...], MemorySanitizer]:
+    sanitizer = MemorySanitizer(call, arrays)
+    return run.run(call, arrays, observers=[sanitizer]).findings, sanitizer
+
+
+def found(function: Callable[..., Any], *args: Any) -> tuple[Finding, ...]:
+    return sanitized(*passed(function, args))[0]
+
+
+@functools.cache
+def faults(kernel: BrokenKernel) -> tuple[Finding, ...]:
+    return found(kernel.function, *kernel.make_args())
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_broken_kernel(kernel: BrokenKernel) -> None:
+    finding, *others = faults(kernel)
+    assert not others
+    assert (finding.kind, finding.witness.line) == (kernel.fault, (kernel.file, kernel.line))
+    assert finding.engines == ("machine",)
+    assert finding.operand is not None
+    assert finding.operand in finding.message
+    wanted = kernel.machine
+    if wanted is None:
+        return
+    assert finding.operand == wanted.operand
+    assert finding.grid_point == wanted.grid_point
+    assert finding.loop == wanted.loop
+    assert wanted.values.items() <= finding.witness.values.items()
+
+
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_repaired_twin(kernel: BrokenKernel) -> None:
+    assert not found(kernel.repaired, *kernel.make_args())
+
+
+@pytest.mark.parametrize(
+    "name, said",
+    [
+        ("last_entry_past_the_rows", "the index comes from starts_ref[2], which is 20"),
+        ("zeroed_at_the_start_of_the_grid", "reset only at grid point (0, 0, 0), in line"),
+        ("zeroed_along_the_wrong_axis", "under @pl.when(pl.program_id(0) == 0)"),
+        ("rows_of_the_longer_sequence", "in 384 of 1,024 elements: rows_ref[5, 0]"),
+        ("maximum_of_the_query_before", "under @pl.when((i == 0) & (j == 0))"),
+        ("counts_zeroed_for_nonempty_sequences", "it is written only at grid point (1,)"),
+        ("counter_never_zeroed", "scratch buffers and outputs hold whatever was there before"),
+        ("rolled_in_place", "after (0,) overwrote it through out_ref: x_ref[0, 0] was "),
+        ("reversed_in_place", "while what (1,) wrote to out_ref is copied back"),
+        ("grid_rounded_down", "out_ref[16:20, 0:128] is never written"),
+        ("output_block_skipped", "under a condition, which was false"),
+        ("rows_past_the_length_not_written", "384 of its 2,048 elements"),
+    ],
+)
+def test_cause(name: str, said: str) -> None:
+    (kernel,) = (kernel for kernel in KERNELS if kernel.name == name)
+    (finding,) = faults(kernel)
+    assert said in f"{finding.message}; {finding.cause}"
+
+
+# What healthy kernels do on purpose
+
+
+def _rows(
+    kernel: Any, x: jax.Array, *scratch: Any, grid: tuple[int, ...] = (2, 2), **more: Any
+) -> Any:
+    """A kernel that computes a block of rows in `grid[1]` steps."""
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8 * grid[0], 128), x.dtype),
+        grid=grid,
+        in_specs=[pl.BlockSpec((8, 128), lambda i, k: (i, k))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, k: (i, 0)),
+        scratch_shapes=scratch,
+        **more,
+    )(x)
+
+
+def zeros_left_for_the_next_block(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, acc_ref):
+        @pl.when(pl.program_id(0) + pl.program_id(1) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        out_ref[...] = acc_ref[...]
+
+        @pl.when(pl.program_id(1) == pl.num_programs(1) - 1)
+        def _next() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+    return _rows(kernel, x, TILE)
+
+
+def sum_of_all_blocks_so_far(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, acc_ref, total_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i + k == 0)
+        def _start() -> None:
+            total_ref[...] = jnp.zeros_like(total_ref)
+
+        @pl.when(k == 0)
+        def _start_block() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+
+        @pl.when(k == pl.num_programs(1) - 1)
+        def _finish() -> None:
+            total_ref[...] += acc_ref[...]
+            out_ref[...] = total_ref[...]
+
+    return _rows(kernel, x, TILE, TILE)
+
+
+def slots_in_turn(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, slots_ref, slot_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i + k == 0)
+        def _start() -> None:
+            slot_ref[0] = 0
+
+        # A counter that no block resets: which slot is the next.
+        slots_ref[slot_ref[0]] = x_ref[...]
+
+        @pl.when(k == 0)
+        def _begin() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += slots_ref[slot_ref[0]]
+        slot_ref[0] = 1 - slot_ref[0]
+
+    return _rows(kernel, x, pltpu.VMEM((2, 8, 128), F32), pltpu.SMEM((1,), I32))
+
+
+def sum_reset_by_its_maximum(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, m_ref, l_ref):
+        i, k = pl.program_id(0), pl.program_id(1)
+
+        @pl.when(i + k == 0)
+        def _start_once() -> None:
+            l_ref[...] = jnp.zeros_like(l_ref)
+
+        # The sum of the block before is multiplied by exp(-1e30 - m), which is zero.
+        @pl.when(k == 0)
+        def _start() -> None:
+            m_ref[...] = jnp.full_like(m_ref, -1e30)
+
+        m = jnp.maximum(m_ref[...], x_ref[...])
+        l_ref[...] = l_ref[...] * jnp.exp(m_ref[...] - m) + jnp.exp(x_ref[...] - m)
+        m_ref[...] = m
+        out_ref[...] = m_ref[...] + jnp.log(l_ref[...])
+
+    return _rows(kernel, x, TILE, TILE)
+
+
+def one_step_of_several_stores(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref):
+        k = pl.program_id(1)
+
+        @pl.when(k == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        @pl.when(k == 1)
+        def _select() -> None:
+            out_ref[...] = x_ref[...]
+
+    return _rows(kernel, x)
+
+
+def sum_shown_at_each_step(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, acc_ref):
+        @pl.when(pl.program_id(1) == 0)
+        def _start() -> None:
+            acc_ref[...] = jnp.zeros_like(acc_ref)
+
+        acc_ref[...] += x_ref[...]
+        out_ref[...] = acc_ref[...]
+
+    return _rows(kernel, x, TILE)
+
+
+def last_rows_of_the_block_before(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, tail_ref):
+        @pl.when(pl.program_id(0) == 0)
+        def _start() -> None:
+            tail_ref[...] = jnp.zeros_like(tail_ref)
+
+        out_ref[...] = x_ref[...] + tail_ref[...]
+        tail_ref[...] = x_ref[...]
+
+    return _rows(kernel, x, TILE, grid=(4, 1))
+
+
+def window_over_three_blocks(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, ring_ref):
+        i = pl.program_id(0)
+
+        @pl.when(i == 0)
+        def _start() -> None:
+            ring_ref[...] = jnp.zeros_like(ring_ref)
+
+        ring_ref[lax.rem(i, 3)] = x_ref[...]
+        out_ref[...] = ring_ref[...].sum(axis=0)
+
+    return _rows(kernel, x, pltpu.VMEM((3, 8, 128), F32), grid=(5, 1))
+
+
+def scratch_masked_where_not_written(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref, part_ref):
+        part_ref[0:4, :] = x_ref[0:4, :]
+        row = lax.broadcasted_iota(I32, (8, 128), 0)
+        out_ref[...] = jnp.where(row < 4, part_ref[...], 0.0)
+
+    return _rows(kernel, x, TILE, grid=(4, 1))
+
+
+def doubled_in_place_twice(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    spec = pl.BlockSpec((8, 128), lambda i: (lax.rem(i, 4), 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec,
+        input_output_aliases={0: 0},
+    )(x)  # fmt: skip
+
+
+def same_block_twice(x: jax.Array) -> jax.Array:
+    def kernel(x_ref, out_ref):
+        out_ref[...] = x_ref[...] * 2
+
+    spec = pl.BlockSpec((8, 128), lambda i: (lax.rem(i, 2), 0))
+    shape = jax.ShapeDtypeStruct((16, 128), F32)
+    return pl.pallas_call(kernel, out_shape=shape, grid=(4,), in_specs=[spec], out_specs=spec)(x)
+
+
+HEALTHY = (
+    zeros_left_for_the_next_block,
+    sum_of_all_blocks_so_far,
+    slots_in_turn,
+    sum_reset_by_its_maximum,
+    one_step_of_several_stores,
+    sum_shown_at_each_step,
+    last_rows_of_the_block_before,
+    window_over_three_blocks,
+    scratch_masked_where_not_written,
+    doubled_in_place_twice,
+    same_block_twice,
+)
+
+
+@pytest.mark.parametrize("function", HEALTHY, ids=lambda function: function.__name__)
+def test_healthy_idiom(function: Callable[[jax.Array], jax.Array]) -> None:
+    rng = np.random.default_rng(0)
+    assert not found(function, rng.standard_normal((40, 256)).astype(np.float32))
+
+
+# Who wrote an element
+
+
+def test_who_wrote_an_element_of_an_output() -> None:
+    op = operation("matmul")
+    (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
+    ((call, arrays),) = called(lambda *a: op.function(*a, **spec.kwargs), spec.make_args())
+    _, sanitizer = sanitized(call, arrays)
+    (written,) = sanitizer.writers_of_output(0, (0, 0))
+    assert written.point == (0, 0, 1)
+    line = written.step.site.line
+    assert line is not None
+    assert line.text is not None
+    assert line.text.startswith("out_ref[...] = ")
+    points = {record.point for record in sanitizer.writers_of_output(0)}
+    assert points == {(i, j, 1) for i in range(2) for j in range(2)}
+    # Accesses of whole buffers keep one number, not an array of them.
+    assert all(
+        kept.numbers is None
+        for kept in sanitizer.shadows.values()
+        if kept.buffer.kind in ("window", "scratch")
+    )
+
+
+def test_who_wrote_an_element_by_a_dma_in_a_loop() -> None:
+    def kernel(x_ref, out_ref, tile_ref, sem):
+        def row(i: jax.Array, _: None) -> None:
+            tile_ref[pl.ds(i, 1), :] = x_ref[pl.ds(i, 1), :]
+
+        lax.fori_loop(0, 8, row, None)
+        copy = pltpu.make_async_copy(tile_ref, out_ref, sem)
+        copy.start()
+        copy.wait()
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(
+            kernel, out_shape=x, out_specs=pl.BlockSpec(memory_space=pl.ANY),
+            scratch_shapes=[TILE, pltpu.SemaphoreType.DMA],
+        )(x)  # fmt: skip
+
+    ((call, arrays),) = called(function, [np.zeros((8, 128), np.float32)])
+    findings, sanitizer = sanitized(call, arrays)
+    assert not findings
+    (written,) = sanitizer.writers_of_output(0, (3, 5))
+    assert written.copy is not None
+    tile = written.copy.source.buffer
+    (stored,) = sanitizer.who_wrote(tile, (3, 5))
+    assert (stored.copy, stored.iterations) == (None, (3,))
+    assert [record.iterations for record in sanitizer.who_wrote(tile)] == [
+        (i,) for i in range(7, -1, -1)
+    ]

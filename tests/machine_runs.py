@@ -1,0 +1,56 @@
+"""Kernels decoded for the machine, with the arrays of their calls."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from pallas_debug.bridge.lowering import calls, hook
+from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.session import Options, Session
+
+Arrays = list[list[np.ndarray]]
+
+
+def decoded(function: Callable[..., Any], args: Sequence[Any]) -> Launch:
+    """The only kernel that a function calls."""
+    session = Session(Options(chip="v5e", interpret="off"))
+    with session, session.collecting() as captures, hook.stubbed():
+        jax.jit(function).lower(*args)
+    (captured,) = captures
+    return launch(captured)
+
+
+def arrays_of(call: Launch, args: Sequence[Any]) -> Arrays:
+    """What each device is given: its share of the rows."""
+    devices = int(np.prod(list(call.mesh.values()), dtype=int))
+    return [[np.split(np.asarray(x), devices)[i] for x in args] for i in range(devices)]
+
+
+def called(function: Callable[..., Any], args: Sequence[Any]) -> list[tuple[Launch, Arrays]]:
+    """All kernels that a function calls on one device, with what it passes to them."""
+    recorder = calls.CallRecorder()
+    session = Session(Options(interpret="machine", targets=(), chip="v5e"))
+    with session, calls.recording(recorder), contextlib.suppress(RuntimeError):  # if it is stopped
+        jax.block_until_ready(jax.jit(function)(*args))
+    found = [
+        (launch(captured), [list(operands)])
+        for captured in session.captures
+        for operands in recorder.calls(captured.kernel.digest)
+    ]
+    assert found
+    return found
+
+
+def passed(function: Callable[..., Any], args: Sequence[Any]) -> tuple[Launch, Arrays]:
+    """The only kernel that a function calls, on one device, with what it passes to it."""
+    call = decoded(function, args)
+    given = [operand for operand in call.operands if operand.kind in ("prefetch", "input")]
+    if [operand.array for operand in given] == [np.shape(x) for x in args]:
+        return call, arrays_of(call, args)
+    ((call, arrays),) = called(function, args)
+    return call, arrays
