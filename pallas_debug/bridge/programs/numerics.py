@@ -64,7 +64,7 @@ class WatchedUnit:
     def run(self, values: Sequence[Any]) -> tuple[Sequence[Any], Sequence[Flag]]:
         """Return the outputs and the suspicions."""
         outputs, flags = self.compiled(*values)
-        if not self._found or not np.any(flags):
+        if not self._found or not np.asarray(flags).any():
             return outputs, ()
         return outputs, [flag for flag, is_set in zip(self._found, flags, strict=True) if is_set]
 
