@@ -99,12 +99,13 @@ class MachineHost:
         """
         kernel = captured.kernel
         # The digest knows no lines, and no order of the mesh's axes.
-        key = (kernel.digest, captured.jaxpr, tuple(kernel.mesh.items()), captured.enable_x64)
+        mesh = tuple(kernel.mesh.items())
+        key = (kernel.digest, captured.jaxpr, mesh, captured.enable_x64, is_sanitized)
         with _lock:
             known = _launches.get(key)
         if known is None:
             try:
-                known = launch(captured)
+                known = launch(captured, opens=is_sanitized)
             except (NotImplementedError, AssertionError) as error:
                 raise MachineError(
                     f"the kernel machine does not cover kernel `{kernel.name}`: "

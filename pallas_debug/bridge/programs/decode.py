@@ -61,6 +61,7 @@ class Decoder:
 
     Attributes:
       fuse: whether plain equations are evaluated together; the debugger steps through each.
+      opens: whether plain calls, loops and branches are decoded as well, not evaluated as one.
       calls: lines of the calls around the equations being decoded.
       root: the function whose equations are being decoded, if whole call stacks are wanted: lines
         of its frames, and of those that it calls, are added to `calls`.
@@ -69,6 +70,7 @@ class Decoder:
     """
 
     fuse: bool = True
+    opens: bool = False
     calls: tuple[SourceLine, ...] = ()
     root: SourceLine | None = None
     outer: tuple[SourceLine, ...] = ()
@@ -140,8 +142,8 @@ class Decoder:
 
     def _equation(self, eqn: Any, inputs: list[Any]) -> list[Any]:
         inline = rewrite.inlined(eqn)
-        is_single = inline is None and eqn.primitive not in RULES
-        if is_plain(eqn) and (self.fuse or is_single):
+        is_opened = self.opens and (inline is not None or eqn.primitive in _OPENED)
+        if is_plain(eqn) and not is_opened:
             outputs = [self.new() for _ in eqn.outvars]
             item = PendingEquation(eqn, inputs, outputs, self.site(eqn))
             if self.fuse:
@@ -187,10 +189,10 @@ class Decoder:
     def context(self) -> dict[str, Any]:
         """Arguments of `program` for a jaxpr of the equation being decoded."""
         if self.root is None:
-            return {"fuse": self.fuse, "calls": self.calls}
+            return {"fuse": self.fuse, "opens": self.opens, "calls": self.calls}
         here = self.here
         outer = here.calls if here.line is None else (*here.calls, here.line)
-        return {"fuse": self.fuse, "root": self.root, "outer": outer}
+        return {"fuse": self.fuse, "opens": self.opens, "root": self.root, "outer": outer}
 
     def finish(self, inputs: Sequence[ir.Reg], outputs: Sequence[Any]) -> ir.KernelProgram:
         results = tuple(self.reg(out) for out in outputs)
@@ -216,6 +218,7 @@ def program(
     consts: Sequence[Any] = (),
     *,
     fuse: bool = True,
+    opens: bool = False,
     calls: tuple[SourceLine, ...] = (),
     root: SourceLine | None = None,
     outer: tuple[SourceLine, ...] = (),
@@ -224,14 +227,15 @@ def program(
     """Decode a jaxpr.
 
     Args:
-      fuse: whether plain equations are evaluated together, and plain loops and calls as one.
+      fuse: whether plain equations are evaluated together.
+      opens: whether plain calls, loops and branches are decoded as well, not evaluated as one.
       root, outer: see `Decoder`.
       consts: of its constvars; if `constvars_first`, these are inputs instead.
 
     Raises:
       MachineError: it uses an operation that the machine does not know.
     """
-    decoder = Decoder(fuse=fuse, calls=calls, root=root, outer=outer)
+    decoder = Decoder(fuse=fuse, opens=opens, calls=calls, root=root, outer=outer)
     given = [decoder.new() for _ in jaxpr.constvars] if constvars_first else list(consts)
     args = [decoder.new() for _ in jaxpr.invars]
     for name, reg in zip(jaxpr.debug_info.arg_names or (), args, strict=False):
@@ -279,6 +283,8 @@ def _regs(value: Any) -> Iterable[int]:
             if part.name != "site":
                 yield from _regs(getattr(value, part.name))
 
+
+_OPENED = (conditionals.cond_p, loops.scan_p)
 
 PLAIN_INSIDE: set[Any] = {conditionals.cond_p, loops.scan_p}
 """Primitives with a rule that are plain nevertheless if their operands and jaxprs are."""

@@ -123,11 +123,13 @@ class Launch:
         return CallSite(self.calls).line("grid")
 
 
-def launch(captured: Capture, *, fuse: bool = True) -> Launch:
+def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Launch:
     """Decode a captured kernel.
 
     Args:
       fuse: evaluate plain operations together; without, each is a step, with its whole call stack.
+      opens: decode calls, loops and branches of plain operations as well, so that each operation
+        can be judged; without, and with `fuse`, they are evaluated as one.
 
     Raises:
       MachineError: the machine cannot run it.
@@ -136,10 +138,10 @@ def launch(captured: Capture, *, fuse: bool = True) -> Launch:
     if "grid_mapping" not in params:
         raise MachineError(f"kernel `{captured.kernel.name}` runs on a mesh of cores")
     with jax.enable_x64(captured.enable_x64):
-        return _launch(captured, params, fuse)
+        return _launch(captured, params, fuse, opens or not fuse)
 
 
-def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
+def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
     mapping = params["grid_mapping"]
     jaxpr, consts = rewrite.opened(params["jaxpr"])
     names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
@@ -181,7 +183,11 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool) -> Launch:
         parallel=tuple(parallel),
         operands=tuple(operands),
         body=decode.program(
-            jaxpr, consts, fuse=fuse, root=None if fuse else lines.of_function(jaxpr.debug_info)
+            jaxpr,
+            consts,
+            fuse=fuse,
+            opens=opens,
+            root=None if fuse else lines.of_function(jaxpr.debug_info),
         ),
         mesh=dict(captured.kernel.mesh),
         collective_id=getattr(params.get("compiler_params"), "collective_id", None),

@@ -46,6 +46,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     run = machine_run.run
 
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
+        options.pop("observers", None)
         observers: list[MachineObserver] = [ClaimsObserver(launch), NumbersObserver(launch)]
         ran = run(launch, arrays, observers=observers, **options)
         found.extend(ran.findings)
@@ -55,7 +56,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
         found.clear()
         is_stopped = contextlib.suppress(jax.errors.JaxRuntimeError, KernelFault)
         is_done = False
-        with pallas_debug.interpret("machine"), is_stopped:
+        with pallas_debug.interpret("machine,sanitize"), is_stopped:
             jax.block_until_ready(jax.jit(function)(*args))
             is_done = True
         assert is_done == (not any(one.kind == "EndlessLoop" for one in found))
@@ -185,6 +186,39 @@ def test_a_nan_that_another_unit_casts_is_reported_where_it_arises(judged: Judge
     (finding,) = judged(run, ROWS)
     assert (finding.kind, finding.witness.values["operand 1"]) == ("NanProduced", "0")
     assert finding.message == "`div` made a NaN of 0 and 0 at [3, 0] of float32[8, 128]"
+
+
+@jax.jit
+def shares(x: jax.Array) -> jax.Array:
+    return x / x.sum(axis=1, keepdims=True)
+
+
+def test_the_line_is_that_inside_calls_loops_and_branches(judged: Judged) -> None:
+    """Plain ones, which touch no reference."""
+
+    def called(x_ref: Any, out_ref: Any) -> None:
+        out_ref[...] = shares(x_ref[...]) * 2
+
+    def looped(x_ref: Any, out_ref: Any) -> None:
+        def halve(i: Any, x: Any) -> Any:
+            less = x - 0.25
+            return less * jnp.sqrt(less)
+
+        out_ref[...] = lax.fori_loop(0, 3, halve, x_ref[...] + 0.5)
+
+    def chosen(x_ref: Any, out_ref: Any) -> None:
+        is_first = x_ref[0, 0] > 0
+        out_ref[...] = lax.cond(is_first, lambda x: jnp.log(x - 0.5), lambda x: x, x_ref[...])
+
+    for body, line, loop in (
+        (called, "x / x.sum", ()),
+        (looped, "jnp.sqrt(less)", (1,)),
+        (chosen, "jnp.log(x - 0.5)", ()),
+    ):
+        (finding,) = judged(lambda x, body=body: call(body, x), ROWS)
+        assert (finding.kind, finding.loop) == ("NanProduced", loop)
+        assert finding.source is not None
+        assert line in (finding.source.text or "")
 
 
 # Integers
