@@ -1,8 +1,9 @@
-"""Nothing about order is found in correct kernels: the bundled ones and jax's own."""
+"""Nothing is found in correct kernels: the bundled ones and jax's own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -24,36 +25,49 @@ from pallas_debug_kernels import BundledOperation, Spec, operations
 from tiers import slow_but_first
 
 import pallas_debug
-from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run as machine_run
+from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.numbers import NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
+from pallas_debug.model import Finding
 
 F32, BF16, INT = jnp.float32, jnp.bfloat16, jnp.int32
 S = jax.ShapeDtypeStruct
 
 
+@dataclass(frozen=True)
+class JudgedRun:
+    """A run of the machine, with the sanitizer's observers."""
+
+    observers: Sequence[MachineObserver]
+    findings: Sequence[Finding]
+
+
 @pytest.fixture
-def sanitizers(monkeypatch: pytest.MonkeyPatch) -> list[OrderSanitizer]:
-    """An observer of the order for each run of the machine."""
-    found: list[OrderSanitizer] = []
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[JudgedRun]:
+    """The runs of the machine."""
+    found: list[JudgedRun] = []
     run = machine_run.run
 
-    def observed(call: Launch, *args: Any, observers: Sequence[Any] = (), **kwargs: Any) -> Any:
-        found.append(OrderSanitizer(call))
-        return run(call, *args, observers=(*observers, found[-1]), **kwargs)
+    def observed(*args: Any, observers: Sequence[MachineObserver], **kwargs: Any) -> Any:
+        ran = run(*args, observers=observers, **kwargs)
+        found.append(JudgedRun(observers, ran.findings))
+        return ran
 
     monkeypatch.setattr(machine_run, "run", observed)
     return found
 
 
-def check(function: Callable[..., Any], args: Sequence[Any], found: list[OrderSanitizer]) -> None:
-    with pallas_debug.interpret("machine"):
+def check(function: Callable[..., Any], args: Sequence[Any], runs: list[JudgedRun]) -> None:
+    with pallas_debug.interpret("machine,sanitize"):
         jax.block_until_ready(jax.jit(function)(*args))
-    assert found
-    for sanitizer in found:
-        assert sanitizer.has_ended
-        assert sanitizer.findings() == []
-        assert sanitizer.undecided == []
+    assert runs
+    for run in runs:
+        assert list(run.findings) == []
+        (order,) = [one for one in run.observers if isinstance(one, OrderSanitizer)]
+        assert order.has_ended
+        assert order.undecided == []
+        assert any(isinstance(one, NumbersObserver) for one in run.observers)
 
 
 SPECS = [(op, spec) for op in operations() for spec in op.tagged("small", "edge")]
@@ -66,8 +80,8 @@ SPECS = [(op, spec) for op in operations() for spec in op.tagged("small", "edge"
         lambda op, spec: op.name,
     ),
 )
-def test_bundled(op: BundledOperation, spec: Spec, sanitizers: list[OrderSanitizer]) -> None:
-    check(lambda *a: op.function(*a, **spec.kwargs), spec.make_args(), sanitizers)
+def test_bundled(op: BundledOperation, spec: Spec, runs: list[JudgedRun]) -> None:
+    check(lambda *a: op.function(*a, **spec.kwargs), spec.make_args(), runs)
 
 
 def splash_gradient(q: Any, k: Any, v: Any) -> Any:
@@ -133,8 +147,8 @@ OF_JAX: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
         for name in OF_JAX
     ],
 )
-def test_of_jax(name: str, sanitizers: list[OrderSanitizer]) -> None:
+def test_of_jax(name: str, runs: list[JudgedRun]) -> None:
     function, shapes = OF_JAX[name]
     generator = np.random.default_rng(0)
     args = [generator.standard_normal(s.shape).astype(s.dtype) for s in shapes]
-    check(function, args, sanitizers)
+    check(function, args, runs)
