@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from pallas_debug._version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from pallas_debug._api.breakpoint import breakpoint as breakpoint
     from pallas_debug._api.check import check as check
     from pallas_debug._api.compare import compare as compare
     from pallas_debug._api.compile import compile as compile
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from pallas_debug.store import open_dumps as open_dumps
 
 _HOMES = {
+    "breakpoint": "pallas_debug._api.breakpoint",
     "check": "pallas_debug._api.check",
     "compare": "pallas_debug._api.compare",
     "compile": "pallas_debug._api.compile",

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from pallas_debug.bridge.lowering import calls, trace
@@ -13,11 +13,13 @@ from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.errors import CannotRunError, UsageError, meant
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
+from pallas_debug.machine.debugger import recorder
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
 from pallas_debug.model import Kernel
+from pallas_debug.screen import open_session
 from pallas_debug.session import Interpret, Options, Session
-from pallas_debug.stepping import plain as plain_prompt
+from pallas_debug.stepping.recording import Recording
 from pallas_debug.stepping.session import StepSession
 
 
@@ -43,6 +45,7 @@ def step(
     call: int = 1,
     plain: bool | None = None,
     post_mortem: bool = False,
+    record: str | Path | None = None,
     interpret: Interpret = None,
     chip: str | None = None,
 ) -> Callable[..., Any]:
@@ -61,6 +64,8 @@ def step(
       call: number of its call, from 1.
       plain: whether to use the plain prompt; by default without a terminal.
       post_mortem: run to the end first, and open where the run stopped, if it could not go on.
+      record: folder to record the whole run in, instead of opening the debugger.
+        `pallas-debug step FOLDER` opens it, on any machine; its options choose lines and points.
       interpret: a mode as `pallas_debug.interpret` takes it, for the run that finds the arrays.
       chip: target whose chip is reported to code that queries one; v5e by default.
 
@@ -91,33 +96,26 @@ def step(
         notes = list(captured.notes)
         if given.named:
             notes.append(f"values were made up for {' and '.join(given.named.values())}")
+        if record is not None:
+            record_session(captured.session, Path(record))
+            return captured.result
         open_session(captured.session, notes, plain=plain, post_mortem=post_mortem)
         return captured.result
 
     return stepped
 
 
-def open_session(
+def record_session(
     session: StepSession,
-    notes: Sequence[str] = (),
+    to: Path,
     *,
-    plain: bool | None = None,
-    post_mortem: bool = False,
-) -> None:
-    """Open the terminal UI on a session, or the plain prompt, until the user leaves it."""
-    if post_mortem:
-        session.run()
-        if session.track.fault is None:
-            notes = [*notes, "the run ends without a fault: opened at its end"]
-    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
-    if plain is None and has_terminal:
-        from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import
-
-        open_debugger(session, notes)
-        return
-    for note in notes:
-        sys.stderr.write(f"note: {note}\n")
-    plain_prompt.interact(session)
+    lines: Sequence[int] = (),
+    points: Sequence[tuple[int, ...]] = (),
+    max_bytes: int = recorder.MAX_BYTES,
+) -> Recording:
+    """Record a session's run; see `recorder.record` for the arguments and errors."""
+    assert isinstance(session.track, LiveRun)
+    return recorder.record(session.track, to, lines=lines, points=points, max_bytes=max_bytes)
 
 
 def capture(

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import click
 
 from pallas_debug.cli import options as shared
-from pallas_debug.cli import programs
+from pallas_debug.cli import output, programs
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import problem_of
+from pallas_debug.installed import require_jax
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,6 +23,10 @@ class StepOptions(shared.CallOptions):
     call: int
     post_mortem: bool
     plain: bool
+    record: Path | None
+    lines: tuple[int, ...]
+    points: tuple[str, ...]
+    limit: int
 
 
 @shared.args
@@ -47,6 +53,33 @@ class StepOptions(shared.CallOptions):
     is_flag=True,
     help="A plain prompt instead of the terminal UI; the default without a terminal.",
 )
+@click.option(
+    "--record",
+    type=click.Path(path_type=Path),
+    metavar="FOLDER",
+    help="Record the run in this folder instead; `step FOLDER` opens it, also without jax.",
+)
+@click.option(
+    "--line",
+    "lines",
+    type=click.IntRange(min=1),
+    multiple=True,
+    help="With --record: only values at this line; can be repeated.",
+)
+@click.option(
+    "--point",
+    "points",
+    multiple=True,
+    metavar="I,J,…",
+    help="With --record: only values at this grid point; can be repeated.",
+)
+@click.option(
+    "--limit",
+    type=click.IntRange(min=1),
+    default=256,
+    show_default=True,
+    help="With --record: maximum size of the recording, in MiB.",
+)
 @shared.what
 def run(options: StepOptions) -> int:
     """Step through a kernel of WHAT, line by line, forwards and backwards.
@@ -55,13 +88,26 @@ def run(options: StepOptions) -> int:
     pallas-debug step package.module:function --arg 'bf16[1,2,512,128]' --arg causal=True
     pallas-debug step pallas_debug_kernels:flash_attention
     pallas-debug step SCRIPT.py [ARGS]…
+    pallas-debug step RECORDING
 
     WHAT is run once, to find the arrays with which it calls the kernel. That call is then run in
     the kernel machine, one line at a time. Without a terminal, commands are read from standard
     input; `help` lists them.
     """
+    from pallas_debug.screen import open_session
+    from pallas_debug.stepping import recording
+
+    plain = options.plain or None
+    if recording.is_recording(Path(options.what)):
+        from pallas_debug.stepping.session import StepSession
+
+        opened = recording.read(Path(options.what))
+        open_session(StepSession(opened), plain=plain, post_mortem=options.post_mortem)
+        return Exit.OK
+    require_jax("`step`")
     from pallas_debug import stepper
 
+    points = [_point(text) for text in options.points]
     try:
         called = _called(options)
         captured = stepper.capture(called, kernel=options.kernel, call=options.call)
@@ -69,16 +115,33 @@ def run(options: StepOptions) -> int:
         raise
     except Exception as error:
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
-    stepper.open_session(
+    if options.record is None:
+        notes, post_mortem = captured.notes, options.post_mortem
+        open_session(captured.session, notes, plain=plain, post_mortem=post_mortem)
+        return Exit.OK
+    made = stepper.record_session(
         captured.session,
-        captured.notes,
-        plain=options.plain or None,
-        post_mortem=options.post_mortem,
+        options.record,
+        lines=options.lines,
+        points=points,
+        max_bytes=options.limit << 20,
+    )
+    output.say(
+        f"recorded {len(made.stops):,} places of {made.kernel}; to open them: "
+        f"pallas-debug step {options.record}"
     )
     return Exit.OK
 
 
-command = shared.make("step", StepOptions, run, needs_jax=True)
+command = shared.make("step", StepOptions, run)
+
+
+def _point(text: str) -> tuple[int, ...]:
+    numbers = text.strip("() ").split(",")
+    try:
+        return tuple(int(number) for number in numbers if number.strip())
+    except ValueError:
+        raise UsageError(f"--point takes numbers such as 0,1, and not {text!r}") from None
 
 
 def _called(options: StepOptions) -> Callable[[], Any]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.errors import UsageError
+from pallas_debug.errors import PallasDebugError, UsageError
 
 Names = Callable[[str], Any]
 """Returns the value of a name; raises `KeyError` if it has none."""
@@ -72,7 +72,7 @@ class Expression:
         try:
             with np.errstate(all="ignore"):
                 return self._node(names)
-        except ConditionFailed:
+        except PallasDebugError:
             raise
         except Exception as error:
             said = " ".join(str(error).split())

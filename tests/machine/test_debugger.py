@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import io
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -24,6 +25,7 @@ from pallas_debug.stepping.session import SteppingError, StepSession
 
 SOURCE = """
 import jax, jax.numpy as jnp
+import pallas_debug
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
@@ -79,6 +81,22 @@ def waits_kernel(x_ref, o_ref, never):
 def waits(x):
     return pl.pallas_call(
         waits_kernel, out_shape=x, scratch_shapes=[pltpu.SemaphoreType.REGULAR])(x)
+
+def marked_kernel(x_ref, o_ref):
+    total = x_ref[...] * 2
+    @pl.when(pl.program_id(0) == 1)
+    def _():
+        pallas_debug.breakpoint()  # marked
+        o_ref[...] = total
+    @pl.when(pl.program_id(0) != 1)
+    def _():
+        o_ref[...] = x_ref[...]
+
+def marked(x):
+    pallas_debug.breakpoint()
+    block = pl.BlockSpec((8, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        marked_kernel, grid=(3,), in_specs=[block], out_specs=block, out_shape=x)(x)
 
 def both(x):
     y = sums(x)
@@ -312,6 +330,26 @@ def test_a_fault_stops_the_run_and_can_be_left_backwards(kernels: ModuleType) ->
     assert session.track.fault is None
     assert session.step() is None
     assert session.step() == said
+
+
+def test_breakpoints_in_a_kernel_stop_the_debugger_alone(
+    kernels: ModuleType, tmp_path: Path
+) -> None:
+    session = stepper.capture(lambda: kernels.marked(X)).session
+    assert session.run() == "pallas_debug.breakpoint()"
+    assert at(session) == ((1,), (), line("marked"))
+    assert session.run() == "the end of the run"
+    assert session.run(back=True) == "pallas_debug.breakpoint()"
+    assert session.track.place.point == (1,)
+    want = np.array(X)
+    want[8:16] *= 2
+    for mode in ("hlo", "tpu", "machine"):
+        with pallas_debug.interpret(mode):
+            np.testing.assert_array_equal(jax.jit(kernels.marked)(X), want)
+            stacked = jax.vmap(kernels.marked)(jnp.stack([X, X]))
+            np.testing.assert_array_equal(stacked[1], want)
+    (dump,) = pallas_debug.dump(kernels.marked, X, to=tmp_path, targets="v5e")
+    assert [compilation.failure for compilation in dump.compilations] == [None]
 
 
 def test_a_breakpoint_in_the_prompt_and_its_errors(kernels: ModuleType) -> None:

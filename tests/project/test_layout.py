@@ -43,6 +43,10 @@ BELONGS_TO_US = {
     ("bridge/lowering/executable.py", "program"),
     # Units of equations are objects of ours.
     ("bridge/programs/numerics.py", "unit"),
+    # A primitive of ours, and its rules.
+    ("bridge/jaxprs/marker.py", "breakpoint_p"),
+    ("bridge/jaxprs/marker.py", "ad"),
+    ("bridge/jaxprs/marker.py", "batching"),
     # A mark on an object of one run, read back from it.
     ("bridge/interpret/tpu_handlers.py", "dma"),
     ("bridge/interpret/tpu_handlers.py", "memory"),

@@ -12,9 +12,14 @@ from jax._src.pallas.mosaic import primitives as tpu_primitives
 from jax._src.random import prng
 
 from pallas_debug.bridge.instrument import printing
-from pallas_debug.bridge.jaxprs import rewrite
+from pallas_debug.bridge.jaxprs import marker, rewrite
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.decode import PLAIN_INSIDE, Decoder, is_tpu_key, rule
+
+
+@rule(marker.breakpoint_p)
+def _breakpoint(decoder: Decoder, eqn: Any, inputs: list[Any], site: ir.StepSite) -> None:
+    decoder.emit(ir.Breakpoint(site=site))
 
 
 @rule(debugging.debug_print_p)

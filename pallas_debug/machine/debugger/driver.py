@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.grid import BlockOutOfBounds, Window
@@ -29,6 +31,9 @@ class MemoryWrite:
       region: what was written; None for all of the buffer.
       window: of the pipeline.
       block: of the window that was fetched or written back.
+      slot: of the window, from which it was written back.
+      counts: of the semaphore's entries, after it.
+      mask: elements of the region that a masked store wrote; None for all.
     """
 
     how: str
@@ -37,6 +42,9 @@ class MemoryWrite:
     copy: DmaCopy | None = None
     window: Window | None = None
     block: tuple[int, ...] = ()
+    slot: MemoryBuffer | None = None
+    counts: tuple[int, ...] = ()
+    mask: np.ndarray[Any, Any] | None = None
 
 
 class StepEvents(MachineObserver):
@@ -57,6 +65,10 @@ class StepEvents(MachineObserver):
         self.writes.append(write)
         self.dirty.add(write.buffer)
 
+    def _counted(self, semaphore: MemoryBuffer, counts: np.ndarray[Any, Any]) -> None:
+        numbers = tuple(int(n) for n in counts.reshape(-1))
+        self._wrote(MemoryWrite("count", semaphore, counts=numbers))
+
     def allocated(self, buffer: MemoryBuffer, thread: Thread | None) -> None:
         self._wrote(MemoryWrite("new", buffer))
 
@@ -66,32 +78,37 @@ class StepEvents(MachineObserver):
     def stores(
         self, thread: Thread, step: ir.MachineStep, region: MemoryRegion, value: Any
     ) -> None:
-        self._wrote(MemoryWrite("store", region.buffer, region))
+        mask = getattr(step, "mask", None)
+        held = None if mask is None else np.asarray(thread.frames[-1].registers[mask.number])
+        self._wrote(MemoryWrite("store", region.buffer, region, mask=held))
 
     def fetches(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
         slot = window.slots[window.filled]
         self._wrote(MemoryWrite("fetch", slot, window=window, block=block))
 
     def writes_back(self, thread: Thread, window: Window, block: tuple[int, ...]) -> None:
-        self._wrote(MemoryWrite("write-back", window.array, window=window, block=block))
+        slot = window.current
+        self._wrote(MemoryWrite("write-back", window.array, window=window, block=block, slot=slot))
 
     def copy_ends(self, copy: DmaCopy) -> None:
         self._wrote(MemoryWrite("copy", copy.destination.buffer, copy.destination, copy))
-        self._wrote(MemoryWrite("count", copy.received.buffer))
-        if copy.sent is not None:
-            self._wrote(MemoryWrite("count", copy.sent.buffer))
+        for counter in (copy.received, copy.sent):
+            if counter is not None:
+                counts = counter.buffer.content.copy()
+                counts[counter.entry] += copy.nbytes  # it is told before it is performed
+                self._counted(counter.buffer, counts)
 
     def signals(
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
         entry: tuple[Any, ...], amount: int,
     ) -> None:  # fmt: skip
-        self._wrote(MemoryWrite("count", semaphore))
+        self._counted(semaphore, semaphore.content)
 
     def waited(
         self, thread: Thread, step: ir.MachineStep, semaphore: MemoryBuffer,
         entry: tuple[Any, ...], amount: int,
     ) -> None:  # fmt: skip
-        self._wrote(MemoryWrite("count", semaphore))
+        self._counted(semaphore, semaphore.content)
 
     def prints(self, thread: Thread, step: ir.PrintStep, values: Sequence[Any]) -> None:
         self.printed.append(step.text(values))

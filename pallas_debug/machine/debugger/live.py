@@ -49,6 +49,7 @@ class LiveRun:
       stops: where to stop before the next step: numbers of lines in its stack, outermost first. The
         last is the step's own line. The others are those of calls that begin with this step.
       level: which of them the place is.
+      on_step: called after each step with its place; of a step between grid points, without a line.
       printed: by the kernel, each time once, however often it is replayed.
     """
 
@@ -59,6 +60,7 @@ class LiveRun:
         self.snapshots = Snapshots(self.driver, max_bytes)
         self.printed: list[str] = []
         self.interrupted = False
+        self.on_step: Callable[[StepPlace], None] | None = None
         self._fault: tuple[int, str] | None = None
         self._furthest = 0
         self._snapshot_due = 0.0
@@ -98,6 +100,7 @@ class LiveRun:
         if driver.ended or self.fault is not None:
             return False
         before = driver.tick
+        place = None if self.on_step is None else self._own_place()
         try:
             with np.errstate(all="ignore"):
                 driver.advance()
@@ -106,6 +109,8 @@ class LiveRun:
             driver.tick = before
             self.go_to(before)
             return False
+        if self.on_step is not None and place is not None:
+            self.on_step(place)
         self._arrive()
         if driver.tick > self._furthest:
             self._furthest = driver.tick
@@ -169,6 +174,12 @@ class LiveRun:
     def step(self) -> ir.MachineStep | None:
         """The step that is executed next; None between programs and grid points."""
         return _next_step(self.driver.thread)
+
+    def _own_place(self) -> StepPlace:
+        """The place of the next step, whatever line of its stack is shown."""
+        shown, self.level = self.level, len(self._stack[1]) - 1
+        place, self.level = self.place, shown
+        return place
 
     @property
     def place(self) -> StepPlace:

@@ -113,16 +113,18 @@ class NameScope:
         if name == "iteration":
             return np.asarray(thread.iterations[-1]) if thread.iterations else None
         axis = AXES.find(name) if len(name) == 1 else -1
-        if 0 <= axis < len(thread.point):
-            return np.asarray(thread.point[axis])
-        return None
+        return self._axis(thread.point, axis)
+
+    def _axis(self, numbers: tuple[int, ...], axis: int) -> Any:
+        """Of the axes that the kernel counts: without those that `vmap` added."""
+        own = self.driver.machine.launch.axes
+        return np.asarray(numbers[own[axis]]) if 0 <= axis < len(own) and numbers else None
 
     def _called(self, function: str, argument: str) -> Any:
         if function == "whole":
             return self.whole(argument)
         numbers = self.thread.point if function == "program_id" else self.thread.grid
-        axis = int(argument) if argument.isdigit() else -1
-        return np.asarray(numbers[axis]) if 0 <= axis < len(numbers) else None
+        return self._axis(numbers, int(argument) if argument.isdigit() else -1)
 
     def whole(self, name: str) -> Array | None:
         item = self.operands().get(name)

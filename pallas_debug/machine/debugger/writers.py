@@ -27,6 +27,10 @@ def covers(write: MemoryWrite, element: Element) -> bool:
     """Whether a write includes an element of its buffer."""
     if write.how == "new" or write.how == "count":
         return True
+    if write.region is not None and write.mask is not None and write.region.index is not None:
+        wanted = np.ravel_multi_index(element, write.buffer.content.shape)
+        mask = np.broadcast_to(write.mask, write.region.shape).reshape(-1)
+        return bool((mask & (_flat(write.region) == wanted)).any())
     if write.region is not None:
         return any(_in(index, element) for index in write.region.ranges())
     assert write.window is not None

@@ -1,0 +1,32 @@
+"""Open a stepping session: in the terminal UI, or as a plain prompt. Imports no jax."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from pallas_debug.stepping import plain as plain_prompt
+from pallas_debug.stepping.session import StepSession
+
+
+def open_session(
+    session: StepSession,
+    notes: Sequence[str] = (),
+    *,
+    plain: bool | None = None,
+    post_mortem: bool = False,
+) -> None:
+    """Open the terminal UI on a session, or the plain prompt, until the user leaves it."""
+    if post_mortem:
+        session.run()
+        if session.track.fault is None:
+            notes = [*notes, "the run ends without a fault: opened at its end"]
+    has_terminal = sys.stdin.isatty() and sys.stdout.isatty()
+    if plain is None and has_terminal:
+        from pallas_debug.tui.debugger import open_debugger  # Textual takes a while to import
+
+        open_debugger(session, notes)
+        return
+    for note in notes:
+        sys.stderr.write(f"note: {note}\n")
+    plain_prompt.interact(session)
