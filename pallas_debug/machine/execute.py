@@ -154,6 +154,8 @@ def _finish_scan(
 
 
 def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scoped) -> None:
+    if step.collective and set(step.collective) & set(machine.launch.cores):
+        raise NotImplementedError(f"memory that all cores of {step.collective[0]} share")
     buffers = [
         machine.allocate(type_, name, "scoped", thread, scope=_scope(thread, step, number))
         for number, (type_, name) in enumerate(zip(step.buffers, step.names, strict=True))
@@ -227,8 +229,10 @@ def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.C
     sent = None if step.sent is None else _counter(frame, step.sent)
     if step.device is not None:
         number = machine.device_number(thread, step.device, frame.registers)
-        destination = _elsewhere(machine, frame, step.destination, number)
-        received = Counter(machine.twin(received.buffer, number), received.entry)
+        core = machine.core_number(thread, step.device, None, frame.registers)
+        destination = _elsewhere(machine, frame, step.destination, number, core)
+        there = machine.on_core(machine.twin(received.buffer, number), core)
+        received = Counter(there, received.entry)
     copy = DmaCopy(
         number=machine.num_copies,
         step=step,
@@ -251,10 +255,10 @@ def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.C
 
 
 def _elsewhere(
-    machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int
+    machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int, core: int
 ) -> MemoryRegion:
     ref = frame.registers[place.ref.number]
-    twin = Ref(machine.twin(ref.buffer, device), ref.view)
+    twin = Ref(machine.on_core(machine.twin(ref.buffer, device), core), ref.view)
     return resolve(twin, place.view, frame.registers, copies=True)
 
 
@@ -300,6 +304,9 @@ def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Semap
     if step.device is not None:
         number = machine.device_number(thread, step.device, frame.registers)
         counter = Counter(machine.twin(counter.buffer, number), counter.entry)
+    if step.device is not None or step.core is not None:
+        core = machine.core_number(thread, step.device, step.core, frame.registers)
+        counter = Counter(machine.on_core(counter.buffer, core), counter.entry)
     amount = int(frame.registers[step.amount.number])
     counter.add(amount)
     if machine.observer is not None:

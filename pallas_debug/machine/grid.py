@@ -136,6 +136,8 @@ class GridWalk:
     Attributes:
       points: of the grid, in order.
       position: of the current point; -1 before the first.
+      start: position of the first point.
+      stop: position after the last; None at the end of the grid.
     """
 
     grid: tuple[int, ...]
@@ -143,10 +145,12 @@ class GridWalk:
     refs: list[Any]  # Ref, Window or PlacedBlock, for each operand of the body
     prefetch: list[Ref]
     position: int = -1
+    stop: int | None = None
+    start: int = 0
 
     @property
     def count(self) -> int:
-        return math.prod(self.grid)
+        return math.prod(self.grid) if self.stop is None else self.stop
 
     def point(self, position: int) -> tuple[int, ...]:
         found = []
@@ -177,7 +181,7 @@ class GridWalk:
 
     def advance(self, machine: Machine, thread: Thread) -> list[Ref] | None:
         """Finish a grid point and begin the next; return the body's refs, None after the last."""
-        if self.position >= 0:
+        if self.position >= self.start:
             self._finish(machine, thread)
         if self.position + 1 >= self.count:
             return None

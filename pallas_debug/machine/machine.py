@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -154,15 +155,22 @@ class Machine:
         sizes = iter(values)
         grid = tuple(int(next(sizes)) if n is None else n for n in launch.grid)
         values = values[sum(n is None for n in launch.grid) :]
-        thread = Thread(len(self.threads), number, 0, grid=grid)
+        first = len(self.threads)
+        cores = range(math.prod(launch.cores.values()))
+        threads = [Thread(first + core, number, core, grid=grid) for core in cores]
+        thread = threads[0]
         refs: list[Any] = []
+        own: list[dict[int, Ref]] = [{} for _ in threads]  # scratch of each core, by operand
         windows: list[Window] = []
         prefetch: list[Ref] = []
         position = 0
         inputs: list[MemoryBuffer] = []
         for operand in launch.operands:
             if operand.kind == "scratch":
-                refs.append(Ref(self.allocate(operand.type, operand.name, "scratch", thread)))
+                for core in threads:
+                    buffer = self.allocate(operand.type, operand.name, "scratch", core)
+                    own[core.core][len(refs)] = Ref(buffer)
+                refs.append(own[0][len(refs)])
                 continue
             assert operand.array is not None
             type_ = ir.RefType(operand.array, operand.type.dtype, "hbm", operand.type.semaphore)
@@ -183,7 +191,7 @@ class Machine:
                 position += 1
             device.arrays[len(refs)] = array
             if operand.block is None:
-                refs.append(Ref(array))
+                refs.append(array.content[()] if operand.is_value else Ref(array))
                 if operand.kind == "prefetch":
                     prefetch.append(Ref(array))
                 continue
@@ -201,7 +209,12 @@ class Machine:
                 f"kernel `{launch.name}` takes {position} arrays, and {len(values)} were given"
             )
         thread.walk = GridWalk(grid, windows, refs, prefetch)
-        self.threads.append(thread)
+        for core in threads if launch.cores else ():
+            of_core = [own[core.core].get(i, ref) for i, ref in enumerate(refs)]
+            core.walk = GridWalk(
+                grid, [], of_core, [], position=core.core - 1, stop=core.core + 1, start=core.core
+            )
+        self.threads += threads
 
     # Running
 
@@ -362,6 +375,34 @@ class Machine:
             return 0
         coordinates = [found.get(name, own[name]) for name in mesh]
         return int(np.ravel_multi_index(coordinates, tuple(mesh.values())))
+
+    def core_number(
+        self, thread: Thread, device: ir.DeviceId | None, core: ir.Reg | None, registers: list[Any]
+    ) -> int:
+        """Number of the core that a step names, the thread's own by default."""
+        cores = self.launch.cores
+        if core is not None:
+            given = np.asarray(registers[core.number])
+            return int(np.ravel_multi_index(tuple(np.atleast_1d(given)), tuple(cores.values())))
+        named = device.coordinates if device is not None else None
+        if not isinstance(named, Mapping) or not any(axis in cores for axis in named):
+            return thread.core
+        own = np.unravel_index(thread.core, tuple(cores.values()))
+        place = [
+            int(registers[named[axis].number]) if axis in named else int(at)
+            for axis, at in zip(cores, own, strict=True)
+        ]
+        return int(np.ravel_multi_index(place, tuple(cores.values())))
+
+    def on_core(self, buffer: MemoryBuffer, core: int) -> MemoryBuffer:
+        """The same scratch of another core of the device; memory that they share, as it is."""
+        if buffer.core == core or buffer.kind not in ("scratch", "scoped"):
+            return buffer
+        same = buffer.device, buffer.name, buffer.kind
+        for other in self.buffers:
+            if other.core == core and (other.device, other.name, other.kind) == same:
+                return other
+        raise MachineError(f"`{buffer.name}` does not exist on core {core}")
 
     def twin(self, buffer: MemoryBuffer, device: int) -> MemoryBuffer:
         """The same operand or scratch on another device."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import jax
@@ -70,6 +70,7 @@ class LaunchOperand:
       block: None if the kernel receives the whole array in place. In HBM, a block is a view of the
         array, and is not copied.
       alias: for an output, position of the input among the call's arrays that it shares.
+      is_value: whether the kernel receives the array itself, a scalar that it closes over.
     """
 
     name: str
@@ -78,6 +79,7 @@ class LaunchOperand:
     array: tuple[int, ...] | None = None
     block: OperandBlock | None = None
     alias: int | None = None
+    is_value: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +94,8 @@ class Launch:
       mapped: axes of the grid that `vmap` added.
       mesh: sizes of the device mesh's axes; empty for a single device.
       calls: files and lines of the user's frames that lead to the kernel's call.
+      cores: sizes of the axes of the cores that run the body, each at its own point of the grid;
+        empty if one core runs the whole grid.
     """
 
     name: str
@@ -103,6 +107,7 @@ class Launch:
     collective_id: int | None = None
     enable_x64: bool = False
     axis_names: tuple[str, ...] = ()
+    cores: Mapping[str, int] = field(default_factory=dict)
     calls: frozenset[tuple[str, int]] = frozenset()
     mapped: tuple[int, ...] = ()
 
@@ -135,10 +140,10 @@ def launch(captured: Capture, *, fuse: bool = True, opens: bool = False) -> Laun
       MachineError: the machine cannot run it.
     """
     params = captured.params
-    if "grid_mapping" not in params:
-        raise MachineError(f"kernel `{captured.kernel.name}` runs on a mesh of cores")
     with jax.enable_x64(captured.enable_x64):
-        return _launch(captured, params, fuse, opens or not fuse)
+        if "grid_mapping" in params:
+            return _launch(captured, params, fuse, opens or not fuse)
+        return _on_cores(captured, params, fuse, opens or not fuse)
 
 
 def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
@@ -205,6 +210,58 @@ def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
     return all(
         getattr(dim, "block_size", dim) == n
         for dim, n in zip(mapping.block_shape, mapping.array_aval.shape, strict=True)
+    )
+
+
+def _on_cores(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: bool) -> Launch:
+    """A kernel that runs on each core of a mesh: `pl.kernel`, `core_map`, `mpmd_map`."""
+    kernel = captured.kernel
+    meshes = [*params["meshes"], *(params.get("external_meshes") or ())]
+    others = [name for name in (type(m).__name__ for m in meshes) if "TensorCore" not in name]
+    if others:
+        raise MachineError(
+            f"kernel `{kernel.name}` runs on the SparseCore ({', '.join(others)}), which the "
+            "kernel machine does not simulate"
+        )
+    if len(meshes) != 1:
+        raise MachineError(f"kernel `{kernel.name}` runs on {len(meshes)} meshes of cores")
+    jaxpr, consts = rewrite.opened(params["jaxprs"][0])
+    cores = {str(axis): int(size) for axis, size in dict(meshes[0].shape).items()}
+    aliases = {out: given for given, out in kernel.aliases}
+    num_inputs, num_outputs = len(captured.avals), len(params["out_avals"])
+    operands = []
+    for position, (operand, variable) in enumerate(zip(kernel.operands, jaxpr.invars, strict=True)):
+        type_ = decode.ref_type(variable.aval)
+        output = position - num_inputs
+        is_array = output < num_outputs
+        operands.append(
+            LaunchOperand(
+                name=operand.name,
+                kind="input" if output < 0 else "output" if is_array else "scratch",
+                type=type_,
+                array=tuple(type_.shape) if is_array else None,
+                alias=aliases.get(output) if output >= 0 else None,
+                is_value=not hasattr(variable.aval, "inner_aval"),
+            )
+        )
+    return Launch(
+        name=kernel.name,
+        grid=tuple(cores.values()),
+        parallel=(False,) * len(cores),
+        operands=tuple(operands),
+        body=decode.program(
+            jaxpr,
+            consts,
+            fuse=fuse,
+            opens=opens,
+            root=None if fuse else lines.of_function(jaxpr.debug_info),
+        ),
+        mesh=dict(kernel.mesh),
+        collective_id=getattr(params.get("compiler_params"), "collective_id", None),
+        enable_x64=captured.enable_x64,
+        axis_names=tuple(cores),
+        cores=cores,
+        calls=captured.calls,
     )
 
 

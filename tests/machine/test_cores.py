@@ -1,0 +1,128 @@
+"""Kernels on several cores of a device, on the kernel machine: `pl.kernel`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.bridge.lowering import hook
+from pallas_debug.bridge.programs.launch import launch
+from pallas_debug.errors import MachineError
+from pallas_debug.session import Options, Session
+
+MODES = ("machine", "machine,sanitize")
+
+
+def cores(number: int) -> Any:
+    if hasattr(pltpu, "TensorCoreMesh"):
+        return pltpu.TensorCoreMesh(axis_name="core", num_cores=number)
+    return pltpu.create_tensorcore_mesh("core", num_cores=number)
+
+
+@pytest.mark.parametrize("number", [1, 2])
+@pytest.mark.parametrize("mode", MODES)
+def test_each_core_runs_the_body_and_closes_over_a_scalar(mode: str, number: int) -> None:
+    @jax.jit
+    def call(x: jax.Array, row: Any) -> jax.Array:
+        @pl.kernel(out_type=jax.ShapeDtypeStruct((number, 8, 128), jnp.int32), mesh=cores(number))
+        def copy_rows(x_ref: Any, out_ref: Any) -> None:
+            core = jax.lax.axis_index("core")
+            pltpu.sync_copy(x_ref.at[row + core], out_ref.at[core])
+
+        return copy_rows(x)
+
+    x = np.arange(4 * 8 * 128, dtype=np.int32).reshape(4, 8, 128)
+    with Session(Options(interpret=mode)) as session:
+        out = jax.block_until_ready(call(x, 1))
+    np.testing.assert_array_equal(out, x[1 : 1 + number])
+    assert not session.observer.findings
+    assert not session.skips
+
+
+def exchanging(*, awaits: bool, signals: bool = True) -> Any:
+    """Each core adds 1 to its half, and then the other core's half to its own."""
+
+    @jax.jit
+    def call(x: jax.Array) -> jax.Array:
+        half = pltpu.VMEM((8, 128), jnp.float32)
+
+        @pl.kernel(
+            out_type=[jax.ShapeDtypeStruct((2, 8, 128), jnp.float32)] * 2,
+            mesh=cores(2),
+            scratch_types=[half, half, pltpu.SemaphoreType.REGULAR],
+        )
+        def exchange(
+            x_ref: Any, out_ref: Any, sum_ref: Any, own: Any, other: Any, sem: Any
+        ) -> None:
+            core = jax.lax.axis_index("core")
+            pltpu.sync_copy(x_ref.at[core], own)
+            own[...] = own[...] + 1
+            pltpu.sync_copy(own, out_ref.at[core])
+            if signals:
+                pl.semaphore_signal(sem, 1, core_index=1 - core)
+            if awaits:
+                pl.semaphore_wait(sem, 1)
+            pltpu.sync_copy(out_ref.at[1 - core], other)
+            own[...] = own[...] + other[...]
+            pltpu.sync_copy(own, sum_ref.at[core])
+            if not awaits:
+                pl.semaphore_wait(sem, 1)
+
+        return exchange(x)[1]
+
+    return call
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_cores_signal_each_other(mode: str) -> None:
+    x = jnp.arange(2 * 8 * 128.0).reshape(2, 8, 128)
+    with Session(Options(interpret=mode)) as session:
+        out = jax.block_until_ready(exchanging(awaits=True)(x))
+    np.testing.assert_array_equal(out, (x + 1) + (x[::-1] + 1))
+    assert not session.observer.findings
+
+
+def test_a_race_between_cores_and_a_wait_in_vain() -> None:
+    x = jnp.ones((2, 8, 128))
+    with Session(Options(interpret="machine,sanitize")) as session:
+        jax.block_until_ready(exchanging(awaits=False)(x))
+    assert "DataRace" in {str(finding.kind) for finding in session.observer.findings}
+    with pytest.raises(Exception, match="Deadlock"), Session(Options(interpret="machine")) as s:
+        jax.block_until_ready(exchanging(awaits=True, signals=False)(x))
+    (finding,) = s.observer.findings
+    assert finding.source is not None
+    assert finding.message == (
+        "sem is 0, and the wait needs 1; nothing else can run: device 0, core 1, waits for 1 of "
+        f"sem, which is 0, in test_cores.py:{finding.source.line} at grid point (1,)"
+    )
+
+
+def test_the_sparse_core_is_refused_by_name() -> None:
+    sparse = pytest.importorskip("jax.experimental.pallas.tpu_sc")
+
+    def call(x: jax.Array) -> jax.Array:
+        mesh = sparse.VectorSubcoreMesh(
+            core_axis_name="c", subcore_axis_name="s", num_cores=1, num_subcores=16
+        )
+
+        @pl.kernel(out_type=x, mesh=mesh)
+        def copy(x_ref: Any, out_ref: Any) -> None:
+            pltpu.sync_copy(x_ref, out_ref)
+
+        return copy(x)
+
+    session = Session(Options(interpret="off", chip="v5p"))
+    with session, session.collecting() as captures, hook.stubbed():
+        jax.jit(call).lower(jnp.ones((8, 128)))
+    with pytest.raises(MachineError) as error:
+        launch(captures[0])
+    assert str(error.value) == (
+        "kernel `copy` runs on the SparseCore (VectorSubcoreMesh), which the kernel machine does "
+        "not simulate"
+    )
