@@ -47,7 +47,7 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
     def observed(launch: Any, arrays: Any, **options: Any) -> machine_run.MachineRun:
         options.pop("observers", None)
         observers: list[MachineObserver] = [ClaimsObserver(launch), NumbersObserver(launch)]
-        ran = run(launch, arrays, observers=observers, **options)
+        ran = run(launch, arrays, **{**options, "observers": observers})
         found.extend(ran.findings)
         return ran
 
