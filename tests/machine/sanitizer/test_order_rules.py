@@ -194,6 +194,26 @@ def test_waits_may_be_cut_differently_from_copies(starts: Any, waits: Any) -> No
     assert not judge(kernel, X, in_specs=[HBM], out_specs=HBM, scratch_shapes=[DMA])
 
 
+def test_copies_of_nothing_order_nothing() -> None:
+    def kernel(x_ref: Any, o_ref: Any, tile_ref: Any, sem: Any) -> None:
+        whole = pltpu.make_async_copy(x_ref, tile_ref, sem)
+        whole.start()
+        for start in (0, 4):
+            part = pl.ds(start, pl.program_id(0))
+            nothing = pltpu.make_async_copy(x_ref.at[part], tile_ref.at[part], sem)
+            nothing.start()
+            if start:
+                nothing.wait()
+        o_ref[...] = tile_ref[...]
+        whole.wait()
+
+    tile = pltpu.VMEM((32, 128), F32)
+    findings = judge(kernel, X, grid=(1,), in_specs=[HBM], scratch_shapes=[tile, DMA])
+    assert kinds(findings) == ["DataRace"]
+    assert findings[0].witness.other is not None
+    assert findings[0].witness.other.text == "whole.start()"
+
+
 def test_a_wait_for_too_much_leads_to_a_deadlock() -> None:
     def kernel(x_ref: Any, o_ref: Any, sem: Any) -> None:
         half = pl.ds(0, 8)

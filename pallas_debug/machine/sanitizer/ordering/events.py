@@ -147,6 +147,8 @@ class OrderTracker(MachineObserver):
     # DMAs
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
+        if not copy.nbytes:
+            return
         own, step = self.tasks.thread(thread), copy.step
         when = own.starts[step.site.line] = self.detector.next()
         place = EventPlace(step, thread.device, copy.point, copy.iterations)
@@ -225,6 +227,8 @@ class OrderTracker(MachineObserver):
         entry: tuple[Any, ...], amount: int,
     ) -> None:  # fmt: skip
         self.blocked.pop(thread.number, None)
+        if not amount and isinstance(step, ir.CopyWait):
+            return
         own = self.tasks.thread(thread)
         ledger = self.ledger(Counter(semaphore, entry))
         ledger.take(own.near, own.far, own.lane, amount)
