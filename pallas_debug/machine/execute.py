@@ -422,7 +422,8 @@ def check(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CheckS
 
 
 def callback(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Callback) -> None:
-    step.function(*(frame.registers[reg.number] for reg in step.inputs))
+    if machine.calls_back:
+        step.function(*(frame.registers[reg.number] for reg in step.inputs))
 
 
 def breakpoint_(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Breakpoint) -> None:

@@ -62,6 +62,7 @@ class Machine:
       eager: whether DMAs are performed when they are started, instead of when they are awaited.
       backwards: whether threads, and the DMAs in flight at a wait, are run the last first.
       buffers: memory that exists; `num_buffers` counts what has ever been allocated.
+      calls_back: whether functions of the host are called; a second run of a call should not.
       copies: DMAs in flight, oldest first.
     """
 
@@ -74,6 +75,7 @@ class Machine:
         fill: str = "nan",
         eager: bool = False,
         backwards: bool = False,
+        calls_back: bool = True,
         max_iterations: int | None = None,
         first: int = 0,
     ) -> None:
@@ -88,6 +90,7 @@ class Machine:
         self.fill = fill
         self.eager = eager
         self.backwards = backwards
+        self.calls_back = calls_back
         self.max_iterations = max_iterations
         self.first = first
         self.buffers: list[MemoryBuffer] = []

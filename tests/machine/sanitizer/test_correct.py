@@ -27,6 +27,7 @@ from tiers import slow_but_first
 import pallas_debug
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import NumbersObserver
 from pallas_debug.machine.sanitizer.order import OrderSanitizer
 from pallas_debug.model import Finding
@@ -67,6 +68,8 @@ def check(function: Callable[..., Any], args: Sequence[Any], runs: list[JudgedRu
         (order,) = [one for one in run.observers if isinstance(one, OrderSanitizer)]
         assert order.has_ended
         assert order.undecided == []
+        (memory,) = [one for one in run.observers if isinstance(one, MemorySanitizer)]
+        assert memory.has_ended
         assert any(isinstance(one, NumbersObserver) for one in run.observers)
 
 

@@ -14,7 +14,7 @@ from broken_kernels import ALL, BrokenKernel
 from jax import lax
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from machine_runs import Arrays, called, passed
+from machine_runs import Arrays, arrays_of, called, decoded, passed
 from pallas_debug_kernels import operation
 
 from pallas_debug.bridge.programs.launch import Launch
@@ -352,3 +352,37 @@ def test_who_wrote_an_element_by_a_dma_in_a_loop() -> None:
     assert [record.iterations for record in sanitizer.who_wrote(tile)] == [
         (i,) for i in range(7, -1, -1)
     ]
+
+
+@pytest.mark.parametrize("name", ["right_permute", "all_gather"])
+def test_who_wrote_an_element_on_another_device(name: str) -> None:
+    op = operation(name)
+    (spec,) = (spec for spec in op.tagged("small") if spec.name == "f32")
+    args = spec.make_args()
+    call = decoded(functools.partial(op.function, **spec.kwargs), args)
+    findings, sanitizer = sanitized(call, arrays_of(call, args))
+    assert not findings
+    (written,) = sanitizer.writers_of_output(0, (0, 0), device=1)
+    assert written.copy is not None
+    assert (written.copy.source.buffer.device, written.copy.destination.buffer.device) == (0, 1)
+
+
+def test_functions_of_the_host_are_called_once() -> None:
+    """A read of padding makes the sanitizer run the kernel again."""
+    seen: list[float] = []
+
+    def kernel(x_ref, out_ref):
+        jax.debug.callback(lambda x: seen.append(float(x)), x_ref[0, 0])
+        out_ref[...] = x_ref[...]
+
+    rows = pl.BlockSpec((8, 128), lambda i: (i, 0))
+
+    def function(x: jax.Array) -> jax.Array:
+        return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows)(x)
+
+    x = np.arange(12 * 128, dtype=np.float32).reshape(12, 128)
+    call = decoded(function, [x])
+    findings, sanitizer = sanitized(call, [[x]])
+    assert not findings
+    assert {suspect.kind for suspect in sanitizer.suspects.values()} == {"padding"}
+    assert seen == [0.0, 1024.0]

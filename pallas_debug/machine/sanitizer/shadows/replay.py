@@ -11,10 +11,13 @@ import numpy as np
 
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
 from pallas_debug.machine.copies import DmaCopy
 from pallas_debug.machine.machine import Machine, Stopped
 from pallas_debug.machine.memory import MemoryBuffer, MemoryRegion, unwritten
 from pallas_debug.machine.observer import MachineObserver
+from pallas_debug.machine.sanitizer.composite import ObserverGroup
+from pallas_debug.machine.sanitizer.numbers.loops import LoopObserver
 from pallas_debug.machine.sanitizer.shadows import reach, shadow
 from pallas_debug.machine.sanitizer.shadows.outputs import differing
 from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow
@@ -45,9 +48,12 @@ class KernelCall:
     options: Mapping[str, Any] = field(default_factory=dict)
 
     def run(self, observer: MachineObserver) -> None:
-        """Run it to its end, or to where a fault stops it."""
-        machine = Machine(self.launch, self.arrays, observer=observer, **self.options)
-        with contextlib.suppress(Stopped):
+        """Run it to its end, or to where a fault stops it; other values may cause one."""
+        watched = ObserverGroup([observer, LoopObserver(self.launch)])
+        machine = Machine(
+            self.launch, self.arrays, observer=watched, calls_back=False, **self.options
+        )
+        with contextlib.suppress(Stopped, MachineError):
             machine.run()
 
 
