@@ -363,7 +363,7 @@ def test_where_the_sanitizer_can_be_asked_for(capsys: pytest.CaptureFixture[str]
 
 
 def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(captured: Any) -> Any:
+    def refuse(captured: Any, **options: Any) -> Any:
         raise MachineError("the kernel machine has no rule for `magic`")
 
     monkeypatch.setattr("pallas_debug.machine.host.launch", refuse)
@@ -378,10 +378,10 @@ def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.Mo
 def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def refuse(captured: Any) -> Any:
+    def refuse(captured: Any, **options: Any) -> Any:
         if captured.kernel.name == "other":
             raise MachineError("the kernel machine has no rule for `magic`")
-        return decoded(captured)
+        return decoded(captured, **options)
 
     def other(x_ref: Any, o_ref: Any) -> None:
         o_ref[...] = x_ref[pl.ds(pl.program_id(0) * 12, 8)]
