@@ -205,6 +205,7 @@ class Prepared:
             reference=runs.name_of(self.reference),
             tolerance=self.tolerance,
             same_dtypes=self.same_dtypes,
+            other=self.reference,
         )
         found = compare_results(judged, result, expected)
         names = tuple(dict.fromkeys(kernel.name for kernel in kernels))

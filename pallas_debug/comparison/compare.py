@@ -13,12 +13,14 @@ from pallas_debug.bridge.jaxprs import arrays
 from pallas_debug.bridge.lowering import raised
 from pallas_debug.bridge.walk import origins, prefetch
 from pallas_debug.bridge.walk.origins import KernelOrigin
-from pallas_debug.comparison import patterns, places, provenance
+from pallas_debug.comparison import divergence, patterns, places, provenance
 from pallas_debug.comparison.differences import Differences, Leaf, text, unravel
+from pallas_debug.comparison.divergence import Alignment
 from pallas_debug.comparison.judged import Judged
 from pallas_debug.errors import InvalidReference, PallasDebugError, UsageError
 from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import mismatch
+from pallas_debug.findings.wording.diverging import Divergence
 from pallas_debug.findings.wording.mismatch import Mismatch, Written
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding, Witness
@@ -197,6 +199,7 @@ class _Sources:
         self._problems = problems
         self._found: list[KernelOrigin] = []
         self._why = "the function could not be traced once more"
+        self._is_aligned = False
         with guards.guarded("engine", "looking for the kernels behind a result", self._lost):
             self._found = origins.origins(
                 judged.function, judged.args, judged.kwargs, judged.target
@@ -218,6 +221,15 @@ class _Sources:
             except provenance.NotWatched as error:
                 return None, str(error)
         return None, ""
+
+    def alignment(self) -> Alignment | None:
+        """Where two kernels diverge, for the first output that differs; None for others."""
+        if self._is_aligned:
+            return None
+        self._is_aligned = True
+        with guards.guarded("engine", "comparing two kernels step by step", self._lost):
+            return divergence.first_divergence(self._judged)
+        return None
 
     def tables(self, origin: KernelOrigin) -> dict[int, np.ndarray]:
         """Scalar prefetch of a kernel, if all of its calls have the same."""
@@ -304,11 +316,33 @@ def _placed(pair: Differences, judged: Judged, origin: KernelOrigin, sources: _S
     return replace(found, seen=seen, element=element, history=history, unwatched=unwatched)
 
 
+def _where_diverged(place: _Place, diverged: Divergence) -> _Place:
+    """Name the line, grid point and operand at which two kernels diverge."""
+    ours, theirs = diverged.ours, diverged.theirs
+    witness = place.seen.witness
+    at = Witness(
+        source=ours.line or theirs.line or witness.source,
+        other=theirs.line if ours.line is not None else None,
+        grid_point=diverged.point or None,
+        loop=ours.iterations or theirs.iterations,
+        operand=diverged.operand,
+        index=diverged.element,
+    )
+    seen = replace(place.seen, kernel=diverged.kernel, witness=at)
+    return replace(place, seen=seen, digest=diverged.digest)
+
+
 def _finding(
     pair: Differences, judged: Judged, number: int, sources: _Sources | None
 ) -> tuple[Finding, str | None]:
     assert sources is not None
     place = _placed(pair, judged, sources.of(number), sources)
+    aligned = sources.alignment()
+    diverged = None if aligned is None else aligned.divergence
+    # What another block has left is the cause, even if the kernels differ in other ways before.
+    is_cause = place.history is None or place.history.carried is None
+    if diverged is not None and is_cause:
+        place = _where_diverged(place, diverged)
     facts = Mismatch(
         what=place.what,
         array=str(pair.actual),
@@ -335,6 +369,9 @@ def _finding(
         unknown=place.unknown,
         history=place.history,
         unwatched=place.unwatched,
+        diverged=diverged,
+        unaligned="" if aligned is None else aligned.unknown,
+        agrees=aligned is not None and diverged is None and not aligned.unknown,
         unjudged=int(pair.unjudged.sum()),
     )
     return mismatch.value_mismatch(place.seen, facts), place.digest

@@ -18,6 +18,7 @@ class Judged:
       target: chip to trace it for, if its kernels are looked for.
       name: of the function.
       reference: name of the reference.
+      other: the reference, to be run in lock-step if both call kernels; None if it is not to be.
       same_dtypes: whether both must return the same dtypes.
     """
 
@@ -29,3 +30,4 @@ class Judged:
     reference: str
     tolerance: Tolerance = field(default_factory=Tolerance)
     same_dtypes: bool = True
+    other: Callable[..., Any] | None = None

@@ -74,7 +74,8 @@ class _Deadline(MachineObserver):
 
 def _run(judged: Judged, path: Point, observer: WriteObserver, deadline: float) -> None:
     """Run a function up to the end of the kernel that is called at this path."""
-    calls = evaluate.kernel_calls(judged.function, judged.args, judged.kwargs, judged.target)
+    program = evaluate.trace(judged.function, judged.args, judged.kwargs, judged.target)
+    calls = program.calls()
     results: Any = None
     while True:
         try:

@@ -33,9 +33,11 @@ class Expected:
 
     Attributes:
       name: of the reference.
+      function: the reference.
     """
 
     name: str
+    function: Callable[..., Any]
     result: Any
     tolerance: Tolerance
 
@@ -59,7 +61,9 @@ def expect(
     with Session(options, runs=True) as session:
         result = reference.run(function, args, kwargs)
         session.settle()
-    expected = Expected(name=reference.name_of(function), result=result, tolerance=tolerance)
+    expected = Expected(
+        name=reference.name_of(function), function=function, result=result, tolerance=tolerance
+    )
     theirs = compare.leaves(result, expected.name)
     shapes = None
     with contextlib.suppress(Exception):  # a call that cannot be traced is a finding of `trace`
@@ -80,6 +84,7 @@ def _judged(call: Call, expected: Expected, target: Target) -> Judged:
         name=reference.name_of(call.function),
         reference=expected.name,
         tolerance=expected.tolerance,
+        other=expected.function,
     )
 
 

@@ -48,14 +48,35 @@ Calls = Generator[CalledKernel, Sequence[Array], Sequence[Any]]
 """Yields each kernel, is sent its results, and returns those of the program."""
 
 
-def kernel_calls(
-    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
-) -> Calls:
-    """Evaluate a function up to each of its kernels.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TracedProgram:
+    """A function with its arguments, traced.
 
-    Raises:
-      MachineError: a kernel is called in a way that cannot be evaluated here.
+    Attributes:
+      num_kernels: number of calls of kernels; one in a loop counts as two.
     """
+
+    jaxpr: Any
+    consts: Sequence[Any]
+    args: Sequence[Any]
+
+    @property
+    def num_kernels(self) -> int:
+        return sum(map(_num_kernels, self.jaxpr.eqns))
+
+    def calls(self) -> Calls:
+        """Evaluate it up to each of its kernels.
+
+        Raises:
+          MachineError: a kernel is called in a way that cannot be evaluated here.
+        """
+        return _walk(self.jaxpr, self.consts, self.args, ())
+
+
+def trace(
+    function: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], target: Target
+) -> TracedProgram:
+    """Trace a function as it is traced for the kernel machine."""
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs)))
     traced = [i for i, x in enumerate(leaves) if hasattr(x, "shape") and hasattr(x, "dtype")]
 
@@ -75,7 +96,7 @@ def kernel_calls(
         np.asarray(leaves[i], shape.dtype) if isinstance(leaves[i], np.ndarray) else leaves[i]
         for i, shape in zip(traced, shapes, strict=True)
     ]
-    return _walk(jaxpr, consts, given, ())
+    return TracedProgram(jaxpr=jaxpr, consts=consts, args=given)
 
 
 def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[int, ...]) -> Calls:
@@ -95,7 +116,7 @@ def _walk(jaxpr: Any, consts: Sequence[Any], args: Sequence[Any], path: tuple[in
 def _equation(eqn: Any, inputs: Sequence[Any], path: tuple[int, ...]) -> Calls:
     if eqn.primitive in hook.PRIMITIVES.values():
         return (yield from _kernel(eqn, inputs, path))
-    if not _has_kernel(eqn):
+    if not _num_kernels(eqn):
         return _evaluated(eqn, inputs)
     inline = rewrite.inlined(eqn)
     if inline is not None:
@@ -166,10 +187,12 @@ def _scan(params: dict[str, Any], inputs: Sequence[Any], path: tuple[int, ...]) 
         return [*carry, *(jax.numpy.stack(list(of_output)) for of_output in outputs)]
 
 
-def _has_kernel(eqn: Any) -> bool:
-    return eqn.primitive in hook.PRIMITIVES.values() or any(
-        _has_kernel(inner) for jaxpr in _jaxprs(eqn) for inner in rewrite.opened(jaxpr)[0].eqns
-    )
+def _num_kernels(eqn: Any) -> int:
+    if eqn.primitive in hook.PRIMITIVES.values():
+        return 1
+    inner = (e for jaxpr in _jaxprs(eqn) for e in rewrite.opened(jaxpr)[0].eqns)
+    is_loop = eqn.primitive in (loops.scan_p, loops.while_p)
+    return sum(map(_num_kernels, inner)) * (2 if is_loop else 1)
 
 
 def _jaxprs(eqn: Any) -> Iterator[Any]:

@@ -9,7 +9,8 @@ from typing import Literal
 
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
-from pallas_debug.findings.wording import stored
+from pallas_debug.findings.wording import diverging, stored
+from pallas_debug.findings.wording.diverging import Divergence
 from pallas_debug.findings.wording.stored import StoreHistory
 from pallas_debug.model import Finding
 
@@ -130,6 +131,9 @@ class Mismatch:
       unknown: why the block and grid point are not known, as the end of a sentence.
       history: how the first element came about.
       unwatched: why that is not known, as the end of a sentence.
+      diverged: where the kernels of both functions diverge first.
+      unaligned: why that is not known, as the end of a sentence.
+      agrees: whether they do not diverge.
       unjudged: number of elements at which the reference is NaN.
     """
 
@@ -150,6 +154,9 @@ class Mismatch:
     unknown: str = ""
     history: StoreHistory | None = None
     unwatched: str = ""
+    diverged: Divergence | None = None
+    unaligned: str = ""
+    agrees: bool = False
     unjudged: int = 0
 
 
@@ -169,7 +176,8 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
         f"{found.what}, {found.array}: {_of(found.count, found.total)} from those of "
         f"`{found.reference}`",
         _first(found),
-        *([] if found.history is None else stored.history(found.history, is_shown=True)),
+        *_diverged(found),
+        *_history(found),
         _errors(found),
         f"pattern: {facts['pattern']}",
     ]
@@ -186,6 +194,20 @@ def value_mismatch(seen: Sighting, found: Mismatch) -> Finding:
     return seen.at(values={**seen.witness.values, **facts}).found(
         Fault.VALUE_MISMATCH, Wording("\n".join(lines), cause, advice)
     )
+
+
+def _diverged(found: Mismatch) -> list[str]:
+    if found.diverged is not None:
+        return [diverging.sentence(found.diverged)]
+    if found.unaligned:
+        return [diverging.not_known(found.unaligned)]
+    return [diverging.AGREE] if found.agrees else []
+
+
+def _history(found: Mismatch) -> list[str]:
+    if found.history is None:
+        return []
+    return stored.history(found.history, is_shown=found.diverged is None)
 
 
 def place(element: Sequence[int]) -> str:

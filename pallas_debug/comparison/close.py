@@ -1,0 +1,77 @@
+"""Comparison of what two kernels store on the way to their results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.comparison.differences import INEXACT, unravel
+from pallas_debug.comparison.tolerances import Allowed, Tolerance
+
+MASK = 1e8
+"""Size from which an element is a mask, such as -1e30: no measure for the error of others, and the
+same as any other mask of its sign, such as minus infinity."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closeness:
+    """Tolerance for intermediate values: that of the least precise dtype in either kernel."""
+
+    tolerance: Tolerance
+    dtypes: tuple[str, str]
+
+    @classmethod
+    def of(cls, tolerance: Tolerance, launches: Sequence[Launch]) -> Closeness:
+        names = [
+            [operand.type.dtype.name for operand in launch.operands if _is_inexact(operand.type)]
+            for launch in launches
+        ]
+        coarse = [max(of_one, key=_coarseness, default="float32") for of_one in names]
+        return cls(tolerance=tolerance, dtypes=(coarse[0], coarse[1]))
+
+    def first(self, a: np.ndarray, b: np.ndarray) -> tuple[int, ...] | None:
+        """The first element in which two arrays of the same shape differ; None if there is none."""
+        if not (_is_inexact(a) and _is_inexact(b)):
+            if _is_inexact(a) or _is_inexact(b) or a.dtype.names or b.dtype.names:
+                return None
+            bad = np.asarray(a != b)
+        else:
+            x, y = _wide(a), _wide(b)
+            with np.errstate(invalid="ignore", over="ignore"):
+                close = np.abs(x - y) <= self._allowed(y).at(y)
+                are_masks = (np.abs(x) >= MASK) & (np.abs(y) >= MASK)
+                if x.dtype.kind == "f":
+                    are_masks &= np.sign(x) == np.sign(y)
+            close = close & np.isfinite(y) | are_masks
+            bad = ~(close | (x == y) | (np.isnan(x) & np.isnan(y)))
+        return unravel(int(np.argmax(bad)), bad.shape) if bad.any() else None
+
+    def _allowed(self, expected: np.ndarray) -> Allowed:
+        size = np.abs(expected)
+        return self.tolerance.of(self.dtypes, np.where(size < MASK, expected, 0.0))
+
+    @staticmethod
+    def text(value: Any) -> str:
+        """A value as messages show it."""
+        if not _is_inexact(value):
+            return str(value)
+        wide = _wide(np.asarray(value))[()]
+        return f"{wide:.7g}"
+
+
+def _coarseness(name: str) -> float:
+    rtol = Tolerance().of((name, name), np.zeros(())).rtol
+    return rtol if math.isfinite(rtol) else 0.0
+
+
+def _is_inexact(array: Any) -> bool:
+    return str(array.dtype.name).startswith(INEXACT)
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.complex128 if array.dtype.kind == "c" else np.float64)

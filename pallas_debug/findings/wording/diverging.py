@@ -1,0 +1,108 @@
+"""Wording of where the runs of two kernels diverge first."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.findings.wording import stored
+from pallas_debug.model import SourceLine
+
+Point = tuple[int, ...]
+
+DivergenceKind = Literal["values", "stores", "places", "blocks", "operands"]
+"""What differs: a stored value, whether there is a store, where it stores to, the block that an
+operand has at a grid point, or an operand before the kernel runs."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DivergingRun:
+    """One of two runs, where they diverge.
+
+    Attributes:
+      line: of the store; None if there is none.
+      iterations: of the loops around it.
+      what: the value, or the elements or block; empty if it does not store.
+      count: number of stores to the operand at this grid point, where these differ.
+    """
+
+    line: SourceLine | None = None
+    iterations: Point = ()
+    what: str = ""
+    count: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Divergence:
+    """The first difference between the runs of two kernels.
+
+    Attributes:
+      kernel: name of ours.
+      digest: of ours.
+      reference: name of the function that calls the other one.
+      operand: name in our kernel.
+      element: of the operand: `m_ref[3, 0]`.
+      point: grid point; None if the operands differ before the kernel runs.
+      call: number of the kernel's call, from 1; 0 if there is only one.
+    """
+
+    kind: DivergenceKind
+    kernel: str
+    digest: str
+    reference: str
+    operand: str
+    element: str
+    point: Point | None
+    ours: DivergingRun
+    theirs: DivergingRun
+    call: int = 0
+
+
+def sentence(found: Divergence) -> str:
+    """A line of a message: where the runs diverge, with both sides."""
+    ours, theirs = found.ours, found.theirs
+    by = f"`{found.reference}`"
+    if found.kind == "operands":
+        call = f"call {found.call}" if found.call else "the kernel"
+        return (
+            f"the operands of {call} differ before it runs: {found.element} is {ours.what}, and "
+            f"{theirs.what} for {by}"
+        )
+    said = f"the kernels diverge first{_at(found)}: "
+    if found.kind == "blocks":
+        return (
+            f"{said}{found.operand} has block {ours.what}, and block {theirs.what} in that of {by}"
+        )
+    if found.kind == "stores":
+        has = ours if ours.what else theirs
+        whose, other = ("", f"that of {by}") if has is ours else (f" of {by}", "this one")
+        return (
+            f"{said}{stored.where(has.line)}{whose} stores to {found.operand}"
+            f"{stored.loop(has.iterations)}, and {other} does not: they store to it {ours.count:,} "
+            f"and {theirs.count:,} times at this grid point"
+        )
+    verb = "is" if found.kind == "values" else "stores to"
+    here, there = stored.where(ours.line), stored.where(theirs.line, ours.line)
+    if found.kind == "places":
+        return f"{said}{here} {verb} {ours.what}, and {there} of {by} to {theirs.what}"
+    if ours.line == theirs.line and ours.iterations == theirs.iterations:
+        return f"{said}{here} stores {ours.what} to {found.element}, and {theirs.what} in {by}"
+    other_loop = stored.loop(theirs.iterations) if theirs.iterations != ours.iterations else ""
+    return (
+        f"{said}{found.element} {verb} {ours.what} at {here}, and {theirs.what} at {there}"
+        f"{other_loop} of {by}"
+    )
+
+
+def _at(found: Divergence) -> str:
+    call = f" in call {found.call}" if found.call else ""
+    point = f" at grid point {found.point}" if found.point else ""
+    return f"{call}{point}{stored.loop(found.ours.iterations or found.theirs.iterations)}"
+
+
+AGREE = "no store of the kernels differs by more than is allowed: look at what is around them"
+
+
+def not_known(reason: str) -> str:
+    """A line of a message: the runs could not be compared."""
+    return f"where the kernels diverge first is not known: {reason}"
