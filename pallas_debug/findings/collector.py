@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from pallas_debug.findings.faults import Fault, Severity
+from pallas_debug.findings.wording import mismatch
 from pallas_debug.model import Finding, SourceLine
 
 Key = tuple[Fault, str, tuple[str, int] | None, str | None]
@@ -197,15 +198,35 @@ def caused(findings: Iterable[Finding]) -> list[Finding]:
     return list(kept.values())
 
 
+_OF_RESULTS = (
+    *(*_OF_MEMORY, *_VALUES, Fault.DIVISION_BY_ZERO, Fault.INTEGER_OVERFLOW),
+    *(Fault.NARROWING_LOSS, Fault.PRECISION_LOSS, Fault.LOST_WRITE, Fault.CONFLICTING_WRITES),
+    *(Fault.WAIT_SIZE_MISMATCH, Fault.FALSE_HINT),
+)
+"""Faults by which a kernel may return other values than its reference."""
+
+
 def _causes_first(findings: list[Finding]) -> tuple[Finding, ...]:
-    """Put a deadlock behind the faults of memory and order that the machine saw before it."""
+    """Put a deadlock behind the faults of memory and order that the machine saw before it, and
+    results that differ from a reference's behind everything that may have changed them.
+    """
     led = {f.kernel for f in findings if f.kind in _LEADS_TO_DEADLOCK and "machine" in f.engines}
     late = [
         f
         for f in findings
         if f.kind is Fault.DEADLOCK and "machine" in f.engines and f.kernel in led
     ]
-    return (*(f for f in findings if f not in late), *late)
+    wrong = [_after_cause(f, findings) for f in findings if f.kind is Fault.VALUE_MISMATCH]
+    rest = [f for f in findings if f not in late and f.kind is not Fault.VALUE_MISMATCH]
+    return (*rest, *late, *wrong)
+
+
+def _after_cause(wrong: Finding, findings: Iterable[Finding]) -> Finding:
+    """Name the worst other fault of the kernel in the advice on its results."""
+    for cause in findings:
+        if cause.kind in _OF_RESULTS and cause.kernel == wrong.kernel:
+            return mismatch.after_cause(wrong, cause)
+    return wrong
 
 
 def _comes_of(finding: Finding, cause: Finding) -> bool:

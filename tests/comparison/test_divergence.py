@@ -50,7 +50,10 @@ def test_an_attention_and_its_repaired_version() -> None:
     assert finding.other.line == there
     assert line.startswith("the kernels diverge first at grid point (0, 1): acc_ref[0, 0] is -0.46")
     assert f" at line {fault}, and -0.0008" in line
-    assert line.endswith(f" at line {there} of `rescaled_by_the_wrong_maximum_repaired`")
+    repaired = f"line {there} of `rescaled_by_the_wrong_maximum_repaired`"
+    assert line.endswith(f" at {repaired}")
+    assert finding.cause == f"line {fault} computes something else than {repaired}"
+    assert finding.advice == "compare these lines, and what they load"
 
 
 def test_a_sum_that_is_not_reset_is_the_cause_whatever_differs_before() -> None:
@@ -118,6 +121,9 @@ def test_two_precisions() -> None:
         f"{store} stores 83 to sum_ref[0, 0], and 69 in `<lambda>`"
     )
     assert (at(finding), finding.loop, finding.operand) == ((store, (1,)), (5,), "sum_ref")
+    assert finding.cause == f"line {store} computes something else than in `<lambda>`"
+    assert finding.advice is not None
+    assert finding.advice.startswith("compare what the line loads in both kernels")
     strict, line = compared(
         lambda x: sums(x, BF16), lambda x: sums(x, F32), X, rtol=1e-4, atol=0.0, **options
     )
@@ -140,6 +146,7 @@ def scaled(x: jax.Array, *, by: float = 2.0, slot: int = 0, row: int = 0, steps:
     )(x)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_copies_places_and_numbers_of_stores() -> None:
     def other(x: jax.Array) -> Any:
         return scaled(x)
@@ -148,7 +155,11 @@ def test_copies_places_and_numbers_of_stores() -> None:
     first = "the kernels diverge first at grid point (0,): "
     _, line = compared(lambda x: scaled(x, row=8), other, X)
     assert line == f"{first}line {start} stores 9 to tile_ref[0, 0, 0], and 1 in `other`"
-    _, line = compared(lambda x: scaled(x, by=3.0, slot=1), other, X)
+    finding, line = compared(lambda x: scaled(x, by=3.0, slot=1), other, X)
+    assert (finding.cause, finding.advice) == (
+        "an index differs",
+        "compare both indices, and what they are computed from",
+    )
     assert line == (
         f"{first}line {start} stores to tile_ref[1, 0:8, 0:128], and line {start} of `other` to "
         "tile_ref[0, 0:8, 0:128]"
@@ -165,6 +176,8 @@ def test_copies_places_and_numbers_of_stores() -> None:
         "and 2 times at this grid point"
     )
     assert at(finding) == (store, (0,))
+    assert finding.cause == "a condition or a number of iterations is not the same in both kernels"
+    assert finding.advice == "compare the pl.when and the loops around that line in both kernels"
 
 
 def rows(x: jax.Array, index_map: Any, *, size: int = 8, name: str = "x_ref") -> Any:
@@ -182,6 +195,7 @@ def rows(x: jax.Array, index_map: Any, *, size: int = 8, name: str = "x_ref") ->
     )(x)  # fmt: skip
 
 
+@pytest.mark.slow
 def test_blocks_names_grids_and_calls() -> None:
     def other(x: jax.Array) -> Any:
         return rows(x, lambda i: (i, 0))
@@ -190,6 +204,10 @@ def test_blocks_names_grids_and_calls() -> None:
     blocks = "x_ref has block (1, 0), and block (0, 0) in that of `other`"
     assert line == f"the kernels diverge first at grid point (0,): {blocks}"
     assert finding.operand == "x_ref"
+    assert (finding.cause, finding.advice) == (
+        "the index maps differ",
+        "compare the index maps of x_ref",
+    )
     _, line = compared(lambda x: rows(x, lambda i: (1 - i, 0), name="refs"), other, X)
     assert line.endswith(blocks.replace("x_ref", "refs[0]"))
     _, line = compared(lambda x: rows(x, lambda i: (0, 0), size=4), other, X)
@@ -200,7 +218,11 @@ def test_blocks_names_grids_and_calls() -> None:
 
     _, line = compared(lambda x: other(rows(x, lambda i: (0, 0))), twice, X)
     assert line.startswith("the kernels diverge first in call 1 at grid point (")
-    _, line = compared(lambda x: other(other(x) + 1), twice, X)
+    finding, line = compared(lambda x: other(other(x) + 1), twice, X)
+    assert (finding.cause, finding.advice) == (
+        "what is computed before the kernel differs",
+        "compare the operands of this call in both functions",
+    )
     assert (
         line == "the operands of call 2 differ before it runs: x_ref[0, 0] is 3, and 2 for `twice`"
     )

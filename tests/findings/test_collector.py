@@ -269,3 +269,18 @@ def test_a_nan_follows_from_a_fault_of_memory_from_its_grid_point_on() -> None:
     assert len(merged([before, read])) == 2
     unwritten = finding("OutputNotWritten", "checks", grid_point=(0,))
     assert len(merged([nan, unwritten])) == 2
+
+
+def test_results_that_differ_come_after_what_may_have_changed_them() -> None:
+    wrong = finding("ValueMismatch", "reference", 9, advice="compare the scales")
+    stale, lossy = finding("StaleRead", "machine"), finding("PrecisionLoss", "machine", None)
+    *causes, last = merged([wrong, lossy, stale])
+    assert [cause.kind for cause in causes] == ["StaleRead", "PrecisionLoss"]
+    assert last.advice == (
+        "first fix the StaleRead at line 3, which can change these values, and compare again"
+    )
+    (_, last) = merged([wrong, lossy])
+    assert last.advice is not None
+    assert last.advice.startswith("first fix the PrecisionLoss, which")
+    elsewhere = finding("StaleRead", "machine", kernel="columns")
+    assert merged([wrong, elsewhere]) == (elsewhere, wrong)

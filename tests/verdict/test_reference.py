@@ -129,3 +129,31 @@ def test_what_makes_no_sense() -> None:
         judged(right, double, atol=-1.0)
     with pytest.raises(UsageError, match=r"reference=…\) takes a function, and not 3"):
         judged(right, 3)
+
+
+def test_a_fault_of_the_kernel_comes_before_the_results_that_it_changes() -> None:
+    def ratio(x: jax.Array) -> Any:
+        def kernel(x_ref: Any, o_ref: Any) -> None:
+            o_ref[...] = (x_ref[...] - 1) / (x_ref[...] - 1)
+
+        return pl.pallas_call(kernel, out_shape=x, grid=(2,), in_specs=[ROWS], out_specs=ROWS)(x)
+
+    verdict = judged(ratio, jnp.ones_like)
+    cause, wrong = verdict.counted
+    assert (cause.kind, wrong.kind) == ("NanProduced", "ValueMismatch")
+    assert cause.source is not None
+    assert wrong.advice == (
+        f"first fix the NanProduced at line {cause.source.line}, which can change these values, "
+        "and compare again"
+    )
+    assert wrong.source == cause.source
+
+
+def test_two_versions_of_a_kernel_are_compared_step_by_step() -> None:
+    verdict = judged(lambda x: scale(x, 3.0, "wrong"), lambda x: scale(x, 2.0, "right"))
+    (finding,) = verdict.counted
+    assert (
+        "the kernels diverge first at grid point (0,): line 23 stores 3 to o_ref[0, 0], and 2 in "
+        "`<lambda>`"
+    ) in finding.message
+    assert (finding.index, finding.operand) == ("o_ref[0, 0]", "o_ref")

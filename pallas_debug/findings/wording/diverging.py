@@ -100,6 +100,35 @@ def _at(found: Divergence) -> str:
     return f"{call}{point}{stored.loop(found.ours.iterations or found.theirs.iterations)}"
 
 
+def cause(found: Divergence) -> tuple[str, str]:
+    """Cause and advice."""
+    here, by = stored.where(found.ours.line), f"`{found.reference}`"
+    if found.kind == "operands":
+        return (
+            "what is computed before the kernel differs",
+            "compare the operands of this call in both functions",
+        )
+    if found.kind == "blocks":
+        return "the index maps differ", f"compare the index maps of {found.operand}"
+    if found.kind == "places":
+        return "an index differs", "compare both indices, and what they are computed from"
+    if found.kind == "stores":
+        return (
+            "a condition or a number of iterations is not the same in both kernels",
+            "compare the pl.when and the loops around that line in both kernels",
+        )
+    there = stored.where(found.theirs.line, found.ours.line)
+    if found.ours.line == found.theirs.line:
+        return (
+            f"{here} computes something else than in {by}",
+            "compare what the line loads in both kernels, and their parameters and dtypes",
+        )
+    return (
+        f"{here} computes something else than {there} of {by}",
+        "compare these lines, and what they load",
+    )
+
+
 AGREE = "no store of the kernels differs by more than is allowed: look at what is around them"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pallas_debug.findings.faults import Fault
@@ -433,6 +433,8 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
         cause = stored.not_reset(found.history)
         if cause is not None:
             return cause
+    if found.diverged is not None:
+        return diverging.cause(found.diverged)
     for relation in found.relations:
         if relation.kind in _CAUSES and relation.share == 1:
             return _CAUSES[relation.kind]
@@ -445,6 +447,13 @@ def _cause(found: Mismatch) -> tuple[str | None, str | None]:
             "step",
         )
     return None, None
+
+
+def after_cause(wrong: Finding, cause: Finding) -> Finding:
+    """A mismatch in a kernel that has another fault, which may be what changed its results."""
+    line = "" if cause.source is None else f" at {stored.where(cause.source, wrong.source)}"
+    advice = f"first fix the {cause.kind}{line}, which can change these values, and compare again"
+    return replace(wrong, advice=advice)
 
 
 def reference_nan(
