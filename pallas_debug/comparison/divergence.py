@@ -14,7 +14,12 @@ from pallas_debug.bridge.walk import evaluate
 from pallas_debug.bridge.walk.evaluate import CalledKernel
 from pallas_debug.comparison.close import Closeness
 from pallas_debug.comparison.judged import Judged
-from pallas_debug.comparison.lockstep import Event, SteppedRun, element_text, operands_aligned
+from pallas_debug.comparison.lockstep import (
+    LockstepEvent,
+    SteppedRun,
+    element_text,
+    operands_aligned,
+)
 from pallas_debug.comparison.provenance import machine_of
 from pallas_debug.comparison.writes import OutOfTime
 from pallas_debug.errors import MachineError
@@ -131,7 +136,9 @@ class _Waiting:
       points: the last grid points, by position.
     """
 
-    queues: tuple[deque[Event], deque[Event]] = field(default_factory=lambda: (deque(), deque()))
+    queues: tuple[deque[LockstepEvent], deque[LockstepEvent]] = field(
+        default_factory=lambda: (deque(), deque())
+    )
     points: dict[int, _AtPoint] = field(default_factory=dict)
 
     def at(self, position: int) -> _AtPoint:
@@ -154,13 +161,13 @@ class _Candidate:
     number: int
     position: int
     kind: DivergenceKind
-    events: tuple[Event | None, Event | None]
+    events: tuple[LockstepEvent | None, LockstepEvent | None]
     what: tuple[str, str] = ("", "")
     element: str = ""
     counts: tuple[int, int] = (0, 0)
 
 
-def _only_one(side: int, event: Event, waiting: _Waiting) -> _Candidate:
+def _only_one(side: int, event: LockstepEvent, waiting: _Waiting) -> _Candidate:
     """A store that only one run executes."""
     counts = waiting.at(event.position).counts
     return _Candidate(
@@ -254,7 +261,7 @@ class _LockStep:
             return None
         return min(going, key=lambda i: (self._runs[i].position, self._runs[i].pending, i))
 
-    def _add(self, side: int, event: Event) -> None:
+    def _add(self, side: int, event: LockstepEvent) -> None:
         name = self._names.get(event.operand) if side else event.operand
         if name is None or (not side and name not in self._names.values()):
             return
@@ -274,13 +281,13 @@ class _LockStep:
         while ours and theirs and ours[0].position == theirs[0].position:
             self._match(key, self._pop(0, ours), self._pop(1, theirs))
 
-    def _pop(self, side: int, queue: deque[Event]) -> Event:
+    def _pop(self, side: int, queue: deque[LockstepEvent]) -> LockstepEvent:
         event = queue.popleft()
         self._runs[side].pending -= 1
         self._bytes -= event.nbytes
         return event
 
-    def _match(self, key: tuple[str, str], a: Event, b: Event) -> None:
+    def _match(self, key: tuple[str, str], a: LockstepEvent, b: LockstepEvent) -> None:
         if key in self._skipped:
             return
         if a.shape != b.shape or a.array != b.array:
@@ -334,7 +341,7 @@ class _LockStep:
             return None  # the number of stores at this grid point is not known yet
         return self._not_in_both(first, a, b)
 
-    def _not_in_both(self, found: _Candidate, a: Event, b: Event) -> _Candidate:
+    def _not_in_both(self, found: _Candidate, a: LockstepEvent, b: LockstepEvent) -> _Candidate:
         """In two runs of the same code, the store that one of them leaves out."""
         waiting = self._waiting[a.kind, a.operand]
         here = waiting.at(a.position)

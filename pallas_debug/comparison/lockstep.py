@@ -25,7 +25,7 @@ Point = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Event:
+class LockstepEvent:
     """A store or a copy to an operand, or a block that an operand has.
 
     Attributes:
@@ -69,7 +69,7 @@ class SteppedRun(MachineObserver):
     machine: Machine = field(init=False)
     pending: int = 0
     is_done: bool = False
-    _events: deque[Event] = field(default_factory=deque)
+    _events: deque[LockstepEvent] = field(default_factory=deque)
     _number: int = 0
 
     @property
@@ -79,7 +79,7 @@ class SteppedRun(MachineObserver):
             return self._events[0].position
         return int(self.machine.threads[0].walk.position)
 
-    def advance(self) -> Event | None:
+    def advance(self) -> LockstepEvent | None:
         """The next event; None after the last.
 
         Raises:
@@ -164,7 +164,7 @@ class SteppedRun(MachineObserver):
     def _append(self, **facts: Any) -> None:
         self._number += 1
         position = int(self.machine.threads[0].walk.position)
-        self._events.append(Event(number=self._number, position=position, **facts))
+        self._events.append(LockstepEvent(number=self._number, position=position, **facts))
 
 
 def operands_aligned(ours: Launch, theirs: Launch) -> dict[str, str]:
