@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.lowering import calls, trace
 from pallas_debug.bridge.programs import single
 from pallas_debug.bridge.programs.launch import launch
 from pallas_debug.errors import CannotRunError, UsageError, meant
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
+from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.debugger import recorder
 from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
+from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Kernel
+from pallas_debug.report import finding_text
 from pallas_debug.screen import open_session
 from pallas_debug.session import Interpret, Options, Session
 from pallas_debug.stepping.recording import Recording
@@ -63,7 +67,8 @@ def step(
       kernel: name of the kernel; by default the first that is called.
       call: number of its call, from 1.
       plain: whether to use the plain prompt; by default without a terminal.
-      post_mortem: run to the end first, and open where the run stopped, if it could not go on.
+      post_mortem: run to the end with the sanitizer first, and open at its first finding, or where
+        the run could not go on.
       record: folder to record the whole run in, instead of opening the debugger.
         `pallas-debug step FOLDER` opens it, on any machine; its options choose lines and points.
       interpret: a mode as `pallas_debug.interpret` takes it, for the run that finds the arrays.
@@ -92,6 +97,7 @@ def step(
             call=call,
             interpret=interpret,
             chip=chip,
+            post_mortem=post_mortem,
         )
         notes = list(captured.notes)
         if given.named:
@@ -99,7 +105,7 @@ def step(
         if record is not None:
             record_session(captured.session, Path(record))
             return captured.result
-        open_session(captured.session, notes, plain=plain, post_mortem=post_mortem)
+        open_session(captured.session, notes, plain=plain)
         return captured.result
 
     return stepped
@@ -125,6 +131,7 @@ def capture(
     call: int = 1,
     interpret: Interpret = None,
     chip: str | None = None,
+    post_mortem: bool = False,
 ) -> CapturedCall:
     """Run something that calls a kernel, and open a session on one of its calls.
 
@@ -165,7 +172,29 @@ def capture(
     notes = []
     if error is not None:
         notes.append(f"the function raised {type(error).__name__}: {str(error).splitlines()[0]}")
-    return CapturedCall(session=StepSession(track), notes=tuple(notes), result=result)
+    stepping = StepSession(track)
+    if post_mortem:
+        notes += _open_at_finding(stepping, captured, operands[:1])
+    return CapturedCall(session=stepping, notes=tuple(notes), result=result)
+
+
+def _open_at_finding(
+    session: StepSession, captured: Capture, arrays: Sequence[Sequence[Any]]
+) -> list[str]:
+    """Run the kernel with the sanitizer, and go to its first finding; return that as notes."""
+    decoded = launch(captured)
+    observers = areas.observers(decoded, arrays)
+    findings = machine_run.run(decoded, arrays, observers=observers).findings
+    for finding in findings:
+        if finding.grid_point is not None and finding.source is not None:
+            session.to_finding(finding.grid_point, finding.source, finding.loop)
+            return finding_text(finding).splitlines()
+    session.run()
+    if findings:
+        return finding_text(findings[0]).splitlines()
+    if session.track.fault is None:
+        return ["the run ends without a finding: opened at its end"]
+    return []
 
 
 def _not_called(

@@ -46,7 +46,7 @@ class StepOptions(shared.CallOptions):
     "-x",
     "--post-mortem",
     is_flag=True,
-    help="Run to the end first, and open where the run stopped, if it could not go on.",
+    help="Run with the sanitizer first, and open at its first finding, or where the run stopped.",
 )
 @click.option(
     "--plain",
@@ -110,14 +110,18 @@ def run(options: StepOptions) -> int:
     points = [_point(text) for text in options.points]
     try:
         called = _called(options)
-        captured = stepper.capture(called, kernel=options.kernel, call=options.call)
+        captured = stepper.capture(
+            called,
+            kernel=options.kernel,
+            call=options.call,
+            post_mortem=options.post_mortem,
+        )
     except PallasDebugError:
         raise
     except Exception as error:
         raise problem_of(error, "engine", f"stepping through {options.what}") from error
     if options.record is None:
-        notes, post_mortem = captured.notes, options.post_mortem
-        open_session(captured.session, notes, plain=plain, post_mortem=post_mortem)
+        open_session(captured.session, captured.notes, plain=plain)
         return Exit.OK
     made = stepper.record_session(
         captured.session,

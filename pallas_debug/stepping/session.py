@@ -162,6 +162,24 @@ class StepSession:
             self._go_quietly(lambda p: p.point == point, False)
         return None
 
+    def to_finding(
+        self, point: tuple[int, ...], line: SourceLine, iterations: tuple[int, ...] = ()
+    ) -> None:
+        """Go to where a fault was found: its line at a grid point and iteration.
+
+        If the line is not executed there, stay at the first line of the grid point.
+        """
+        self.to_point(point)
+
+        def is_there(place: StepPlace) -> bool:
+            is_same = not iterations or place.iterations == iterations
+            return is_same and _is_at(place.line, line.file, line.line)
+
+        if not is_there(self.place):
+            self._go_quietly(lambda p: p.point != point or is_there(p), False)
+            if not is_there(self.place):
+                self.to_point(point)
+
     def _go(self, until: Until, back: bool) -> str | None:
         self._problem = self._reason = None
         if not back and self.track.fault is not None:

@@ -98,6 +98,22 @@ def marked(x):
     return pl.pallas_call(
         marked_kernel, grid=(3,), in_specs=[block], out_specs=block, out_shape=x)(x)
 
+def stale_kernel(x_ref, o_ref, acc_ref):
+    @pl.when(pl.program_id(0) + pl.program_id(1) == 0)
+    def _():
+        acc_ref[...] = jnp.zeros_like(acc_ref)
+    acc_ref[...] += x_ref[0:1]  # stale
+    o_ref[...] = acc_ref[...]
+
+def stale(x):
+    return pl.pallas_call(
+        stale_kernel, grid=(2, 3),
+        in_specs=[pl.BlockSpec((4, 128), lambda i, k: (i * 3 + k, 0))],
+        out_specs=pl.BlockSpec((1, 128), lambda i, k: (0, i)),
+        out_shape=jax.ShapeDtypeStruct((1, 256), x.dtype),
+        scratch_shapes=[pltpu.VMEM((1, 128), x.dtype)], name="stale",
+    )(x)
+
 def both(x):
     y = sums(x)
     return copies(y + 1), sums(x * 2)
@@ -392,7 +408,18 @@ def test_step_as_a_function(kernels: ModuleType, capsys: Any, monkeypatch: Any) 
     assert out.startswith("sums_kernel · grid point (0, 0) of (2, 3)")
     monkeypatch.setattr("sys.stdin", io.StringIO("q\n"))
     pallas_debug.step(kernels.waits, plain=True, post_mortem=True)(X)
-    assert "the run stops here: deadlock" in capsys.readouterr().out
+    shown = capsys.readouterr()
+    assert shown.err.startswith("note: Deadlock in kernel `waits_kernel`")
+    assert "# deadlock" in shown.out
+
+
+def test_post_mortem_opens_at_the_first_finding(kernels: ModuleType) -> None:
+    captured = stepper.capture(lambda: kernels.stale(X), post_mortem=True)
+    assert captured.notes[0].startswith("StaleRead in kernel `stale`, grid point (1, 0)")
+    assert at(captured.session) == ((1, 0), (), line("stale"))
+    whole = stepper.capture(lambda: kernels.sums(X), post_mortem=True)
+    assert whole.notes == ("the run ends without a finding: opened at its end",)
+    assert whole.session.place.ended
 
 
 def kernels_result(x: jax.Array) -> np.ndarray[Any, Any]:

@@ -42,8 +42,23 @@ def evaluator(unit: Unit) -> Evaluate:
     if found is None:
         if len(_compiled) >= _MAX_KEPT:
             _compiled.clear()
-        found = _compiled[key] = unit.compiled
+        found = _compiled[key] = _in_64_bits(unit) if _is_wide(unit) else unit.compiled
     return found
+
+
+def _is_wide(unit: Unit) -> bool:
+    """Whether a kernel was traced with 64-bit values, which jax would cut off otherwise."""
+    (eqn,) = unit.eqns
+    names = {str(getattr(atom.aval, "dtype", "")) for atom in (*eqn.invars, *eqn.outvars)}
+    return not names.isdisjoint({"float64", "int64", "uint64", "complex128"})
+
+
+def _in_64_bits(unit: Unit) -> Evaluate:
+    def evaluate(*values: Any) -> Sequence[Any]:
+        with jax.enable_x64(True):
+            return unit.compiled(*values)
+
+    return evaluate
 
 
 def compute(members: Sequence[PendingEquation], template: Sequence[Any]) -> ir.Compute:
