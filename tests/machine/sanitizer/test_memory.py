@@ -20,6 +20,7 @@ from pallas_debug_kernels import operation
 from pallas_debug.bridge.programs.launch import Launch
 from pallas_debug.machine import run
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
+from pallas_debug.machine.sanitizer.shadows import tracking
 from pallas_debug.model import Finding
 
 FAULTS = (
@@ -325,11 +326,17 @@ def test_who_wrote_an_element_of_an_output() -> None:
     )
 
 
-def test_who_wrote_an_element_by_a_dma_in_a_loop() -> None:
+@pytest.mark.parametrize("limit", [4, 1 << 17])
+def test_who_wrote_an_element_by_a_dma_in_a_loop(
+    limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tracking, "MAX_RECORDS", limit)
+
     def kernel(x_ref, out_ref, tile_ref, sem):
         def row(i: jax.Array, _: None) -> None:
             tile_ref[pl.ds(i, 1), :] = x_ref[pl.ds(i, 1), :]
 
+        lax.fori_loop(0, 8, row, None)
         lax.fori_loop(0, 8, row, None)
         copy = pltpu.make_async_copy(tile_ref, out_ref, sem)
         copy.start()
@@ -352,6 +359,9 @@ def test_who_wrote_an_element_by_a_dma_in_a_loop() -> None:
     assert [record.iterations for record in sanitizer.who_wrote(tile)] == [
         (i,) for i in range(7, -1, -1)
     ]
+    # The first eight rows were replaced.
+    assert sanitizer.count == 18
+    assert (len(sanitizer.writes) < 17) == (limit == 4)
 
 
 @pytest.mark.parametrize("name", ["right_permute", "all_gather"])
@@ -386,3 +396,31 @@ def test_functions_of_the_host_are_called_once() -> None:
     assert not findings
     assert {suspect.kind for suspect in sanitizer.suspects.values()} == {"padding"}
     assert seen == [0.0, 1024.0]
+
+
+def test_an_output_that_declares_visits_in_any_order_is_read_back() -> None:
+    def kernel(x_ref, out_ref):
+        @pl.when(pl.program_id(0) < 2)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += x_ref[...]
+
+    def function(x: jax.Array, revisit: pl.RevisitMode | None) -> jax.Array:
+        mode = pl.Buffered(1, revisit=revisit)
+        return pl.pallas_call(
+            kernel,
+            out_shape=jax.ShapeDtypeStruct((16, 128), F32),
+            grid=(4,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i % 2, 0), pipeline_mode=mode),
+        )(x)
+
+    x = np.arange(32 * 128, dtype=np.float32).reshape(32, 128)
+    for revisit, kinds in ((pl.RevisitMode.ANY, []), (None, ["OutputRevisited"])):
+        call = decoded(functools.partial(function, revisit=revisit), [x])
+        sanitizer = MemorySanitizer(call, [[x]])
+        ran = run.run(call, [[x]], observers=[sanitizer])
+        assert [finding.kind for finding in ran.findings] == kinds
+        if not kinds:
+            np.testing.assert_array_equal(ran.results[0][0], x[:16] + x[16:])

@@ -173,6 +173,9 @@ class ArrayLedger:
         """A grid point begins whose output block is not that of the one before."""
         slot = window.current.number
         self._came_back.pop(slot, None)
+        if window.spec.revisits:
+            self._seen[id(window), block] = [point, point]
+            return  # it is read back
         before = self._seen.get((id(window), block))
         if before is not None and self.is_same_lane(before[1], point):
             self._came_back[slot] = BlockReturn(window, block, before[0], before[1], point)
@@ -228,7 +231,7 @@ class ArrayLedger:
         if not mask.any():
             return
         spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-        here, there = tracker.writes[int(numbers[spot])], tracker.writes[int(before[spot])]
+        here, there = tracker.writes.get(int(numbers[spot])), tracker.writes.get(int(before[spot]))
         if here is None or there is None or here.step is not there.step:
             return
         if not self.is_same_lane(here.point, there.point):
@@ -315,6 +318,11 @@ class ArrayLedger:
             int(selected.sum()), region.buffer.content[element].item(),
         )  # fmt: skip
 
+    def numbers(self) -> list[Numbers]:
+        """Numbers of writes that are kept here."""
+        kept = [marked.numbers for marked in self._marked.values()]
+        return kept + [read.block.numbers for read in self.overwritten.values()]
+
     def output_of(self, array: MemoryBuffer) -> str:
         """Name of the output that shares an input's array."""
         return self._shared[array.number].output
@@ -340,7 +348,7 @@ class ArrayLedger:
         if not mask.any():
             return
         spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-        before = tracker.writes[int(numbers[spot])]
+        before = tracker.writes.get(int(numbers[spot]))
         if before is None or before.step is not step:
             return
         if not self.is_same_lane(before.point, thread.point):
@@ -374,7 +382,7 @@ class ArrayLedger:
         if not mask.any():
             return
         spot = tuple(int(i) for i in np.unravel_index(int(mask.argmax()), mask.shape))
-        before = tracker.writes[int(numbers[spot])]
+        before = tracker.writes.get(int(numbers[spot]))
         if before is None or before.step is not copy.step or before.point == copy.point:
             return
         if before.thread != copy.thread or not self.is_same_lane(before.point, copy.point):

@@ -20,6 +20,10 @@ from pallas_debug.machine.sanitizer.shadows.shadow import BufferShadow, WriteRec
 from pallas_debug.machine.threads import Thread
 
 Point = tuple[int, ...]
+
+MAX_RECORDS = 1 << 17
+"""Number of writes after which those of which nothing is left are forgotten."""
+
 ReadKind = Literal["unwritten", "padding", "stale", "parallel"]
 """What a read sees: memory that was never written, elements of a block outside of its array, what
 another output block left, or what a grid point left that may have run on another core."""
@@ -101,7 +105,8 @@ class MemoryTracker(MachineObserver):
     """Keeps shadow memory, and notes suspect reads and what happens to outputs.
 
     Attributes:
-      writes: all of them, by number.
+      writes: by number; those of which nothing is left may have been forgotten.
+      count: number of the last one.
       suspects: the first read of each kind at each step.
       trace: hash of the branches taken and the indices computed so far.
       results_so_far: hash of all values stored to output blocks, also of those replaced since; kept
@@ -118,7 +123,9 @@ class MemoryTracker(MachineObserver):
             for i, (size, parallel) in enumerate(zip(launch.grid, launch.parallel, strict=True))
             if parallel and size != 1
         )
-        self.writes: list[WriteRecord | None] = [None, None]
+        self.writes: dict[int, WriteRecord] = {}
+        self.count = shadow.GIVEN
+        self._limit = MAX_RECORDS
         self.shadows: dict[int, BufferShadow] = {}
         self.threads: dict[int, TrackedThread] = {}
         self.suspects: dict[SiteKey, SuspectRead] = {}
@@ -162,7 +169,7 @@ class MemoryTracker(MachineObserver):
 
     def point_begins(self, thread: Thread) -> None:
         state = self._thread(thread)
-        number = len(self.writes)
+        number = self.count + 1
         state.of_point, state.has_carried, state.begins_block = number, False, not state.points
         for i, window in enumerate(state.outputs):
             visits, block = state.blocks[i], window.block
@@ -261,11 +268,11 @@ class MemoryTracker(MachineObserver):
                 (thread.point, thread.iterations) if copy is None else (copy.point, copy.iterations)
             )
             known = SuspectRead(
-                key, step, buffer, found.operand, len(self.writes) - 1, thread.number, point,
+                key, step, buffer, found.operand, self.count, thread.number, point,
                 iterations, mask, int(selected.sum()), copy,
             )  # fmt: skip
             element = known.element
-            known.writer = self.writes[max(int(numbers[element]), 0)]
+            known.writer = self.writes.get(int(numbers[element]))
             known.value = buffer.content[element].item()
             known.visited = self.arrays.has_come_back(buffer)
             known.is_early = self._is_early(buffer, mask)
@@ -314,13 +321,27 @@ class MemoryTracker(MachineObserver):
 
     def record(self, thread: Thread, step: ir.MachineStep, copy: DmaCopy | None = None) -> int:
         """Number a write."""
-        number = len(self.writes)
+        self.count = number = self.count + 1
         if copy is None:
             written = WriteRecord(number, step, thread.number, thread.point, thread.iterations)
         else:
             written = WriteRecord(number, step, copy.thread, copy.point, copy.iterations, copy)
-        self.writes.append(written)
+        self.writes[number] = written
+        if len(self.writes) > self._limit:
+            self._forget()
         return number
+
+    def _forget(self) -> None:
+        """Drop the records of writes that no element comes from any more."""
+        live = {self.count}
+        for found in self.shadows.values():
+            live.update(
+                [found.whole] if found.numbers is None else np.unique(found.numbers).tolist()
+            )
+        for numbers in self.arrays.numbers():
+            live.update(np.unique(numbers).tolist())
+        self.writes = {n: record for n, record in self.writes.items() if n in live}
+        self._limit = max(MAX_RECORDS, 2 * len(self.writes))
 
     def copy_starts(self, thread: Thread, copy: DmaCopy) -> None:
         if self._is_dynamic(copy.step):
@@ -386,8 +407,7 @@ class MemoryTracker(MachineObserver):
         if found is None:
             return []
         numbers = np.asarray(found.whole if found.numbers is None else found.numbers[index])
-        records = [self.writes[n] for n in np.unique(numbers)[::-1] if n > shadow.GIVEN]
-        return [record for record in records if record is not None]
+        return [self.writes[n] for n in np.unique(numbers)[::-1].tolist() if n > shadow.GIVEN]
 
     def writers_of_output(
         self, output: int, index: Any = ..., device: int = 0

@@ -160,7 +160,7 @@ class MemoryWording:
     def _overwritten(self, read: OverwrittenRead) -> Ordered:
         window = read.block.window
         name = window.operand.name
-        record = self._run.writes[int(read.block.numbers[read.element])]
+        record = self._run.writes.get(int(read.block.numbers[read.element]))
         writer = order.Access(writes=True)
         if record is not None:
             writer = _access(record)
