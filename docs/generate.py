@@ -145,7 +145,8 @@ def python() -> str:
         "lazily. The objects that these functions return are those of the files, and described "
         "under [dump format](dump-format.md).",
     ]
-    for name in ("debug", "interpret", "compile", "compare", "dump", "open_dumps"):
+    verbs = ("debug", "interpret", "compile", "compare", "dump", "step", "breakpoint", "open_dumps")
+    for name in verbs:
         parts += _function(f"pallas_debug.{name}", getattr(pallas_debug, name))
     from pallas_debug._api.compare import ComparisonReport
     from pallas_debug._api.compile import Compiled
