@@ -76,7 +76,6 @@ class Machine:
         eager: bool = False,
         backwards: bool = False,
         calls_back: bool = True,
-        max_iterations: int | None = None,
         first: int = 0,
     ) -> None:
         """Set up the memories.
@@ -91,7 +90,6 @@ class Machine:
         self.eager = eager
         self.backwards = backwards
         self.calls_back = calls_back
-        self.max_iterations = max_iterations
         self.first = first
         self.buffers: list[MemoryBuffer] = []
         self.num_buffers = 0
