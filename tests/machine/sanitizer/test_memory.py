@@ -38,6 +38,31 @@ FAULTS = (
 )
 KERNELS = [kernel for kernel in ALL if kernel.fault in FAULTS]
 
+WITNESSES: dict[str, tuple[str, tuple[int, ...] | None, tuple[int, ...]]] = {
+    "accumulator_never_zeroed": ("acc_ref", (0,), ()),
+    "accumulator_zeroed_at_the_wrong_step": ("acc_ref", (0, 0), ()),
+    "block_before_the_array": ("previous_ref", (0,), ()),
+    "block_past_the_array": ("next_ref", (1,), ()),
+    "contraction_outermost": ("out_ref", (1, 0), ()),
+    "copy_past_the_end": ("x_ref", (1,), ()),
+    "counter_never_zeroed": ("count_ref", (0,), ()),
+    "element_offset_as_block_index": ("x_ref", (1,), ()),
+    "grid_rounded_down": ("out_ref", None, ()),
+    "loop_one_row_too_far": ("x_ref", None, (16,)),
+    "output_block_skipped": ("out_ref", (2,), ()),
+    "output_never_zeroed": ("out_ref", (0,), ()),
+    "output_revisited": ("out_ref", (2,), ()),
+    "padding_in_a_sum": ("x_ref", (2,), ()),
+    "padding_masked_on_one_side": ("y_ref", (1,), ()),
+    "page_past_the_pool": ("page_ref", (2,), ()),
+    "parallel_scratch_carried": ("acc_ref", (1,), ()),
+    "read_before_the_start": ("x_ref", None, (0,)),
+    "read_past_the_end": ("x_ref", (1,), ()),
+    "scalar_read_past_the_end": ("lengths_ref", (1,), ()),
+    "write_past_the_end": ("out_ref", (1,), ()),
+}
+"""Operand, grid point and iterations, for kernels without a record for the machine."""
+
 F32, I32 = jnp.float32, jnp.int32
 TILE = pltpu.VMEM((8, 128), F32)
 
@@ -66,6 +91,8 @@ def test_broken_kernel(kernel: BrokenKernel) -> None:
     assert finding.operand in finding.message
     wanted = kernel.machine
     if wanted is None:
+        witness = finding.operand, finding.grid_point, finding.loop
+        assert witness == WITNESSES[kernel.name]
         return
     assert finding.operand == wanted.operand
     assert finding.grid_point == wanted.grid_point
