@@ -24,6 +24,9 @@ VERIFY_HANG_AFTER = 5.0
 MAX_ITERATIONS = 100_000
 """Iterations after which the kernel machine takes a loop to be endless."""
 
+MAX_SHADOW_BYTES = 4 << 30
+"""Maximum bytes of shadow memory of a sanitized kernel."""
+
 MAX_INPUT_BYTES = 4 << 30
 """Maximum bytes of one array that is made or read as an argument."""
 

@@ -116,6 +116,8 @@ class MachineHost:
                     _launches[key] = known
                 while len(_launches) > MAX_LAUNCHES:
                     _launches.popitem(last=False)
+        if is_sanitized:
+            areas.require_room(known)
         return PreparedKernel(known, _communicates(known), is_sanitized)
 
     def communicates(self, prepared: PreparedKernel) -> bool:

@@ -375,6 +375,16 @@ def test_a_kernel_that_cannot_be_judged_runs_and_is_named(monkeypatch: pytest.Mo
     )
 
 
+def test_arrays_too_large_for_shadow_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pallas_debug.defaults.MAX_SHADOW_BYTES", 1 << 12)
+    report, out = pallas_debug.check(lambda x: affine(x) + 9, sanitize=True)(jnp.ones((24, 128)))
+    np.testing.assert_array_equal(out, jnp.full((24, 128), 12))
+    (said,) = report.not_checked
+    assert "kernel `body` has 6,144 elements (`x_ref`: float32[24, 128])" in said
+    assert "needs up to 0.0 GiB of shadow memory; its limit is 0.0 GiB" in said
+    assert "Sanitize it on smaller arrays with the same blocks" in said
+
+
 def test_verify_asks_tpu_interpret_mode_for_what_the_machine_refuses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

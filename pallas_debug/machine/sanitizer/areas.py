@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pallas_debug import defaults
 from pallas_debug.bridge.programs.launch import Launch
+from pallas_debug.errors import MachineError
 from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer.memory import MemorySanitizer
 from pallas_debug.machine.sanitizer.numbers import ClaimsObserver, NumbersObserver
@@ -24,6 +27,31 @@ AREAS: tuple[Callable[[Launch, Arrays, int], MachineObserver], ...] = (
 Each takes the launch, the arrays of all devices, and the number of the first of these devices. An
 observer has a method `findings`, which is called once the run is over, or was stopped.
 """
+
+
+SHADOW_BYTES = 4
+"""Bytes that the sanitizer keeps for an element: the number of the write that put it there."""
+
+
+def require_room(launch: Launch) -> None:
+    """Refuse a kernel whose arrays are too large for shadow memory.
+
+    Raises:
+      MachineError: with the sizes, and what to do.
+    """
+    shapes = [operand.array or operand.type.shape for operand in launch.operands]
+    elements = sum(map(math.prod, shapes)) * math.prod(launch.mesh.values())
+    needed = elements * SHADOW_BYTES
+    if needed > defaults.MAX_SHADOW_BYTES:
+        most = max(launch.operands, key=lambda o: math.prod(o.array or o.type.shape))
+        shape = ", ".join(map(str, most.array or most.type.shape))
+        raise MachineError(
+            f"kernel `{launch.name}` has {elements:,} elements (`{most.name}`: "
+            f"{most.type.dtype}[{shape}]), for which the sanitizer needs up to "
+            f"{needed / (1 << 30):.1f} GiB of shadow memory; its limit is "
+            f"{defaults.MAX_SHADOW_BYTES / (1 << 30):.1f} GiB. Sanitize it on smaller arrays with "
+            "the same blocks"
+        )
 
 
 def observers(launch: Launch, arrays: Arrays, first: int = 0) -> list[MachineObserver]:
