@@ -30,8 +30,10 @@ commands = load(ROOT / "docs" / "commands.py")
 PAGES = {str(page.relative_to(ROOT)): page for page in commands.pages()}
 
 EXPENSIVE = {
+    "docs/guides/checks.md",
     "docs/guides/dumping.md",
     "docs/guides/in-code.md",
+    "docs/guides/inputs.md",
     "docs/guides/interpret.md",
     "docs/guides/notebooks.md",
     "docs/guides/pytest.md",
