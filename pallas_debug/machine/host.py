@@ -15,7 +15,7 @@ from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.hosted.client import evaluating
 from pallas_debug.bridge.instrument import printing
 from pallas_debug.bridge.programs import program as ir
-from pallas_debug.bridge.programs.launch import Launch, launch
+from pallas_debug.bridge.programs.launch import Launch, launch, typed, untyped
 from pallas_debug.errors import KernelFault, MachineError
 from pallas_debug.machine import run as machine_run
 from pallas_debug.machine.observer import MachineObserver
@@ -132,6 +132,7 @@ class MachineHost:
           KernelFault: the kernel was stopped at a fault.
           MachineError: the machine has no rule for what the kernel does.
         """
+        arrays = [typed(prepared.launch, given) for given in arrays]
         with evaluating(enable_x64=prepared.launch.enable_x64):
             observers: list[MachineObserver] = []
             if self._observer.prints:
@@ -142,7 +143,7 @@ class MachineHost:
         self._observer.found(*done.findings)
         if done.stopped is not None:
             raise KernelFault(finding_text(done.stopped), done.stopped)
-        return done.results
+        return [untyped(results) for results in done.results]
 
 
 class _Prints(MachineObserver):

@@ -226,22 +226,16 @@ def test_a_copy_out_of_bounds_and_a_wait_in_vain() -> None:
 
 
 def test_a_kernel_that_it_cannot_run_is_refused_with_a_way_out() -> None:
-    def body(x_ref: Any, sem: Any) -> None:
-        pl.semaphore_signal(sem, 1)
+    def body(x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
 
+    rows = pl.BlockSpec((pl.BoundedSlice(8), 128), lambda i: (pl.ds(i * 8, 8), 0))
+    x = jnp.ones((16, 128))
     with pytest.raises(MachineError) as error:
-        ran(
-            pl.pallas_call(
-                body,
-                out_shape=pltpu.SemaphoreType.REGULAR(()),
-                out_specs=pl.BlockSpec(memory_space=pltpu.SEMAPHORE),
-            ),
-            jnp.ones((8, 128)),
-        )
+        ran(pl.pallas_call(body, out_shape=x, grid=(2,), in_specs=[rows], out_specs=rows), x)
     assert str(error.value) == (
-        "kernel `body` takes or returns the semaphores sem, and those of the kernel machine end "
-        "with a kernel. Run it in another interpret mode: `auto` chooses one of jax's "
-        '(--pallas-interpret=auto, pallas_debug.interpret("auto"))'
+        "operand `x_ref` has a block dimension of kind BoundedSlice. Run it in another interpret "
+        'mode: `auto` chooses one of jax\'s (--pallas-interpret=auto, pallas_debug.interpret("auto"))'
     )
 
 

@@ -23,7 +23,7 @@ from jax._src.interpreters import mlir
 
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.hosted.meeting import Meeting
-from pallas_debug.bridge.jaxprs.params import name_of, semaphores_of
+from pallas_debug.bridge.jaxprs.params import name_of
 from pallas_debug.errors import MachineError
 
 Array = np.ndarray[Any, Any]
@@ -70,11 +70,12 @@ class KernelHost(Protocol):
 
         Args:
           prepared: by `prepare`.
-          arrays: for each device, its operands. They are valid until this returns.
+          arrays: for each device, its operands, semaphores and keys as the numbers that they are
+            in a program. They are valid until this returns.
           first: number of the first of these devices in the mesh.
 
         Returns:
-          For each device, its results.
+          For each device, its results, as numbers as well.
         """
 
 
@@ -143,11 +144,6 @@ def _advised(error: MachineError) -> MachineError:
 
 def _check(context: Any, params: Mapping[str, Any]) -> None:
     name = name_of(params)
-    if shared := semaphores_of(params):
-        raise MachineError(
-            f"kernel `{name}` takes or returns the semaphores {', '.join(shared)}, and those of "
-            "the kernel machine end with a kernel"
-        )
     axes = context.module_context.axis_context
     mesh = getattr(axes, "mesh", None)
     if mesh is None or mesh.empty:
@@ -182,10 +178,10 @@ class _Hosted:
             self._meeting = Meeting(captured.kernel.name, count)
 
     def lower(self, context: Any, nodes: Sequence[Any]) -> Any:
-        avals_in = [_plain(aval) for aval in context.avals_in]
-        avals_out = [_plain(aval) for aval in context.avals_out]
-        given = [_ToHost(aval) for aval in avals_in]
-        returned = [_FromHost(aval) for aval in avals_out]
+        given = [_ToHost(aval) for aval in context.avals_in]
+        returned = [_FromHost(aval) for aval in context.avals_out]
+        avals_in = [g.aval for g in given]
+        avals_out = [r.aval for r in returned]
         place = [jax_core.ShapedArray((), np.dtype(np.int32))]
 
         def before(*arrays: Any) -> Any:
@@ -269,24 +265,29 @@ def _nodes(value: Any) -> Sequence[Any]:
 
 
 def _plain(aval: Any) -> Any:
-    """Type without memory space, and without axes that it varies over."""
-    return jax_core.ShapedArray(aval.shape, aval.dtype)
+    """Type of the array in a program: without memory space, and axes that it varies over.
+
+    A semaphore is a number there, and a key of the TPU two.
+    """
+    return jax_core.physical_aval(jax_core.ShapedArray(aval.shape, aval.dtype))
 
 
 class _ToHost:
     """How an operand gets to the callback, which does not take elements of less than a byte."""
 
     def __init__(self, aval: Any) -> None:
-        self._dtype = np.dtype(aval.dtype)
-        is_packed = dtypes.itemsize_bits(aval.dtype) < 8 and self._dtype.kind != "b"
-        self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8)) if is_packed else aval
-        self._converts = is_packed
+        self.aval = _plain(aval)
+        self._dtype = np.dtype(self.aval.dtype)
+        self._is_packed = dtypes.itemsize_bits(self._dtype) < 8 and self._dtype.kind != "b"
+        self.host = self.aval
+        if self._is_packed:
+            self.host = jax_core.ShapedArray(aval.shape, np.dtype(np.int8))
 
     def __call__(self, array: Any) -> Any:
-        return array.astype(self.host.dtype) if self._converts else array
+        return array.astype(self.host.dtype) if self._is_packed else array
 
     def received(self, array: Any) -> Array:
-        return np.asarray(array).astype(self._dtype) if self._converts else np.asarray(array)
+        return np.asarray(array).astype(self._dtype) if self._is_packed else np.asarray(array)
 
 
 class _FromHost:
@@ -296,10 +297,10 @@ class _FromHost:
     """
 
     def __init__(self, aval: Any) -> None:
-        self._aval = aval
-        dtype = np.dtype(aval.dtype)
-        bits = dtypes.itemsize_bits(aval.dtype)
-        self.host = aval
+        self.aval = _plain(aval)
+        dtype = np.dtype(self.aval.dtype)
+        bits = dtypes.itemsize_bits(dtype)
+        self.host = self.aval
         self._is_packed = bits < 8 and dtype.kind != "b"
         self._is_wide = bits == 64 and dtype.kind in "iuf"
         if self._is_packed:
@@ -308,12 +309,13 @@ class _FromHost:
             self.host = jax_core.ShapedArray((*aval.shape, 8), np.dtype(np.uint8))
 
     def sent(self, array: Array) -> Array:
-        array = np.ascontiguousarray(array).reshape(self._aval.shape)
+        # Counts of semaphores are 64-bit numbers in the machine.
+        array = np.ascontiguousarray(array, self.aval.dtype).reshape(self.aval.shape)
         if self._is_wide:
             return array[..., None].view(np.uint8)
         return array.astype(np.int8) if self._is_packed else array
 
     def __call__(self, array: Any) -> Any:
         if self._is_wide:
-            return lax.bitcast_convert_type(array, self._aval.dtype)
-        return array.astype(self._aval.dtype) if self._is_packed else array
+            return lax.bitcast_convert_type(array, self.aval.dtype)
+        return array.astype(self.aval.dtype) if self._is_packed else array

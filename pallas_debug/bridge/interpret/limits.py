@@ -47,6 +47,10 @@ _NOWHERE = {
 }
 """Primitives without a rule in either interpreter, and the feature each belongs to."""
 
+_ON_MACHINE = (
+    'in interpret mode `machine` (--pallas-interpret=machine, pallas_debug.interpret("machine"))'
+)
+
 _OF_THE_GRID = ("program_id", "num_programs")
 """Primitives that HLO interpret mode supports only at the top level of a kernel."""
 
@@ -78,8 +82,10 @@ def require_any(params: Mapping[str, Any]) -> None:
     for jaxpr in jaxprs_of(params):
         for eqn, _ in _equations(jaxpr):
             lacking = _NOWHERE.get(str(eqn.primitive))
+            way_out = "Run it on a TPU"
             if any(map(_is_tpu_key, (*eqn.invars, *eqn.outvars))):
                 lacking = "keys of the TPU"
+                way_out = f"Run it {_ON_MACHINE}, or on a TPU"
             elif _is_of_sparse_core(eqn.primitive):
                 lacking = f"operations of a SparseCore (`{eqn.primitive}`)"
             if lacking is not None:
@@ -87,7 +93,7 @@ def require_any(params: Mapping[str, Any]) -> None:
                 at = "" if source is None else f" ({source.file}:{source.line}: {source.text})"
                 raise InterpretModeError(
                     f"kernel `{name_of(params)}` cannot be interpreted: jax's interpreters have no "
-                    f"{lacking}{at}. Run it on a TPU"
+                    f"{lacking}{at}. {way_out}"
                 )
     if len(params.get("meshes", ())) > 1 or params.get("external_meshes"):
         raise InterpretModeError(
@@ -99,7 +105,7 @@ def require_any(params: Mapping[str, Any]) -> None:
         raise InterpretModeError(
             f"kernel `{name_of(params)}` cannot be interpreted: it takes or returns the semaphores "
             f"{', '.join(shared)}, and jax's interpreters free semaphores at the end of a kernel. "
-            "Run it on a TPU, or start and await the copy in one kernel"
+            f"Run it {_ON_MACHINE}, on a TPU, or start and await the copy in one kernel"
         )
 
 

@@ -204,8 +204,12 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
 
 
 def _is_in_place(kind: ir.RefType, mapping: Any) -> bool:
-    """Whether the kernel receives a whole array as it is; under `vmap` it receives part of one."""
-    if kind.space not in ("hbm", "semaphore"):
+    """Whether the kernel receives a whole array as it is; under `vmap` it receives part of one.
+
+    An array that another kernel has left in VMEM is used there.
+    """
+    own = getattr(mapping.array_aval, "memory_space", None)
+    if kind.space not in ("hbm", "semaphore", str(getattr(own, "value", own)).lower()):
         return False
     return all(
         getattr(dim, "block_size", dim) == n
@@ -312,3 +316,20 @@ def arrays(values: Sequence[Any]) -> list[np.ndarray[Any, Any]]:
         else np.asarray(value)
         for value in values
     ]
+
+
+def typed(launch: Launch, given: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """The arrays of a call, from the numbers that stand for keys of the TPU in a program."""
+    own = [operand for operand in launch.operands if operand.kind in ("prefetch", "input")]
+    found = list(given)
+    for position, operand in enumerate(own, dynamic_axes(launch)):
+        if operand.type.dtype == ir.KEY:
+            words = found[position]
+            found[position] = np.empty(words.shape[:-2], ir.KEY)
+            found[position]["words"] = words
+    return found
+
+
+def untyped(results: Sequence[np.ndarray[Any, Any]]) -> list[np.ndarray[Any, Any]]:
+    """Results as the numbers that stand for keys of the TPU in a program."""
+    return [array["words"] if array.dtype == ir.KEY else array for array in results]

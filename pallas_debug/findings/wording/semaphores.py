@@ -167,6 +167,7 @@ def deadlock(
     totals: tuple[int, int] | None = None, device: int = 0, others: int = 0,
     stuck: Sequence[Stuck] = (), sender: tuple[int, SourceLine] | None = None,
     elsewhere: tuple[int, int] | None = None, earlier: SourceLine | None = None,
+    is_given: bool = False,
 ) -> Finding:  # fmt: skip
     """A wait that never ends.
 
@@ -181,6 +182,7 @@ def deadlock(
         stuck before it.
       elsewhere: device and count of the same semaphore on another device, if it is not zero.
       earlier: line that waited for the same copy before.
+      is_given: whether another kernel has returned the semaphore.
     """
     unit = " bytes" if of_copy else ""
     on = f" on device {device}" if device else ""
@@ -199,6 +201,14 @@ def deadlock(
     elif elsewhere is not None:
         cause = f"on device {elsewhere[0]} it is {elsewhere[1]}: the signals went there"
         advice = "pass the device that waits as device_id of the signal"
+    elif is_given:
+        what = "copies" if of_copy else "signals"
+        cause = f"the {what} on it, here and in the kernel that returned it, add up to less"
+        advice = (
+            "start a copy in one of these kernels for each wait, with the same slices"
+            if of_copy
+            else "signal it in one of these kernels once for every wait"
+        )
     elif of_copy and was_raised:
         at = f", in {_short(earlier)}" if earlier else ""
         cause = f"the copies on it were all waited for before{at}: a start is good for one wait"

@@ -249,7 +249,10 @@ def _early(run: OrderTracker, early: EarlyCopy) -> Finding:
 
 
 def _counts(run: OrderTracker) -> Iterator[Finding]:
-    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what."""
+    """Semaphores that are not zero at the end; or, if nothing can run, who waits for what.
+
+    Those that the kernel takes or returns may be awaited by another kernel.
+    """
     stuck = [run.tasks.threads[number] for number in sorted(run.blocked)]
     if stuck and not run.has_ended:
         if all(own.thread.blocked or own.thread.is_done for own in run.tasks.threads.values()):
@@ -258,7 +261,8 @@ def _counts(run: OrderTracker) -> Iterator[Finding]:
     if run.has_ended:
         reported = set()
         for ledger in (*run.left_over, *run.ledgers.values()):
-            if ledger.near.count or ledger.copies:
+            is_shared = ledger.buffer.kind in ("input", "output")
+            if not is_shared and (ledger.near.count or ledger.copies):
                 finding = _left_over(run, ledger)
                 key = finding.kind, finding.witness.line
                 if key not in reported:
@@ -369,7 +373,7 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     others = [
         semaphores.Stuck(
             semaphore=run.ledger_of(wait).name,
-            count=run.ledger_of(wait).near.count,
+            count=int(wait.semaphore.content[wait.entry]),
             needed=wait.amount,
             line=wait.step.site.line,
             device=other.device,
@@ -389,14 +393,16 @@ def _deadlock(run: OrderTracker, stuck: list[Thread]) -> Iterator[Finding]:
     )
     earlier = ledger.awaited_in
     signals, waits = ledger.totals
+    is_given = ledger.buffer.kind == "input"
     yield semaphores.deadlock(
         seen,
         semaphore=ledger.name,
-        count=ledger.near.count,
+        count=int(blocked.semaphore.content[blocked.entry]),
         needed=blocked.amount,
         of_copy=of_copy,
         was_raised=raised,
-        totals=None if of_copy else (signals, waits + blocked.amount),
+        is_given=is_given,
+        totals=None if of_copy or is_given else (signals, waits + blocked.amount),
         device=ledger.buffer.device,
         others=len(others),
         stuck=others,

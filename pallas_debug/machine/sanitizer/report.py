@@ -225,6 +225,7 @@ def deadlock(launch: Launch, threads: Sequence[Thread]) -> Finding:
         needed=blocked.amount,
         of_copy=isinstance(blocked.step, ir.CopyWait),
         was_raised=count > 0,
+        is_given=blocked.semaphore.kind == "input",
         device=first.device,
         stuck=[_stuck(thread, thread.blocked) for thread in rest if thread.blocked is not None],
     )

@@ -207,7 +207,8 @@ def test_no_interpreter_hands_semaphores_on(mode: str) -> None:
     assert str(caught.value) == (
         "kernel `start` cannot be interpreted: it takes or returns the semaphores sem, and jax's "
         "interpreters free semaphores at the end of a kernel. "
-        "Run it on a TPU, or start and await the copy in one kernel"
+        "Run it in interpret mode `machine` (--pallas-interpret=machine, "
+        'pallas_debug.interpret("machine")), on a TPU, or start and await the copy in one kernel'
     )
 
 
@@ -242,7 +243,10 @@ def test_no_interpreter_has_keys_of_the_tpu() -> None:
     assert str(caught.value).startswith(
         "kernel `uniform` cannot be interpreted: jax's interpreters have no keys of the TPU ("
     )
-    assert str(caught.value).endswith("(8, 128))  # the key). Run it on a TPU")
+    assert str(caught.value).endswith(
+        "(8, 128))  # the key). Run it in interpret "
+        'mode `machine` (--pallas-interpret=machine, pallas_debug.interpret("machine")), or on a TPU'
+    )
 
 
 def test_no_interpreter_has_the_operations_of_a_sparse_core() -> None:

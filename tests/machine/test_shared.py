@@ -1,0 +1,139 @@
+"""Values that are no arrays of numbers, between kernels of a program: semaphores, keys of the TPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from pallas_debug.session import Options, Session
+
+S = jax.ShapeDtypeStruct
+F32 = jnp.float32
+X = np.arange(16 * 128, dtype=np.float32).reshape(16, 128)
+ANY, SMEM, VMEM = (pl.BlockSpec(memory_space=s) for s in (pl.ANY, pltpu.SMEM, pltpu.VMEM))
+SEMAPHORE = pl.BlockSpec(memory_space=pltpu.SEMAPHORE)
+DMA, REGULAR = pltpu.SemaphoreType.DMA, pltpu.SemaphoreType.REGULAR
+
+
+def judged(function: Callable[..., Any], *args: Any) -> tuple[Any, Session]:
+    """A jitted function's result in mode `machine`, and the session that judged its kernels."""
+    with Session(Options(interpret="machine,sanitize")) as session:
+        return jax.block_until_ready(jax.jit(function)(*args)), session
+
+
+def start(x: Any, out: Any, spec: Any) -> Any:
+    """Start to copy rows of x, each with a semaphore of its own."""
+
+    def starting(x_hbm: Any, o_ref: Any, sems: Any) -> None:
+        for i in range(2):
+            rows = pl.ds(i * 8, 8)
+            pltpu.make_async_copy(x_hbm.at[rows], o_ref.at[rows], sems.at[i]).start()
+
+    return pl.pallas_call(
+        starting, out_shape=(out, DMA((2,))), in_specs=[ANY], out_specs=(spec, SEMAPHORE)
+    )(x)
+
+
+def wait(x: Any, y: Any, sems: Any, out: Any, spec: Any, rows: int = 8) -> Any:
+    """Wait for the copies."""
+
+    def waiting(x_hbm: Any, i_ref: Any, sems: Any, o_ref: Any) -> None:
+        for i in range(2):
+            part = pl.ds(i * (16 - rows), rows)
+            pltpu.make_async_copy(x_hbm.at[part], o_ref.at[part], sems.at[i]).wait()
+
+    return pl.pallas_call(
+        waiting, out_shape=out, in_specs=[ANY, spec, SEMAPHORE], out_specs=spec,
+        input_output_aliases={1: 0},
+    )(x, y, sems)  # fmt: skip
+
+
+@pytest.mark.parametrize("space", ["hbm", "vmem"])
+def test_a_copy_is_awaited_by_the_next_kernel(space: str) -> None:
+    out, spec = (S(X.shape, F32), ANY) if space == "hbm" else (pltpu.VMEM(X.shape, F32), VMEM)
+
+    def call(x: Any) -> Any:
+        y, sems = start(x, out, spec)
+        return wait(x, y, sems, out, spec)
+
+    got, session = judged(call, X)
+    np.testing.assert_array_equal(got, X)
+    assert session.observer.findings == ()
+
+
+@pytest.mark.parametrize("mode", ["machine", "machine,sanitize"])
+def test_a_wait_for_more_than_the_kernels_before_have_copied(mode: str) -> None:
+    def call(x: Any) -> Any:
+        out = S(X.shape, F32)
+        y, sems = start(x, out, ANY)
+        return wait(x, y, sems, out, ANY, rows=9)
+
+    with pytest.raises(Exception) as error, Session(Options(interpret=mode)) as session:
+        jax.block_until_ready(jax.jit(call)(X))
+    (finding,) = session.observer.findings
+    assert finding.message in str(error.value)
+    assert str(finding.kind) == "Deadlock"
+    assert finding.message == "sems[0] is 4096 bytes, and the wait needs 4608 bytes"
+    assert finding.cause == (
+        "the copies on it, here and in the kernel that returned it, add up to less"
+    )
+    assert finding.advice == (
+        "start a copy in one of these kernels for each wait, with the same slices"
+    )
+
+
+def counted(waits: int) -> Any:
+    """What is left of a count of 3, of which another kernel takes a part."""
+
+    def signalling(sem: Any) -> None:
+        pl.semaphore_signal(sem, 3)
+
+    def counting(sem: Any, o_ref: Any) -> None:
+        pl.semaphore_wait(sem, waits)
+        o_ref[0] = pl.semaphore_read(sem)
+
+    sem = pl.pallas_call(signalling, out_shape=REGULAR(()), out_specs=SEMAPHORE)()
+    out = S((1,), jnp.int32)
+    return pl.pallas_call(counting, out_shape=out, in_specs=[SEMAPHORE], out_specs=SMEM)(sem)
+
+
+def test_counts_go_from_kernel_to_kernel() -> None:
+    got, session = judged(lambda: counted(waits=1))
+    assert got.tolist() == [2]
+    assert session.observer.findings == ()
+    with pytest.raises(Exception, match="KernelFault") as error:
+        judged(lambda: counted(waits=5))
+    assert (
+        "sem is 3, and the wait needs 5\n"
+        "  cause: the signals on it, here and in the kernel that returned it, add up to less\n"
+        "  try: signal it in one of these kernels once for every wait"
+    ) in str(error.value)
+
+
+def test_keys_of_the_tpu() -> None:
+    """One and several; equal keys give equal numbers."""
+
+    def kernel(key_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = jax.random.uniform(key_ref[...], (8, 128))
+
+    def call(key: Any) -> Any:
+        return pl.pallas_call(kernel, in_specs=[SMEM], out_shape=S((8, 128), F32))(key)
+
+    def many(keys: Any) -> Any:
+        keys = pltpu.to_pallas_key(keys)
+        return call(keys[1]), jax.vmap(call)(keys)
+
+    keys = jax.random.split(jax.random.key(0), 3)
+    (one, three), session = judged(many, keys)
+    assert ((three >= 0) & (three < 1)).all()
+    np.testing.assert_array_equal(three[1], one)
+    assert (three[0] != three[1]).mean() > 0.9
+    assert (three[1] != three[2]).mean() > 0.9
+    assert session.observer.findings == ()
