@@ -384,6 +384,8 @@ class Machine:
         cores = self.launch.cores
         if core is not None:
             given = np.asarray(registers[core.number])
+            if not cores:  # a kernel of one core names it 0
+                return int(given)
             return int(np.ravel_multi_index(tuple(np.atleast_1d(given)), tuple(cores.values())))
         named = device.coordinates if device is not None else None
         if not isinstance(named, Mapping) or not any(axis in cores for axis in named):

@@ -16,7 +16,7 @@ from jax.experimental.pallas import tpu as pltpu
 from jax.sharding import AbstractDevice, AbstractMesh
 
 from pallas_debug.bridge import chip, platform, selftest
-from pallas_debug.bridge.interpret import interpret
+from pallas_debug.bridge.interpret import interpret, params
 from pallas_debug.bridge.lowering import lower
 from pallas_debug.compiler import targets
 from pallas_debug.errors import IncompatibleJaxError
@@ -119,7 +119,7 @@ def test_a_mode_is_there_for_every_thread_and_gone_afterwards(mode: str) -> None
         thread = threading.Thread(target=lambda: found.append(state.value))
         thread.start()
         thread.join()
-    assert (found[0] is True) == (mode == "hlo")
+    assert params.is_hlo(found[0]) == (mode == "hlo")
     assert found[0]
     assert state.value == before
 

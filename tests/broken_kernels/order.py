@@ -10,6 +10,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug_kernels.broken import (
     HANGS,
     NAN,
+    NOT_APPLICABLE,
     RACE,
     WRONG,
     BrokenKernel,
@@ -18,7 +19,6 @@ from pallas_debug_kernels.broken import (
     MachineFinding,
     Reaction,
     prints,
-    raises,
 )
 
 F32 = jnp.float32
@@ -474,7 +474,8 @@ KERNELS = (
         repaired=scaled_by_arrival_repaired,
         reference=lambda x: x * 2,
         args=X,
-        expected=Expectations(tpu=raises("semaphore_read")),
+        # jax has no `semaphore_read` in TPU interpret mode; with ours the result depends on timing.
+        expected=Expectations(tpu=NOT_APPLICABLE),
         machine=MachineFinding(operand="out_ref", grid_point=NO_GRID),
     ),
     BrokenKernel(

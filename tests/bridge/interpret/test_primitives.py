@@ -28,6 +28,7 @@ from jax._src.state import primitives as state_primitives
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
+import pallas_debug
 from pallas_debug.bridge import chip
 from pallas_debug.bridge.interpret import interpret, limits
 from pallas_debug.compiler.targets import BUILTIN
@@ -463,6 +464,12 @@ def signals_to_a_core(x_ref: Any, o_ref: Any, sem: Any) -> None:
     pl.semaphore_signal(sem, 1, core_index=0)
     pl.semaphore_wait(sem, 1)
     o_ref[...] = x_ref[...]
+
+
+@case()
+def stops_for_the_debugger(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+    pallas_debug.breakpoint()
 
 
 @case(in_specs=[ANY], out_specs=ANY)
