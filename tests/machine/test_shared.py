@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
+from jax.sharding import AxisType, PartitionSpec
 
 from pallas_debug.session import Options, Session
 
@@ -65,6 +66,41 @@ def test_a_copy_is_awaited_by_the_next_kernel(space: str) -> None:
 
     got, session = judged(call, X)
     np.testing.assert_array_equal(got, X)
+    assert session.observer.findings == ()
+
+
+def test_a_copy_to_another_device_is_awaited_by_the_next_kernel() -> None:
+    def copy(x_hbm: Any, o_hbm: Any, sent: Any, received: Any) -> Any:
+        other = {"x": 1 - jax.lax.axis_index("x")}
+        return pltpu.make_async_remote_copy(x_hbm, o_hbm, sent, received, device_id=other)
+
+    def starting(x_hbm: Any, o_hbm: Any, sent: Any, received: Any) -> None:
+        barrier = pltpu.get_barrier_semaphore()
+        pl.semaphore_signal(barrier, 1, device_id={"x": 1 - jax.lax.axis_index("x")})
+        pl.semaphore_wait(barrier, 1)
+        copy(x_hbm, o_hbm, sent, received).start()
+
+    def waiting(x_hbm: Any, i_hbm: Any, sent: Any, received: Any, o_hbm: Any) -> None:
+        copy(x_hbm, o_hbm, sent, received).wait()
+
+    def swap(x: Any) -> Any:
+        out = S(x.shape, F32)
+        y, *sems = pl.pallas_call(
+            starting, out_shape=(out, DMA(()), DMA(())), in_specs=[ANY],
+            out_specs=(ANY, SEMAPHORE, SEMAPHORE),
+            compiler_params=pltpu.CompilerParams(collective_id=0),
+        )(x)  # fmt: skip
+        return pl.pallas_call(
+            waiting, out_shape=out, in_specs=[ANY, ANY, SEMAPHORE, SEMAPHORE], out_specs=ANY,
+            input_output_aliases={1: 0},
+        )(x, y, *sems)  # fmt: skip
+
+    rows = PartitionSpec("x")
+    mesh = jax.make_mesh((2,), ("x",), axis_types=(AxisType.Auto,))
+    got, session = judged(
+        jax.shard_map(swap, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False), X
+    )
+    np.testing.assert_array_equal(got, np.roll(X, 8, axis=0))
     assert session.observer.findings == ()
 
 
