@@ -63,6 +63,9 @@ LINES: dict[str, list[list[str]]] = {
         ["verify", "raises:f", *V5E],
         ["verify", "rows:raises", *X, *V5E],
     ],
+    "a reference that raises, or returns other arrays than the function": [
+        ["verify", "rows:double", *X, *V5E, "--reference", "rows:raises"],
+    ],
     "the program exited with a status other than 0": [
         ["dump", "exits.py"],
         ["verify", "exits.py", *V5E],

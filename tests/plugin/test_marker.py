@@ -59,7 +59,7 @@ def test_the_marker_overrides_the_options_for_its_test(
         def mode():
             from jax._src import config
             value = config.pallas_tpu_interpret_mode_context_manager.value
-            return "hlo" if value is True else type(value).__name__
+            return "tpu" if isinstance(value, pltpu.InterpretParams) else "hlo"
 
         def test_option():
             assert mode() == "hlo"
@@ -68,7 +68,7 @@ def test_the_marker_overrides_the_options_for_its_test(
         @pytest.mark.pallas(interpret="tpu,detect_races")
         class TestMode:
             def test_of_the_class(self):
-                assert mode() == "InterpretParams"
+                assert mode() == "tpu"
 
             @pytest.mark.pallas(interpret="hlo")
             def test_the_closest_holds(self):

@@ -194,9 +194,11 @@ def test_kernels_run_in_the_mode_that_was_asked_for(
         test_mode="""
         import os
         from jax._src import config
+        from jax.experimental.pallas import tpu as pltpu
         def test_mode():
             value = config.pallas_tpu_interpret_mode_context_manager.value
-            assert (value is True) == (os.environ["MODE"] == "hlo"), value
+            is_tpu = isinstance(value, pltpu.InterpretParams)
+            assert value and is_tpu == (os.environ["MODE"] == "tpu"), value
         """
     )
     hlo, tpu, auto = sessions(

@@ -42,8 +42,13 @@ def test_in_the_marker_and_what_cannot_be_judged(child: Child) -> None:
 def test_outside():
     rows(12)
 
+def refuse(captured, **options):
+    from pallas_debug.errors import MachineError
+    raise MachineError("the kernel machine has no rule for `magic`")
+
 @pytest.mark.pallas(interpret="machine,sanitize")
-def test_refused():
+def test_refused(monkeypatch):
+    monkeypatch.setattr("pallas_debug.machine.host.launch", refuse)
     def own(x_ref, sem):
         pltpu.touch(x_ref)
     call(own, X, out_shape=pltpu.SemaphoreType.REGULAR(()),
@@ -54,7 +59,7 @@ def test_refused():
     result.stdout.fnmatch_lines(
         [
             "*OutOfBoundsRead in kernel `rows`*",
-            "*kernel `own` takes or returns the semaphores sem, and those of the kernel machine *",
+            "*the kernel machine has no rule for `magic`*",
         ]
     )
 
