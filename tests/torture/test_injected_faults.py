@@ -308,7 +308,7 @@ def test_a_kernel_that_could_not_be_captured_has_a_row(inject: Injected) -> None
     assert text.splitlines()[1].split() == ["vector_add", *"?????"]
     assert "kernel `vector_add` could not be captured: internal error in pallas-debug" in text
     assert "vector_add: 5 of 5 judgements not made (static, v5e, v6e, checks, machine: " in text
-    assert text.endswith("nothing is known about its kernels")
+    assert text.endswith("nothing is known about its kernels; values not judged (no reference)")
 
 
 def test_a_disagreement_that_cannot_be_looked_for_is_no_agreement(
