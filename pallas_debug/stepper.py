@@ -20,7 +20,7 @@ from pallas_debug.machine.debugger.live import LiveRun
 from pallas_debug.machine.machine import Machine
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.model import Kernel
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 from pallas_debug.screen import open_session
 from pallas_debug.session import Interpret, Options, Session
 from pallas_debug.stepping.recording import Recording

@@ -48,7 +48,7 @@ SAMPLED = (
     "inputs",
     "ir",
     "project",
-    "report",
+    "render",
     "reproduce",
     "store",
     "torture",

@@ -48,7 +48,8 @@ BUDGET = {
     "inputs": 8,
     "hooks": 6,
     "findings": 5,
-    "report": 5,
+    "render": 5,
+    "report": 30,
 }
 """CPU seconds that a run with `--quarter` may take per folder, on the first Python."""
 

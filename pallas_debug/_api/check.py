@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from pallas_debug import defaults
-from pallas_debug import report as text
+from pallas_debug import render as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.checks import names
 from pallas_debug.errors import ChecksFailed, KernelFault, UsageError

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug import report as text
+from pallas_debug import render as text
 from pallas_debug.bridge.lowering import trace
 from pallas_debug.comparison import reference as runs
 from pallas_debug.comparison.compare import ComparedOutput

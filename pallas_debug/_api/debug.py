@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, overload
 
-from pallas_debug import defaults, report, tracebacks
+from pallas_debug import defaults, render, tracebacks
 from pallas_debug.bridge import platform
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
@@ -139,7 +139,7 @@ class Prints:
 
     @hookimpl
     def pallas_debug_print(self, record: PrintRecord) -> None:
-        sys.stdout.write(report.print_text(record) + "\n")
+        sys.stdout.write(render.print_text(record) + "\n")
 
 
 class Debug:
@@ -191,7 +191,7 @@ class Debug:
         if kind is None:  # else the exception in flight is the finding
             for finding in session.observer.findings:
                 with guarded("summary", "printing a finding", say_problem):
-                    sys.stderr.write(report.finding_text(finding) + "\n")
+                    sys.stderr.write(render.finding_text(finding) + "\n")
         for gap in session.queue.elsewhere():
             say_once(
                 f"pallas-debug: kernel `{gap.kernel}` was not compiled for {gap.engine}: "
@@ -225,5 +225,5 @@ def _report(session: Session, *, quiet: bool) -> None:
     fresh = [d for d in session.dumps if not all(c.cached for c in d.compilations)]
     if quiet or not fresh:
         return
-    for line in report.summary(session.kept, session.store.root if session.store else None):
+    for line in render.summary(session.kept, session.store.root if session.store else None):
         sys.stderr.write(f"pallas-debug: {line}\n")

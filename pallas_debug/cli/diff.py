@@ -13,7 +13,7 @@ from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import STAGES
-from pallas_debug.report import plural
+from pallas_debug.render import plural
 from pallas_debug.store import layout, texts
 
 if TYPE_CHECKING:

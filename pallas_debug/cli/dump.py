@@ -202,6 +202,6 @@ def _of_program(options: DumpOptions) -> list[Dump]:
 
 
 def _lines(dumps: list[Dump], options: DumpOptions) -> list[str]:
-    from pallas_debug.report import summary
+    from pallas_debug.render import summary
 
     return summary(dumps, options.directory.absolute())

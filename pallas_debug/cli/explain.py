@@ -17,7 +17,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.findings.explain import Occurrence, Scan
@@ -192,7 +192,7 @@ def _occurrence(occurrence: Occurrence) -> str:
 
 
 def _counts(name: str, scan: Scan) -> str:
-    from pallas_debug.report import plural
+    from pallas_debug.render import plural
 
     words = [f"{name}: {plural(scan.lines, 'line')}"]
     words.append(f"{plural(sum(o.count for o in scan.occurrences), 'error')} of kernels")
@@ -215,7 +215,7 @@ def _unknown(text: str) -> str:
 def _of_dumps(directory: Path) -> _Answer:
     """Explain every failed compilation, grouping the targets for which a kernel fails alike."""
     from pallas_debug.findings import explain
-    from pallas_debug.report import plural
+    from pallas_debug.render import plural
     from pallas_debug.store import open_dumps
 
     parts, data, known = [], [], True

@@ -14,7 +14,7 @@ from pallas_debug.cli import options as shared
 from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import PatternError, UsageError, meant
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.ir.search import Hit, Query

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from pallas_debug import defaults, report
+from pallas_debug import defaults, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import UsageError, meant
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
     from pallas_debug.store import StoredCompilation, StoredKernel
@@ -148,7 +148,7 @@ def _taken(stored: StoredCompilation, options: LsOptions) -> bool:
 def _status(stored: StoredCompilation) -> str:
     if stored.compilation is None:
         return "failed: cannot be read"
-    return report.status(stored.compilation)
+    return render.status(stored.compilation)
 
 
 def _as_json(kernel: StoredKernel, compilations: list[StoredCompilation]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from pallas_debug.report import visible as visible
+from pallas_debug.render import visible as visible
 
 _UNSAFE = re.compile(
     "[\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ud800-\udfff\ufeff"

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pallas_debug import report
+from pallas_debug import render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 from pallas_debug.store.texts import find_text
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _summary(stored: StoredKernel) -> str:
     if aliases:
         lines.append(f"  {'aliases':15} {aliases}")
     for compilation in stored.compilations:
-        status = report.status(compilation.compilation) if compilation.compilation else "unreadable"
+        status = render.status(compilation.compilation) if compilation.compilation else "unreadable"
         lines.append(f"  {compilation.target:15} {status}")
         if compilation.compilation is not None:
             lines += [f"  {'':15} {line}" for line in _compiled(compilation.compilation)]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pallas_debug.errors import DumpFormatError, UsageError
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pallas_debug import report
+from pallas_debug import render
 from pallas_debug.bridge.lowering import raised, trace
 from pallas_debug.errors import InvalidReference, PallasDebugError
 
@@ -40,7 +40,7 @@ def run(reference: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         where = ""
         if found.source is not None:
             source = found.source
-            where = f" at {report.relative(Path(source.file))}:{source.line}"
+            where = f" at {render.relative(Path(source.file))}:{source.line}"
             where += f" ({source.text})" if source.text else ""
         headline = found.headline.removesuffix(".")
         raise InvalidReference(

@@ -22,7 +22,7 @@ from pallas_debug.machine.observer import MachineObserver
 from pallas_debug.machine.sanitizer import areas
 from pallas_debug.machine.threads import Thread
 from pallas_debug.model import Finding, PrintRecord
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 Array = np.ndarray[Any, Any]
 

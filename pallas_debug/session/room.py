@@ -10,7 +10,7 @@ from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Finding, Target
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 
 class RoomCheck:

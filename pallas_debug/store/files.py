@@ -21,7 +21,7 @@ from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 
 MAX_MANIFEST = 64 << 20
 """Maximum size in bytes of a JSON document: the manifest of a kernel, compilation or run."""

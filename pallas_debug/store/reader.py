@@ -14,7 +14,7 @@ from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError, UsageError, meant
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 from pallas_debug.store import files, raw, schema, texts
 from pallas_debug.store.layout import DOCUMENT, KERNEL, RAW_TARGET, RUNS
 from pallas_debug.store.stored import (

@@ -18,7 +18,7 @@ import msgspec
 
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 
 TOOL = "pallas-debug"
 VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
 from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
 from pallas_debug.store.layout import COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError
 from pallas_debug.model import STAGES, Pass
-from pallas_debug.report import one_line
+from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw
 from pallas_debug.store.files import DumpFile, is_there
 from pallas_debug.store.stored import StoredCompilation, StoredKernel

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from textual import work
 from textual.dom import DOMNode
 
-from pallas_debug.report import plural
+from pallas_debug.render import plural
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
 from pallas_debug.tui.commands.viewing import ViewingActions

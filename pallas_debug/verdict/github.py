@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 
 from pallas_debug.model import Finding
-from pallas_debug.report import REAL_INPUTS
+from pallas_debug.render import REAL_INPUTS
 from pallas_debug.verdict.paths import below
 from pallas_debug.verdict.result import Verdict
 

@@ -21,7 +21,7 @@ from pallas_debug.findings.collector import merged
 from pallas_debug.guards import check_function
 from pallas_debug.inputs.made_up import filled
 from pallas_debug.model import Finding, Target
-from pallas_debug.report import REAL_INPUTS
+from pallas_debug.render import REAL_INPUTS
 from pallas_debug.session import Options, Session, resolve_targets
 from pallas_debug.verdict import compared, interpreted, made_up, suppressions, table
 from pallas_debug.verdict import engines as ask

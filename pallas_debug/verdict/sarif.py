@@ -10,7 +10,7 @@ from typing import Any
 from pallas_debug._version import __version__
 from pallas_debug.findings.faults import Fault
 from pallas_debug.model import Finding, Gap, SourceLine
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 from pallas_debug.verdict.paths import below
 from pallas_debug.verdict.result import Verdict
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from pallas_debug import report
+from pallas_debug import render
 from pallas_debug.model import Finding
 from pallas_debug.verdict.result import ENGINES, Outcome, Status, Verdict
 from pallas_debug.verdict.table import judgements, labels, visible, worst
@@ -71,7 +71,7 @@ def finding_text(finding: Finding) -> str:
     """Render a finding, with the engines that saw it."""
     engines = ", ".join(_seen_by(finding))
     finding = replace(finding, kernel=visible(finding.kernel))
-    return report.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
+    return render.finding_text(finding) + (f"\n  seen by: {engines}" if engines else "")
 
 
 def _seen_by(finding: Finding) -> list[str]:
@@ -111,12 +111,12 @@ def _several(where: Sequence[str]) -> str:
 
 def last_word(verdict: Verdict) -> str:
     """Summary line: what was not judged, then `2 findings in 1 kernel` or `nothing found in …`."""
-    kernels = report.plural(len(verdict.kernels), "kernel")
-    found = report.plural(len(verdict.counted), "finding")
+    kernels = render.plural(len(verdict.kernels), "kernel")
+    found = render.plural(len(verdict.counted), "finding")
     parts = list(filter(None, [missing(verdict), _not_done(verdict)]))
     asked = judgements(verdict.outcomes)
     rested = len(verdict.findings) - len(verdict.counted)
-    uncounted = f"{report.plural(rested, 'finding')} on made-up values, not counted"
+    uncounted = f"{render.plural(rested, 'finding')} on made-up values, not counted"
     if verdict.counted:
         parts.append(f"{found} in {kernels}" + (f"; {uncounted}" if rested else ""))
     elif rested:
@@ -132,7 +132,7 @@ def last_word(verdict: Verdict) -> str:
         columns = ", ".join(dict.fromkeys(o.column for o in limits))
         parts.append(
             f"beyond the limits of an engine: {len(limits)} of "
-            f"{report.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
+            f"{render.plural(len(asked), 'judgement')} ({columns}); see `not judged`"
         )
     if verdict.reference is None:
         parts.append(NO_REFERENCE)
@@ -148,8 +148,8 @@ def missing(verdict: Verdict) -> str:
         reasons.setdefault(outcome.reason or outcome.status, []).append(outcome.column)
     first, columns = next(iter(reasons.items()))
     more = len(reasons) - 1
-    others = f"; and {report.plural(more, 'other reason')}" if more else ""
-    asked = report.plural(len(judgements(verdict.outcomes)), "judgement")
+    others = f"; and {render.plural(more, 'other reason')}" if more else ""
+    asked = render.plural(len(judgements(verdict.outcomes)), "judgement")
     return (
         f"{len(verdict.unjudged)} of {asked} not made "
         f"({', '.join(dict.fromkeys(columns))}: {_short(first)}{others})"
@@ -160,7 +160,7 @@ def _not_done(verdict: Verdict) -> str:
     if not verdict.problems:
         return ""
     more = len(verdict.problems) - 1
-    others = f"; and {report.plural(more, 'other problem')}" if more else ""
+    others = f"; and {render.plural(more, 'other problem')}" if more else ""
     return f"not everything was done ({_short(verdict.problems[0])}{others})"
 
 

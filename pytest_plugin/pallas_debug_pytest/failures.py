@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from pallas_debug import report
+from pallas_debug import render
 from pallas_debug.findings.collector import Key, key
 from pallas_debug.model import Finding
 from pallas_debug_pytest.callers import Callers
@@ -33,24 +33,24 @@ def text(findings: Sequence[Finding], record: Path | None, callers: Callers) -> 
       callers: lines of the test that called the kernels.
     """
     shown = findings[:MAX_FINDINGS]
-    whole = [report.finding_text(finding) for finding in shown]
+    whole = [render.finding_text(finding) for finding in shown]
     parts = [_cut(words) + _called(callers, f) for words, f in zip(whole, shown, strict=True)]
     more = len(findings) - MAX_FINDINGS
     if more > 0:
         parts.append(f"… and {more} more")
     if record is not None and (more > 0 or any(_cut(words) != words for words in whole)):
-        parts.append(f"all of them: cat {report.relative(record)}")
+        parts.append(f"all of them: cat {render.relative(record)}")
     return "\n".join(parts)
 
 
 def _called(callers: Callers, finding: Finding) -> str:
     line = callers.of(finding)
-    return f"\n  called from {report.quoted(line)}" if line is not None else ""
+    return f"\n  called from {render.quoted(line)}" if line is not None else ""
 
 
 def was_raised(finding: Finding, texts: Iterable[str]) -> bool:
     """Return whether an interpreter raised this finding: an exception has its text."""
-    words = report.finding_text(replace(finding, count=1))  # several cores may have met it
+    words = render.finding_text(replace(finding, count=1))  # several cores may have met it
     return any(words in said for said in texts)
 
 
@@ -70,7 +70,7 @@ def in_their_words(longrepr: object, finding: Finding) -> None:
     if not chain:
         return
     traceback, crash, _ = chain[-1]
-    words = _cut(report.finding_text(finding)).splitlines()
+    words = _cut(render.finding_text(finding)).splitlines()
     for entry in traceback.reprentries[-1:]:
         before = [line for line in entry.lines if not line.startswith("E ")]
         entry.lines = [*before, *(f"E   {line}" for line in words)]

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from pallas_debug import defaults
-from pallas_debug import report as text
+from pallas_debug import render as text
 from pallas_debug._api import compare as comparing
 from pallas_debug._api import dump as api
 from pallas_debug._api.compare import ComparisonReport

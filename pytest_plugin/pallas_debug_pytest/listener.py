@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import pallas_debug
-from pallas_debug import report as text
+from pallas_debug import render as text
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.model import Dump, Gap

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from pallas_debug.model import Gap
-from pallas_debug.report import plural
+from pallas_debug.render import plural
 from pallas_debug.verdict.table import visible
 
 EXIT = pytest.ExitCode.INTERNAL_ERROR

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 
 from pallas_debug import defaults, tracebacks
-from pallas_debug import report as text
+from pallas_debug import render as text
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import hookimpl, plugin_manager

@@ -8,7 +8,7 @@ from evidence import Evidence
 from tiers import slow_but_first
 
 from pallas_debug.findings.faults import Fault
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 MODES = (JaxEngine.TPU, JaxEngine.TPU_RACES)
 NOT_AT_THE_MARKER = {

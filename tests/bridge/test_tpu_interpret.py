@@ -37,7 +37,7 @@ from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.interpret import tpu_interpret
 from pallas_debug.errors import KernelFault
 from pallas_debug.model import Finding
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 F32 = jnp.float32
 X = jnp.ones((16, 128), F32)

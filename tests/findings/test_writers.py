@@ -12,7 +12,7 @@ from pallas_debug.findings.wording.facts import Reset, WrittenElement
 from pallas_debug.findings.wording.order import Access
 from pallas_debug.findings.wording.writers import OutputBlock
 from pallas_debug.model import Finding, SourceLine, Witness
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 HERE = SourceLine(file="rows.py", line=14, text="acc_ref[...] += x_ref[...]")
 THERE = SourceLine(file="rows.py", line=12, text="acc_ref[...] = zeros")

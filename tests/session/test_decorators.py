@@ -133,15 +133,15 @@ def test_the_former_name_of_the_variable_warns(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_mistake_of_ours_keeps_its_frames(monkeypatch: pytest.MonkeyPatch) -> None:
-    from pallas_debug import report
+    from pallas_debug import render
 
     error: Exception
     try:
         with tracebacks.WithoutOurFrames():
-            report.finding_text(None)  # type: ignore[arg-type]
+            render.finding_text(None)  # type: ignore[arg-type]
     except AttributeError as raised:
         error = raised
-    assert traceback.extract_tb(error.__traceback__)[-1].filename == report.__file__
+    assert traceback.extract_tb(error.__traceback__)[-1].filename == render.__file__
 
 
 def test_causes_are_cut_as_well() -> None:

@@ -14,7 +14,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 
 import pallas_debug
-from pallas_debug import report
+from pallas_debug import render
 from pallas_debug.bridge import versions
 from pallas_debug.compiler import switches
 from pallas_debug.errors import UsageError
@@ -118,7 +118,7 @@ def test_a_kernel_that_prints_without_the_recorder_is_named_once(plain: Dump) ->
     assert plain.compilation("v5e").switches == ()
     assert plain.compilation("v5e").notes == (UNSEEN,)
     for_two = Dump(kernel=plain.kernel, folder=plain.folder, compilations=plain.compilations * 2)
-    lines = report.summary([for_two], None)
+    lines = render.summary([for_two], None)
     assert lines == [f"{plain.name}: {UNSEEN}", "1 kernel for v5e"]
 
 
@@ -313,9 +313,9 @@ def test_plugins_are_told_of_a_print_that_a_target_cannot_do(
     if told:
         assert found.findings[0].kind == "PrintNotSupported"
         assert found.findings[0].count == 1
-        assert report.finding_text(found.findings[0]).splitlines() == [
+        assert render.finding_text(found.findings[0]).splitlines() == [
             "PrintNotSupported in kernel `wrong`",
-            f"  {report.relative(Path(__file__))}:{line_of('row {:03d}')}   "
+            f"  {render.relative(Path(__file__))}:{line_of('row {:03d}')}   "
             'pl.debug_print("row {:03d}", pl.program_id(0))',
             "  the format string 'row {:03d}' has the format spec `:03d`",
             "  cause: on a TPU the log recorder formats what is printed, and it knows `{}` alone",

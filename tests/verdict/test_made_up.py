@@ -16,7 +16,7 @@ from pallas_debug.bridge.walk import dependence
 from pallas_debug.cli.exits import Exit
 from pallas_debug.cli.verify import exit_code
 from pallas_debug.errors import UsageError, VerificationFailed
-from pallas_debug.report import REAL_INPUTS
+from pallas_debug.render import REAL_INPUTS
 from pallas_debug.verdict import Verdict, github, verify
 from pallas_debug.verdict.sarif import sarif
 

@@ -24,7 +24,7 @@ from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Point, Ran
 from pallas_debug.errors import KernelFault
 from pallas_debug.findings.collector import Collector
 from pallas_debug.model import Finding, SourceLine
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 MARK = "_pallas_debug"
 """Attribute of jax's shared memory and DMA objects that holds our state, so that both are freed

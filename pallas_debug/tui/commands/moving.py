@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import PurePath
 
-from pallas_debug.report import plural
+from pallas_debug.render import plural
 from pallas_debug.tui.keys import action
 from pallas_debug.tui.model.browser import Entry, KernelStep
 from pallas_debug.tui.model.runs import RunEvent

@@ -13,7 +13,7 @@ from textual import work
 
 from pallas_debug.errors import PallasDebugError, UsageError
 from pallas_debug.ir.patterns import Query
-from pallas_debug.report import plural
+from pallas_debug.render import plural
 from pallas_debug.store import files
 from pallas_debug.store.files import DumpFile
 from pallas_debug.tui import _textual, terminal

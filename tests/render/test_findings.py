@@ -12,7 +12,7 @@ from pallas_debug.errors import KernelFault, PallasDebugError
 from pallas_debug.findings.faults import Fault
 from pallas_debug.findings.sighting import Sighting, Wording
 from pallas_debug.model import Finding, SourceLine, Witness
-from pallas_debug.report import finding_text
+from pallas_debug.render import finding_text
 
 LINE = SourceLine(file="rows.py", line=12, text="o_ref[...] = x_ref[pl.ds(i * 8 + 4, 8), :]")
 
