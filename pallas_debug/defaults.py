@@ -12,6 +12,9 @@ VERIFY_TARGETS = "all"
 DIRECTORY = "dumps"
 """Dump directory."""
 
+STAGES = ("mosaic", "llo", "bundles")
+"""Stages of a compilation that a dump can keep; the first one always is."""
+
 COMPILE_TIMEOUT = 120.0
 """Seconds for one compilation."""
 

@@ -271,14 +271,31 @@ class FileRecord:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MissingFile:
+    """A file of a requested stage that a compilation does not have.
+
+    Attributes:
+      cause: died with the flag, does not know it, did not write the file, or did not get that far.
+      flag: libtpu's flag that was left out; `message` is what the compiler said of it.
+    """
+
+    file: str
+    cause: Literal["aborted", "refused", "unwritten", "failed"]
+    flag: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Compilation:
     """A kernel compiled for one target.
 
     Attributes:
       key: 64 hex digits over kernel, source lines, target, versions and flags; compiling again with
-        the same key would give the same result.
+        the same key and stages would give the same result.
       flags: libtpu flags, in its own syntax.
       switches: names of the options it was compiled with, such as `log_recorder`.
+      stages: stages that were kept besides Mosaic's, as users write them: `llo:post-ra`, `bundles`.
+      missing: files of these stages that there are not, and why.
       notes: sentences for users of the executable.
       seconds: wall time of the compilation in the compiler's process.
       versions: of jax, jaxlib and libtpu, and the compiler's build.
@@ -295,6 +312,8 @@ class Compilation:
     memory: Memory | None = None
     flags: tuple[str, ...] = ()
     switches: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
+    missing: tuple[MissingFile, ...] = ()
     notes: tuple[str, ...] = ()
     seconds: float | None = None
     lowering_seconds: float | None = None

@@ -9,6 +9,7 @@ from typing import Any
 from pallas_debug import defaults
 from pallas_debug._api.debug import say_problem
 from pallas_debug.bridge.lowering import trace
+from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import InternalError, PallasDebugError, PluginError, UsageError
@@ -27,6 +28,7 @@ def dump(
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
     switches: str | Iterable[str] = (),
+    stages: str | Iterable[str] = (),
     tick: Callable[[Session], None] | None = None,
     **kwargs: Any,
 ) -> tuple[Dump, ...]:
@@ -47,6 +49,8 @@ def dump(
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
+      stages: stages of each compilation to keep besides `mosaic`, as a list or joined by commas:
+        `bundles` for the VLIW schedule, `llo` for all LLO passes, `llo:post-ra` for single ones.
       tick: called about ten times a second while compilations run.
       **kwargs: for the function, like `args`.
 
@@ -56,7 +60,7 @@ def dump(
 
     Raises:
       UnknownTargetError: an unknown target.
-      UsageError: the function calls no kernel, or a switch is unknown.
+      UsageError: the function calls no kernel, or a switch or stage is unknown.
       DumpDirectoryError: `to` cannot be written to.
       LibtpuError: the TPU compiler is not available here.
       InternalError: a bug in pallas-debug prevented a kernel from being captured or compiled.
@@ -69,6 +73,7 @@ def dump(
         timeout=timeout,
         jobs=jobs,
         switches=switch_names.parse(switches),
+        stages=stage_names.parse(stages).names,
     )
     with WithoutOurFrames(), Session(options) as session:
         session.start_compiler()

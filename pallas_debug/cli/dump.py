@@ -26,6 +26,7 @@ class DumpOptions(shared.ProgramOptions):
     directory: Path
     interpret: str | None
     switches: tuple[str, ...]
+    stages: tuple[str, ...]
 
 
 @shared.module
@@ -50,6 +51,7 @@ class DumpOptions(shared.ProgramOptions):
     help="Switches for each compilation, joined by commas or repeated: "
     "log_recorder, bounds_checks, assertions, …",
 )
+@shared.stages
 @shared.timeout
 @shared.jobs
 @shared.as_json
@@ -137,6 +139,7 @@ def _of_function(module: str, name: str, options: DumpOptions) -> list[Dump]:
                 timeout=options.timeout,
                 jobs=options.jobs,
                 switches=options.switches,
+                stages=options.stages,
                 tick=tock,
                 **keyword,
             )
@@ -163,7 +166,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
     what = options.what
     programs.check_exists(what, module=options.module)
     from pallas_debug._api.debug import Notice, say_mode
-    from pallas_debug.compiler import switches, targets
+    from pallas_debug.compiler import stages, switches, targets
     from pallas_debug.session import Options, Session
 
     session = Session(
@@ -174,6 +177,7 @@ def _of_program(options: DumpOptions) -> list[Dump]:
             timeout=options.timeout,
             jobs=options.jobs,
             switches=switches.parse(options.switches),
+            stages=stages.parse(options.stages).names,
         ),
         *([Notice()] if options.interpret is None else []),
         say=say_mode,

@@ -93,6 +93,16 @@ spec = click.option(
     help="For a bundled kernel: name of its spec; the first by default. See `kernels`.",
 )
 
+stages = click.option(
+    "--stages",
+    multiple=True,
+    metavar="NAMES",
+    help="Stages of each compilation to keep, joined by commas or repeated: mosaic (always), "
+    "bundles (the VLIW schedule with its utilization, critical path, register pressure and memory "
+    "map), llo (all LLO passes: tens of MB), llo:PASS (single ones, as in llo:post-ra or "
+    "llo:*bundles*).",
+)
+
 timeout = click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),

@@ -151,7 +151,7 @@ def _failure(
                 "(--pallas-timeout in pytest), or make the kernel smaller."
             )
         else:
-            words = _last_words(log)
+            words = last_words(log)
             message = (
                 f"the compiler's process died of {outcome.ended} while it compiled {kernel.name}; "
                 f"the last pass it wrote is {last or 'none'}. Its last words: {words or 'none'}"
@@ -177,7 +177,7 @@ def _failure(
     )
 
 
-def _last_words(log: str) -> str:
+def last_words(log: str) -> str:
     """Return the line of a failed internal check, or else the last non-empty line."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
     checks = [line for line in lines if "Check failed" in line or _FATAL.match(line)]

@@ -12,9 +12,10 @@ from pallas_debug.bridge import versions
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.bridge.instrument import print_formats
 from pallas_debug.bridge.lowering import lower
+from pallas_debug.compiler import attempts, switches, targets
 from pallas_debug.compiler import compile as compile_
-from pallas_debug.compiler import switches, targets
 from pallas_debug.compiler.pool import MOSAIC_FLAGS, Pool, user_flags
+from pallas_debug.compiler.stages import NONE, Stages
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Compilation, Failure, Finding, SourceLine, Target
 from pallas_debug.store import layout
@@ -52,9 +53,12 @@ class Jobs:
 
     @contextlib.contextmanager
     def compile(
-        self, captured: Capture, target: Target, key: str
+        self, captured: Capture, target: Target, key: str, stages: Stages = NONE
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
         """Compile, and yield the compilation with its files, which exist until the context exits.
+
+        Args:
+          stages: to keep besides Mosaic's.
 
         Raises:
           CannotRunError: nothing can be compiled here.
@@ -69,7 +73,7 @@ class Jobs:
             failure = compile_.attributed(error.failure, prints, versions.installed())
             yield self.refused(captured, target, key, failure), {layout.LOG: log}
             return
-        with self._compiled(captured, target, key, lowered) as result:
+        with self._compiled(captured, target, key, lowered, stages) as result:
             yield result
 
     def refused(self, captured: Capture, target: Target, key: str, failure: Failure) -> Compilation:
@@ -91,21 +95,23 @@ class Jobs:
 
     @contextlib.contextmanager
     def _compiled(
-        self, captured: Capture, target: Target, key: str, lowered: lower.Lowered
+        self, captured: Capture, target: Target, key: str, lowered: lower.Lowered, stages: Stages
     ) -> Iterator[tuple[Compilation, compile_.Files]]:
-        with self._pool.compile(
+        with attempts.compiled(
+            self._pool,
+            stages,
             lowered.module,
             topology=targets.for_devices(target, lowered.num_devices),
             num_devices=lowered.num_devices,
             options=switches.compile_options(self._switches),
-        ) as outcome:
+        ) as attempt:
             compilation, files = compile_.finished(
                 captured.kernel,
                 target,
-                outcome,
+                attempt.outcome,
                 key=key,
                 num_devices=lowered.num_devices,
-                flags=(*self._flags, *MOSAIC_FLAGS),
+                flags=(*self._flags, *MOSAIC_FLAGS, *attempt.flags.arguments),
                 versions=versions.installed(),
                 lowering_seconds=lowered.seconds,
                 timeout=self._pool.settings.timeout,
@@ -113,6 +119,13 @@ class Jobs:
                 notes=self._notes(captured),
                 prints=unprintable(captured),
             )
+            dumped = attempt.files(stages)
+            compilation = replace(
+                compilation,
+                stages=stages.names,
+                missing=attempt.missing(stages, dumped, compilation),
+            )
+            files |= dumped
             files[layout.STABLEHLO] = lowered.stablehlo.encode(errors="replace")
             files[layout.MOSAIC] = lowered.mosaic.encode(errors="replace")
             yield compilation, files

@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,12 +27,15 @@ from typing import Any, BinaryIO, cast
 from pallas_debug import defaults
 from pallas_debug.compiler.children import STOPPED, Children, Lease
 from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
+from pallas_debug.compiler.stages import LLO_FOLDER, ChildFlags
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store import layout
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
 
 MOSAIC_FLAGS = ("--xla_mosaic_enable_dump_debug_info=true",)
 """Flags for every child besides the dump directory: locations on every operation."""
+
+NO_FLAGS = ChildFlags()
 
 _DUMP_TO = "xla_mosaic_dump_to"
 
@@ -55,13 +59,17 @@ class RequestOutcome:
       reply: the worker's reply; None if it died or was stopped.
       ended: `timeout`, or how the process ended (`SIGABRT`, `exit code 1`); None with a reply.
       log: the compiler's output.
-      dumps: files that it wrote; deleted when the request is done.
+      dumps: Mosaic's passes; deleted when the request is done, like `llo`.
+      llo: what it wrote of LLO.
+      began: nanoseconds of the clock when it was sent.
     """
 
     reply: Reply | None
     ended: str | None
     log: bytes
     dumps: tuple[Path, ...]
+    llo: tuple[Path, ...] = ()
+    began: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,19 +120,28 @@ class Pool:
     Args:
       shared: use the children of this process, which remain for the next pool, rather than its own,
         which end with it.
+      flags: of the children that most requests need; `compile` may ask for others.
+
+    Attributes:
+      refused: flags that libtpu does not know, with what it said.
     """
 
-    def __init__(self, settings: PoolSettings | None = None, *, shared: bool = False) -> None:
+    def __init__(
+        self,
+        settings: PoolSettings | None = None,
+        *,
+        shared: bool = False,
+        flags: ChildFlags = NO_FLAGS,
+    ) -> None:
         self.settings = settings or PoolSettings(jobs=default_jobs())
         self._executor = _executor(self.settings.jobs)
         self._process = os.getpid()
         self._children = _shared() if shared else Children[_Child](keeps_idle=False)
-        self._lease = Lease(
-            self._children,
-            jobs=self.settings.jobs,
-            key=lambda: _key(self.settings),
-            start=self._start,
-        )
+        self.refused: dict[str, str] = {}
+        self._leases: dict[object, Lease[_Child]] = {}
+        self._lock = threading.Lock()
+        self._closed = False
+        self._lease = self._lease_for(flags)
         self._is_swept = False
 
     def __enter__(self) -> Pool:
@@ -155,10 +172,14 @@ class Pool:
         topology: str | None,
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
+        flags: ChildFlags | None = None,
     ) -> Iterator[RequestOutcome]:
         """Compile a module in a child, and wait for it.
 
         The outcome's dump files exist until the context exits.
+
+        Args:
+          flags: of the child; by default those of the pool.
 
         Raises:
           WorkerError: no child could be started, or its reply was invalid.
@@ -168,7 +189,15 @@ class Pool:
         with contextlib.ExitStack() as stack:
             scratch = _scratch()
             stack.callback(scratch.remove)
-            yield self._compile(module, topology, num_devices, dict(options or {}), scratch.path)
+            request = functools.partial(
+                CompileRequest,
+                module=module,
+                topology=topology,
+                num_devices=num_devices,
+                options=dict(options or {}),
+            )
+            lease = self._lease if flags is None else self._lease_for(flags)
+            yield self._compile(request, lease, scratch.path)
 
     def warm(self) -> None:
         """Start a child ahead of need, unless there is one."""
@@ -176,60 +205,75 @@ class Pool:
         self._lease.warm()
 
     def _compile(
-        self,
-        module: bytes,
-        topology: str | None,
-        num_devices: int,
-        options: Mapping[str, str],
-        folder: Path,
+        self, request: Callable[..., CompileRequest], lease: Lease[_Child], folder: Path
     ) -> RequestOutcome:
         """Compile in a child, and move its files to `folder`."""
-        child = self._lease.take()
+        child = lease.take()
         log = child.folder / layout.LOG
-        request = CompileRequest(
-            module=module,
-            topology=topology,
-            num_devices=num_devices,
-            options=options,
-            log=str(log),
-        )
         alive = False
         try:
-            reply, ended = child.ask(request, self.settings.timeout)
+            began = time.time_ns()
+            reply, ended = child.ask(request(log=str(log)), self.settings.timeout)
             alive = reply is not None
-            if self._lease.stopped and not alive:  # not the kernel's fault
+            if lease.stopped and not alive:  # not the kernel's fault
                 raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
-            dumps = tuple(p.rename(folder / p.name) for p in child.dumps.iterdir() if p.is_file())
             return RequestOutcome(
-                reply=reply, ended=ended, log=child.startup_log() + text, dumps=dumps
+                reply=reply,
+                ended=ended,
+                log=child.startup_log() + text,
+                dumps=_moved(child.folder / DUMPS, folder),
+                llo=_moved(child.folder / LLO_FOLDER, folder / LLO_FOLDER) if child.has_llo else (),
+                began=began,
             )
         finally:
             if alive:
                 child.clear()
-                self._lease.give_back(child)
+                lease.give_back(child)
             else:
-                self._lease.drop(child)
+                lease.drop(child)
 
-    def _start(self) -> _Child:
+    def _lease_for(self, flags: ChildFlags) -> Lease[_Child]:
+        """Return the claim on children with these flags."""
+        with self._lock:
+            found = self._leases.get(flags.key)
+            if found is None:
+                found = self._leases[flags.key] = Lease(
+                    self._children,
+                    jobs=self.settings.jobs,
+                    key=lambda: _key(self.settings, flags),
+                    start=lambda: self._start(flags),
+                )
+                found.stopped = self._closed
+            return found
+
+    def _start(self, flags: ChildFlags) -> _Child:
         """Start a child; the first time, also delete the leftovers of killed runs."""
         is_swept, self._is_swept = self._is_swept, True
         if not is_swept:
             sweep(Path(tempfile.gettempdir()), PREFIX, unlocked=False)
-        return _Child(self.settings)
+        return _Child(self.settings, flags)
 
     def close(self, *, stop: bool = False) -> None:
         """Finish compilations in progress, or stop them at once. Nothing compiles afterwards."""
         if stop:
             self._executor.shutdown(wait=False, cancel_futures=True)
-            self._lease.release(stop=True)
+            self._release(stop=True)
         self._executor.shutdown(wait=True)
-        self._lease.release(stop=stop)
+        self._release(stop=stop)
+
+    def _release(self, *, stop: bool) -> None:
+        with self._lock:
+            self._closed = True
+            leases = list(self._leases.values())
+        for lease in leases:
+            lease.release(stop=stop)
 
     def pids(self, *, at_work: bool = False) -> list[int]:
         """Process IDs of live children, or only of those working for this pool."""
         if at_work:
-            return [child.pid for child in list(self._lease.held) if child.usable()]
+            held = (child for lease in list(self._leases.values()) for child in list(lease.held))
+            return [child.pid for child in held if child.usable()]
         return self._children.pids()
 
 
@@ -255,18 +299,24 @@ class _Child:
     idle_since = 0.0
     served = 0
 
-    def __init__(self, settings: PoolSettings) -> None:
-        self.key = _key(settings)
-        self._scratch = _scratch(DUMPS)
+    def __init__(self, settings: PoolSettings, flags: ChildFlags = NO_FLAGS) -> None:
+        self.key = _key(settings, flags)
+        folders = {_DUMP_TO: DUMPS, **flags.folders}
+        self.has_llo = LLO_FOLDER in folders.values()
+        self._scratch = _scratch(*dict.fromkeys(folders.values()))
         self.folder = self._scratch.path
-        self.dumps = self.folder / DUMPS
+        self._dumps = [self.folder / name for name in dict.fromkeys(folders.values())]
         self._startup = self.folder / "startup.log"
-        environment = _environment(settings)
+        environment = _environment(settings, flags)
         environment["TMPDIR"] = str(self.folder)  # libtpu writes logs there, even if disabled
         try:
             with self._startup.open("wb") as log:
                 self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "pallas_debug.compiler.worker", str(self.folder)],
+                    [
+                        *(sys.executable, "-P", "-m", "pallas_debug.compiler.worker"),
+                        str(self.folder),
+                        *(f"{flag}={folder}" for flag, folder in folders.items()),
+                    ],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=log,
@@ -310,7 +360,8 @@ class _Child:
 
     def clear(self) -> None:
         """Delete the files of the last request."""
-        for path in [*self.dumps.iterdir(), self.folder / layout.LOG]:
+        written = (path for folder in self._dumps for path in folder.iterdir())
+        for path in [*written, self.folder / layout.LOG]:
             path.unlink(missing_ok=True)
 
     def kill(self) -> None:
@@ -331,7 +382,7 @@ class _Child:
         return self.process.pid
 
     def usable(self) -> bool:
-        return self.alive() and self.dumps.is_dir()
+        return self.alive() and all(folder.is_dir() for folder in self._dumps)
 
     def disown(self) -> None:
         """Release the child in a forked process: its pipe must close when its parent ends."""
@@ -356,12 +407,19 @@ class _Child:
             return self.process.wait()
 
 
-def _environment(settings: PoolSettings) -> dict[str, str]:
+def _moved(source: Path, folder: Path) -> tuple[Path, ...]:
+    """Move the files of a folder to another one."""
+    folder.mkdir(exist_ok=True)
+    return tuple(p.rename(folder / p.name) for p in source.iterdir() if p.is_file())
+
+
+def _environment(settings: PoolSettings, flags: ChildFlags) -> dict[str, str]:
     """Environment variables of all children."""
     environment = dict(os.environ) | _QUIET
     environment.pop("XLA_FLAGS", None)  # meant for the program, not for the compiler
     environment["LIBTPU_INIT_ARGS"] = " ".join(
-        [*user_flags(), *settings.flags, *MOSAIC_FLAGS]  # the worker adds the dump directory
+        # The worker adds those that name a folder.
+        [*user_flags(), *settings.flags, *MOSAIC_FLAGS, *flags.arguments]
     )
     ours = str(Path(__file__).parents[2])
     environment["PYTHONPATH"] = os.pathsep.join(
@@ -370,16 +428,16 @@ def _environment(settings: PoolSettings) -> dict[str, str]:
     return environment
 
 
-def _key(settings: PoolSettings) -> Hashable:
+def _key(settings: PoolSettings, flags: ChildFlags) -> Hashable:
     """Return everything that a child reads on startup."""
-    environment = _environment(settings)
+    environment = _environment(settings, flags)
     for name in ("TMPDIR", "PYTEST_CURRENT_TEST"):  # irrelevant to a child
         environment.pop(name, None)
     directory = None
     if user_flags() or settings.flags:  # these may name files relative to it
         with contextlib.suppress(FileNotFoundError):  # the directory was deleted
             directory = Path.cwd()
-    return sys.executable, directory, frozenset(environment.items())
+    return sys.executable, directory, frozenset(environment.items()), flags.key
 
 
 def _scratch(*folders: str) -> Scratch:

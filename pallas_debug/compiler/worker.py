@@ -3,7 +3,8 @@
 The pipes to the parent are moved first, so that whatever libtpu prints on standard output or error
 goes to the log of the current request. The process ends with its parent: a thread reads requests
 and exits at the end of the stream, even if a compilation hangs. It then deletes the folder named on
-the command line, which holds its files.
+the command line, which holds its files. The arguments after it are libtpu's flags whose value is a
+subfolder: `xla_mosaic_dump_to=mosaic`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_request, write_reply
+from pallas_debug.compiler.protocol import CompileRequest, Reply, read_request, write_reply
 from pallas_debug.compiler.targets import BUILTIN
 
 
@@ -28,9 +29,11 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDWR)
     os.dup2(nothing, 0)
     os.dup2(2, 1)
-    # By descriptor, not path: libtpu splits its flags at white space and does not support quotes.
-    dumps = os.open(Path(sys.argv[1], DUMPS), os.O_RDONLY)
-    os.environ["LIBTPU_INIT_ARGS"] += f" --xla_mosaic_dump_to=/proc/self/fd/{dumps}"
+    for argument in sys.argv[2:]:
+        flag, _, name = argument.partition("=")
+        # By descriptor: libtpu splits its flags at white space and does not support quotes.
+        folder = os.open(Path(sys.argv[1], name), os.O_RDONLY)
+        os.environ["LIBTPU_INIT_ARGS"] += f" --{flag}=/proc/self/fd/{folder}"
     requests: queue.SimpleQueue[CompileRequest] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(requests_in, requests), daemon=True).start()
     _load()

@@ -39,6 +39,7 @@ class Options:
       checks: names of checks for running kernels (`checks/names.py`); empty for none.
       prints: record prints of interpreted kernels, and pass them to the plugins.
       switches: options of compilations by name (`compiler/switches.py`), such as `log_recorder`.
+      stages: of compilations that are kept (`compiler/stages.py`), such as `bundles`.
       stops_unfit: stop the program at a kernel that has no room in a chip's memory: on any of the
         targets, on the chip, or, without either, on any TPU.
       hang_after: seconds without progress after which a kernel in TPU interpret mode is stopped.
@@ -55,6 +56,7 @@ class Options:
     checks: tuple[str, ...] = ()
     prints: bool = False
     switches: tuple[str, ...] = ()
+    stages: tuple[str, ...] = ()
     stops_unfit: bool = False
     hang_after: float = defaults.HANG_AFTER
 

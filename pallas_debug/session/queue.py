@@ -20,8 +20,10 @@ import pluggy
 
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.compiler import job
+from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.pool import Pool, PoolSettings, default_jobs
+from pallas_debug.compiler.stages import Stages
 from pallas_debug.errors import CannotRunError, LockTimeoutError, PallasDebugError
 from pallas_debug.guards import guarded
 from pallas_debug.hooks import first, hookimpl, notify
@@ -103,7 +105,9 @@ class Queue:
         self._elsewhere: dict[tuple[str, str], Kernel] = {}
         self._futures: list[concurrent.futures.Future[object]] = []
         settings = PoolSettings(jobs=options.jobs or default_jobs(), timeout=options.timeout)
-        self._pool = Pool(settings, shared=True)
+        self._stages = stage_names.parse(options.stages)
+        flags = stage_names.child_flags(self._stages)
+        self._pool = Pool(settings, shared=True, flags=flags)
         self._jobs = job.Jobs(self._pool, switch_names.parse(options.switches))
 
     def start(self) -> None:
@@ -205,8 +209,10 @@ class Queue:
             key = self._jobs.key(captured, target)
             with self._claimed(captured, target, key):
                 compilation = self._found(kernel, target, key)
-                if compilation is None:
-                    self._compile_now(captured, target, key)
+                kept = stage_names.of(compilation) if compilation else stage_names.NONE
+                if compilation is None or not kept.covers(self._stages):
+                    # Stages kept earlier are kept: the folder is replaced as a whole.
+                    self._compile_now(captured, target, key, kept | self._stages)
                 else:
                     self._finished(kernel, compilation, {})
 
@@ -250,10 +256,10 @@ class Queue:
             return found
         return None
 
-    def _compile_now(self, captured: Capture, target: Target, key: str) -> None:
+    def _compile_now(self, captured: Capture, target: Target, key: str, stages: Stages) -> None:
         kernel = captured.kernel
         try:
-            with self._jobs.compile(captured, target, key) as (compilation, files):
+            with self._jobs.compile(captured, target, key, stages) as (compilation, files):
                 self._finished(kernel, compilation, files)
         except CannotRunError as error:
             if (kernel.digest, target.name) not in self.made:

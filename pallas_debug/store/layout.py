@@ -2,7 +2,7 @@
 
 dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM
 dumps/<kernel>-<8 hex>/<target>/      COMPILATION, STABLEHLO, MOSAIC, LOG
-dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/…
+dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/NN-name.txt, SCHEDULE/…
 dumps/RUNS/<run>/<test or script>.json
 dumps/TMP, dumps/LOCKS                what writers need while they run
 """
@@ -20,8 +20,31 @@ KERNEL, JAXPR, SOURCE, PROGRAM = "kernel.json", "jaxpr.txt", "source.py", "progr
 COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.mlir"
 """Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
 
-LOG, PASSES, LLO = "compiler.log", "passes", "llo"
-"""In a target's folder: the compiler's output, and the folders for passes and for LLO."""
+LOG, PASSES, LLO, SCHEDULE = "compiler.log", "passes", "llo", "schedule"
+"""In a target's folder: the compiler's output, and the folders for Mosaic's passes, for those of
+LLO, and for the schedule."""
+
+BUNDLES, UTILIZATION = f"{SCHEDULE}/bundles.txt", f"{SCHEDULE}/utilization.txt"
+ANALYSIS, CRITICAL_PATH = f"{SCHEDULE}/analysis.txt", f"{SCHEDULE}/critical-path.txt"
+GAPS, PROFILE = f"{SCHEDULE}/gaps.txt", f"{SCHEDULE}/profile.txt"
+REGISTERS, ESTIMATE = f"{SCHEDULE}/registers.txt", f"{SCHEDULE}/estimate.txt"
+VMEM, HLO = f"{SCHEDULE}/vmem.html", f"{SCHEDULE}/hlo.txt"
+
+SCHEDULE_FILES = (
+    BUNDLES,
+    UTILIZATION,
+    ANALYSIS,
+    CRITICAL_PATH,
+    GAPS,
+    PROFILE,
+    REGISTERS,
+    ESTIMATE,
+    VMEM,
+    HLO,
+)
+"""Files of the stage `bundles`: the final VLIW bundles, unit counts per bundle, regions and loops
+with their lengths, the longest chains of dependences, idle gaps, unit counts of the operation,
+live ranges of registers, the compiler's cycle estimate, the memory map, and the HLO around it."""
 
 RUNS = "runs"
 """Folder for the records of what tests and scripts used."""
@@ -94,6 +117,16 @@ def pass_name(number: int, name: str) -> str:
 def pass_file(number: int, name: str) -> str:
     """Return the path of a pass's file below its target's folder."""
     return f"{PASSES}/{pass_name(number, name)}.mlir"
+
+
+def llo_file(number: int, name: str) -> str:
+    """Return the path of an LLO pass's file below its target's folder."""
+    return f"{LLO}/{pass_name(number, clean(name))}.txt"
+
+
+def llo_pass(file: str) -> str:
+    """Return the pass that a file of `llo_file` holds."""
+    return file.rpartition("/")[2].partition("-")[2].removesuffix(".txt")
 
 
 def run_file(name: str) -> str:

@@ -1,0 +1,171 @@
+"""Compilation with optional flags: where the compiler aborts on one, it compiles again without.
+
+libtpu's cycle estimate aborts the process on some kernels ("Unsupported DMA direction: 10 on
+VL/VLP"), and another libtpu may not know a flag at all. Neither is the kernel's fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.compiler import schedules
+from pallas_debug.compiler.compile import Files, last_words
+from pallas_debug.compiler.pool import Pool, RequestOutcome
+from pallas_debug.compiler.stages import (
+    ESTIMATE_TO,
+    LLO_DUMP_TO,
+    STATIC_GAPS,
+    ChildFlags,
+    Stages,
+    child_flags,
+    matches,
+)
+from pallas_debug.model import Compilation, MissingFile
+from pallas_debug.store import layout, raw
+
+_FILES: Mapping[str, tuple[str, ...]] = {
+    ESTIMATE_TO: (layout.ESTIMATE,),
+    STATIC_GAPS: (layout.GAPS,),
+}
+"""Files of a schedule that depend on one flag; all depend on the dump as a whole."""
+
+_REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for flag '(?P<i>\w+)'")
+
+_STOPPED = ("timeout", "SIGKILL", "SIGTERM")
+"""Ends of a process that say nothing about its flags."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Flags with which the compiler aborted, or that it refused.
+
+    Attributes:
+      flags: their names; one, unless it is unknown which of them it was.
+      message: what the compiler said.
+    """
+
+    flags: tuple[str, ...]
+    cause: Literal["aborted", "refused"]
+    message: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """The last attempt to compile a module.
+
+    Attributes:
+      dumped: the attempt whose LLO files are kept; the last one, or, for a kernel on which the
+        compiler dies with any flags, the last one that wrote some.
+      flags: with which it was made.
+      left_out: what the attempts before it lacked, in order.
+    """
+
+    outcome: RequestOutcome
+    dumped: RequestOutcome
+    flags: ChildFlags
+    left_out: tuple[LeftOut, ...] = ()
+
+    def files(self, stages: Stages) -> Files:
+        """Return the files of these stages, by their path below the target's folder."""
+        return schedules.of_kernel(self.dumped.llo, stages, since=self.dumped.began)
+
+    def missing(
+        self, stages: Stages, files: Collection[str], compilation: Compilation
+    ) -> tuple[MissingFile, ...]:
+        """Return the files of these stages that are not among `files`, each with the reason.
+
+        Registers are not missed: libtpu writes about them only where there are too few.
+        """
+        wanted = [f for f in layout.SCHEDULE_FILES if stages.bundles and f != layout.REGISTERS]
+        absent = [name for name in wanted if name not in files]
+        names = [layout.llo_pass(name) for name in files if name.startswith(f"{layout.LLO}/")]
+        for pattern in stages.llo:
+            if not any(matches(pattern, name) for name in names):
+                absent.append(f"{layout.LLO}/*-{pattern}.txt")
+        return tuple(self._missing(name, compilation) for name in absent)
+
+    def _missing(self, file: str, compilation: Compilation) -> MissingFile:
+        for left_out in self.left_out:
+            flag = next((f for f in left_out.flags if file in _FILES.get(f, ())), None)
+            if flag is None and LLO_DUMP_TO in left_out.flags:
+                flag = LLO_DUMP_TO
+            if flag is not None and compilation.ok:
+                return MissingFile(
+                    file=file, cause=left_out.cause, flag=f"--{flag}", message=left_out.message
+                )
+        return MissingFile(file=file, cause="unwritten" if compilation.ok else "failed")
+
+
+@contextlib.contextmanager
+def compiled(
+    pool: Pool,
+    stages: Stages,
+    module: bytes,
+    *,
+    topology: str | None,
+    num_devices: int,
+    options: Mapping[str, str],
+) -> Iterator[Attempt]:
+    """Compile a module with the flags of `stages`, or as many of them as the compiler survives.
+
+    The files of the attempt exist until the context exits.
+
+    Raises:
+      WorkerError, LibtpuError: as `Pool.compile`.
+    """
+    with contextlib.ExitStack() as stack:
+        flags = child_flags(stages).without(pool.refused)
+        left_out = [
+            LeftOut(flags=(f,), cause="refused", message=m) for f, m in pool.refused.items()
+        ]
+        dumped: RequestOutcome | None = None
+        while True:
+            outcome = stack.enter_context(
+                pool.compile(
+                    module,
+                    topology=topology,
+                    num_devices=num_devices,
+                    options=options,
+                    flags=flags,
+                )
+            )
+            blamed = _blamed(outcome, flags)
+            if blamed is None:
+                break
+            if blamed.cause == "refused":
+                pool.refused.update(dict.fromkeys(blamed.flags, blamed.message))
+            left_out.append(blamed)
+            flags = flags.without(blamed.flags)
+            dumped = outcome if outcome.llo else dumped
+        died = outcome.reply is None
+        yield Attempt(
+            outcome=outcome,
+            dumped=dumped if died and dumped is not None else outcome,
+            flags=flags,
+            left_out=tuple(left_out),
+        )
+
+
+def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
+    """Return the flags to leave out; None if they are not the reason for how it ended."""
+    if not flags or outcome.ended in _STOPPED:
+        return None
+    if outcome.reply is not None:
+        error = outcome.reply.error or ""
+        named = tuple(name for name in flags.names if name in error)
+        return LeftOut(flags=named, cause="refused", message=error) if named else None
+    log = outcome.log.decode(errors="replace")
+    message = last_words(log)
+    if match := _REFUSED.search(log):
+        refused = match["u"] or match["i"]
+        if refused in flags.names:
+            names = flags.names if refused == LLO_DUMP_TO else (refused,)
+            return LeftOut(flags=names, cause="refused", message=message)
+    is_past_mosaic = any(c.whole for c in raw.compiles(outcome.dumps))
+    if is_past_mosaic and ESTIMATE_TO in flags.names:
+        return LeftOut(flags=(ESTIMATE_TO,), cause="aborted", message=message)
+    return LeftOut(flags=flags.names, cause="aborted", message=message)

@@ -1,0 +1,145 @@
+"""The files of one kernel's operation, among the hundreds that libtpu writes for a module.
+
+A file is `<nanoseconds>-<operation>-<number>-<label>.txt`. Besides the kernel's custom call there
+are operations of libtpu's own (`TLP`, the program around it; `<late-finalization>`), copies and
+fusions. What concerns the whole module belongs to `TLP`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pallas_debug.compiler.stages import Stages
+from pallas_debug.store import layout
+
+_FILE = re.compile(r"(?P<stamp>\d{6,})-(?P<operation>.+)-(?P<number>\d{2,})-(?P<label>[^/]+)\.\w+")
+_HLO = re.compile(r"(?P<stamp>\d{6,})-.+-hlo\.txt")
+_KERNEL_CALL = re.compile(
+    r"^\s*(?:ROOT )?%?(?P<name>[^\s=%]+) = .*\btpu_custom_call\b", re.MULTILINE
+)
+_SECTION = re.compile(r"^HLO: ", re.MULTILINE)
+
+_PROGRAM = "TLP"
+"""Operation under which libtpu writes what concerns the whole program."""
+
+_OF_KERNEL: Mapping[str, str] = {
+    "final_bundles": layout.BUNDLES,
+    "final_hlo-static-per-bundle-utilization": layout.UTILIZATION,
+    "schedule-analysis_final_bundles": layout.ANALYSIS,
+    "critical-path": layout.CRITICAL_PATH,
+    "static_gap_analysis_final_bundles": layout.GAPS,
+    "register-pressure": layout.REGISTERS,
+}
+"""File of the dump for each label of the kernel's operation."""
+
+_ESTIMATE = "_static_llo_profile.textproto"
+_PROFILE, _VMEM = "hlo-static-bundle-profile", "vmem_report"
+
+Files = dict[str, bytes | Path]
+
+
+@dataclass(frozen=True, kw_only=True)
+class DumpedFile:
+    """A file that libtpu wrote about one operation."""
+
+    path: Path
+    stamp: int
+    operation: str
+    number: int
+    label: str
+
+
+def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files:
+    """Return the files to keep, by their path below the target's folder.
+
+    Args:
+      since: nanoseconds of the clock; older files are of an earlier compilation, which libtpu may
+        finish writing late.
+    """
+    paths = list(paths)
+    found = [file for file in map(_dumped, paths) if file is not None and file.stamp >= since]
+    hlo = max((p for p in paths if _stamp(_HLO, p) >= since), key=lambda p: p.name, default=None)
+    operation = _operation(found, None if hlo is None else hlo.read_text(errors="replace"))
+    own = [file for file in found if file.operation == operation]
+    latest = max((file.stamp for file in own), default=0)
+    own = sorted((file for file in own if file.stamp == latest), key=lambda file: file.number)
+    kept: Files = {}
+    if stages.bundles:
+        kept |= {_OF_KERNEL[file.label]: file.path for file in own if file.label in _OF_KERNEL}
+        kept |= _of_program(found, operation)
+        if hlo is not None:
+            kept[layout.HLO] = hlo
+        estimate = next((p for p in paths if p.name == f"{operation}{_ESTIMATE}"), None)
+        if estimate is not None:
+            kept[layout.ESTIMATE] = estimate
+    for file in own:
+        is_kept = stages.bundles and file.label in _OF_KERNEL
+        if stages.takes_pass(file.label) and not is_kept:
+            kept[layout.llo_file(file.number, file.label)] = file.path
+    return kept
+
+
+def _of_program(found: list[DumpedFile], operation: str | None) -> Files:
+    kept: Files = {}
+    for file in found:
+        if file.operation != _PROGRAM:
+            continue
+        if file.label == _VMEM:
+            kept[layout.VMEM] = file.path
+        elif file.label == _PROFILE and operation is not None:
+            section = _section(file.path.read_text(errors="replace"), operation)
+            if section:
+                kept[layout.PROFILE] = section.encode(errors="replace")
+    return kept
+
+
+def _section(profile: str, operation: str) -> str:
+    """Return the part of a profile of the whole program that is about one operation."""
+    starts = [match.start() for match in _SECTION.finditer(profile)]
+    ends = [*starts[1:], len(profile)]
+    parts = (profile[start:end] for start, end in zip(starts, ends, strict=True))
+    head = re.compile(rf"HLO: %?{re.escape(operation)} = ")
+    return "".join(part for part in parts if head.match(part))
+
+
+def _operation(found: list[DumpedFile], hlo: str | None) -> str | None:
+    """Return the name of the kernel's operation.
+
+    Without the HLO, which is written last, it is the operation with the largest text that is not
+    libtpu's own.
+    """
+    named = {match["name"] for match in _KERNEL_CALL.finditer(hlo or "")}
+    others = [f for f in found if f.operation != _PROGRAM and not f.operation.startswith("<")]
+    candidates = [f for f in others if f.operation in named] or others
+    largest = max(candidates, key=lambda file: _size(file.path), default=None)
+    if largest is not None:
+        return largest.operation
+    return min(named, default=None)
+
+
+def _dumped(path: Path) -> DumpedFile | None:
+    match = _FILE.fullmatch(path.name)
+    if match is None:
+        return None
+    return DumpedFile(
+        path=path,
+        stamp=int(match["stamp"]),
+        operation=match["operation"],
+        number=int(match["number"]),
+        label=match["label"],
+    )
+
+
+def _stamp(pattern: re.Pattern[str], path: Path) -> int:
+    match = pattern.fullmatch(path.name)
+    return -1 if match is None else int(match["stamp"])
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
