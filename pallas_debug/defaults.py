@@ -15,6 +15,9 @@ DIRECTORY = "dumps"
 STAGES = ("mosaic", "llo", "bundles")
 """Stages of a compilation that a dump can keep; the first one always is."""
 
+REPORT = "report.html"
+"""File that `report` writes."""
+
 COMPILE_TIMEOUT = 120.0
 """Seconds for one compilation."""
 

@@ -18,6 +18,7 @@ COMMANDS: dict[str, str] = {
     "diff": "Show what a pass changed, or what differs between two stages.",
     "grep": "Search all stages and passes of all kernels.",
     "source": "Show the source of a kernel with the operations that come from each line.",
+    "report": "Write one HTML page over dumped kernels.",
     "explain": "Explain errors from a message, a log, a dump or a code.",
     "reproduce": "Write one script that shows a dumped kernel's failure again.",
     "targets": "List the chips that kernels can be compiled for.",

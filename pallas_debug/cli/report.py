@@ -1,0 +1,75 @@
+"""`pallas-debug report`: the kernels of a dump directory as one HTML page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from pallas_debug import defaults
+from pallas_debug.cli import options as shared
+from pallas_debug.cli import output, where
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import UsageError
+from pallas_debug.render import one_line, plural
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    directory: Path
+    to: Path
+    kernel: str | None
+    targets: tuple[str, ...]
+    title: str | None
+
+
+@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
+@click.option(
+    "-o",
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=defaults.REPORT,
+    show_default=True,
+    help="The file to write.",
+)
+@click.option("-k", "--kernel", help="Only this kernel.")
+@click.option("-t", "--target", "targets", multiple=True, help="Only this target; can be repeated.")
+@click.option("--title", help="Title of the page; by default the directory's name.")
+def run(options: ReportOptions) -> int:
+    """Write one HTML page over the kernels of DIRECTORY (`dumps` by default).
+
+    The page shows kernels and targets, findings at their lines, source that is linked to the
+    operations of each pass, sizes and times of passes, and diffs. It is a single file that refers
+    to nothing else: it opens from a disk, from CI artefacts and without a network.
+
+    The exit code is 3 if something in DIRECTORY cannot be read; the page says so, too.
+    """
+    from pallas_debug.report import write_report
+    from pallas_debug.store import open_dumps
+
+    directory, prefix = where.split_prefix(options.directory)
+    reader = open_dumps(directory)
+    wanted = options.kernel or prefix
+    kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
+    title = options.title or f"{directory.resolve().name} · pallas-debug"
+    try:
+        written = write_report(reader, kernels, options.to, title=title, targets=options.targets)
+    except OSError as error:
+        raise UsageError(
+            f"{one_line(options.to)} cannot be written: {error.strerror}. Name another file "
+            "with -o."
+        ) from error
+    problems = [k.problem for k in kernels] + [c.problem for k in kernels for c in k.compilations]
+    for problem in filter(None, problems):
+        output.say(problem)
+    if written.left_out:
+        output.say(
+            f"the texts of {plural(written.left_out, 'compilation')} are left out, as the page "
+            "would be too large; -k and -t choose what it shows"
+        )
+    output.echo(f"{one_line(options.to)}: {plural(len(kernels), 'kernel')}, {written.size:,} bytes")
+    return Exit.CANNOT_RUN if any(problems) else Exit.OK
+
+
+command = shared.make("report", ReportOptions, run)

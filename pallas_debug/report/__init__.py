@@ -1,0 +1,49 @@
+"""The report over a dump directory, as one HTML page; parts of it for notebooks. Imports no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pallas_debug.store import DumpReader, StoredKernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenReport:
+    """A report that was written.
+
+    Attributes:
+      size: bytes of the file.
+      left_out: number of kernels and compilations whose texts would have made it too large.
+    """
+
+    size: int
+    left_out: int
+
+
+def write_report(
+    reader: DumpReader,
+    kernels: Iterable[StoredKernel],
+    path: Path,
+    *,
+    title: str,
+    targets: Sequence[str] = (),
+) -> WrittenReport:
+    """Write the page over some kernels of a dump directory.
+
+    Args:
+      targets: the only targets to show; all by default.
+
+    Raises:
+      OSError: the file cannot be written.
+    """
+    from pallas_debug.report.collect import collect
+    from pallas_debug.report.page import render_page
+
+    page, left_out = render_page(collect(reader, kernels, targets), title)
+    data = page.encode(errors="backslashreplace")
+    path.write_bytes(data)
+    return WrittenReport(size=len(data), left_out=left_out)

@@ -1,0 +1,136 @@
+"""Chunks of data in the page: the texts of a kernel, which scripts show on demand.
+
+A chunk that cannot be read says why in the place of its texts. Chunks that would make the page too
+large are left out, largest first, and the page says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from pallas_debug.errors import DumpFormatError, UsageError
+from pallas_debug.model import Stage
+from pallas_debug.report.collect import ReportedKernel
+from pallas_debug.report.pack import Packer, Text, compressed, document, shown
+from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
+from pallas_debug.store.layout import LOG
+from pallas_debug.store.texts import text_of_pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chunk:
+    """Some texts, compressed.
+
+    Attributes:
+      id: of its element in the page.
+      target: position of the target; None for texts of the kernel itself.
+      names: of the texts, in order.
+      data: compressed JSON; None if it was left out.
+    """
+
+    id: str
+    target: int | None
+    names: tuple[str, ...]
+    data: str | None
+    size: int
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = {"id": self.id, "target": self.target, "names": list(self.names)}
+        return found | ({"left_out": self.size} if self.data is None else {})
+
+
+def chunks_of(kernel: ReportedKernel) -> list[Chunk]:
+    """Chunks of one kernel: its own first, then those of each target."""
+    packer = Packer()
+    own = [_stage(kernel.stored, "jaxpr")]
+    source = _stage(kernel.stored, "source")
+    extra = {
+        "source": None if source.text is None else shown(source.text),
+        "problem": source.problem,
+        "notes": [list(note) for note in _notes(kernel)],
+    }
+    made = [_chunk(kernel.id, None, own, document(packer, own) | extra)]
+    for at, stored in enumerate(kernel.compilations):
+        texts = list(_texts_of_target(kernel.stored, stored))
+        if texts:
+            made.append(_chunk(f"{kernel.id}-{at}", at, texts, document(Packer(), texts)))
+    return made
+
+
+def within(chunks: Iterable[Chunk], limit: int) -> list[Chunk]:
+    """The chunks, without the data of the largest if all together exceed `limit` bytes."""
+    kept = list(chunks)
+    total = sum(chunk.size for chunk in kept)
+    for at in sorted(range(len(kept)), key=lambda at: kept[at].size, reverse=True):
+        if total <= limit:
+            break
+        chunk = kept[at]
+        total -= chunk.size
+        kept[at] = Chunk(
+            id=chunk.id, target=chunk.target, names=chunk.names, data=None, size=chunk.size
+        )
+    return kept
+
+
+def _chunk(id_: str, target: int | None, texts: list[Text], content: dict[str, Any]) -> Chunk:
+    data = compressed(content)
+    names = tuple(shown(text.name) for text in texts)
+    return Chunk(id=f"c-{id_}", target=target, names=names, data=data, size=len(data))
+
+
+def _stage(stored: StoredKernel, stage: Stage, target: str | None = None) -> Text:
+    try:
+        return Text(name=stage, text=stored.stage_text(stage, target))
+    except (DumpFormatError, UsageError) as error:
+        return Text(name=stage, problem=str(error))
+
+
+def _texts_of_target(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
+    for stage in ("stablehlo", "mosaic"):
+        if kernel.stage_path(stage, stored.target) is not None:
+            yield _stage(kernel, stage, stored.target)
+    if stored.compilation is None:
+        return
+    for n, this in enumerate(stored.passes):
+        if this.changed or n == 0:
+            try:
+                found = text_of_pass(kernel, stored, this)
+            except DumpFormatError as error:
+                yield Text(name=f"{this.number:02d}-{this.name}", problem=str(error))
+            else:
+                yield _read(found)
+    for path in stored.others():
+        name = path.stem if path.name != LOG else "log"
+        yield _read_file(name, stored, path.relative_to(stored.folder).as_posix())
+
+
+def _read(text: StoredText) -> Text:
+    try:
+        return Text(name=text.stage, text=text.text)
+    except DumpFormatError as error:
+        return Text(name=text.stage, problem=str(error))
+
+
+def _read_file(name: str, stored: StoredCompilation, path: str) -> Text:
+    try:
+        return Text(name=name, text=stored.named(path).text())
+    except DumpFormatError as error:
+        return Text(name=name, problem=str(error))
+
+
+def _notes(kernel: ReportedKernel) -> Iterable[tuple[int, str, str]]:
+    """Lines of the kernel's own file with what was found there: a mark, and its text."""
+    of = kernel.stored.kernel
+    own = of.source.file if of is not None and of.source is not None else None
+    for finding in kernel.findings:
+        message = finding.message.partition("\n")[0]
+        for at in filter(None, (finding.source, finding.other)):
+            if own is None or at.file == own:
+                yield at.line, "finding", shown(f"{finding.kind}: {message}")
+    for stored in kernel.compilations:
+        failure = stored.compilation.failure if stored.compilation is not None else None
+        if failure is not None and failure.source is not None and failure.source.file == own:
+            text = f"{stored.target} {failure.stage}: {failure.headline}"
+            yield failure.source.line, "failure", shown(text)

@@ -1,0 +1,121 @@
+"""What a report shows: the kernels of a dump directory, with the findings of its runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pallas_debug.findings.collector import Collector
+from pallas_debug.model import Finding, PrintRecord
+from pallas_debug.store import DumpReader, StoredCompilation, StoredKernel
+from pallas_debug.store.layout import clean
+
+MAX_FINDINGS = 500
+"""Maximum number of findings listed per kernel; all are counted."""
+
+_DIGITS = re.compile(r"-[0-9a-f]{8}$")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportedKernel:
+    """A kernel of the report.
+
+    Attributes:
+      id: of its section in the page.
+      tests: tests and scripts that used it.
+    """
+
+    id: str
+    stored: StoredKernel
+    compilations: tuple[StoredCompilation, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    prints: tuple[PrintRecord, ...] = ()
+    tests: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The kernel's own name, else that of its folder."""
+        kernel = self.stored.kernel
+        return kernel.name if kernel is not None else self.stored.name
+
+    def compilation(self, target: str) -> StoredCompilation | None:
+        return next((c for c in self.compilations if c.target == target), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contents:
+    """Everything that a report shows.
+
+    Attributes:
+      stray: findings of kernels that the directory does not hold.
+    """
+
+    kernels: tuple[ReportedKernel, ...] = ()
+    stray: tuple[Finding, ...] = ()
+    runs: int = 0
+
+    @property
+    def targets(self) -> tuple[str, ...]:
+        """Targets of all kernels, in order of first occurrence."""
+        found = (c.target for kernel in self.kernels for c in kernel.compilations)
+        return tuple(dict.fromkeys(found))
+
+
+@dataclass
+class _Used:
+    """What runs recorded of one kernel."""
+
+    collector: Collector = field(default_factory=Collector)
+    prints: list[PrintRecord] = field(default_factory=list)
+    tests: dict[str, None] = field(default_factory=dict)
+
+
+def collect(
+    reader: DumpReader, kernels: Iterable[StoredKernel], targets: Sequence[str] = ()
+) -> Contents:
+    """Collect kernels, compiled for some targets or all, with what runs recorded of them."""
+    chosen = list(kernels)
+    used: dict[str, _Used] = {kernel.name: _Used() for kernel in chosen}
+    by_name: dict[str, list[str]] = {}
+    for folder in used:
+        by_name.setdefault(_DIGITS.sub("", folder), []).append(folder)
+    stray = Collector()
+    runs = 0
+    for record in reader.iter_runs():
+        runs += 1
+        for folder in record.kernels:
+            if folder in used:
+                used[folder].tests.setdefault(record.name)
+        for finding in record.findings:
+            folder = _folder_of(finding.kernel, record.kernels, by_name)
+            (used[folder].collector if folder in used else stray).add(finding)
+        for printed in record.prints:
+            folder = _folder_of(printed.kernel, record.kernels, by_name)
+            if folder in used:
+                used[folder].prints.append(printed)
+    found = [
+        ReportedKernel(
+            id=f"k{number}",
+            stored=kernel,
+            compilations=_chosen(kernel.compilations, targets),
+            findings=used[kernel.name].collector.findings,
+            prints=tuple(used[kernel.name].prints),
+            tests=tuple(used[kernel.name].tests),
+        )
+        for number, kernel in enumerate(chosen)
+    ]
+    return Contents(kernels=tuple(found), stray=stray.findings, runs=runs)
+
+
+def _chosen(
+    compilations: Iterable[StoredCompilation], targets: Sequence[str]
+) -> tuple[StoredCompilation, ...]:
+    return tuple(c for c in compilations if not targets or {c.target, c.folder.name} & {*targets})
+
+
+def _folder_of(kernel: str, used: Sequence[str], by_name: Mapping[str, Sequence[str]]) -> str:
+    """Find a kernel's folder by its name: one that the run used, else the only one of that name."""
+    known = by_name.get(clean(kernel), ())
+    found = [folder for folder in known if folder in used] or known
+    return found[0] if len(found) == 1 or (found and found[0] in used) else ""

@@ -1,0 +1,286 @@
+"""The page: parts, data, style and script in one file that refers to nothing outside of it.
+
+A content security policy allows exactly the inline style and script that are in the page, by their
+hashes, and no connection, image, frame or form. Data are in elements that browsers do not run.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterable, Sequence
+from importlib import resources
+
+from pallas_debug.model import SourceLine
+from pallas_debug.report.chunks import Chunk, chunks_of, within
+from pallas_debug.report.collect import Contents, ReportedKernel
+from pallas_debug.report.markup import Child, Markup, join, tag
+from pallas_debug.report.pack import compressed, shown
+from pallas_debug.report.parts import compilation, findings, kernel, overview
+from pallas_debug.report.parts.common import mark, section
+from pallas_debug.report.parts.findings import Link
+from pallas_debug.store import StoredCompilation
+
+MAX_DATA = 19_000_000
+"""Maximum bytes of compressed texts in a page."""
+
+STYLES = ("parts.css", "page.css")
+SCRIPTS = (
+    "elements.js",
+    "inflate.js",
+    "data.js",
+    "tokens.js",
+    "diff.js",
+    "lines.js",
+    "explorer.js",
+    "tables.js",
+    "app.js",
+)
+"""Files of `static/`, in order; the scripts share one scope."""
+
+_EARLY = 'document.documentElement.className = "js";'
+"""Run before the body is drawn: parts that need the script are hidden without it."""
+
+
+def render_page(contents: Contents, title: str) -> tuple[str, int]:
+    """The whole page, and the number of chunks that it leaves out."""
+    chunks = [chunks_of(reported) for reported in contents.kernels]
+    kept = iter(within([chunk for found in chunks for chunk in found], MAX_DATA))
+    of_kernels = [[next(kept) for _ in found] for found in chunks]
+    style = static(STYLES)
+    script = "(() => {\n'use strict';\n" + static(SCRIPTS) + "\n})();\n"
+    policy = (
+        f"default-src 'none'; script-src {_hash(_EARLY)} {_hash(script)}; "
+        f"style-src {_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    head = [
+        tag("meta", charset="utf-8"),
+        _policy(policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="color-scheme", content="light dark"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", title),
+        _inline("script", _EARLY),
+        _inline("style", style),
+    ]
+    body = [
+        tag("a", "Skip to the content", href="#main", class_="pd-skip"),
+        _bar(title),
+        tag("main", _overview(contents, title), _kernels(contents), id="main", tabindex="-1"),
+        _data(contents, of_kernels),
+        _inline("script", script),
+    ]
+    page = tag(
+        "html",
+        tag("head", head),
+        tag("body", body, class_="pallas-debug pd-page"),
+        lang="en",
+    )
+    left_out = sum(chunk.data is None for found in of_kernels for chunk in found)
+    return f"<!doctype html>\n{page}\n", left_out
+
+
+def static(names: Iterable[str]) -> str:
+    """Files of `static/`, one after the other."""
+    folder = resources.files("pallas_debug.report") / "static"
+    return "\n".join((folder / name).read_text("utf-8").strip() for name in names)
+
+
+def _policy(policy: str) -> Markup:
+    return Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">')
+
+
+def _inline(name: str, content: str) -> Markup:
+    """Our own style or script, verbatim: its hash is in the policy."""
+    return Markup(f"<{name}>{content}</{name}>")
+
+
+def _hash(content: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def _bar(title: str) -> Markup:
+    return tag(
+        "header",
+        tag("a", tag("b", "pallas-debug"), " report", href="#overview", class_="pd-brand"),
+        tag("nav", id="crumbs", aria_label="Where you are", class_="pd-crumbs"),
+        tag("div", id="tools", class_="pd-tools"),
+        class_="pd-top",
+    )
+
+
+def _overview(contents: Contents, title: str) -> Markup:
+    table = overview.matrix(contents.kernels, contents.targets, linked=True)
+    nothing = tag("p", "There are no kernels in this directory.", class_="pd-empty")
+    of_all = [
+        tag(
+            "section",
+            tag("h3", tag("a", reported.name, href=f"#{reported.id}")),
+            _failures(reported, _link_of(reported)),
+            findings.finding_list(reported.findings, _link_of(reported)),
+        )
+        for reported in contents.kernels
+        if reported.findings or _failed(reported)
+    ]
+    stray = findings.finding_list(contents.stray)
+    return tag(
+        "section",
+        tag("h1", title),
+        overview.tiles(contents),
+        tag("div", table, class_="pd-scroll") if contents.kernels else nothing,
+        section("Findings", *of_all, level=2),
+        section("Findings of kernels that are not in this directory", stray, level=2),
+        id="overview",
+        class_="pd-view",
+    )
+
+
+def _kernels(contents: Contents) -> Iterable[Markup]:
+    for reported in contents.kernels:
+        yield _kernel(reported)
+
+
+def _kernel(reported: ReportedKernel) -> Markup:
+    of = reported.stored.kernel
+    link = _link_of(reported)
+    problem = reported.stored.problem
+    summaries = [_summary(reported, at, c, link) for at, c in enumerate(reported.compilations)]
+    details = [_details(reported, at, c) for at, c in enumerate(reported.compilations)]
+    tests = tag("ul", [tag("li", tag("code", name)) for name in reported.tests[:50]])
+    return tag(
+        "section",
+        tag(
+            "header",
+            tag("h2", reported.name, id=f"{reported.id}-title"),
+            kernel.subtitle(of) if of is not None else None,
+            class_="pd-kernel-head",
+        ),
+        tag("p", mark("bad", problem), class_="pd-problem") if problem else None,
+        _tabs(reported),
+        summaries,
+        section("Findings", findings.finding_list(reported.findings, link)),
+        tag(
+            "section",
+            tag("h3", "Source and operations"),
+            tag("p", "The linked source and compiler texts need JavaScript.", class_="pd-nojs"),
+            tag("div", class_="pd-explorer", data_explorer=reported.id),
+            class_="pd-part",
+        ),
+        details,
+        section("Operands", kernel.operands_table(of)) if of is not None else None,
+        section("Prints", findings.print_list(reported.prints, link)),
+        section("Kernel", kernel.kernel_facts(of)) if of is not None else None,
+        section("Used by", tests) if reported.tests else None,
+        id=reported.id,
+        class_="pd-view pd-kernel",
+        aria_labelledby=f"{reported.id}-title",
+    )
+
+
+def _tabs(reported: ReportedKernel) -> Markup:
+    """Links to the targets."""
+    links = [
+        tag("a", stored.target, _sign(stored), href=f"#{reported.id}/t{at}")
+        for at, stored in enumerate(reported.compilations)
+    ]
+    return tag("nav", links, class_="pd-tabs", aria_label="Targets") if links else Markup()
+
+
+def _sign(stored: StoredCompilation) -> Markup:
+    ok = stored.compilation is not None and stored.compilation.ok
+    return mark("ok" if ok else "bad", "ok" if ok else "failed")
+
+
+def _summary(reported: ReportedKernel, at: int, stored: StoredCompilation, link: Link) -> Markup:
+    """What stands above the source, for one target."""
+    made = stored.compilation
+    content: list[Child] = [tag("h3", stored.target, class_="pd-target-name")]
+    if stored.problem:
+        content.append(tag("p", mark("bad", stored.problem), class_="pd-problem"))
+    if made is not None and made.failure is not None:
+        content.append(compilation.failure_card(made.failure, link))
+    return _of_target(reported, at, content)
+
+
+def _details(reported: ReportedKernel, at: int, stored: StoredCompilation) -> Markup:
+    """What stands below the source, for one target."""
+    made = stored.compilation
+    if made is None:
+        return Markup()
+    return _of_target(
+        reported,
+        at,
+        [
+            section("Passes", compilation.passes_table(made, f"#{reported.id}/t{at}/")),
+            section("Compilation", compilation.compilation_facts(made)),
+        ],
+    )
+
+
+def _of_target(reported: ReportedKernel, at: int, content: Sequence[Child]) -> Markup:
+    return tag("div", content, class_="pd-target", data_kernel=reported.id, data_target=at)
+
+
+def _failed(reported: ReportedKernel) -> bool:
+    return any(c.compilation and c.compilation.failure for c in reported.compilations)
+
+
+def _failures(reported: ReportedKernel, link: Link) -> Markup:
+    """Failures of a kernel; targets that fail alike share a card."""
+    cards: dict[str, list[str]] = {}
+    shown_: dict[str, Markup] = {}
+    for stored in reported.compilations:
+        failure = stored.compilation.failure if stored.compilation is not None else None
+        if failure is not None:
+            same = f"{failure.stage} {failure.headline}"
+            cards.setdefault(same, []).append(stored.target)
+            shown_.setdefault(same, compilation.failure_card(failure, link))
+    return join(
+        tag("div", tag("p", "on ", ", ".join(cards[same]), class_="pd-on"), shown_[same])
+        for same in cards
+    )
+
+
+def _link_of(reported: ReportedKernel) -> Link:
+    """Links to lines of a kernel's own file."""
+    of = reported.stored.kernel
+    own = of.source.file if of is not None and of.source is not None else None
+
+    def link(source: SourceLine) -> str | None:
+        return f"#{reported.id}/l{source.line}" if source.file == own else None
+
+    return link
+
+
+def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:
+    """The chunks, and an index of what is in them."""
+    index = {
+        "kernels": [
+            {
+                "id": reported.id,
+                "name": shown(reported.name),
+                "file": _own_file(reported),
+                "line": _own_line(reported),
+                "targets": [shown(stored.target) for stored in reported.compilations],
+                "chunks": [chunk.as_json() for chunk in found],
+            }
+            for reported, found in zip(contents.kernels, chunks, strict=True)
+        ]
+    }
+    parts = [_block("index", compressed(index))]
+    parts += [_block(c.id, c.data) for found in chunks for c in found if c.data is not None]
+    return join(parts)
+
+
+def _block(id_: str, data: str) -> Markup:
+    return Markup(f'<script type="text/plain" id="{id_}">{data}</script>\n')
+
+
+def _own_file(reported: ReportedKernel) -> str | None:
+    of = reported.stored.kernel
+    return shown(of.source.file) if of is not None and of.source is not None else None
+
+
+def _own_line(reported: ReportedKernel) -> int | None:
+    of = reported.stored.kernel
+    return of.source.line if of is not None and of.source is not None else None

@@ -1,0 +1,1 @@
+"""Parts of the report as static HTML, a file each, which the page and notebooks share."""

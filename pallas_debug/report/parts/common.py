@@ -1,0 +1,107 @@
+"""Elements that several parts use: statuses, bars, tables, lists of facts, quoted lines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+from pallas_debug.model import SourceLine
+from pallas_debug.report import words
+from pallas_debug.report.markup import Child, Markup, tag
+
+Mark = Literal["ok", "bad", "warn", "none"]
+
+_GLYPHS: dict[Mark, str] = {"ok": "✓", "bad": "✕", "warn": "▲", "none": "–"}
+
+
+def mark(kind: Mark, *text: Child) -> Markup:
+    """A status: a sign and its text, so that the colour is never the only carrier."""
+    sign = tag("span", _GLYPHS[kind], class_="pd-sign", aria_hidden="true")
+    return tag("span", sign, " ", *text, class_=f"pd-mark pd-{kind}")
+
+
+def bar(share: float) -> Markup:
+    """A bar for a share of the largest value; the value itself is next to it."""
+    width = max(0.0, min(1.0, share)) * 100
+    inner = tag("rect", width=f"{width:.1f}", height="8", rx="1")
+    return tag(
+        "svg",
+        inner,
+        class_="pd-bar",
+        viewBox="0 0 100 8",
+        preserveAspectRatio="none",
+        aria_hidden="true",
+        focusable="false",
+    )
+
+
+def table(
+    caption: str,
+    columns: Sequence[Child],
+    rows: Iterable[Sequence[Child]],
+    *,
+    numeric: Sequence[int] = (),
+    class_: str = "",
+) -> Markup:
+    """A table; `numeric` are the columns that are aligned to the right.
+
+    The first column heads its row. Roles are explicit because narrow pages lay tables out anew.
+    """
+
+    def cell(name: str, at: int, content: Child, role: str) -> Markup:
+        kind = "pd-n" if at in numeric else None
+        if name == "th":
+            return tag("th", content, class_=kind, scope=role, role=f"{role}header")
+        return tag("td", content, class_=kind, role="cell")
+
+    head = [cell("th", at, column, "col") for at, column in enumerate(columns)]
+    body = []
+    for row in rows:
+        cells = [
+            cell("td" if at else "th", at, content, "cell" if at else "row")
+            for at, content in enumerate(row)
+        ]
+        body.append(tag("tr", cells, role="row"))
+    inner = tag(
+        "table",
+        tag("caption", caption),
+        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
+        tag("tbody", body, role="rowgroup"),
+        class_=f"pd-table {class_}".strip(),
+        role="table",
+    )
+    return tag("div", inner, class_="pd-scroll", tabindex="0", role="region", aria_label=caption)
+
+
+def facts(rows: Iterable[tuple[str, Child]]) -> Markup:
+    """Names and values; rows without a value are left out."""
+    found = [
+        tag("div", tag("dt", name), tag("dd", value))
+        for name, value in rows
+        if value not in (None, "")
+    ]
+    return tag("dl", found, class_="pd-facts") if found else Markup()
+
+
+def quoted(source: SourceLine, href: str | None = None) -> Markup:
+    """A line of source: its number, which is a link in the page, and its text."""
+    number = tag("span", source.line, class_="pd-lineno")
+    head: Child = tag("a", number, href=href, aria_label=words.line(source)) if href else number
+    text = source.text.rstrip() if source.text else words.line(source)
+    return tag("pre", head, tag("code", text.lstrip()), class_="pd-quoted")
+
+
+def place(source: SourceLine, href: str | None = None) -> Markup:
+    """`kernel.py:97`, with the whole path as its title; a link in the page."""
+    if href is not None:
+        return tag("a", words.line(source), href=href, title=str(source), class_="pd-place")
+    return tag("span", words.line(source), title=str(source), class_="pd-place")
+
+
+def section(title: str, *content: Child, level: int = 3, class_: str = "") -> Markup:
+    """A titled part; nothing if it is empty."""
+    inner = [child for child in content if child]
+    if not inner:
+        return Markup()
+    heading = tag(f"h{level}", title)
+    return tag("section", heading, inner, class_=f"pd-part {class_}".strip())

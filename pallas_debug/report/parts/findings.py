@@ -1,0 +1,111 @@
+"""Findings: what happened, at which line, with which values, why, and what to try."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from pallas_debug.findings.faults import Severity
+from pallas_debug.model import Finding, PrintRecord, SourceLine
+from pallas_debug.report import words
+from pallas_debug.report.markup import Markup, tag
+from pallas_debug.report.parts.common import Mark, facts, mark, place, quoted
+
+Link = Callable[[SourceLine], str | None]
+"""The address of a line in the page; None if the page does not show it."""
+
+MAX_SHOWN = 200
+"""Maximum number of findings or prints shown in one list."""
+
+
+def nowhere(_: SourceLine) -> None:
+    """The link of notebooks, which show no source."""
+
+
+def severity(finding: Finding) -> Mark:
+    """How a finding is marked: as wrong, or as a weakness."""
+    return "warn" if finding.kind.severity >= Severity.MINOR or finding.made_up else "bad"
+
+
+def finding_card(finding: Finding, link: Link = nowhere, *, level: int = 4) -> Markup:
+    """One finding."""
+    source = finding.source
+    where = [place(source, link(source))] if source is not None else []
+    if finding.grid_point:
+        where.append(tag("span", f"grid point {finding.grid_point}"))
+    if finding.loop:
+        where.append(tag("span", f"loop iteration {finding.loop}"))
+    if finding.count > 1:
+        where.append(tag("span", f"{finding.count:,} times"))
+    values = ", ".join(f"{name} = {value}" for name, value in finding.values.items())
+    operand = " ".join(filter(None, (finding.index or finding.operand, finding.shape)))
+    heading = tag(f"h{level}", mark(severity(finding), str(finding.kind)))
+    other = finding.other
+    return tag(
+        "article",
+        tag("header", heading, tag("p", where, class_="pd-where"), class_="pd-head"),
+        quoted(source, link(source)) if source is not None and source.text else None,
+        [tag("p", line) for line in finding.message.splitlines()],
+        facts(
+            [
+                ("operand", operand),
+                ("values", values),
+                ("other side", quoted(other, link(other)) if other is not None else None),
+                *(("followed by", c.message.partition("\n")[0]) for c in finding.consequences),
+                ("cause", finding.cause),
+                ("try", finding.advice),
+                ("on", ", ".join(finding.targets)),
+                ("seen by", ", ".join(finding.engines)),
+                (
+                    "rests on",
+                    f"made-up values of {' and '.join(finding.made_up)}: it may not happen with "
+                    "real ones"
+                    if finding.made_up
+                    else None,
+                ),
+            ]
+        ),
+        class_=f"pd-card pd-finding pd-is-{severity(finding)}",
+    )
+
+
+def finding_list(findings: Sequence[Finding], link: Link = nowhere, *, level: int = 4) -> Markup:
+    """Findings, worst first; what is left out is counted."""
+    ordered = sorted(findings, key=lambda finding: (bool(finding.made_up), finding.kind.severity))
+    cards = [finding_card(finding, link, level=level) for finding in ordered[:MAX_SHOWN]]
+    more = len(ordered) - len(cards)
+    rest = tag("p", f"{more:,} more findings are not shown here.", class_="pd-more")
+    return tag("div", cards, rest if more else None, class_="pd-cards") if cards else Markup()
+
+
+def print_list(prints: Sequence[PrintRecord], link: Link = nowhere) -> Markup:
+    """Output of the kernel's prints."""
+    if not prints:
+        return Markup()
+    rows = []
+    for record in prints[:MAX_SHOWN]:
+        at = [place(record.source, link(record.source))] if record.source is not None else []
+        if record.grid_point:
+            at.append(tag("span", f" {record.grid_point}"))
+        rows.append(tag("li", at, " ", tag("code", record.text)))
+    more = len(prints) - len(rows)
+    if more:
+        rows.append(tag("li", f"{more:,} more lines", class_="pd-more"))
+    return tag("ol", rows, class_="pd-prints")
+
+
+def summary(findings: Sequence[Finding]) -> str:
+    """`2 findings`, or the words for none."""
+    count = len(findings)
+    return "no findings" if not count else f"{count:,} finding{'s' if count > 1 else ''}"
+
+
+__all__ = [
+    "Link",
+    "finding_card",
+    "finding_list",
+    "nowhere",
+    "print_list",
+    "severity",
+    "summary",
+    "words",
+]

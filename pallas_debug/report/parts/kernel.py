@@ -1,0 +1,95 @@
+"""A kernel apart from its compilations: operands, grid, parameters."""
+
+from __future__ import annotations
+
+import math
+
+from pallas_debug.model import Kernel, Operand
+from pallas_debug.report import words
+from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.parts.common import facts, table
+
+
+def subtitle(kernel: Kernel) -> Markup:
+    """Where it is defined, and its grid."""
+    parts: list[Child] = []
+    if kernel.source is not None:
+        parts.append(
+            tag("span", words.line(kernel.source), title=kernel.source.file, class_="pd-place")
+        )
+    parts.append(tag("span", f"grid {grid(kernel)}"))
+    if kernel.mesh:
+        axes = ", ".join(f"{name} {size}" for name, size in kernel.mesh.items())
+        parts.append(tag("span", f"mesh {axes}"))
+    if kernel.chip:
+        parts.append(tag("span", f"traced for {kernel.chip}"))
+    return tag("p", parts, class_="pd-where")
+
+
+def grid(kernel: Kernel) -> str:
+    """`1 × 2 × 4`, `none`."""
+    if not kernel.grid:
+        return "none"
+    shown = words.dimensions(kernel.grid)
+    if None in kernel.grid or len(kernel.grid) == 1:
+        return shown
+    return f"{shown} = {math.prod(n for n in kernel.grid if n is not None):,} steps"
+
+
+def operands_table(kernel: Kernel) -> Markup:
+    """Operands in the order in which the kernel receives them."""
+    if not kernel.operands:
+        return Markup()
+    return table(
+        f"Operands of {kernel.name}",
+        ["operand", "kind", "array", "block", "memory", "buffering"],
+        [_row(operand) for operand in kernel.operands],
+    )
+
+
+def _row(operand: Operand) -> list[Child]:
+    array = f"{operand.dtype}[{', '.join(map(str, operand.shape))}]"
+    return [
+        tag("code", operand.name),
+        operand.kind.replace("_", " "),
+        tag("code", array),
+        _block(operand),
+        operand.memory_space,
+        operand.pipeline or "default",
+    ]
+
+
+def _block(operand: Operand) -> Child:
+    if operand.block_shape is None:
+        return words.MISSING
+    shape = ", ".join("squeezed" if n is None else str(n) for n in operand.block_shape)
+    if operand.index_map is None:
+        return tag("code", shape)
+    return tag(
+        "details",
+        tag("summary", tag("code", shape)),
+        tag("pre", operand.index_map, tabindex="0", aria_label=f"index map of {operand.name}"),
+    )
+
+
+def kernel_facts(kernel: Kernel) -> Markup:
+    """What jax knows of the kernel."""
+    cost = kernel.cost_estimate
+    estimate = (
+        f"{cost.flops:,} operations, {cost.transcendentals:,} transcendentals, "
+        f"{words.size(cost.bytes_accessed)}"
+        if cost is not None
+        else None
+    )
+    aliases = ", ".join(f"input {a} is output {b}" for a, b in kernel.aliases)
+    return facts(
+        [
+            ("declared cost", estimate),
+            ("dimension semantics", ", ".join(kernel.dimension_semantics)),
+            ("aliases", aliases),
+            *((name, tag("code", value)) for name, value in kernel.compiler_params.items()),
+            *((name, value) for name, value in kernel.metadata.items()),
+            ("versions", ", ".join(f"{n} {v}" for n, v in kernel.versions.items())),
+            ("digest", tag("code", kernel.digest[:16])),
+        ]
+    )

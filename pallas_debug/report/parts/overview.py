@@ -1,0 +1,111 @@
+"""Overview: what was compiled for what, and what was found, in one table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.render import plural
+from pallas_debug.report import words
+from pallas_debug.report.collect import Contents, ReportedKernel
+from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.parts.common import mark
+from pallas_debug.store import StoredCompilation
+
+
+def tiles(contents: Contents) -> Markup:
+    """The counts that a reader looks for first."""
+    compilations = [c for kernel in contents.kernels for c in kernel.compilations]
+    failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
+    findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.stray)
+    rows: list[tuple[Child, str]] = [
+        (len(contents.kernels), "kernel" if len(contents.kernels) == 1 else "kernels"),
+        (len(contents.targets), "target" if len(contents.targets) == 1 else "targets"),
+        (
+            mark("bad", failed) if failed else mark("ok", 0),
+            "compilation failed" if failed == 1 else "compilations failed",
+        ),
+        (
+            mark("bad", findings) if findings else mark("none", 0),
+            "finding" if findings == 1 else "findings",
+        ),
+        (contents.runs, "run recorded" if contents.runs == 1 else "runs recorded"),
+    ]
+    return tag(
+        "ul",
+        [tag("li", tag("b", value), " ", tag("span", label)) for value, label in rows],
+        class_="pd-tiles",
+    )
+
+
+def matrix(kernels: Sequence[ReportedKernel], targets: Sequence[str], *, linked: bool) -> Markup:
+    """Kernels × targets."""
+    columns = ["kernel", "grid", "findings", *targets]
+    head = [tag("th", name, scope="col", role="columnheader") for name in columns]
+    rows = [_row(kernel, targets, linked=linked) for kernel in kernels]
+    return tag(
+        "table",
+        tag("caption", "Kernels and the targets that they were compiled for"),
+        tag("thead", tag("tr", head, role="row"), role="rowgroup"),
+        tag("tbody", rows, role="rowgroup"),
+        class_="pd-table pd-matrix",
+        role="grid" if linked else "table",
+    )
+
+
+def _row(kernel: ReportedKernel, targets: Sequence[str], *, linked: bool) -> Markup:
+    role = "gridcell" if linked else "cell"
+    name: Child = kernel.name
+    if linked:
+        name = tag("a", kernel.name, href=f"#{kernel.id}")
+    of = kernel.stored.kernel
+    source = of.source if of is not None else None
+    below = words.line(source) if source is not None else kernel.stored.name
+    cells = [
+        tag(
+            "th",
+            name,
+            tag("span", below, class_="pd-sub", title=source.file if source else None),
+            tag("span", mark("bad", "unreadable"), class_="pd-sub") if of is None else None,
+            scope="row",
+            role="rowheader",
+        ),
+        tag("td", _grid(kernel), role=role, class_="pd-dim", data_label="grid"),
+        tag("td", _findings(kernel), role=role, data_label="findings"),
+    ]
+    for target in targets:
+        stored = kernel.compilation(target)
+        at = kernel.compilations.index(stored) if stored is not None else 0
+        href = f"#{kernel.id}/t{at}" if linked and stored is not None else None
+        cells.append(tag("td", _cell(stored, href), role=role, data_label=target))
+    search = " ".join((kernel.name, kernel.stored.name, below)).lower()
+    return tag("tr", cells, role="row", data_search=search)
+
+
+def _grid(kernel: ReportedKernel) -> str:
+    of = kernel.stored.kernel
+    if of is None:
+        return words.MISSING
+    return words.dimensions(of.grid) if of.grid else "none"
+
+
+def _findings(kernel: ReportedKernel) -> Markup:
+    count = len(kernel.findings)
+    return mark("bad", plural(count, "finding")) if count else mark("none", "none")
+
+
+def _cell(stored: StoredCompilation | None, href: str | None) -> Child:
+    if stored is None:
+        return mark("none", "not compiled")
+    made = stored.compilation
+    if made is None:
+        state, below = mark("bad", "unreadable"), stored.problem or ""
+    elif made.failure is not None:
+        state, below = mark("bad", made.failure.stage), made.failure.headline
+    else:
+        state = mark("ok" if made.ok else "bad", made.status)
+        below = f"{len(made.changed_passes)} of {plural(len(made.passes), 'pass')} changed"
+        if made.seconds is not None:
+            below += f" · {words.seconds(made.seconds)}"
+    label: Child = tag("a", state, href=href) if href else state
+    short = below if len(below) <= 90 else f"{below[:89]}…"
+    return [label, tag("span", short, class_="pd-sub", title=below[:1000])]

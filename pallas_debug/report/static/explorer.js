@@ -1,0 +1,497 @@
+// Source beside the compiler's texts. One place, a Python line, is selected in all of them.
+
+class SourcePane {
+  constructor(explorer) {
+    this.explorer = explorer;
+    this.lines = new Lines({
+      label: 'Python source',
+      draw: (row, node) => this.draw(row, node),
+      onchoose: (row) => this.explorer.select({ file: explorer.kernel.file, line: row.line }, this),
+    });
+    this.title = element('span', { class: 'pd-pane-title' }, baseName(explorer.kernel.file) || 'source');
+    this.note = element('span', { class: 'pd-dim pd-pane-note' });
+    this.node = element(
+      'section',
+      { class: 'pd-pane pd-source', 'aria-label': 'Source' },
+      element('header', { class: 'pd-pane-head' }, this.title, this.note),
+      this.lines.root,
+    );
+    this.counts = new Map();
+    this.most = 1;
+  }
+
+  show(chunk) {
+    const notes = new Map();
+    for (const [line, kind, text] of chunk.notes ?? []) {
+      notes.set(line, [...(notes.get(line) ?? []), { line, kind, note: text }]);
+    }
+    const code = chunk.source === null || chunk.source === undefined ? [] : chunk.source.split('\n');
+    this.rows = [];
+    code.forEach((text, n) => {
+      this.rows.push({ line: n + 1, text });
+      this.rows.push(...(notes.get(n + 1) ?? []));
+    });
+    if (!code.length) this.rows = [...notes.values()].flat();
+    this.note.textContent = code.length ? '' : chunk.problem ?? 'the dump holds no source';
+    const longest = this.rows.reduce((most, row) => Math.max(most, (row.text ?? row.note).length), 0);
+    this.lines.set(this.rows, longest);
+  }
+
+  count(counts, label) {
+    this.counts = counts;
+    this.most = Math.max(1, ...counts.values());
+    this.note.textContent = this.rows.length ? label : this.note.textContent;
+    this.lines.redraw();
+  }
+
+  draw(row, node) {
+    if (row.note !== undefined) {
+      node.classList.add('pd-note-row', `pd-is-${row.kind}`);
+      node.append(element('span', { class: 'pd-note' }, `▲ ${row.note}`));
+      return;
+    }
+    const count = this.counts.get(row.line);
+    const gauge = element('span', { class: 'pd-gauge', 'aria-hidden': 'true' });
+    if (count) gauge.style.setProperty('--share', (count / this.most).toFixed(3));
+    node.append(
+      element('span', { class: 'pd-no' }, String(row.line)),
+      element('span', { class: 'pd-count' }, gauge, count ? count.toLocaleString('en') : ''),
+    );
+    const code = element('span', { class: 'pd-code' });
+    paint(code, row.text, 'python');
+    node.append(code);
+  }
+
+  mark(place) {
+    const marks = new Uint8Array(this.rows.length);
+    if (place && place.file === this.explorer.kernel.file) {
+      this.rows.forEach((row, n) => {
+        if (row.line === place.line && row.note === undefined) marks[n] = 2;
+      });
+    }
+    for (const caller of this.explorer.callers) {
+      if (caller.file !== this.explorer.kernel.file) continue;
+      this.rows.forEach((row, n) => {
+        if (row.line === caller.line && row.note === undefined) marks[n] ||= 1;
+      });
+    }
+    this.lines.mark(marks);
+  }
+
+  rowOf(line) {
+    return this.rows.findIndex((row) => row.line === line && row.note === undefined);
+  }
+
+  revealMarked() {
+    const first = this.lines.firstMarked(2);
+    if (first >= 0) this.lines.activate(first);
+  }
+}
+
+class TextPane {
+  constructor(explorer, label) {
+    this.explorer = explorer;
+    this.choice = null;
+    this.base = null;
+    this.select = element('select', {
+      'aria-label': `Text in ${label}`,
+      onchange: () => this.show(this.select.value, this.baseSelect.value),
+    });
+    this.baseSelect = element('select', {
+      'aria-label': `Compare ${label} with`,
+      class: 'pd-base',
+      onchange: () => this.show(this.select.value, this.baseSelect.value),
+    });
+    this.numbers = element('input', {
+      type: 'checkbox',
+      onchange: () => this.show(this.select.value, this.baseSelect.value, true),
+    });
+    this.numbersLabel = element('label', { class: 'pd-check', hidden: true }, this.numbers, ' value numbers');
+    this.search = element('input', {
+      type: 'search',
+      class: 'pd-find',
+      placeholder: 'find',
+      'aria-label': `Find in ${label}`,
+      oninput: () => this.find(0),
+      onkeydown: (event) => this.searchKey(event),
+    });
+    this.found = element('span', { class: 'pd-dim pd-found', 'aria-live': 'polite' });
+    this.note = element('p', { class: 'pd-pane-message', hidden: true });
+    this.lines = new Lines({
+      label: 'Compiler text',
+      draw: (row, node) => this.draw(row, node),
+      onchoose: (row, n) => this.choose(row, n),
+    });
+    const step = (sign, by, name) =>
+      element('button', { type: 'button', class: 'pd-icon', 'aria-label': name, title: name, onclick: () => this.step(by) }, sign);
+    this.node = element(
+      'section',
+      { class: 'pd-pane pd-text', 'aria-label': label },
+      element(
+        'header',
+        { class: 'pd-pane-head' },
+        step('‹', -1, 'Previous text ( [ )'),
+        this.select,
+        step('›', 1, 'Next text ( ] )'),
+        element('span', { class: 'pd-versus', 'aria-hidden': 'true' }, '±'),
+        this.baseSelect,
+        this.numbersLabel,
+        this.search,
+        this.found,
+      ),
+      this.note,
+      this.lines.root,
+    );
+    this.rows = [];
+    this.marks = new Uint8Array(0);
+    this.hits = [];
+  }
+
+  /** Fills the lists of texts; keys are `target/name`, with `-` for texts of the kernel itself. */
+  offer() {
+    const options = (list) => {
+      const groups = this.explorer.groups().map(({ label, entries }) =>
+        element('optgroup', { label }, entries.map(({ key, name }) => element('option', { value: key }, name))),
+      );
+      list.replaceChildren(...groups);
+    };
+    options(this.select);
+    options(this.baseSelect);
+    this.baseSelect.prepend(element('option', { value: '' }, 'no comparison'));
+  }
+
+  async show(key, base = '', keepScroll = false) {
+    this.choice = key;
+    this.base = base || null;
+    this.select.value = key;
+    this.baseSelect.value = base || '';
+    const [text, old] = await Promise.all([
+      this.explorer.text(key),
+      base ? this.explorer.text(base) : null,
+    ]);
+    if (this.choice !== key || (this.base ?? '') !== (base || '')) return;
+    this.text = text;
+    this.numbersLabel.hidden = !old;
+    const problem = text.problem ?? old?.problem;
+    this.note.hidden = !problem;
+    this.note.textContent = problem ?? '';
+    if (problem) this.rows = [];
+    else if (old) this.compare(old, text);
+    else this.rows = Array.from(text.lines, (_, line) => ({ text, line }));
+    const width = this.rows.reduce((most, row) => Math.max(most, row.text?.lines[row.line].length ?? 0), 0);
+    this.lines.label = `${nameOf(key)}${old ? ` compared with ${nameOf(base)}` : ''}`;
+    this.lines.set(this.rows, width, keepScroll);
+    this.find(0, false);
+    this.mark(this.explorer.place);
+    this.explorer.shown(this);
+  }
+
+  compare(old, text) {
+    const made = diffRows(old, text, !this.numbers.checked);
+    this.rows = made.rows;
+    const { added, removed } = made;
+    this.note.hidden = false;
+    this.note.textContent = added + removed
+      ? `+${added.toLocaleString('en')} −${removed.toLocaleString('en')} lines against ${nameOf(this.base)}`
+      : `no line differs from ${nameOf(this.base)}`;
+  }
+
+  draw(row, node) {
+    if (row.hidden) {
+      node.classList.add('pd-fold');
+      node.append(`${row.hidden.length.toLocaleString('en')} equal lines; Enter shows them`);
+      return;
+    }
+    if (row.sign && row.sign !== ' ') {
+      node.classList.add(row.sign === '+' ? 'pd-added' : 'pd-removed');
+    }
+    if (row.sign) node.append(element('span', { class: 'pd-diff-sign' }, row.sign));
+    node.append(element('span', { class: 'pd-no' }, String(row.line + 1)));
+    const code = element('span', { class: 'pd-code' });
+    paint(code, row.text.lines[row.line], row.text.kind);
+    node.append(code);
+  }
+
+  choose(row, n) {
+    if (row.hidden) {
+      this.rows.splice(n, 1, ...row.hidden);
+      this.lines.set(this.rows, 0, true);
+      this.mark(this.explorer.place);
+      return;
+    }
+    const chain = row.text.chainOf[row.line];
+    const places = chain < 0 ? [] : placesOf(row.text.chunk, chain);
+    this.explorer.selectChain(places, this);
+  }
+
+  mark(place) {
+    const marks = new Uint8Array(this.rows.length);
+    if (place) {
+      const ofChunk = new Map();
+      this.rows.forEach((row, n) => {
+        if (row.hidden) return;
+        const { chunk } = row.text;
+        if (!ofChunk.has(chunk)) ofChunk.set(chunk, chainsWith(chunk, place.file, place.line));
+        marks[n] = ofChunk.get(chunk).get(row.text.chainOf[row.line]) ?? 0;
+      });
+    }
+    this.marks = marks;
+    this.linked = marks.reduce((sum, mark) => sum + (mark > 0), 0);
+    for (const n of this.hits) marks[n] ||= 3;
+    this.lines.mark(marks);
+  }
+
+  revealMarked() {
+    const first = Math.max(this.lines.firstMarked(2), -1);
+    const n = this.marks.findIndex((mark) => mark === 2);
+    const any = n >= 0 ? n : this.marks.findIndex((mark) => mark === 1);
+    if (any >= 0) {
+      this.lines.activate(any, false);
+      this.lines.center(any);
+    }
+    return first >= 0;
+  }
+
+  /** Lines of the shown text that come from each line of the kernel's own file. */
+  counts() {
+    const counts = new Map();
+    if (!this.text?.lines) return counts;
+    const { chunk } = this.text;
+    const own = chunk.files.indexOf(this.explorer.kernel.file);
+    const lineOf = chunk.chains.map((chain) => {
+      for (let n = 0; n < chain.length; n += 2) if (chain[n] === own) return chain[n + 1];
+      return -1;
+    });
+    for (const chain of this.text.chainOf) {
+      const line = chain < 0 ? -1 : lineOf[chain];
+      if (line >= 0) counts.set(line, (counts.get(line) ?? 0) + 1);
+    }
+    return counts;
+  }
+
+  step(by) {
+    const keys = [...this.select.options].map((option) => option.value);
+    const next = clamp(keys.indexOf(this.choice) + by, 0, keys.length - 1);
+    this.explorer.go(keys[next], this.base ? this.choice : '', this);
+  }
+
+  find(step, move = true) {
+    const wanted = this.search.value.toLowerCase();
+    const before = this.hits;
+    this.hits = [];
+    if (wanted) {
+      this.rows.forEach((row, n) => {
+        if (!row.hidden && row.text.lines[row.line].toLowerCase().includes(wanted)) this.hits.push(n);
+      });
+    }
+    if (!wanted) {
+      this.found.textContent = '';
+      if (before.length) this.mark(this.explorer.place);
+      return;
+    }
+    this.mark(this.explorer.place);
+    if (!move || !this.hits.length) {
+      this.found.textContent = `${this.hits.length ? 1 : 0}/${this.hits.length}`;
+      return;
+    }
+    const from = step ? this.lines.active : Math.max(0, this.lines.active - 1);
+    let at = step < 0
+      ? this.hits.findLastIndex((n) => n < from)
+      : this.hits.findIndex((n) => n > from);
+    if (at < 0) at = step < 0 ? this.hits.length - 1 : 0;
+    this.lines.activate(this.hits[at], false);
+    this.lines.center(this.hits[at]);
+    this.found.textContent = `${at + 1}/${this.hits.length}`;
+  }
+
+  searchKey(event) {
+    if (event.key === 'Enter') {
+      event.preventDefault();
+      this.find(event.shiftKey ? -1 : 1);
+    } else if (event.key === 'Escape') {
+      event.stopPropagation();
+      this.search.value = '';
+      this.find(0);
+      this.lines.node.focus();
+    }
+  }
+}
+
+const nameOf = (key) => {
+  const at = key.indexOf('/');
+  return at < 0 ? key : key.slice(at + 1);
+};
+
+class Explorer {
+  constructor(kernel, root) {
+    this.kernel = kernel;
+    this.target = 0;
+    this.place = null;
+    this.callers = [];
+    this.source = new SourcePane(this);
+    this.texts = [new TextPane(this, 'the first text'), new TextPane(this, 'the second text')];
+    this.status = element('p', { class: 'pd-status', role: 'status', 'aria-live': 'polite' },
+      'Choose a line to see what it became.');
+    this.split = element('button', {
+      type: 'button',
+      class: 'pd-button',
+      'aria-pressed': 'false',
+      onclick: () => this.setSplit(this.texts[1].node.hidden),
+    }, 'Second text');
+    root.append(
+      element('div', { class: 'pd-ex-bar' }, this.status, this.split),
+      element('div', { class: 'pd-panes' }, this.source.node, ...this.texts.map((pane) => pane.node)),
+    );
+    this.texts[1].node.hidden = true;
+    this.texts.forEach((pane) => pane.offer());
+    this.ready = this.start();
+  }
+
+  async start() {
+    const own = this.kernel.chunks.find((chunk) => chunk.target === null);
+    try {
+      this.source.show(own.left_out ? { problem: leftOut(own) } : await chunkOf(own.id));
+    } catch (error) {
+      this.source.show({ problem: `this part of the page is damaged: ${error.message}` });
+    }
+  }
+
+  /** Texts of the kernel, of the chosen target, then of the others. */
+  groups() {
+    const { kernel } = this;
+    const of = (chunk) => {
+      const prefix = chunk.target === null ? '-' : chunk.target;
+      return chunk.names.map((name) => ({ key: `${prefix}/${name}`, name }));
+    };
+    const own = kernel.chunks.filter((chunk) => chunk.target === null);
+    const groups = [{ label: 'kernel', entries: own.flatMap(of) }];
+    kernel.targets.forEach((label, target) => {
+      const entries = kernel.chunks.filter((chunk) => chunk.target === target).flatMap(of);
+      if (entries.length) groups.push({ label, entries });
+    });
+    return groups;
+  }
+
+  /** Keys of the chosen target's texts. */
+  keys() {
+    return this.groups().flatMap(({ entries }) => entries).map(({ key }) => key)
+      .filter((key) => key.startsWith(`${this.target}/`));
+  }
+
+  async text(key) {
+    const [prefix, name] = [key.slice(0, key.indexOf('/')), nameOf(key)];
+    const target = prefix === '-' ? null : Number(prefix);
+    const chunk = this.kernel.chunks.find((c) => c.target === target && c.names.includes(name));
+    if (!chunk) return { problem: 'the dump does not hold this text' };
+    if (chunk.left_out) return { problem: leftOut(chunk) };
+    try {
+      const data = await chunkOf(chunk.id);
+      return data.texts[chunk.names.indexOf(name)];
+    } catch (error) {
+      return { problem: `this part of the page is damaged: ${error.message}` };
+    }
+  }
+
+  /** Shows a target, with a text of it if one is named. */
+  async setTarget(target, name = null, line = null) {
+    await this.ready;
+    const before = this.target;
+    this.target = target;
+    const keys = this.keys();
+    const current = this.texts[0].choice ? nameOf(this.texts[0].choice) : null;
+    const wanted = name ?? current ?? this.usual(keys);
+    const known = (text) => keys.find((key) => nameOf(key) === text);
+    let key = known(wanted) ?? known(this.usual(keys)) ?? keys.at(-1) ?? '-/jaxpr';
+    if (name === 'jaxpr' || (current === 'jaxpr' && !name)) key = '-/jaxpr';
+    if (before !== target || this.texts[0].choice !== key) await this.texts[0].show(key);
+    if (!this.texts[1].node.hidden) {
+      const second = known(nameOf(this.texts[1].choice ?? '')) ?? this.secondKey();
+      await this.texts[1].show(second);
+    }
+    if (line !== null) this.select({ file: this.kernel.file, line }, null);
+    else if (this.place === null && !this.source.scrolled) this.showDefinition();
+  }
+
+  showDefinition() {
+    this.source.scrolled = true;
+    const n = this.source.rowOf(this.kernel.line);
+    if (n > 0) this.source.lines.center(n);
+  }
+
+  /** The text to begin with: the last one of Mosaic's in terms of vectors, else the last. */
+  usual(keys) {
+    const names = keys.map(nameOf);
+    return names.findLast((name) => name.includes('apply-vector-layout')) ?? names.at(-1) ?? 'jaxpr';
+  }
+
+  secondKey() {
+    const keys = this.keys();
+    return keys.find((key) => nameOf(key) === 'bundles') ?? keys.at(-1) ?? '-/jaxpr';
+  }
+
+  async setSplit(split) {
+    this.texts[1].node.hidden = !split;
+    this.split.setAttribute('aria-pressed', String(split));
+    if (split && this.texts[1].choice === null) {
+      await this.texts[1].show(this.secondKey());
+      this.texts[1].revealMarked();
+    }
+  }
+
+  go(key, base, pane) {
+    if (key === undefined) return;
+    pane.show(key, base && base !== key ? base : '');
+  }
+
+  /** Called by a pane that shows another text. */
+  shown(pane) {
+    if (pane === this.texts[0]) {
+      this.source.count(pane.counts(), `lines of ${nameOf(pane.choice)} per line`);
+    }
+    if (this.place) this.tell();
+  }
+
+  select(place, from) {
+    this.callers = [];
+    this.mark(place, from);
+  }
+
+  /** Selects the innermost line of a chain in the kernel's own file, else the innermost of all. */
+  selectChain(places, from) {
+    if (!places.length) {
+      this.status.textContent = 'This line comes from no line of Python.';
+      return;
+    }
+    const own = places.find((place) => place.file === this.kernel.file) ?? places[0];
+    this.callers = places.filter((place) => place !== own);
+    this.mark(own, from);
+  }
+
+  mark(place, from) {
+    this.place = place;
+    this.source.mark(place);
+    if (from !== this.source) this.source.revealMarked();
+    for (const pane of this.visible()) {
+      pane.mark(place);
+      if (from !== pane) pane.revealMarked();
+    }
+    this.tell();
+  }
+
+  visible() {
+    return this.texts.filter((pane) => !pane.node.hidden && pane.choice !== null);
+  }
+
+  tell() {
+    const { file, line } = this.place;
+    const counts = this.visible().map((pane) =>
+      `${pane.linked.toLocaleString('en')} ${pane.linked === 1 ? 'line' : 'lines'} of ${nameOf(pane.choice)}`);
+    const from = this.callers.length
+      ? `, through ${this.callers.map((c) => `${baseName(c.file)}:${c.line}`).join(', ')}` : '';
+    this.status.textContent = `${baseName(file)}:${line}${from}: ${counts.join(', ')}`;
+  }
+}
+
+const leftOut = (chunk) =>
+  `left out of this page, which would be too large with it (${chunk.left_out.toLocaleString('en')} bytes); ` +
+  'pallas-debug report -k KERNEL writes a page of one kernel, and pallas-debug browse shows all';

@@ -1,0 +1,57 @@
+"""Numbers and names as the report words them; what is unavailable is a dash, never zero."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import PurePath
+
+from pallas_debug.model import SourceLine
+
+MISSING = "–"
+
+
+def size(count: int | None) -> str:
+    """`512 B`, `9.1 KiB`, `3.0 MiB`."""
+    if count is None:
+        return MISSING
+    if count < 1024:
+        return f"{count} B"
+    amount, unit = count / 1024, "KiB"
+    for unit in ("KiB", "MiB", "GiB"):
+        if amount < 1024 or unit == "GiB":
+            break
+        amount /= 1024
+    return f"{amount:.1f} {unit}"
+
+
+def seconds(amount: float | None) -> str:
+    """`0.8 ms`, `12 ms`, `1.4 s`."""
+    if amount is None:
+        return MISSING
+    if amount < 0.00995:
+        return f"{amount * 1000:.1f} ms"
+    return f"{amount * 1000:.0f} ms" if amount < 0.9995 else f"{amount:.1f} s"
+
+
+def number(amount: float | int | None) -> str:
+    """`1,541`, `0.42`."""
+    if amount is None:
+        return MISSING
+    if isinstance(amount, int) or amount == int(amount):
+        return f"{int(amount):,}"
+    return f"{amount:,.3g}" if abs(amount) < 1000 else f"{amount:,.0f}"
+
+
+def percent(share: float | None) -> str:
+    """`71 %`."""
+    return MISSING if share is None else f"{share * 100:.0f} %"
+
+
+def dimensions(sizes: Sequence[int | None], unknown: str = "?") -> str:
+    """`1 × 2 × 4`, with a mark for dimensions that are known only at run time."""
+    return " × ".join(unknown if n is None else f"{n:,}" for n in sizes)
+
+
+def line(source: SourceLine) -> str:
+    """`kernel.py:97`."""
+    return f"{PurePath(source.file).name}:{source.line}"

@@ -1,0 +1,204 @@
+"""The page as a file: what it refers to, what its policy allows, what it escapes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pages import DOUBLE, Write
+
+from pallas_debug.report import page
+
+EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'\u2028"
+
+
+class Elements(HTMLParser):
+    """Elements of a page, and the texts of its inline scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self.words: list[str] = []
+        self._within: list[str] | None = self.words
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if tag in self.texts:
+            self._within = None if "type" in attributes else self.texts[tag]
+            if self._within is not None:
+                self._within.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = self.words
+
+    def handle_data(self, data: str) -> None:
+        if self._within is self.words:
+            self.words.append(data)
+        elif self._within is not None:
+            self._within[-1] += data
+
+
+def parsed(path: Path) -> Elements:
+    elements = Elements()
+    elements.feed(path.read_text("utf-8"))
+    return elements
+
+
+def inflated(path: Path, id_: str) -> Any:
+    found = re.search(f'<script type="text/plain" id="{id_}">([^<]*)</script>', path.read_text())
+    assert found is not None
+    return json.loads(zlib.decompress(base64.b64decode(found[1]), -15))
+
+
+def test_refers_to_nothing_outside_of_it(write: Write) -> None:
+    found = parsed(write())
+    addresses = [
+        value or ""
+        for _, attributes in found.elements
+        for name, value in attributes.items()
+        if name in ("href", "src", "action", "data", "poster", "srcset")
+    ]
+    assert addresses
+    assert {address[:1] for address in addresses} == {"#"}
+    assert not {"link", "iframe", "object", "embed", "form", "base"} & {
+        n for n, _ in found.elements
+    }
+    style = page.static(page.STYLES)
+    assert "url(" not in style
+    assert "@import" not in style
+    script = page.static(page.SCRIPTS)
+    assert not re.search(r"\bfetch\(|XMLHttpRequest|WebSocket|import\(|https?://", script)
+
+
+def test_the_policy_allows_only_what_is_in_the_page(write: Write) -> None:
+    found = parsed(write())
+    (policy,) = [
+        attributes["content"] or ""
+        for name, attributes in found.elements
+        if name == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+    ]
+    hashes = re.findall(r"'sha256-([^']*)'", policy)
+    texts = [*found.texts["script"], *found.texts["style"]]
+    assert sorted(hashes) == sorted(
+        base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts
+    )
+    assert policy.startswith("default-src 'none'; ")
+    assert "unsafe" not in policy
+    assert not [a for _, attributes in found.elements for a in attributes if a.startswith("on")]
+    assert not [a for _, attributes in found.elements for a in attributes if a == "style"]
+
+
+def test_scripts_never_turn_text_into_markup() -> None:
+    script = page.static(page.SCRIPTS)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\(", script)
+
+
+def test_shows_kernels_targets_and_findings_without_a_script(write: Write) -> None:
+    words = " ".join(parsed(write()).words)
+    for expected in ("double", "unaligned", "running", "v5e", "OutOfBoundsRead", "listed.py:10"):
+        assert expected in words
+    assert "x_ref[32:40, 0:128] reaches 8 rows past x_ref" in words
+    assert "2 times" in words
+    assert "12-apply-vector-layout" in words
+
+
+@pytest.mark.parametrize("field", ["name", "source", "operand", "target", "pass", "finding"])
+def test_markup_in_names_stays_text(dumps: Path, write: Write, field: str) -> None:
+    kernel, compilation = (
+        dumps / DOUBLE / name for name in ("kernel.json", "v5e/compilation.json")
+    )
+    (run,) = dumps.glob("runs/*/*.json")
+
+    def change(path: Path, edit: Any) -> None:
+        document = json.loads(path.read_text())
+        edit(document)
+        path.write_text(json.dumps(document))
+
+    if field == "name":
+        change(kernel, lambda d: d.update(name=EVIL))
+    elif field == "source":
+        change(kernel, lambda d: d["source"].update(file=EVIL, text=EVIL))
+    elif field == "operand":
+        change(kernel, lambda d: d["operands"][0].update(name=EVIL, index_map=EVIL, dtype=EVIL))
+    elif field == "target":
+        change(compilation, lambda d: d.update(target=EVIL))
+    elif field == "pass":
+        change(compilation, lambda d: d["passes"][12].update(name=EVIL))
+    else:
+        change(run, lambda d: d["findings"][0].update(message=EVIL, cause=EVIL))
+    path = write(dumps, title=EVIL)
+    found = parsed(path)
+    assert "img" not in {name for name, _ in found.elements}
+    assert len(found.texts["script"]) == 2
+    assert "alert(1)" not in " ".join(found.texts["script"])
+    assert "\u2028" not in path.read_text()
+    assert "<img src=x onerror=alert(2)>" in " ".join(found.words)
+
+
+def test_chunks_hold_lines_without_locations_and_their_python_lines(write: Write) -> None:
+    path = write()
+    index = inflated(path, "index")
+    kernel = next(k for k in index["kernels"] if k["name"] == "double")
+    assert kernel["targets"] == ["v5e"]
+    own, of_target = kernel["chunks"]
+    assert own["names"] == ["jaxpr"]
+    assert of_target["names"][:3] == ["stablehlo", "mosaic", "00-deserialization"]
+    chunk = inflated(path, own["id"])
+    assert "o_ref[...] = x_ref[...] + x_ref[...]" in chunk["source"]
+    assert chunk["notes"] == [
+        [10, "finding", "OutOfBoundsRead: x_ref[32:40, 0:128] reaches 8 rows past x_ref"]
+    ]
+    chunk = inflated(path, of_target["id"])
+    text = next(t for t in chunk["texts"] if t["name"] == "12-apply-vector-layout")
+    assert " loc(" not in text["text"]
+    numbers = text["chains"]
+    assert sum(numbers[1::2]) == len(text["text"].split("\n"))
+    places = {
+        (chunk["files"][chunk["chains"][n][0]], chunk["chains"][n][1])
+        for n in numbers[::2]
+        if n >= 0
+    }
+    assert any(line == 10 for _, line in places)
+
+
+def test_what_is_missing_or_damaged_is_named(dumps: Path, write: Write) -> None:
+    text = dumps / DOUBLE / "v5e" / "passes" / "12-apply-vector-layout.mlir"
+    text.write_text("cut short")
+    (dumps / DOUBLE / "jaxpr.txt").unlink()
+    (dumps / "unaligned-00bb54cf" / "kernel.json").write_text("{")
+    path = write(dumps)
+    words = " ".join(parsed(path).words)
+    assert "unreadable" in words
+    assert "kernel.json" in words
+    index = inflated(path, "index")
+    kernel = next(k for k in index["kernels"] if k["name"] == "double")
+    own, of_target = (inflated(path, chunk["id"]) for chunk in kernel["chunks"])
+    assert "there is no" in own["texts"][0]["problem"]
+    damaged = next(t for t in of_target["texts"] if t["name"] == "12-apply-vector-layout")
+    assert "is damaged: it has 9 bytes" in damaged["problem"]
+
+
+def test_chunks_beyond_the_limit_are_left_out_and_named(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page, "MAX_DATA", 5000)
+    path = write()
+    index = inflated(path, "index")
+    chunks = [chunk for kernel in index["kernels"] for chunk in kernel["chunks"]]
+    left_out = [chunk for chunk in chunks if "left_out" in chunk]
+    assert left_out
+    assert all(f'id="{chunk["id"]}"' not in path.read_text() for chunk in left_out)
+    assert min(chunk["left_out"] for chunk in left_out) > 1000
+
+
+def test_a_page_is_the_same_each_time(write: Write) -> None:
+    assert write().read_bytes() == write().read_bytes()
