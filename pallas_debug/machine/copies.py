@@ -35,7 +35,7 @@ class DmaCopy:
 
     Attributes:
       thread: number of the thread that started it, at `point` and `iterations`.
-      nbytes: that it signals when it is done.
+      nbytes: size of what it copies.
       was_seen: whether one of its semaphores was read while it was in flight.
       clock: for an observer.
     """
@@ -61,6 +61,10 @@ class DmaCopy:
             self.sent is not None and self.sent.is_same(counter)
         )
 
+    def amount(self, counter: Counter) -> int:
+        """What it adds to a semaphore: its bytes, or 1 if the semaphore does not count bytes."""
+        return self.nbytes if counter.buffer.type.semaphore == "dma" else 1
+
     def perform(self) -> None:
         value = self.source.read()
         if self.adds:
@@ -69,7 +73,7 @@ class DmaCopy:
         if self.destination.index is not None:
             value = value.reshape(self.destination.shape)
         self.destination.write(value)
-        self.received.add(self.nbytes)
-        if self.sent is not None:
-            self.sent.add(self.nbytes)
+        for counter in (self.received, self.sent):
+            if counter is not None:
+                counter.add(self.amount(counter))
         self.is_done = True

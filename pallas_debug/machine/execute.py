@@ -10,7 +10,15 @@ import numpy as np
 from pallas_debug.bridge.programs import program as ir
 from pallas_debug.machine import matrices
 from pallas_debug.machine.copies import Counter, DmaCopy
-from pallas_debug.machine.memory import MemoryRegion, OutOfBounds, Ref, concrete, locate, resolve
+from pallas_debug.machine.memory import (
+    MemoryBuffer,
+    MemoryRegion,
+    OutOfBounds,
+    Ref,
+    concrete,
+    locate,
+    resolve,
+)
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
 if TYPE_CHECKING:
@@ -157,7 +165,7 @@ def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scope
     if step.collective and set(step.collective) & set(machine.launch.cores):
         raise NotImplementedError(f"memory that all cores of {step.collective[0]} share")
     buffers = [
-        machine.allocate(type_, name, "scoped", thread, scope=_scope(thread, step, number))
+        _allocated(machine, thread, type_, name, _scope(thread, step, number))
         for number, (type_, name) in enumerate(zip(step.buffers, step.names, strict=True))
     ]
     inputs = [frame.registers[reg.number] for reg in step.inputs]
@@ -168,7 +176,16 @@ def scoped(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.Scope
 
 
 def _scope(thread: Thread, step: ir.MachineStep, number: int = 0) -> tuple[Any, ...]:
-    return (id(step), number, thread.core, thread.point, thread.iterations)
+    """What tells a buffer of a scope from others; the first three are equal on all cores."""
+    return (id(step), number, thread.iterations, thread.core, thread.point)
+
+
+def _allocated(
+    machine: Machine, thread: Thread, type_: ir.RefType, name: str, scope: tuple[Any, ...]
+) -> MemoryBuffer:
+    return machine.claimed(thread, scope) or machine.allocate(
+        type_, name, "scoped", thread, scope=scope
+    )
 
 
 def returned(machine: Machine, thread: Thread, frame: ProgramFrame) -> None:
@@ -231,8 +248,7 @@ def copy_start(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.C
         number = machine.device_number(thread, step.device, frame.registers)
         core = machine.core_number(thread, step.device, None, frame.registers)
         destination = _elsewhere(machine, frame, step.destination, number, core)
-        there = machine.on_core(machine.twin(received.buffer, number), core)
-        received = Counter(there, received.entry)
+        received = Counter(machine.elsewhere(received.buffer, number, core), received.entry)
     copy = DmaCopy(
         number=machine.num_copies,
         step=step,
@@ -258,7 +274,7 @@ def _elsewhere(
     machine: Machine, frame: ProgramFrame, place: ir.RefPlace, device: int, core: int
 ) -> MemoryRegion:
     ref = frame.registers[place.ref.number]
-    twin = Ref(machine.on_core(machine.twin(ref.buffer, device), core), ref.view)
+    twin = Ref(machine.elsewhere(ref.buffer, device, core), ref.view)
     return resolve(twin, place.view, frame.registers, copies=True)
 
 
@@ -301,12 +317,12 @@ def _wait(
 
 def signal(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SemaphoreSignal) -> None:
     counter = _counter(frame, step.semaphore)
-    if step.device is not None:
-        number = machine.device_number(thread, step.device, frame.registers)
-        counter = Counter(machine.twin(counter.buffer, number), counter.entry)
     if step.device is not None or step.core is not None:
+        number = thread.device
+        if step.device is not None:
+            number = machine.device_number(thread, step.device, frame.registers)
         core = machine.core_number(thread, step.device, step.core, frame.registers)
-        counter = Counter(machine.on_core(counter.buffer, core), counter.entry)
+        counter = Counter(machine.elsewhere(counter.buffer, number, core), counter.entry)
     amount = int(frame.registers[step.amount.number])
     counter.add(amount)
     if machine.observer is not None:
@@ -351,8 +367,10 @@ def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewR
     lasting = machine.devices[thread.device].lasting
     buffer = lasting.get(step) if step.lasts else None
     if buffer is None:
-        scope = (id(step), thread.core) if step.lasts else _scope(thread, step, machine.num_buffers)
-        buffer = machine.allocate(step.type, step.name, "scoped", thread, scope=scope)
+        scope = _scope(thread, step)
+        if step.lasts:
+            scope = (*scope[:2], (), thread.core, ())
+        buffer = _allocated(machine, thread, step.type, step.name, scope)
         if step.lasts:
             lasting[step] = buffer
     frame.registers[step.output.number] = Ref(buffer)

@@ -203,16 +203,19 @@ class GridWalk:
         if block is None:
             block = self.block(machine, thread, window, self.position)
         if block != window.block:
-            window.slot = (window.slot + 1) % len(window.slots) if window.block is not None else 0
+            is_first = window.block is None
+            window.slot = 0 if is_first else (window.slot + 1) % len(window.slots)
             if is_input and window.next_block is None:
                 self._fetch(machine, thread, window, block, window.slot)
             elif not is_input:
                 window.bounds(block)
+            window.block = block
+            # The first has been unwritten since the start, unless another device has written to it.
+            if not is_input and not is_first:
                 content = window.current.content
                 content[...] = unwritten(content.shape, content.dtype, machine.fill)
-            window.block = block
-            if not is_input and machine.observer is not None:
-                machine.observer.allocated(window.current, thread)
+                if machine.observer is not None:
+                    machine.observer.allocated(window.current, thread)
             if not is_input and window.spec.revisits:
                 self._fetch(machine, thread, window, block, window.slot)
         window.next_block = None

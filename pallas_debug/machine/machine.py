@@ -234,6 +234,7 @@ class Machine:
                     raise Stopped("deadlock")
             while self.copies:
                 self.complete(self.copies[0])
+        self._require_claimed()
         if self.observer is not None:
             self.observer.ends()
         return self.results()
@@ -363,6 +364,7 @@ class Machine:
         mesh = self.launch.mesh
         own = self.devices[thread.device].coordinates
         given = device.coordinates
+        found: dict[str, int]
         if isinstance(given, tuple):
             if len(given) == 1 and np.ndim(registers[given[0].number]):
                 values = [int(i) for i in np.asarray(registers[given[0].number])]
@@ -371,7 +373,7 @@ class Machine:
             found = dict(zip(mesh, values, strict=False))
         else:
             assert given is not None
-            found = {name: int(registers[reg.number]) for name, reg in given.items()}
+            found = self._coordinates(given, registers)
         if not mesh:
             return 0
         coordinates = [found.get(name, own[name]) for name in mesh]
@@ -388,33 +390,80 @@ class Machine:
                 return int(given)
             return int(np.ravel_multi_index(tuple(np.atleast_1d(given)), tuple(cores.values())))
         named = device.coordinates if device is not None else None
-        if not isinstance(named, Mapping) or not any(axis in cores for axis in named):
+        found = self._coordinates(named, registers) if isinstance(named, Mapping) else {}
+        if not any(axis in cores for axis in found):
             return thread.core
         own = np.unravel_index(thread.core, tuple(cores.values()))
-        place = [
-            int(registers[named[axis].number]) if axis in named else int(at)
-            for axis, at in zip(cores, own, strict=True)
-        ]
+        place = [found.get(axis, int(at)) for axis, at in zip(cores, own, strict=True)]
         return int(np.ravel_multi_index(place, tuple(cores.values())))
 
-    def on_core(self, buffer: MemoryBuffer, core: int) -> MemoryBuffer:
-        """The same scratch of another core of the device; memory that they share, as it is."""
-        if buffer.core == core or buffer.kind not in ("scratch", "scoped"):
-            return buffer
-        same = buffer.device, buffer.name, buffer.kind
-        for other in self.buffers:
-            if other.core == core and (other.device, other.name, other.kind) == same:
-                return other
-        raise MachineError(f"`{buffer.name}` does not exist on core {core}")
+    def _coordinates(
+        self, named: Mapping[str | tuple[str, ...], ir.Reg], registers: list[Any]
+    ) -> dict[str, int]:
+        """Positions along the axes that a step names, of devices and of cores."""
+        sizes = {**self.launch.mesh, **self.launch.cores}
+        found: dict[str, int] = {}
+        for axes, reg in named.items():
+            number = int(registers[reg.number])
+            if isinstance(axes, str):
+                found[axes] = number
+                continue
+            shape = tuple(sizes[axis] for axis in axes)
+            found.update(zip(axes, map(int, np.unravel_index(number, shape)), strict=True))
+        return found
 
-    def twin(self, buffer: MemoryBuffer, device: int) -> MemoryBuffer:
-        """The same operand or scratch on another device."""
-        if buffer.device == device:
+    def elsewhere(self, buffer: MemoryBuffer, device: int, core: int) -> MemoryBuffer:
+        """The same operand or scratch on another device and core.
+
+        Memory that the cores of a device share is the same on all. A core that has not come to the
+        scope of a buffer yet finds it there when it does.
+        """
+        if buffer.kind not in ("scratch", "scoped"):
+            core = buffer.core
+        if (buffer.device, buffer.core) == (device, core):
             return buffer
         for other in self.buffers:
-            if other.device == device and other.scope == buffer.scope:
+            if (other.device, other.core) == (device, core) and _is_same(buffer, other):
                 return other
-        raise MachineError(f"`{buffer.name}` does not exist on device {device}")
+        place = f"core {core}" if device == buffer.device else f"device {device}"
+        if buffer.kind != "scoped" or device >= len(self.devices):
+            raise MachineError(f"`{buffer.name}` does not exist on {place}")
+        scope = buffer.scope
+        if core != buffer.core:
+            other_core = next(t for t in self.threads if (t.device, t.core) == (device, core))
+            scope = (*scope[:3], core, other_core.point)
+        early = self.allocate(buffer.type, buffer.name, "scoped", device=device, scope=scope)
+        early.core, early.is_early = core, True
+        return early
+
+    def claimed(self, thread: Thread, scope: tuple[Any, ...]) -> MemoryBuffer | None:
+        """The buffer of a scope that another core has referred to before this one came to it."""
+        own = thread.device, thread.core
+        for buffer in self.buffers:
+            if buffer.is_early and (buffer.device, buffer.core) == own and buffer.scope == scope:
+                buffer.is_early = False
+                return buffer
+        return None
+
+    def _require_claimed(self) -> None:
+        """Refuse a run in which a core never came to a scope that another has referred to."""
+        for buffer in self.buffers:
+            if buffer.is_early:
+                raise MachineError(
+                    f"`{buffer.name}` is used from another core or device, and core {buffer.core} "
+                    f"of device {buffer.device} was not in its scope, then or later"
+                )
+
+
+def _is_same(one: MemoryBuffer, other: MemoryBuffer) -> bool:
+    """Whether two buffers are the same operand or scratch, of different cores or devices."""
+    if one.kind != other.kind:
+        return False
+    if one.core == other.core:
+        return one.scope == other.scope
+    if one.kind == "scratch":
+        return one.name == other.name
+    return one.scope[:3] == other.scope[:3]
 
 
 Execute = Callable[[Machine, Thread, ProgramFrame, Any], bool | None]

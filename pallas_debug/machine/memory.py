@@ -42,6 +42,7 @@ class MemoryBuffer:
       device: number of the device, and of the core, that it belongs to.
       scope: what tells it from the others of its device, and is equal on other devices.
       shadow: what an observer keeps about it.
+      is_early: whether another core has referred to it, and its own has not come to its scope yet.
     """
 
     number: int
@@ -54,6 +55,7 @@ class MemoryBuffer:
     scope: tuple[Any, ...] = ()
     shadow: Any = None
     is_freed: bool = False
+    is_early: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -400,6 +400,22 @@ def test_what_arrives_from_another_device_is_never_awaited() -> None:
         assert seen.only.values["semaphore"] == "arrive"
 
 
+def test_a_copy_adds_one_to_a_regular_semaphore() -> None:
+    def kernel(x_ref: Any, out_ref: Any) -> None:
+        def body(send: Any, arrive: Any) -> None:
+            device = right_of(lax.axis_index("x"))
+            pltpu.make_async_remote_copy(x_ref, out_ref, send, arrive, **device).start()
+            pl.semaphore_wait(send, 1)
+            pl.semaphore_wait(arrive, 1)
+
+        pl.run_scoped(body, REGULAR, REGULAR)
+
+    call = on_four_devices(kernel, in_specs=[HBM], out_specs=HBM)
+    for params in (PLAIN, EAGER):
+        seen = Seen(call, params)
+        assert (seen.findings, seen.error) == ([], None)
+
+
 SOUND: list[tuple[Callable[..., Any], dict[str, int]]] = [
     (dma_copy, {"block_rows": 16}),
     (pipelined_copy, {"block_rows": 16}),

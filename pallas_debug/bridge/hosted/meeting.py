@@ -34,7 +34,7 @@ class Meeting:
         self._kernel = kernel
         self._count = count
         self._condition = threading.Condition()
-        self._open: _Gathering | None = None
+        self._open: list[_Gathering] = []  # oldest first
 
     def join(
         self,
@@ -54,13 +54,15 @@ class Meeting:
           MachineError: the others did not come.
         """
         with self._condition:
-            gathering = self._open
-            if gathering is None or device in gathering.operands:
-                gathering = self._open = _Gathering()
+            # A device may begin its next run before the others have come to this one.
+            gathering = next((g for g in self._open if device not in g.operands), None)
+            if gathering is None:
+                gathering = _Gathering()
+                self._open.append(gathering)
             gathering.operands[device] = operands
             is_last = len(gathering.operands) == self._count
             if is_last:
-                self._open = None
+                self._open.remove(gathering)
             self._condition.notify_all()
         if is_last:
             self._run(gathering, run)
@@ -90,8 +92,8 @@ class Meeting:
                 if not in_time and len(gathering.operands) == known < self._count:
                     gathering.is_over = True
                     gathering.error = self._missing(gathering, patience)
-                    if self._open is gathering:
-                        self._open = None
+                    if gathering in self._open:
+                        self._open.remove(gathering)
                     self._condition.notify_all()
 
     def _missing(self, gathering: _Gathering, patience: float) -> MachineError:

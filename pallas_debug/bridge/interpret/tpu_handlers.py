@@ -19,6 +19,7 @@ from jax._src.pallas.mosaic.interpret import vector_clock
 from pallas_debug.bridge.interpret import launched
 from pallas_debug.bridge.interpret import tpu_findings as words
 from pallas_debug.bridge.interpret.extend.memory import concrete, is_empty
+from pallas_debug.bridge.interpret.extend.semaphores import CopyCounter
 from pallas_debug.bridge.interpret.extend.views import OutOfView, size_of
 from pallas_debug.bridge.interpret.tpu_findings import Buffer, Place, Range, Touch
 from pallas_debug.bridge.interpret.tpu_run import (
@@ -197,12 +198,15 @@ def start_copy(
         semaphore=run.semaphore(*at),
     )
     size = _size(source, arguments["src_transforms"])
-    arriving = Copy(place, size)
+    own = run.core(device, core)  # the other device may not have allocated its semaphores yet
+    arriving = Copy(place, size, counts_bytes=run.counts_bytes(at[0], own))
     leaving = Copy(place, size)
     run.start(*at, arriving)
     if arguments.get("src_sem_id") is not None:
-        run.start(int(arguments["src_sem_id"]), run.core(device, core), leaving)
-    before, here.copy = here.copy, arriving
+        at = int(arguments["src_sem_id"]), own
+        leaving.counts_bytes = run.counts_bytes(*at)
+        run.start(*at, leaving)
+    before, here.copy, here.leaving = here.copy, arriving, leaving
     try:
         with running(place):
             return call()
@@ -226,6 +230,10 @@ def adopt(dma: Any) -> Any:
     if here.copy is not None:
         here.copy.dma = dma
         setattr(dma, MARK, here.copy.place)
+        if not here.copy.counts_bytes:
+            dma.dst_sem = CopyCounter(dma.dst_sem)
+        if dma.src_sem is not None and here.leaving and not here.leaving.counts_bytes:
+            dma.src_sem = CopyCounter(dma.src_sem)
     return dma
 
 

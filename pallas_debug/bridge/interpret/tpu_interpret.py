@@ -232,6 +232,10 @@ def _traced_jaxpr(jaxpr: Any, *args: Any, ctx: Any, token: Any) -> Any:
         return _extended(jaxpr, *args, ctx=ctx, token=token)
     before = trace.grid_point, trace.loop
     _enter(trace, jaxpr, args, ctx)
+    for variable, arg in zip(reversed(jaxpr.invars), reversed(args), strict=False):
+        _, allocation = trace.known.get(id(arg), (None, None))
+        if allocation is not None and allocation.dtype == "semaphore":
+            allocation.counts_bytes = "dma_sem" in str(variable.aval.dtype)
     if jaxpr is trace.jaxpr:
         args = tuple(trace.scalars.get(i, arg) for i, arg in enumerate(args))
     _report_checks(trace, jaxpr)

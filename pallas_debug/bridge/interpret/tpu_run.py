@@ -71,7 +71,11 @@ def stop(finding: Finding) -> KernelFault:
 
 @dataclass(eq=False)
 class TracedAllocation:
-    """A buffer or semaphore array of a traced kernel; named once the kernel takes it."""
+    """A buffer or semaphore array of a traced kernel; named once the kernel takes it.
+
+    Attributes:
+      counts_bytes: whether a DMA adds its bytes to the semaphore; else it adds 1.
+    """
 
     shape: tuple[int, ...]
     dtype: str
@@ -79,6 +83,7 @@ class TracedAllocation:
     name: str = "a buffer without a name"
     kind: str = "scratch"
     is_named: bool = False
+    counts_bytes: bool = True
 
     @property
     def buffer(self) -> Buffer:
@@ -148,6 +153,16 @@ class Copy:
     place: Place
     bytes_left: int
     dma: Any = None
+    counts_bytes: bool = True
+
+    def take(self, amount: int) -> int:
+        """Take a wait's amount from what is left; return how much of it that was."""
+        if not self.counts_bytes:
+            self.bytes_left = 0
+            return 1
+        taken = min(amount, self.bytes_left)
+        self.bytes_left -= taken
+        return taken
 
 
 @dataclass(eq=False)
@@ -209,6 +224,10 @@ class KernelRun:
         allocation, index = known
         return f"{allocation.name}[{', '.join(map(str, index))}]" if index else allocation.name
 
+    def counts_bytes(self, identity: int, core: int) -> bool:
+        known = self.semaphores.get((identity, core))
+        return known is None or known[0].counts_bytes
+
     def start(self, semaphore: int, core: int, copy: Copy) -> None:
         with self.lock:
             self.copies.setdefault((semaphore, core), deque()).append(copy)
@@ -219,9 +238,7 @@ class KernelRun:
         with self.lock:
             copies = self.copies.get((semaphore, core), deque())
             while copies and size > 0:
-                taken = min(size, copies[0].bytes_left)
-                copies[0].bytes_left -= taken
-                size -= taken
+                size -= copies[0].take(size)
                 if not copies[0].bytes_left:
                     copies.popleft()
 
@@ -232,6 +249,7 @@ class _Here(threading.local):
     place: Place | None = None
     waiter: Waiter | None = None
     copy: Copy | None = None
+    leaving: Copy | None = None
 
 
 here = _Here()

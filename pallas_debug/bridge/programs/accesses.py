@@ -203,12 +203,11 @@ def _device(decoder: Decoder, device: Any, kind: Any) -> ir.DeviceId | None:
     if device is None:
         return None
     if isinstance(device, Mapping):
-        named = {}
+        named: dict[str | tuple[str, ...], ir.Reg] = {}
         for axes, value in device.items():
-            for axis in axes if isinstance(axes, tuple) else (axes,):
-                named[str(axis)] = decoder.reg(value)
-            if isinstance(axes, tuple) and len(axes) > 1:
-                raise NotImplementedError("a device id along several axes at once")
+            is_joint = isinstance(axes, tuple) and len(axes) > 1
+            name = tuple(map(str, axes)) if isinstance(axes, tuple) else (str(axes),)
+            named[name if is_joint else name[0]] = decoder.reg(value)
         return ir.DeviceId(coordinates=named)
     if isinstance(device, (tuple, list)):
         return ir.DeviceId(coordinates=tuple(decoder.reg(value) for value in device))

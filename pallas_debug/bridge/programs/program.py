@@ -223,12 +223,13 @@ class DeviceId:
 
     Attributes:
       number: logical number; None if `coordinates` are given.
-      coordinates: by axis name, or by position for all axes of the mesh.
+      coordinates: by axis name, or by position for all axes of the mesh. A tuple of names stands
+        for the position along these axes together, of which the last changes fastest.
       core: core of the device.
     """
 
     number: Reg | None = None
-    coordinates: Mapping[str, Reg] | tuple[Reg, ...] | None = None
+    coordinates: Mapping[str | tuple[str, ...], Reg] | tuple[Reg, ...] | None = None
     core: Mapping[str, Reg] = field(default_factory=dict)
 
 

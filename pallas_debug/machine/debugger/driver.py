@@ -95,7 +95,7 @@ class StepEvents(MachineObserver):
         for counter in (copy.received, copy.sent):
             if counter is not None:
                 counts = counter.buffer.content.copy()
-                counts[counter.entry] += copy.nbytes  # it is told before it is performed
+                counts[counter.entry] += copy.amount(counter)  # it is told before it is performed
                 self._counted(counter.buffer, counts)
 
     def signals(

@@ -56,6 +56,7 @@ class Snapshot:
     buffers: list[MemoryBuffer]
     contents: dict[MemoryBuffer, Pieces]
     freed: frozenset[MemoryBuffer]
+    early: frozenset[MemoryBuffer]
     copies: list[tuple[DmaCopy, bool]]
     num_copies: int
     barriers: list[MemoryBuffer | None]
@@ -142,6 +143,7 @@ class Snapshots:
             buffers=list(machine.buffers),
             contents=contents,
             freed=frozenset(b for b in machine.buffers if b.is_freed),
+            early=frozenset(b for b in machine.buffers if b.is_early),
             copies=[(flying, flying.was_seen) for flying in machine.copies],
             num_copies=machine.num_copies,
             barriers=[device.barrier for device in machine.devices],
@@ -162,6 +164,7 @@ class Snapshots:
         machine.buffers[:] = snapshot.buffers
         for buffer in machine.buffers:
             buffer.is_freed = buffer in snapshot.freed
+            buffer.is_early = buffer in snapshot.early
         machine.copies[:] = [flying for flying, _ in snapshot.copies]
         for flying, was_seen in snapshot.copies:
             flying.is_done, flying.was_seen = False, was_seen

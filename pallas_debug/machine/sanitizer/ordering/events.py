@@ -171,7 +171,7 @@ class OrderTracker(MachineObserver):
             self._access(own, copy, destination, parts[1], near.writes, far.writes, names, when)
         self._raise(own, copy, copy.received, near.writes, far.writes, started)
         if copy.sent is not None:
-            self._raise(own, copy, copy.sent, near.reads, far.reads, replace(started))
+            self._raise(own, copy, copy.sent, near.reads, far.reads, started)
         self.tasks.started(near, far)
 
     def _access(
@@ -190,9 +190,10 @@ class OrderTracker(MachineObserver):
         started: StartedCopy,
     ) -> None:  # fmt: skip
         ledger = self.ledger(counter)
-        ledger.started(started)
+        amount = copy.amount(counter)
+        ledger.started(replace(started, nbytes=amount, left=amount))
         lane = own.lane if counter.buffer.device == own.thread.device else None
-        ledger.release(near, far, lane, copy.nbytes, copy)
+        ledger.release(near, far, lane, amount, copy)
 
     def _is_known(self, own: OrderedThread, tasks: CopyTasks, copy: StartedCopy, when: int) -> bool:
         """Whether the receiver is known to have entered the kernel."""

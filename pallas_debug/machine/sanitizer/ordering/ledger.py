@@ -23,7 +23,8 @@ class StartedCopy:
     Attributes:
       names: of its source and destination, with the slices.
       destination, operand: the buffer that it writes, and its name in the kernel.
-      left: bytes that no wait has taken.
+      nbytes: what it adds to the semaphore: 1 on one that does not count bytes.
+      left: what no wait has taken of that.
     """
 
     place: EventPlace
