@@ -1,0 +1,1 @@
+"""Schedules into numbers: bundles, units, cycles, memory and traffic of a compiled kernel."""

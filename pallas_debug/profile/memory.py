@@ -1,0 +1,224 @@
+"""VMEM and SMEM of a kernel, by operand, with the number of buffers.
+
+libtpu writes a map of VMEM as an HTML page with the data in it as JSON. What it does not list, the
+operands in SMEM, follows from their shapes.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from pallas_debug.model import Kernel, Operand, OperandKind
+from pallas_debug.profile.figures import Figure, missing
+
+_DATA = re.compile(r"const\s+DATA\s*=\s*")
+_WINDOW = re.compile(
+    r"(?P<kind>input|output) window allocation for operator (?:in|out)put (?P<n>\d+)"
+)
+_LEVELS = re.compile(r"\b(?P<levels>\d{1,4}) buffering levels?\b")
+_BITS = re.compile(r"(?:[a-z]+?)(?P<bits>\d+)")
+
+_SMEM_TILE = 4
+"""Bytes of an element in SMEM; smaller types are padded to it."""
+
+Role = Literal["operand", "spill", "internal"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocatedMemory:
+    """Memory of a kernel.
+
+    Attributes:
+      name: the operand's name, `spilled registers`, or the compiler's words.
+      kind: of the operand; None for what the compiler allocates for itself.
+      space: `vmem`, `smem`, or as the operand asks for.
+      size: bytes, all buffers together.
+      buffers: number of buffers: 2 if one block is copied while the kernel works on the other.
+      padding: bytes of it that hold no data.
+    """
+
+    name: str
+    role: Role
+    space: str
+    size: Figure
+    kind: OperandKind | None = None
+    buffers: int | None = None
+    padding: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryMap:
+    """Memory of a kernel by operand.
+
+    Attributes:
+      vmem, smem: totals.
+      capacity: VMEM of the core, as the compiler states it.
+    """
+
+    uses: tuple[AllocatedMemory, ...]
+    vmem: Figure
+    smem: Figure
+    capacity: Figure
+
+    def of_operand(self, name: str) -> AllocatedMemory | None:
+        """AllocatedMemory of an operand; None if it has none of its own."""
+        named = (a for a in self.uses if a.role == "operand" and a.name == name)
+        return next(named, None)
+
+
+def memory_map(vmem: str | None, kernel: Kernel | None = None) -> MemoryMap:
+    """Read the text of `vmem.html`, and name its parts after the kernel's operands."""
+    data = _data(vmem) if vmem else None
+    in_smem = tuple(_in_smem(kernel)) if kernel is not None else ()
+    smem = _total(in_smem) if kernel is not None else missing("the kernel is unknown", unit="bytes")
+    if data is None:
+        reason = "the compiler's memory map cannot be read" if vmem else "there is no memory map"
+        return MemoryMap(
+            uses=in_smem,
+            vmem=missing(reason, unit="bytes"),
+            smem=smem,
+            capacity=missing(reason, unit="bytes"),
+        )
+    rows, total, capacity = data
+    return MemoryMap(
+        uses=(*_in_vmem(rows, kernel), *in_smem),
+        vmem=_stated(total, "VMEM that the compiler allocated to the kernel"),
+        smem=smem,
+        capacity=_stated(capacity, "VMEM of the core"),
+    )
+
+
+def _stated(value: int | None, note: str) -> Figure:
+    return Figure(value=value, origin="compiler", unit="bytes", note=note)
+
+
+def _total(uses: tuple[AllocatedMemory, ...]) -> Figure:
+    return Figure(
+        value=sum(int(a.size.value or 0) for a in uses),
+        unit="bytes",
+        note="scalar operands by their shapes, without spilled scalars",
+    )
+
+
+_Rows = list[tuple[str, int, int | None]]
+
+
+def _data(html: str) -> tuple[_Rows, int | None, int | None] | None:
+    """Allocations of the kernel's operation as tag, bytes and padding; their sum; the capacity."""
+    at = _DATA.search(html)
+    if at is None:
+        return None
+    try:
+        page, _ = json.JSONDecoder().raw_decode(html, at.end())
+    except (ValueError, RecursionError):
+        return None
+    operations = _dict(_dict(page).get("hlo_breakdowns"))
+    # The kernel's operation is listed under its name and as `<top-inlining-caller>`.
+    names = [name for name in operations if not name.startswith("<")] or list(operations)
+    rows: _Rows = []
+    total: int | None = None
+    for name in names[:1]:
+        operation = _dict(operations[name])
+        total = _int(operation.get("total_size"))
+        for block in _list(operation.get("blocks")):
+            for allocation in _list(_dict(block).get("allocations")):
+                entry = _dict(allocation)
+                size = _int(entry.get("size"))
+                if size is not None:
+                    rows.append((str(entry.get("tag", "")), size, _int(entry.get("padding"))))
+    return rows, total, _int(_dict(_dict(page).get("global_info")).get("vmem_capacity"))
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _int(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _in_vmem(rows: _Rows, kernel: Kernel | None) -> Iterator[AllocatedMemory]:
+    inputs: tuple[Operand, ...] = ()
+    outputs: tuple[Operand, ...] = ()
+    scratch: list[Operand] = []
+    if kernel is not None:
+        # libtpu numbers the operands of the call: scalars first, as jax passes them.
+        inputs = tuple(o for k in _CALL_ORDER for o in kernel.of_kind(k))
+        outputs = kernel.of_kind("output")
+        scratch = [o for o in kernel.of_kind("scratch") if "vmem" in o.memory_space]
+    for tag, size, padding in rows:
+        figure = _stated(size, tag)
+        window = _WINDOW.search(tag)
+        levels = _LEVELS.search(tag)
+        buffers = int(levels["levels"]) if levels else None
+        if window:
+            listed = inputs if window["kind"] == "input" else outputs
+            n = int(window["n"])
+            operand = listed[n] if n < len(listed) else None
+            yield AllocatedMemory(
+                name=operand.name if operand else f"{window['kind']} {n}",
+                role="operand",
+                kind=window["kind"],  # type: ignore[arg-type]
+                space="vmem",
+                size=figure,
+                buffers=buffers or 1,
+                padding=padding,
+            )
+        elif tag == "scratch operand":
+            operand = scratch.pop(0) if scratch else None
+            yield AllocatedMemory(
+                name=operand.name if operand else "scratch",
+                role="operand",
+                kind="scratch",
+                space="vmem",
+                size=figure,
+                buffers=1,
+                padding=padding,
+            )
+        elif tag.upper() == "SPILL":
+            yield AllocatedMemory(
+                name="spilled registers", role="spill", space="vmem", size=figure, padding=padding
+            )
+        else:
+            yield AllocatedMemory(
+                name=tag or "unnamed", role="internal", space="vmem", size=figure, padding=padding
+            )
+
+
+_CALL_ORDER: tuple[OperandKind, ...] = ("dynamic_grid", "scalar_prefetch", "input")
+
+
+def _in_smem(kernel: Kernel) -> Iterator[AllocatedMemory]:
+    for operand in kernel.operands:
+        if operand.memory_space != "smem" and operand.kind not in (
+            "scalar_prefetch",
+            "dynamic_grid",
+        ):
+            continue
+        block = operand.block_shape or operand.shape
+        elements = math.prod(1 if size is None else size for size in block)
+        bits = _BITS.match(operand.dtype)
+        width = max(int(bits["bits"]) // 8, _SMEM_TILE) if bits else _SMEM_TILE
+        is_windowed = operand.block_shape is not None and operand.block_shape != operand.shape
+        yield AllocatedMemory(
+            name=operand.name,
+            role="operand",
+            kind=operand.kind,
+            space="smem",
+            size=Figure(
+                value=elements * width * (2 if is_windowed else 1),
+                unit="bytes",
+                origin="assumed" if is_windowed else "derived",
+                note="of its block, in two buffers" if is_windowed else "of its shape",
+            ),
+            buffers=2 if is_windowed else 1,
+        )

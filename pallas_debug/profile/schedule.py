@@ -1,0 +1,207 @@
+"""The schedule of a kernel: its bundles, with units, loops, regions and branches.
+
+Loops are found from backward branches. A branch takes effect after a few more bundles, its delay
+slots. On an unknown chip, their number follows from where the region of the branch ends.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+from pallas_debug.ir.bundles import Bundle, BundleListing, Instruction, read_bundles
+from pallas_debug.profile.units import UnitTable, read_utilization
+
+_DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
+"""Bundles after a branch that run whether or not it is taken, as seen in schedules."""
+
+_MAX_DELAY = 8
+"""Maximum number of delay slots of an unknown chip."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledRegion:
+    """Consecutive bundles that the compiler keeps together.
+
+    Attributes:
+      start, stop: indices of the first bundle and of the one after the last.
+    """
+
+    number: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledBranch:
+    """A branch instruction.
+
+    Attributes:
+      bundle: index of its bundle.
+      target: index of the bundle that it goes to; None if the listing does not show it.
+    """
+
+    bundle: int
+    instruction: Instruction
+    target: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduledLoop:
+    """A loop.
+
+    Attributes:
+      number: its position among the loops, in order of their first bundles.
+      start, stop: indices of the first bundle and of the one after the last, delay slots included.
+      depth: number of loops around it.
+      parent: number of the loop around it; None for an outermost one.
+      branch: the branch back; None if there is none in the listing.
+    """
+
+    number: int
+    start: int
+    stop: int
+    depth: int
+    parent: int | None
+    branch: ScheduledBranch | None
+
+    @property
+    def size(self) -> int:
+        """Number of bundles of one iteration that takes no branch."""
+        return self.stop - self.start
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """Bundles of a kernel, with the units they occupy.
+
+    Attributes:
+      listing: the bundles as read.
+      table: counts per bundle and unit; None if the compiler wrote none.
+      chip: name of the target without its topology; None if unknown.
+      problems: what is wrong with the texts, a sentence each.
+    """
+
+    listing: BundleListing
+    table: UnitTable | None = None
+    chip: str | None = None
+    problems: tuple[str, ...] = ()
+
+    @property
+    def bundles(self) -> tuple[Bundle, ...]:
+        return self.listing.bundles
+
+    @cached_property
+    def is_matched(self) -> bool:
+        """Whether the table has one row for each bundle."""
+        return self.table is not None and len(self.table.rows) == len(self.bundles)
+
+    @cached_property
+    def starts(self) -> dict[int, int]:
+        """Index of the first bundle of each region, the empty ones included."""
+        found: dict[int, int] = {}
+        for at, bundle in enumerate(self.bundles):
+            for number in (*bundle.starts, *bundle.empties):
+                found.setdefault(number, at)
+        return found
+
+    @cached_property
+    def regions(self) -> tuple[ScheduledRegion, ...]:
+        """Regions in order of their first bundles; one that does not end is cut off."""
+        ends: dict[int, int] = {}
+        for at, bundle in enumerate(self.bundles):
+            for number in bundle.ends:
+                ends[number] = at + 1
+        found = (
+            ScheduledRegion(number=number, start=start, stop=ends[number])
+            for number, start in self.starts.items()
+            if number in ends
+        )
+        return tuple(sorted(found, key=lambda r: (r.start, -r.stop)))
+
+    @cached_property
+    def branches(self) -> tuple[ScheduledBranch, ...]:
+        """Branches in order."""
+        return tuple(
+            ScheduledBranch(bundle=at, instruction=i, target=self.starts.get(i.target or -1))
+            for at, bundle in enumerate(self.bundles)
+            for i in bundle.instructions
+            if i.opcode.startswith("sbr")
+        )
+
+    @cached_property
+    def delay_slots(self) -> int:
+        """Number of bundles after a branch that run whether or not it is taken."""
+        if self.chip in _DELAY_SLOTS:
+            return _DELAY_SLOTS[self.chip]
+        seen: Counter[int] = Counter()
+        for branch in self.branches:
+            for slots in range(1, _MAX_DELAY + 1):
+                at = branch.bundle + slots
+                if at >= len(self.bundles):
+                    break
+                following = self.bundles[at + 1 : at + 2]
+                if self.bundles[at].ends or any(b.starts or b.empties for b in following):
+                    seen[slots] += 1
+                    break
+        return seen.most_common(1)[0][0] if seen else 0
+
+    @cached_property
+    def loops(self) -> tuple[ScheduledLoop, ...]:
+        """Loops, outer ones first."""
+        spans: dict[int, tuple[int, ScheduledBranch]] = {}
+        for branch in self.branches:
+            if branch.target is not None and branch.target <= branch.bundle:
+                stop = min(branch.bundle + self.delay_slots + 1, len(self.bundles))
+                known = spans.get(branch.target)
+                if known is None or known[0] < stop:
+                    spans[branch.target] = stop, branch
+        found: list[ScheduledLoop] = []
+        around: list[ScheduledLoop] = []
+        for start, (stop, branch) in sorted(spans.items(), key=lambda s: (s[0], -s[1][0])):
+            while around and around[-1].stop <= start:
+                around.pop()
+            loop = ScheduledLoop(
+                number=len(found),
+                start=start,
+                stop=stop,
+                depth=len(around),
+                parent=around[-1].number if around else None,
+                branch=branch,
+            )
+            found.append(loop)
+            around.append(loop)
+        return tuple(found)
+
+    def loop_at(self, bundle: int) -> ScheduledLoop | None:
+        """Innermost loop around a bundle, by index."""
+        inside = [loop for loop in self.loops if loop.start <= bundle < loop.stop]
+        return max(inside, key=lambda loop: loop.depth, default=None)
+
+
+def schedule_of(
+    bundles: str, utilization: str | None = None, *, target: str | None = None
+) -> Schedule:
+    """Read a schedule from the texts of `bundles.txt` and `utilization.txt`.
+
+    Args:
+      target: name of the target it was made for: `v5e`, `v5e:2x4`.
+    """
+    listing = read_bundles(bundles)
+    table = read_utilization(utilization) if utilization else None
+    problems: list[str] = []
+    if not listing.bundles:
+        problems.append("the listing contains no bundle")
+    elif listing.is_cut:
+        problems.append(
+            f"the listing of bundles is cut off after bundle {listing.bundles[-1].number:#x}"
+        )
+    if utilization is not None and table is None:
+        problems.append("the utilization has no table")
+    elif table is not None and len(table.rows) != len(listing.bundles):
+        problems.append(
+            f"the utilization has {len(table.rows):,} rows for {len(listing.bundles):,} bundles"
+        )
+    chip = target.partition(":")[0] if target else None
+    return Schedule(listing=listing, table=table, chip=chip, problems=tuple(problems))

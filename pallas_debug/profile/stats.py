@@ -1,0 +1,279 @@
+"""Numbers of one kernel on one target, from what the compiler wrote about its schedule."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.model import Compilation, Kernel
+from pallas_debug.profile import units
+from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
+from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.lines import LineCost, line_costs
+from pallas_debug.profile.memory import MemoryMap, memory_map
+from pallas_debug.profile.schedule import Schedule, schedule_of
+from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleTexts:
+    """What the compiler wrote about a kernel's schedule; None for what it did not write.
+
+    Attributes:
+      mosaic: the kernel's module before any pass, for the calls behind each line.
+    """
+
+    bundles: str | None = None
+    utilization: str | None = None
+    analysis: str | None = None
+    critical_path: str | None = None
+    gaps: str | None = None
+    profile: str | None = None
+    registers: str | None = None
+    vmem: str | None = None
+    hlo: str | None = None
+    estimate: str | None = None
+    mosaic: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitUse:
+    """Use of a functional unit.
+
+    Attributes:
+      name: as the compiler prints it.
+      capacity: slots per bundle, or number of units.
+      share: of its capacity, over all bundles, each weighted by how often it runs.
+      scheduled: the same with every bundle counted once.
+      meaning: what the column counts; empty for an unknown one.
+    """
+
+    name: str
+    capacity: Figure
+    share: Figure
+    scheduled: Figure
+    meaning: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CodeCost:
+    """Cost of a part of the code: a loop or a region.
+
+    Attributes:
+      kind: `loop` or `region`.
+      number: of the region, as the compiler counts; of the loop, by its first bundle.
+      start, stop: indices of its first bundle and of the one after its last.
+      depth: loops around it.
+      bundles: in it.
+      executed: bundles that run in it, over the whole kernel.
+      share: of all executed bundles.
+      units: share of each unit's capacity in its bundles.
+      spills, fills: instructions in it.
+    """
+
+    kind: str
+    number: int
+    start: int
+    stop: int
+    depth: int
+    bundles: Figure
+    executed: Figure
+    share: Figure
+    units: Mapping[str, float] = field(default_factory=dict)
+    spills: int = 0
+    fills: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stats:
+    """Numbers of one kernel on one target.
+
+    Attributes:
+      code_size: of the executable.
+      bundles: instruction words of the kernel.
+      empty_bundles: those of them without an instruction.
+      cycles: our estimate, with the compiler's beside it.
+      spills, fills: instructions that store and load registers that did not fit.
+      loops, regions: parts of the code in order.
+      lines: Python lines, most expensive first.
+      problems: what could not be read, a sentence each.
+    """
+
+    kernel: str
+    target: str
+    versions: Mapping[str, str]
+    code_size: Figure
+    bundles: Figure
+    empty_bundles: Figure
+    cycles: CycleEstimate
+    units: tuple[UnitUse, ...]
+    spills: Figure
+    fills: Figure
+    loops: tuple[CodeCost, ...]
+    regions: tuple[CodeCost, ...]
+    memory: MemoryMap
+    lines: tuple[LineCost, ...]
+    coverage: LineCoverage
+    problems: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return (
+            f"<Stats {self.kernel} on {self.target}: {self.bundles} bundles, "
+            f"{self.cycles.total} cycles, {self.spills} spills>"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A kernel's schedule with everything derived from it; `Stats` is its summary."""
+
+    texts: ScheduleTexts
+    kernel: Kernel | None
+    compilation: Compilation | None
+
+    @cached_property
+    def schedule(self) -> Schedule:
+        return schedule_of(
+            self.texts.bundles or "",
+            self.texts.utilization,
+            target=self.compilation.target if self.compilation else None,
+        )
+
+    @cached_property
+    def tracing(self) -> Tracing:
+        mosaic = Module.of(self.texts.mosaic, "mlir") if self.texts.mosaic else None
+        return trace(self.schedule.listing, mosaic)
+
+    @cached_property
+    def cycles(self) -> CycleEstimate:
+        return estimate_cycles(self.schedule, self.kernel, self.texts.estimate)
+
+    @cached_property
+    def lines(self) -> tuple[LineCost, ...]:
+        return line_costs(self.schedule, self.tracing, self.cycles.executions or None)
+
+    @cached_property
+    def memory(self) -> MemoryMap:
+        return memory_map(self.texts.vmem, self.kernel)
+
+    @cached_property
+    def stats(self) -> Stats:
+        return _stats(self)
+
+
+def stats_of(
+    texts: ScheduleTexts, kernel: Kernel | None = None, compilation: Compilation | None = None
+) -> Stats:
+    """Summarise a kernel's schedule."""
+    return Profile(texts=texts, kernel=kernel, compilation=compilation).stats
+
+
+def _stats(profile: Profile) -> Stats:
+    schedule, compilation = profile.schedule, profile.compilation
+    has_bundles = bool(schedule.bundles)
+    memory = compilation.memory if compilation else None
+    counts = Counter[str]()
+    for bundle in schedule.bundles:
+        counts["empty"] += not bundle.instructions
+        for i in bundle.instructions:
+            counts["spills"] += units.is_spill(i.opcode, i.text)
+            counts["fills"] += units.is_fill(i.opcode, i.text)
+
+    def counted(value: int, note: str, origin: Origin = "compiler") -> Figure:
+        if not has_bundles:
+            return missing("there is no listing of bundles")
+        return Figure(value=value, origin=origin, note=note)
+
+    return Stats(
+        kernel=profile.kernel.name if profile.kernel else "",
+        target=compilation.target if compilation else "",
+        versions=dict(compilation.versions) if compilation else {},
+        code_size=(
+            Figure(
+                value=memory.generated_code,
+                origin="compiler",
+                unit="bytes",
+                note="of the executable with the kernel and what XLA puts around it",
+            )
+            if memory
+            else missing("the compiler stated no size of the code", unit="bytes")
+        ),
+        bundles=counted(len(schedule.bundles), "final bundles of the kernel"),
+        empty_bundles=counted(counts["empty"], "final bundles without an instruction"),
+        cycles=profile.cycles,
+        units=_unit_uses(profile),
+        spills=counted(counts["spills"], "stores to spill slots in VMEM and SMEM"),
+        fills=counted(counts["fills"], "loads from spill slots in VMEM and SMEM"),
+        loops=tuple(
+            _code_cost(profile, "loop", loop.number, loop.start, loop.stop, loop.depth)
+            for loop in schedule.loops
+        ),
+        regions=tuple(
+            _code_cost(profile, "region", r.number, r.start, r.stop, _depth(schedule, r.start))
+            for r in schedule.regions
+        ),
+        memory=profile.memory,
+        lines=profile.lines,
+        coverage=profile.tracing.coverage(schedule.listing),
+        problems=schedule.problems,
+    )
+
+
+def _depth(schedule: Schedule, bundle: int) -> int:
+    return schedule.bundles[bundle].depth
+
+
+def _unit_uses(profile: Profile) -> tuple[UnitUse, ...]:
+    table = profile.schedule.table
+    if table is None:
+        return ()
+    executions = profile.cycles.executions
+    scheduled = units.shares(table)
+    weighted = units.weighted_shares(table, executions) if executions else {}
+    return tuple(
+        UnitUse(
+            name=name,
+            capacity=Figure(value=capacity, origin="compiler"),
+            share=_share(weighted.get(name), "of its capacity in the bundles that run"),
+            scheduled=_share(scheduled.get(name), "of its capacity, each bundle counted once"),
+            meaning=units.MEANINGS.get(name, ""),
+        )
+        for name, capacity in zip(table.names, table.capacity, strict=True)
+    )
+
+
+def _share(value: float | None, note: str) -> Figure:
+    return Figure(value=value, note=note) if value is not None else missing(note)
+
+
+def _code_cost(
+    profile: Profile, kind: str, number: int, start: int, stop: int, depth: int
+) -> CodeCost:
+    schedule, executions = profile.schedule, profile.cycles.executions
+    inside = range(start, stop)
+    total = sum(executions)
+    executed = sum(executions[start:stop]) if executions else None
+    instructions = [i for at in inside for i in schedule.bundles[at].instructions]
+    is_known = executed is not None and total > 0
+    return CodeCost(
+        kind=kind,
+        number=number,
+        start=start,
+        stop=stop,
+        depth=depth,
+        bundles=Figure(value=len(inside), origin="compiler"),
+        executed=Figure(
+            value=round(executed) if executed is not None else None,
+            origin=profile.cycles.compute.origin,
+        ),
+        share=Figure(
+            value=executed / total if is_known and executed is not None else None,
+            origin=profile.cycles.compute.origin,
+        ),
+        units=units.shares(schedule.table, inside) if schedule.table else {},
+        spills=sum(units.is_spill(i.opcode, i.text) for i in instructions),
+        fills=sum(units.is_fill(i.opcode, i.text) for i in instructions),
+    )

@@ -1,0 +1,339 @@
+"""Python lines of every instruction in a schedule, helpers and callers included.
+
+The compiler names one place on most instructions: the innermost line. Which call led there is
+recovered from the kernel's Mosaic module, whose locations hold the whole chain. If several calls
+lead to the same place, the neighbours decide: the lines of what an instruction reads and of what
+reads it, compared with those in the module; else the instruction closest in the compiler's own
+numbering, which follows the program.
+
+Instructions without a place (spills, fills, constants, addresses) take the lines of those that use
+their result, else of those that they read. Such a line is derived, and marked as such.
+"""
+
+from __future__ import annotations
+
+import bisect
+import re
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pallas_debug.ir.bundles import BundleListing, Instruction
+from pallas_debug.ir.operations import Module
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.figures import Origin
+from pallas_debug.profile.units import is_vector
+
+Chain = tuple[SourceLine, ...]
+"""Python lines of an instruction, innermost first."""
+
+Place = tuple[str, int]
+"""File and number of a line."""
+
+_PLACE = re.compile(r'"(?:[^"\\]|\\.)*":\d{1,9}:\d{1,9}(?: to (?:\d{1,9})?:\d{1,9})?')
+_SLOT = re.compile(r"\[#(allocation\d+_spill)\]")
+_NUMBER = re.compile(r"%[a-z]*(\d{1,15})")
+
+_REACH = 12
+"""Maximum number of instructions between one without a place and the one it takes its line from."""
+
+_MAX_VISITS = 400
+"""Maximum number of instructions visited for one; a constant may have thousands of users."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """Python lines of an instruction.
+
+    Attributes:
+      chain: innermost line first; empty if there is none.
+      origin: `compiler` if the instruction names its place, `derived` if its line is that of its
+        users or producers.
+    """
+
+    chain: Chain = ()
+    origin: Origin = "compiler"
+
+
+NO_TRACE = Trace(origin="derived")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracing:
+    """Lines of all instructions: `traces[bundle][slot]`."""
+
+    traces: tuple[tuple[Trace, ...], ...]
+
+    def coverage(self, listing: BundleListing) -> LineCoverage:
+        """Count the bundles with vector or matrix work that are traced to a line."""
+        total = direct = traced = complete = 0
+        for bundle, traces in zip(listing.bundles, self.traces, strict=True):
+            work = [
+                trace
+                for instruction, trace in zip(bundle.instructions, traces, strict=True)
+                if is_vector(instruction.opcode)
+            ]
+            if work:
+                total += 1
+                direct += any(t.chain and t.origin == "compiler" for t in work)
+                traced += any(t.chain for t in work)
+                complete += all(t.chain for t in work)
+        return LineCoverage(bundles=total, direct=direct, traced=traced, complete=complete)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineCoverage:
+    """Bundles with vector or matrix work.
+
+    Attributes:
+      bundles: all of them.
+      direct: those with such an instruction that names its place.
+      traced: those with such an instruction that has a line, derived or not.
+      complete: those in which all such instructions have one.
+    """
+
+    bundles: int
+    direct: int
+    traced: int
+    complete: int
+
+
+def trace(listing: BundleListing, mosaic: Module | None = None) -> Tracing:
+    """Find the Python lines of all instructions.
+
+    Args:
+      mosaic: the kernel's module before any pass, with locations; without it, a chain has only the
+        innermost line.
+    """
+    flow = _Flow(listing)
+    chains = _Chains(flow, _Calls(mosaic) if mosaic is not None else None)
+    found: list[Trace] = []
+    for number in range(len(flow.instructions)):
+        own = chains.of(number)
+        if own:
+            found.append(Trace(chain=own))
+        else:
+            inherited = chains.inherited(number)
+            found.append(Trace(chain=inherited, origin="derived") if inherited else NO_TRACE)
+    traces: list[tuple[Trace, ...]] = []
+    taken = 0
+    for bundle in listing.bundles:
+        traces.append(tuple(found[taken : taken + len(bundle.instructions)]))
+        taken += len(bundle.instructions)
+    return Tracing(traces=tuple(traces))
+
+
+class _Flow:
+    """Which instruction reads the result of which, through registers and spill slots."""
+
+    def __init__(self, listing: BundleListing) -> None:
+        self.listing = listing
+        self.instructions: list[Instruction] = [
+            i for bundle in listing.bundles for i in bundle.instructions
+        ]
+
+    @cached_property
+    def _edges(self) -> tuple[list[list[int]], list[list[int]]]:
+        definitions: dict[str, int] = {}
+        for number, instruction in enumerate(self.instructions):
+            for name in instruction.results:
+                definitions.setdefault(name, number)
+        producers: list[list[int]] = [[] for _ in self.instructions]
+        users: list[list[int]] = [[] for _ in self.instructions]
+        stored: dict[str, list[int]] = defaultdict(list)
+        for number, instruction in enumerate(self.instructions):
+            read = dict.fromkeys(instruction.operands)
+            if instruction.kept:
+                read[instruction.kept] = None
+            sources = [definitions[name] for name in read if name in definitions]
+            slot = _SLOT.search(instruction.text)
+            if slot and instruction.opcode.startswith(("vst", "sst")):
+                stored[slot[1]].append(number)
+            elif slot:  # the last store to the slot in the listing
+                at = bisect.bisect(stored[slot[1]], number)
+                sources += stored[slot[1]][max(at - 1, 0) : at]
+            for source in sources:
+                if source != number:
+                    producers[number].append(source)
+                    users[source].append(number)
+        return producers, users
+
+    @property
+    def producers(self) -> list[list[int]]:
+        """Instructions that each one reads from."""
+        return self._edges[0]
+
+    @property
+    def users(self) -> list[list[int]]:
+        """Instructions that read from each one."""
+        return self._edges[1]
+
+
+class _Calls:
+    """The calls that lead to each place, from the locations in the kernel's Mosaic module."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._places: dict[str, str] = {}
+
+    @cached_property
+    def chains(self) -> dict[str, list[Chain]]:
+        """Chains that begin at each place, in the order of the program."""
+        found: dict[str, dict[Chain, None]] = {}
+        for line, name in enumerate(self._module.names):
+            if name is not None and (place := self._place(line)):
+                found.setdefault(place, {})[self._module.source(line)] = None
+        return {place: list(chains) for place, chains in found.items()}
+
+    @cached_property
+    def neighbours(self) -> dict[Chain, set[tuple[bool, Place]]]:
+        """Lines of what the operations of a chain read (False), and of what reads them (True)."""
+        module = self._module
+        found: dict[Chain, set[tuple[bool, Place]]] = defaultdict(set)
+        for line, name in enumerate(module.names):
+            if name is None:
+                continue
+            mine = module.source(line)
+            for operation in module.operations(line):
+                for value in operation.operands:
+                    at = module.definition(value.name, line)
+                    if at is None or not mine:
+                        continue
+                    theirs = module.source(at)
+                    if theirs and theirs != mine:
+                        found[mine].add((False, (theirs[0].file, theirs[0].line)))
+                        found[theirs].add((True, (mine[0].file, mine[0].line)))
+        return found
+
+    def _place(self, line: int) -> str | None:
+        body = self._module.location(line)
+        if body is None:
+            return None
+        if body not in self._places:
+            at = _PLACE.search(self._module.chains.without_aliases(body))
+            self._places[body] = at[0] if at else ""
+        return self._places[body] or None
+
+
+class _Chains:
+    """Chains of instructions: own ones, with the calls that led there, and inherited ones."""
+
+    def __init__(self, flow: _Flow, calls: _Calls | None) -> None:
+        self._flow = flow
+        self._calls = calls
+        self._own: list[Chain] = [flow.listing.sources(i) for i in flow.instructions]
+        self._inherited: dict[int, Chain] = {}
+        if calls is not None:
+            self._complete(calls)
+
+    def of(self, number: int) -> Chain:
+        """Chain of an instruction that names its place."""
+        return self._own[number]
+
+    def inherited(self, number: int) -> Chain:
+        """Chain of the users of an instruction's result, else of what it reads."""
+        known = self._inherited.get(number)
+        if known is None:
+            known = self._nearest(number, self._flow.users)
+            known = known or self._nearest(number, self._flow.producers)
+            self._inherited[number] = known
+        return known
+
+    def _nearest(self, number: int, edges: Sequence[Sequence[int]]) -> Chain:
+        """Most frequent chain among the closest instructions that have one."""
+        seen = {number}
+        ring = deque([number])
+        for _ in range(_REACH):
+            found: Counter[Chain] = Counter()
+            following: deque[int] = deque()
+            for at in ring:
+                for neighbour in edges[at]:
+                    if neighbour in seen or len(seen) > _MAX_VISITS:
+                        continue
+                    seen.add(neighbour)
+                    following.append(neighbour)
+                    if self._own[neighbour]:
+                        found[self._own[neighbour]] += 1
+            if found:
+                return found.most_common(1)[0][0]
+            ring = following
+        return ()
+
+    def _complete(self, calls: _Calls) -> None:
+        """Extend the places of instructions by the calls that led there."""
+        open_: dict[str, list[int]] = defaultdict(list)
+        bare = list(self._own)  # the innermost lines only, as votes
+        for number, instruction in enumerate(self._flow.instructions):
+            if not bare[number]:
+                continue
+            place = _PLACE.search(instruction.locations[0])
+            known = calls.chains.get(place[0], []) if place else []
+            if len(known) == 1:
+                self._own[number] = known[0]
+            elif len(known) > 1 and place:
+                open_[place[0]].append(number)
+        for key, numbers in open_.items():
+            self._decide(numbers, calls.chains[key], calls.neighbours, bare)
+
+    def _decide(
+        self,
+        numbers: Sequence[int],
+        chains: Sequence[Chain],
+        neighbours: Mapping[Chain, set[tuple[bool, Place]]],
+        bare: Sequence[Chain],
+    ) -> None:
+        """Choose among several chains for the instructions at one place."""
+        decided: dict[int, Chain] = {}
+        for number in numbers:
+            votes = self._votes(number, bare)
+            scores = [len(votes & neighbours.get(chain, set())) for chain in chains]
+            best = max(scores)
+            if best and scores.count(best) == 1:
+                decided[number] = chains[scores.index(best)]
+        order = sorted((_ordinal(self._flow.instructions[n]), n) for n in decided)
+        for number in numbers:
+            if number in decided:
+                self._own[number] = decided[number]
+            elif order:
+                at = bisect.bisect(order, (_ordinal(self._flow.instructions[number]), number))
+                near = order[max(at - 1, 0) : at + 1]
+                mine = _ordinal(self._flow.instructions[number])
+                self._own[number] = decided[min(near, key=lambda n: abs(n[0] - mine))[1]]
+            else:
+                self._own[number] = chains[0][:1]  # the innermost line is certain
+
+    def _votes(self, number: int, bare: Sequence[Chain]) -> set[tuple[bool, Place]]:
+        """Lines of the closest instructions at other lines, up- and downstream."""
+        mine = bare[number][0].file, bare[number][0].line
+        return {
+            (is_user, place)
+            for is_user, edges in ((False, self._flow.producers), (True, self._flow.users))
+            for place in _first_others(number, edges, bare, mine)
+        }
+
+
+def _first_others(
+    number: int, edges: Sequence[Sequence[int]], bare: Sequence[Chain], mine: Place
+) -> Iterable[Place]:
+    """Lines at which a search along the edges leaves the line of its start."""
+    seen = {number}
+    queue = deque([number])
+    found: dict[Place, None] = {}
+    while queue and len(seen) < _MAX_VISITS and len(found) < _REACH:
+        for neighbour in edges[queue.popleft()]:
+            if neighbour in seen:
+                continue
+            seen.add(neighbour)
+            chain = bare[neighbour]
+            if chain and (chain[0].file, chain[0].line) != mine:
+                found[chain[0].file, chain[0].line] = None
+            else:
+                queue.append(neighbour)
+    return found
+
+
+def _ordinal(instruction: Instruction) -> int:
+    """The compiler's number of an instruction: `%v3014_v5` is 3014."""
+    found = _NUMBER.match(instruction.results[0])
+    return int(found[1]) if found else 0

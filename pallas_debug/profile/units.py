@@ -1,0 +1,187 @@
+"""Functional units of a TensorCore, the capacity of each, and which unit an opcode occupies.
+
+`utilization.txt` has a row of capacities and one row of counts per bundle. Its columns are of two
+kinds. VALU, VPOP, VLOAD, VSTORE and SALU are issue slots: an instruction takes one slot of its
+bundle. MXU, XLU and EUP are units that work on for several cycles after an instruction was issued:
+the column counts the busy ones. VLOAD:FILL and VSTORE:SPILL are the loads and stores of registers
+that did not fit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MXU, XLU, VALU, VPOP, EUP = "MXU", "XLU", "VALU", "VPOP", "EUP"
+LOAD, FILL, STORE, SPILL, SALU = "VLOAD", "VLOAD:FILL", "VSTORE", "VSTORE:SPILL", "SALU"
+
+MEANINGS = {
+    MXU: "matrix units that are busy",
+    XLU: "cross-lane units that are busy: transposes, permutations, reductions over lanes",
+    VALU: "vector arithmetic",
+    VPOP: "results taken from the MXU, XLU and EUP",
+    EUP: "transcendental units that are busy: exponentials, reciprocals, square roots",
+    LOAD: "vector loads, and waits on semaphores",
+    FILL: "vector loads of spilled registers",
+    STORE: "vector stores",
+    SPILL: "vector stores that spill registers",
+    SALU: "scalar arithmetic, branches, and starts of copies",
+}
+"""What a column of `utilization.txt` counts. Others are shown as they are."""
+
+BUSY = (MXU, XLU, EUP)
+"""Columns that count busy units rather than issue slots."""
+
+SUBSETS = {FILL: LOAD, SPILL: STORE}
+"""Columns that are part of another one."""
+
+VECTOR = (MXU, XLU, VALU, VPOP, EUP, LOAD, STORE)
+"""Units of vector and matrix work."""
+
+_EUP = ("vrcp", "vpow2", "vexp2", "vlog2", "vrsqrt", "vtanh", "vsigmoid", "verf", "vsin", "vcos")
+_NO_SLOT = ("inlined_call_operand", "sphi", "vphi", "pphi", "int_to_ptr", "control")
+_WAITS = ("dma.done.wait", "vsyncadd", "vsyncpa", "vwait")
+_MXU = ("vmatmul", "vmatprep", "vmatpush", "vdwg", "vlatch")
+_SPILL = re.compile(r"#allocation\d+_spill\]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnitTable:
+    """Capacities and counts per bundle, as the compiler states them.
+
+    Attributes:
+      names: the columns, in order.
+      capacity: of each column.
+      rows: counts of each bundle.
+      is_cut: whether the text ends early.
+    """
+
+    names: tuple[str, ...]
+    capacity: tuple[int, ...]
+    rows: tuple[tuple[int, ...], ...]
+    is_cut: bool = False
+
+    def column(self, name: str) -> tuple[int, ...] | None:
+        """Counts of one unit for each bundle; None if there is no such column."""
+        if name not in self.names:
+            return None
+        at = self.names.index(name)
+        return tuple(row[at] for row in self.rows)
+
+    def capacity_of(self, name: str) -> int | None:
+        """Capacity of one unit; None if it is not known."""
+        return self.capacity[self.names.index(name)] if name in self.names else None
+
+
+_MAX_COLUMNS = 64
+_NUMBERS = re.compile(r"\s*\d{1,9}(?:\s+\d{1,9})*\s*")
+
+
+def read_utilization(text: str) -> UnitTable | None:
+    """Parse the text of `utilization.txt`; None if it has no table.
+
+    Unknown columns are kept. Rows with another number of columns than the head end the table.
+    """
+    names: tuple[str, ...] = ()
+    numbers: list[tuple[int, ...]] = []
+    is_cut = not text.endswith("\n")
+    for line in text.split("\n"):
+        if line.startswith("==") or not line.strip():
+            continue
+        if not names:
+            names = tuple(name.strip() for name in line.split(","))
+            if len(names) > _MAX_COLUMNS:
+                return None
+            continue
+        row = tuple(map(int, line.split())) if _NUMBERS.fullmatch(line) else ()
+        if len(row) != len(names):
+            is_cut = True
+            break
+        numbers.append(row)
+    if not numbers:
+        return None
+    return UnitTable(names=names, capacity=numbers[0], rows=tuple(numbers[1:]), is_cut=is_cut)
+
+
+def slot_of(opcode: str) -> str | None:
+    """Issue slot that an instruction takes; None if it takes none."""
+    if opcode.startswith(_NO_SLOT):
+        return None
+    if opcode.startswith("vpop"):
+        return VPOP
+    if opcode.startswith(("vld", *_WAITS)):
+        return LOAD
+    if opcode.startswith("vst") and not opcode.startswith("vstv"):
+        return STORE
+    if opcode.startswith(_MXU):
+        return MXU
+    if ".xlu" in opcode:
+        return XLU
+    return VALU if opcode.startswith("v") else SALU
+
+
+def units_of(opcode: str, text: str = "") -> tuple[str, ...]:
+    """Columns of the utilization to which an instruction contributes.
+
+    Args:
+      text: the instruction, which shows whether a load or store is of a spilled register.
+    """
+    slot = slot_of(opcode)
+    if slot is None:
+        return ()
+    if opcode.startswith(_EUP):
+        return (slot, EUP)
+    if slot in (LOAD, STORE) and _SPILL.search(text):
+        return (slot, FILL if slot == LOAD else SPILL)
+    return (slot,)
+
+
+def is_vector(opcode: str) -> bool:
+    """Whether an instruction does vector or matrix work: not scalar, and no wait."""
+    slot = slot_of(opcode)
+    return slot in VECTOR and not opcode.startswith(_WAITS)
+
+
+def is_spill(opcode: str, text: str) -> bool:
+    """Whether an instruction stores a register that did not fit, in VMEM or SMEM."""
+    return opcode.startswith(("vst", "sst")) and bool(_SPILL.search(text))
+
+
+def is_fill(opcode: str, text: str) -> bool:
+    """Whether an instruction loads a spilled register."""
+    return opcode.startswith(("vld", "sld")) and bool(_SPILL.search(text))
+
+
+def shares(table: UnitTable, bundles: Sequence[int] | None = None) -> dict[str, float]:
+    """Share of each unit's capacity that is used in some bundles, by default in all.
+
+    Bundles beyond the table are ignored; a unit without capacity has no share.
+    """
+    chosen = range(len(table.rows)) if bundles is None else bundles
+    rows = [table.rows[n] for n in chosen if n < len(table.rows)]
+    if not rows:
+        return {}
+    return {
+        name: sum(row[at] for row in rows) / (capacity * len(rows))
+        for at, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
+        if capacity
+    }
+
+
+def is_copy(opcode: str) -> bool:
+    """Whether an instruction starts a copy."""
+    return opcode.startswith("dma.") and not opcode.startswith("dma.done")
+
+
+def weighted_shares(table: UnitTable, weights: Sequence[float]) -> dict[str, float]:
+    """Share of each unit's capacity that is used, with a weight for each bundle."""
+    total = sum(weights[: len(table.rows)])
+    if not total:
+        return {}
+    return {
+        name: sum(row[at] * w for row, w in zip(table.rows, weights, strict=False))
+        / (capacity * total)
+        for at, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
+        if capacity
+    }

@@ -1,0 +1,108 @@
+"""Lines of instructions: calls behind them, inherited ones, and the cost of each line."""
+
+from __future__ import annotations
+
+import pytest
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.profile.lines import bundles_of, line_costs, lines_of, of_file
+from pallas_debug.profile.schedule import schedule_of
+from pallas_debug.profile.tracing import trace
+
+BUNDLES = """\
+     0   :  { %v1_v0 = vld [vmem:[%s0_s0]]  ;;  %v9_v9 = vmov 1.0 /* materialized constant */ }
+   0x1   :  { %v2_v1 = vmul.f32 %v1_v0, %v9_v9 /* loc("k.py":30:4 to :9) */ }
+   0x2   :  { %3 = vst [vmem:[#allocation7_spill] sm:$0xff] /*vst_source=*/%v2_v1 }
+   0x3   :  { %v4_v2 = vld [vmem:[#allocation7_spill] sm:$0xff] }
+   0x4   :  { %v5_v3 = vadd.f32 %v4_v2, %v4_v2 /* loc("k.py":11:4 to :9) */ }
+   0x5   :  { %v6_v4 = vmul.f32 %v5_v3, %v5_v3 /* loc("k.py":30:4 to :9) */ }
+   0x6   :  { %7 = vst [vmem:[%s1_s1]] /*vst_source=*/%v6_v4 /* loc("k.py":13:4 to :9) */ }
+   0x7   :  { %s8_s2 = sadd.s32 1, %s0_s0 }
+"""
+
+MOSAIC = """\
+module {
+  func.func @k(%a: memref<8xf32>) {
+    %0 = vector.load %a[] : memref<8xf32> loc(#loc1)
+    %1 = arith.mulf %0, %0 : f32 loc(#loc5)
+    %2 = arith.addf %1, %1 : f32 loc(#loc2)
+    %3 = arith.mulf %2, %2 : f32 loc(#loc6)
+    vector.store %3, %a[] : memref<8xf32> loc(#loc3)
+    return loc(#loc)
+  } loc(#loc)
+} loc(#loc)
+#loc = loc(unknown)
+#loc1 = loc("k.py":10:4 to :9)
+#loc2 = loc("k.py":11:4 to :9)
+#loc3 = loc("k.py":13:4 to :9)
+#loc4 = loc("k.py":30:4 to :9)
+#loc5 = loc("mul"(callsite(#loc4 at "kernel"("k.py":10:8 to :20))))
+#loc6 = loc("mul"(callsite(#loc4 at "kernel"("k.py":12:8 to :20))))
+"""
+
+
+@pytest.fixture
+def schedule():
+    return schedule_of(BUNDLES)
+
+
+def chains(tracing) -> list[list[int]]:
+    return [[s.line for s in traces[0].chain] for traces in tracing.traces]
+
+
+def test_calls_are_told_apart_by_their_neighbours(schedule) -> None:
+    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
+    found = chains(tracing)
+    assert found[1] == [30, 10]
+    assert found[5] == [30, 12]
+    assert found[4] == [11]
+
+
+def test_without_the_module_only_the_innermost_line_is_known(schedule) -> None:
+    assert chains(trace(schedule.listing))[5] == [30]
+
+
+def test_instructions_without_a_place_inherit_one_and_say_so(schedule) -> None:
+    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
+    found = chains(tracing)
+    load, constant = tracing.traces[0]
+    assert (found[0], load.origin) == ([30, 10], "derived")
+    assert [s.line for s in constant.chain] == [30, 10]
+    # The spill and the fill belong to what reads the value.
+    assert found[2] == found[3] == [11]
+    assert tracing.traces[7][0].chain == ()  # an address that nothing reads
+
+
+def test_coverage_counts_bundles_with_vector_work(schedule) -> None:
+    coverage = trace(schedule.listing).coverage(schedule.listing)
+    assert (coverage.bundles, coverage.direct, coverage.traced, coverage.complete) == (7, 4, 7, 7)
+
+
+def test_costs_count_for_every_line_of_the_chain(schedule) -> None:
+    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
+    costs = of_file(line_costs(schedule, tracing), "k.py")
+    assert costs[30].bundles == 3
+    assert costs[30].share == costs[30].own_share == 3 / 8
+    assert (costs[10].share, costs[10].own_share) == (2 / 8, 0)
+    assert (costs[11].spills, costs[11].fills, costs[11].derived) == (1, 1, 2)
+    assert costs[11].units == {
+        "VSTORE": 1,
+        "VSTORE:SPILL": 1,
+        "VLOAD": 1,
+        "VLOAD:FILL": 1,
+        "VALU": 1,
+    }
+    assert costs[13].instructions == 1
+
+
+def test_costs_are_weighted_by_executions(schedule) -> None:
+    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
+    costs = of_file(line_costs(schedule, tracing, [0, 10, 0, 0, 0, 5, 5, 0]), "k.py")
+    assert (costs[10].share, costs[12].share, costs[13].share) == (0.5, 0.25, 0.25)
+
+
+def test_the_map_back(schedule) -> None:
+    tracing = trace(schedule.listing, Module.of(MOSAIC, "mlir"))
+    assert bundles_of(tracing, "k.py", 30) == (0, 1, 5)
+    assert [[s.line for s in chain] for chain in lines_of(tracing, 1)] == [[30, 10]]
+    assert lines_of(tracing, 99) == ()
