@@ -43,6 +43,7 @@ BUDGET = {
     "reproduce": 27,
     "store": 17,
     "ir": 12,
+    "profile": 30,
     "machine": 60,
     "comparison": 16,
     "inputs": 8,

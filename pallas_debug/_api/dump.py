@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pallas_debug import defaults
 from pallas_debug._api.debug import say_problem
 from pallas_debug.bridge.lowering import trace
+from pallas_debug.bridge.walk import prefetch
 from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
@@ -82,6 +84,8 @@ def dump(
                 asked = trace.lower_for_kernels(function, args, kwargs, target)
             # Tracing for another chip may produce other kernels.
             session.request(captures, (target,) if asked else session.targets)
+            tables = partial(prefetch.tables, function, args, kwargs, target)
+            session.map_blocks(captures, tables)
             if not asked:
                 break
         name = getattr(function, "__qualname__", repr(function))

@@ -1,1 +1,1 @@
-"""Schedules into numbers: bundles, units, cycles, memory and traffic of a compiled kernel."""
+"""A kernel in numbers: schedule, cycles, memory, traffic, block map and timeline. Imports no jax."""

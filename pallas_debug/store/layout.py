@@ -1,6 +1,6 @@
 """Names of all files and folders of a dump directory, each defined once.
 
-dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM
+dumps/<kernel>-<8 hex>/               KERNEL, JAXPR, SOURCE, PROGRAM, BLOCKS
 dumps/<kernel>-<8 hex>/<target>/      COMPILATION, STABLEHLO, MOSAIC, LOG
 dumps/<kernel>-<8 hex>/<target>/      PASSES/NN-name.mlir, LLO/NN-name.txt, SCHEDULE/…
 dumps/RUNS/<run>/<test or script>.json
@@ -19,6 +19,9 @@ KERNEL, JAXPR, SOURCE, PROGRAM = "kernel.json", "jaxpr.txt", "source.py", "progr
 
 COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.mlir"
 """Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
+
+BLOCKS = "blocks.json"
+"""File in a kernel's folder: which block of each operand every grid point touches."""
 
 LOG, PASSES, LLO, SCHEDULE = "compiler.log", "passes", "llo", "schedule"
 """In a target's folder: the compiler's output, and the folders for Mosaic's passes, for those of

@@ -18,13 +18,19 @@ import msgspec
 
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
 from pallas_debug.render import one_line
 
 TOOL = "pallas-debug"
-VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2}
+VERSIONS: dict[type, int] = {Kernel: 1, Compilation: 1, RunRecord: 2, BlockMap: 1}
 """Schema version per document, raised when the previous version's reader would misread it."""
 
-KINDS: dict[type, str] = {Kernel: "kernel", Compilation: "compilation", RunRecord: "run"}
+KINDS: dict[type, str] = {
+    Kernel: "kernel",
+    Compilation: "compilation",
+    RunRecord: "run",
+    BlockMap: "blocks",
+}
 
 MAX_DIMENSIONS = 256
 """Maximum number of dimensions of a grid, an array or a block; numpy's limit is 64."""
@@ -32,11 +38,11 @@ MAX_DIMENSIONS = 256
 MAX_NUMBER = (1 << 63) - 1
 """Maximum value of a size, a count or a line number: 64 bits, signed."""
 
-T = TypeVar("T", bound=Kernel | Compilation | RunRecord)
+T = TypeVar("T", bound=Kernel | Compilation | RunRecord | BlockMap)
 
 
-def encode(document: Kernel | Compilation | RunRecord) -> bytes:
-    """Return the document as indented JSON."""
+def encode(document: Kernel | Compilation | RunRecord | BlockMap) -> bytes:
+    """Return the document as JSON, indented unless it may hold long lists of numbers."""
     import json  # not needed by readers
 
     head = {"tool": TOOL, "kind": KINDS[type(document)], "schema": VERSIONS[type(document)]}
@@ -45,7 +51,8 @@ def encode(document: Kernel | Compilation | RunRecord) -> bytes:
     if explanation:  # most of its fields are empty
         plain["failure"]["explanation"] = {k: v for k, v in explanation.items() if v}
     # Not msgspec.json: it rejects the lone surrogates in a path that is not UTF-8.
-    text = json.dumps(head | plain, ensure_ascii=False, indent=1)
+    indent = None if isinstance(document, BlockMap) else 1
+    text = json.dumps(head | plain, ensure_ascii=False, indent=indent)
     return text.encode(errors="replace")
 
 
@@ -189,6 +196,49 @@ def _(run: RunRecord) -> Iterator[str]:
     yield from _wrong_lines("findings[].witness.other", (f.other for f in run.findings))
     yield from _wrong_lines("prints[].source", (p.source for p in run.prints))
     yield from _wrong_numbers("findings[].count", (f.count for f in run.findings))
+
+
+@_wrong.register
+def _(blocks: BlockMap) -> Iterator[str]:
+    yield from _wrong_sizes("grid", blocks.grid)
+    if len(blocks.parallel) != len(blocks.grid):
+        yield f"`parallel` has {len(blocks.parallel):,} entries for {len(blocks.grid)} dimensions"
+    for number, operand in enumerate(blocks.operands):
+        yield from _wrong_blocks(f"operands[{number}]", operand, blocks.grid)
+
+
+def _wrong_blocks(what: str, operand: OperandBlocks, grid: tuple[int, ...]) -> Iterator[str]:
+    yield from _wrong_sizes(f"{what}.shape", operand.shape)
+    yield from _wrong_numbers(f"{what}.bits", [operand.bits])
+    yield from _wrong_numbers(f"{what}.buffers", [operand.buffers])
+    dimensions = operand.dimensions
+    if dimensions and len(dimensions) != len(operand.shape):
+        yield f"`{what}` has {len(dimensions)} dimensions, and its shape {len(operand.shape)}"
+    yield from _wrong_sizes(f"{what}.dimensions[].size", tuple(d.size for d in dimensions))
+    yield from _wrong_sizes(f"{what}.dimensions[].bound", tuple(d.bound for d in dimensions))
+    for dimension in dimensions:
+        yield from _wrong_numbers(f"{what}.dimensions[].padding", dimension.padding)
+        strides, axes = dimension.strides, dimension.axes
+        if strides is not None and len(strides) != len(grid):
+            yield f"`{what}.dimensions[].strides` has {len(strides)} entries for {len(grid)}"
+            return
+        if not all(0 <= axis < len(grid) for axis in axes) or list(axes) != sorted(set(axes)):
+            yield f"`{what}.dimensions[].axes` are no dimensions of the grid in order"
+            return
+        steps = zip(strides or (), grid, strict=False)
+        reach = abs(dimension.offset) + sum(abs(stride) * size for stride, size in steps)
+        largest = max([reach, *(abs(value) for value in dimension.values or ())])
+        if largest * max(dimension.size, 1) > MAX_NUMBER:
+            yield f"`{what}.dimensions[]` has an index beyond {MAX_NUMBER}"
+        expected = math.prod(grid[axis] for axis in axes)
+        if dimension.values is not None and len(dimension.values) != expected:
+            found = f"{len(dimension.values):,} entries"
+            yield f"`{what}.dimensions[].values` has {found} for {expected:,} grid points"
+    ends = [*operand.first, *operand.last]
+    if len(ends) > math.prod(grid) or any(len(block) != len(dimensions) for block in ends):
+        yield f"`{what}.first` and `last` are not the blocks of that many grid points"
+    if any(abs(index) > MAX_NUMBER >> 32 for block in ends for index in block):
+        yield f"`{what}.first` or `last` has an index beyond {MAX_NUMBER >> 32}"
 
 
 def _wrong_lines(what: str, lines: Iterable[SourceLine | None]) -> Iterator[str]:

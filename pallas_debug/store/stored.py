@@ -13,10 +13,14 @@ from pathlib import Path
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, UsageError, meant
 from pallas_debug.model import Compilation, FileRecord, Kernel, Pass, Stage
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.render import one_line
 from pallas_debug.store import files, schema
 from pallas_debug.store.files import DumpFile
-from pallas_debug.store.layout import COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES
+from pallas_debug.store.layout import BLOCKS, COMPILATION, LLO, LOG, RAW_TARGET, STAGE_FILES
+
+MAX_BLOCKS = 16 << 20
+"""Maximum size in bytes of a block map."""
 
 _OF_KERNEL: tuple[Stage, ...] = ("source", "jaxpr")
 """Stages that are the same for every target."""
@@ -240,6 +244,19 @@ class StoredKernel:
         if self.compilations and stage not in _OF_KERNEL:
             return self.target(target).named(STAGE_FILES[stage])
         return self.named(STAGE_FILES[stage])
+
+    def blocks(self) -> BlockMap | None:
+        """Return the block map; None in raw dumps and those from before it was recorded.
+
+        Raises:
+          DumpFormatError: it cannot be read, is refused, or is damaged.
+        """
+        root = self.root if self.root is not None else self.folder
+        path = self.folder / BLOCKS
+        try:
+            return schema.decode(files.read(path, root, MAX_BLOCKS), BlockMap, path)
+        except FileNotFoundError:
+            return None
 
     def named(self, name: str) -> DumpFile:
         """Return a file of the kernel's folder that is the same for every target."""

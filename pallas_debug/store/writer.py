@@ -19,6 +19,7 @@ from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
 from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import layout, locks, origin, schema, scratch
 from pallas_debug.store.disk import (
     Content,
@@ -134,6 +135,24 @@ class Store:
             if not self._same(path.parent, files):
                 for name, content in files.items():
                     self._replace_file(path.with_name(name), content)
+        return path
+
+    def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
+        """Write a kernel's block map, and return the file.
+
+        It does not replace one with more known index maps: they read scalar prefetch, whose values
+        are not known in every run.
+        """
+        path = self.folder(kernel) / layout.BLOCKS
+        with self._explaining():
+            if blocks.num_unknown:
+                with contextlib.suppress(DumpFormatError):
+                    found = schema.decode(read_regular(path) or b"", BlockMap, path)
+                    if found.unknown is None and found.num_unknown < blocks.num_unknown:
+                        return path
+            content = schema.encode(blocks)
+            if not self._same(path.parent, {path.name: content}):
+                self._replace_file(path, content)
         return path
 
     def put_compilation(

@@ -76,6 +76,7 @@ FAULTS = (
     Fault("pallas_debug.bridge.capture.capture", "_callers", "finding the callers of kernel"),
     Fault("pallas_debug.bridge.unparse", "program_of", "writing kernel `vector_add` as a program"),
     Fault("pallas_debug.store.writer:Store", "put_program", "writing kernel `vector_add`"),
+    Fault("pallas_debug.store.writer:Store", "put_blocks", "mapping the blocks of kernel"),
     Fault(
         "pallas_debug.store.writer:Store",
         "put_kernel",

@@ -1,0 +1,127 @@
+"""Block map of a captured kernel: its index maps evaluated over the whole grid."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk import index_maps
+from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Grid, NotReadable
+from pallas_debug.profile import visits
+from pallas_debug.profile.blocks import (
+    MAX_ENDS,
+    MAX_VALUES,
+    BlockDimensionKind,
+    BlockIndex,
+    BlockMap,
+    OperandBlocks,
+)
+
+TIME_LIMIT = 2.0
+"""Maximum seconds per kernel; index maps not evaluated by then are recorded as unknown."""
+
+MAX_GRID = (1 << 63) - 1
+"""Maximum number of grid points: positions in the grid are 64-bit integers."""
+
+_MOVED = ("default", "vmem", "smem")
+"""Memory spaces of blocks that Pallas moves; the kernel itself handles operands in HBM."""
+
+
+def block_map(captured: Capture, tables: Mapping[int, np.ndarray] | None = None) -> BlockMap:
+    """Evaluate the index maps of a kernel.
+
+    Args:
+      tables: known scalar prefetch values, by position.
+    """
+    try:
+        grid = index_maps.grid(captured)
+    except NotReadable as error:
+        return BlockMap(unknown=str(error))
+    if 0 in grid.sizes:
+        return BlockMap(grid=grid.sizes, parallel=grid.parallel, unknown="its grid has no points")
+    if grid.points > MAX_GRID:
+        return BlockMap(unknown=f"its grid has {grid.points:,} points")
+    deadline = time.monotonic() + TIME_LIMIT
+    return BlockMap(
+        grid=grid.sizes,
+        parallel=grid.parallel,
+        operands=tuple(_operand(captured, grid, b, tables or {}, deadline) for b in grid.blocks),
+    )
+
+
+def _operand(
+    captured: Capture,
+    grid: Grid,
+    block: Block,
+    tables: Mapping[int, np.ndarray],
+    deadline: float,
+) -> OperandBlocks:
+    is_pipelined = block.space in _MOVED
+    # Pallas keeps a single buffer of a block that is the whole array: it never changes.
+    buffers = 1 if block.is_whole or not is_pipelined else block.buffers or 2
+    odd = [d.kind for d in block.dims if d.kind not in ("blocked", "squeezed", "element")]
+    found = None
+    if odd:
+        unknown: str | None = f"it has a dimension of kind {odd[0]}"
+    elif 0 in block.shape:
+        unknown = "it has no elements"
+    elif any(d.bound < 0 for d in block.dims):
+        unknown = "a dimension of its array is known only at run time"
+    else:
+        found = index_maps.indices(captured, block.position, tables, deadline)
+        unknown = None if found.dims is not None else found.reason
+    plain = () if odd else tuple(map(_dimension, block.dims))
+    described = OperandBlocks(
+        name=block.name,
+        kind="input" if block.kind == "input" else "output",
+        shape=block.shape,
+        dtype=block.dtype,
+        bits=block.bits,
+        space=block.space,
+        is_pipelined=is_pipelined,
+        buffers=buffers,
+        reads_back=block.revisits,
+        dimensions=plain,
+        unknown=unknown,
+    )
+    if found is None or found.dims is None:
+        return described
+    indices = [np.asarray(d, np.int64) for d in found.dims]
+    dims = tuple(
+        visits.recorded(d, index, grid.sizes) for d, index in zip(plain, indices, strict=True)
+    )
+    counted = visits.visits(plain, indices, grid.sizes)
+    left_out = []
+    is_cut = any(d.strides is None and d.values is None for d in dims)
+    if is_cut:
+        left_out.append(
+            f"blocks between the first and last {MAX_ENDS} grid points: the index map is no "
+            f"affine function of the grid point, and has more than {MAX_VALUES:,} values"
+        )
+    if counted is None:
+        points = math.prod(np.broadcast_shapes(*(i.shape for i in indices)))
+        left_out.append(f"counts of visits: the blocks depend on {points:,} grid points")
+    elif counted.untouched is None and block.shape and 0 not in block.shape:
+        left_out.append("parts of the array in no block or in several: there are too many blocks")
+    first, last = visits.ends(indices, grid.sizes) if is_cut else ((), ())
+    read = {e.view.buffer.position: e.view.buffer.name for e in found.reads if e.view is not None}
+    return replace(
+        described,
+        dimensions=dims,
+        tables=tuple(read[i] for i in sorted(p for p in read if p is not None)),
+        visits=counted,
+        left_out=tuple(left_out),
+        first=first,
+        last=last,
+    )
+
+
+def _dimension(dim: BlockDim) -> BlockIndex:
+    kind = cast(BlockDimensionKind, dim.kind)
+    return BlockIndex(kind=kind, size=dim.size, bound=max(dim.bound, 0), padding=dim.padding)

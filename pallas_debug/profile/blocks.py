@@ -1,0 +1,278 @@
+"""Block map of a kernel: which block of each operand every grid point touches.
+
+Recorded when the kernel is dumped, since only jax can evaluate index maps, and read without it.
+Grid points are numbered in the order in which a core runs them: the last grid dimension varies
+fastest.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy as np
+
+MAX_VALUES = 1 << 14
+"""Maximum recorded values of one dimension of an index map that is not affine."""
+
+MAX_ENDS = 128
+"""Maximum grid points at each end of the grid whose blocks are recorded one by one."""
+
+BlockDimensionKind = Literal["blocked", "squeezed", "element"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockIndex:
+    """One dimension of an operand's blocks, and where the index map puts it.
+
+    Attributes:
+      kind: whether the index map counts blocks or elements here.
+      size: of the block, in elements; 1 if squeezed.
+      bound: size of the array.
+      padding: number of elements by which an `element` block may lie outside, before and behind.
+      offset, strides: the index is `offset` plus the products of grid point and strides, if it is
+        affine; else `strides` is None.
+      axes: grid dimensions that `values` ranges over, the last one fastest.
+      values: the index for all combinations of those dimensions; None if it is affine, or if there
+        would be more than `MAX_VALUES`.
+    """
+
+    kind: BlockDimensionKind
+    size: int
+    bound: int
+    padding: tuple[int, int] = (0, 0)
+    offset: int = 0
+    strides: tuple[int, ...] | None = None
+    axes: tuple[int, ...] = ()
+    values: tuple[int, ...] | None = None
+
+    @property
+    def unit(self) -> int:
+        """Elements between consecutive values of the index."""
+        return self.size if self.kind == "blocked" else 1
+
+    @property
+    def count(self) -> int:
+        """Number of values of the index that lie inside the array."""
+        return math.ceil(self.bound / self.unit) if self.unit else 0
+
+    def span(self, index: int) -> tuple[int, int]:
+        """First element of a block, and the one behind its last; they may lie outside the array."""
+        start = index * self.unit - self.padding[0]
+        return start, start + self.size
+
+    def at(self, point: tuple[int, ...], grid: tuple[int, ...]) -> int | None:
+        """The index at a grid point; None if it was not recorded."""
+        if self.strides is not None:
+            return self.offset + sum(i * n for i, n in zip(point, self.strides, strict=True))
+        if self.values is None:
+            return None
+        position = 0
+        for axis in self.axes:
+            position = position * grid[axis] + point[axis]
+        return self.values[position]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ArrayPart:
+    """A rectangular part of an array, with its first elements and those behind its last."""
+
+    start: tuple[int, ...]
+    stop: tuple[int, ...]
+
+    def __str__(self) -> str:
+        return f"[{', '.join(f'{a}:{b}' for a, b in zip(self.start, self.stop, strict=True))}]"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockVisits:
+    """How the grid goes through the blocks of one operand.
+
+    Attributes:
+      copies: number of grid points at which another block begins than at the point before: fetches
+        of an input, write-backs of an output.
+      distinct: number of different blocks.
+      least, most: copies of the block that has fewest and most of them.
+      outside: number of grid points whose block lies outside the array as a whole.
+      first_outside: first of those.
+      partial: number of different blocks that extend past the array.
+      untouched: number of elements of the array in no block; None if not counted.
+      overlapping: number of elements in several different blocks; None if not counted.
+      untouched_parts: the first parts of the array in no block.
+      has_more_parts: whether there are more of them.
+    """
+
+    copies: int
+    distinct: int
+    least: int
+    most: int
+    outside: int = 0
+    first_outside: tuple[int, ...] | None = None
+    partial: int = 0
+    untouched: int | None = None
+    overlapping: int | None = None
+    untouched_parts: tuple[ArrayPart, ...] = ()
+    has_more_parts: bool = False
+
+    @property
+    def revisits(self) -> int:
+        """Number of copies of a block that was copied before."""
+        return self.copies - self.distinct
+
+
+@dataclass(frozen=True, kw_only=True)
+class OperandBlocks:
+    """Blocks of one operand over the grid.
+
+    Attributes:
+      shape: of the whole array.
+      bits: of one element in memory.
+      space: memory space of the block.
+      is_pipelined: whether Pallas moves the blocks; if not, the kernel gets the array where it is.
+      buffers: number of buffers for a block.
+      reads_back: whether an output's block is fetched before it is written again.
+      dimensions: of its blocks.
+      unknown: why the index map could not be evaluated, as the end of a sentence.
+      tables: scalar prefetch operands that the index map reads, with the values of one call.
+      visits: None if there are too many grid points to count.
+      left_out: what is not recorded, and why.
+      first, last: blocks of the first and the last grid points, where `dimensions` leaves them out.
+    """
+
+    name: str
+    kind: Literal["input", "output"]
+    shape: tuple[int, ...]
+    dtype: str
+    bits: int
+    space: str
+    is_pipelined: bool
+    buffers: int
+    reads_back: bool = False
+    dimensions: tuple[BlockIndex, ...] = ()
+    unknown: str | None = None
+    tables: tuple[str, ...] = ()
+    visits: BlockVisits | None = None
+    left_out: tuple[str, ...] = ()
+    first: tuple[tuple[int, ...], ...] = ()
+    last: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def block_shape(self) -> tuple[int | None, ...]:
+        """Shape of a block, with None for a squeezed dimension."""
+        return tuple(None if d.kind == "squeezed" else d.size for d in self.dimensions)
+
+    @property
+    def total(self) -> int | None:
+        """Number of blocks that the array consists of; None if blocks may begin at any element."""
+        if any(d.kind == "element" for d in self.dimensions):
+            return None
+        return math.prod(d.count for d in self.dimensions)
+
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of a whole block, without padding to the tiles of the chip."""
+        return math.prod(d.size for d in self.dimensions) * self.bits // 8
+
+    def part(self, block: tuple[int, ...]) -> ArrayPart | None:
+        """The part of the array that a block covers; None if the block lies outside."""
+        start, stop = [], []
+        for dimension, index in zip(self.dimensions, block, strict=True):
+            first, behind = dimension.span(index)
+            start.append(max(first, 0))
+            stop.append(min(behind, dimension.bound))
+        if any(a >= b for a, b in zip(start, stop, strict=True)):
+            return None
+        return ArrayPart(start=tuple(start), stop=tuple(stop))
+
+    def bytes_of(self, block: tuple[int, ...]) -> int:
+        """Bytes of the part of the array that a block covers."""
+        part = self.part(block)
+        if part is None:
+            return 0
+        elements = math.prod(b - a for a, b in zip(part.start, part.stop, strict=True))
+        return math.ceil(elements * self.bits / 8)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BlockMap:
+    """Which block of each operand every grid point touches.
+
+    Attributes:
+      grid: sizes of all dimensions, including those that `vmap` added; empty without a grid.
+      parallel: for each dimension, whether its grid points may run on different cores.
+      operands: those with blocks, in order.
+      unknown: why there is no map at all, as the end of a sentence.
+    """
+
+    grid: tuple[int, ...] = ()
+    parallel: tuple[bool, ...] = ()
+    operands: tuple[OperandBlocks, ...] = ()
+    unknown: str | None = None
+
+    @property
+    def points(self) -> int:
+        """Number of grid points."""
+        return math.prod(self.grid)
+
+    @property
+    def pipelined(self) -> tuple[OperandBlocks, ...]:
+        """Operands whose blocks Pallas moves."""
+        return tuple(operand for operand in self.operands if operand.is_pipelined)
+
+    @property
+    def num_unknown(self) -> int:
+        """Number of operands whose index map could not be evaluated."""
+        return sum(operand.unknown is not None for operand in self.operands)
+
+    def point(self, position: int) -> tuple[int, ...]:
+        """The grid point at a position in the order of the grid."""
+        found = []
+        for size in reversed(self.grid):
+            position, index = divmod(position, size)
+            found.append(index)
+        return tuple(found[::-1])
+
+    def block(self, operand: OperandBlocks, position: int) -> tuple[int, ...] | None:
+        """The block of an operand at a position in the order of the grid; None if not recorded."""
+        if operand.unknown is not None:
+            return None
+        if position < len(operand.first):
+            return operand.first[position]
+        if position >= self.points - len(operand.last):
+            return operand.last[position - self.points]
+        point = self.point(position)
+        block = []
+        for dimension in operand.dimensions:
+            index = dimension.at(point, self.grid)
+            if index is None:
+                return None
+            block.append(index)
+        return tuple(block)
+
+    def indices(self, operand: OperandBlocks) -> tuple[np.ndarray, ...] | None:
+        """The index of each dimension as an array that broadcasts against the grid.
+
+        None if a dimension was not recorded, or the index map could not be evaluated.
+        """
+        import numpy as np  # not needed by most readers
+
+        if operand.unknown is not None:
+            return None
+        arrays = []
+        rank = len(self.grid)
+        for dimension in operand.dimensions:
+            if dimension.strides is not None:
+                index = np.full((1,) * rank, dimension.offset, np.int64)
+                for axis, stride in enumerate(dimension.strides):
+                    if stride:
+                        steps = np.arange(self.grid[axis], dtype=np.int64) * stride
+                        index = index + steps.reshape([-1 if i == axis else 1 for i in range(rank)])
+            elif dimension.values is not None:
+                shape = [n if i in dimension.axes else 1 for i, n in enumerate(self.grid)]
+                index = np.array(dimension.values, np.int64).reshape(shape)
+            else:
+                return None
+            arrays.append(index)
+        return tuple(arrays)

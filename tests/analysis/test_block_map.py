@@ -1,0 +1,179 @@
+"""Block maps of captured kernels: index maps evaluated over the whole grid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from pallas_debug_kernels import flash_attention
+
+from pallas_debug.analysis.block_map import block_map
+from pallas_debug.bridge.capture.capture import Capture
+from pallas_debug.bridge.walk import prefetch
+from pallas_debug.compiler import targets
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+Captures = Callable[..., list[Capture]]
+
+F32 = jnp.float32
+
+
+def copy(x_ref: Any, o_ref: Any) -> None:
+    o_ref[...] = x_ref[...]
+
+
+def mapped(captures: Captures, function: Any, *args: Any) -> BlockMap:
+    (captured,) = captures(function, args)
+    return block_map(captured)
+
+
+def named(blocks: BlockMap, name: str) -> OperandBlocks:
+    (found,) = (operand for operand in blocks.operands if operand.name == name)
+    return found
+
+
+def test_flash_attention(captures: Captures) -> None:
+    q = jax.ShapeDtypeStruct((1, 2, 2048, 128), jnp.bfloat16)
+    blocks = mapped(captures, lambda q, k, v: flash_attention(q, k, v, causal=True), q, q, q)
+    assert blocks.grid == (1, 2, 4, 4)
+    assert blocks.parallel == (True, True, True, False)
+    assert [o.name for o in blocks.pipelined] == ["q_ref", "k_ref", "v_ref", "out_ref"]
+    query, key = named(blocks, "q_ref"), named(blocks, "k_ref")
+    assert (query.block_shape, query.block_bytes, query.buffers) == ((1, None, 512, 128), 131072, 2)
+    assert query.visits is not None
+    assert key.visits is not None
+    assert (query.visits.copies, query.visits.revisits) == (8, 0)
+    # Blocks above the diagonal are not fetched: the index map returns to the first one.
+    assert (key.visits.copies, key.visits.distinct, key.visits.most) == (18, 8, 3)
+    positions = range(16)
+    rows = [blocks.block(key, n) for n in positions]
+    assert [row[2] for row in rows if row] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 0, 0, 1, 2, 3]
+    assert blocks.point(17) == (0, 1, 0, 1)
+
+
+def test_buffers_and_spaces(captures: Captures) -> None:
+    def kernel(x_ref: Any, w_ref: Any, s_ref: Any, h_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...] + w_ref[...] + s_ref[0, 0]
+
+    def call(x: Any, w: Any, s: Any, h: Any) -> Any:
+        return pl.pallas_call(
+            kernel,
+            grid=(4,),
+            in_specs=[
+                pl.BlockSpec((8, 128), lambda i: (i, 0), pipeline_mode=pl.Buffered(1)),
+                pl.BlockSpec((8, 128), lambda i: (0, 0)),
+                pl.BlockSpec((1, 1), lambda i: (0, 0), memory_space=pltpu.SMEM),
+                pl.BlockSpec(memory_space=pl.ANY),
+            ],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((32, 128), F32),
+        )(x, w, s, h)
+
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+    w, s = jax.ShapeDtypeStruct((8, 128), F32), jax.ShapeDtypeStruct((1, 1), F32)
+    blocks = mapped(captures, call, x, w, s, x)
+    found = {
+        o.name: (o.is_pipelined, o.buffers, o.visits and o.visits.copies) for o in blocks.operands
+    }
+    assert found == {
+        "x_ref": (True, 1, 4),
+        "w_ref": (True, 1, 1),
+        "s_ref": (True, 1, 1),
+        "h_ref": (False, 1, 1),
+        "o_ref": (True, 2, 4),
+    }
+
+
+def test_a_kernel_without_a_grid_has_one_step(captures: Captures) -> None:
+    x = jax.ShapeDtypeStruct((8, 128), F32)
+    blocks = mapped(captures, lambda x: pl.pallas_call(copy, out_shape=x)(x), x)
+    assert (blocks.grid, blocks.points) == ((), 1)
+    assert [blocks.block(o, 0) for o in blocks.operands] == [(0, 0), (0, 0)]
+
+
+def test_dynamic_grids_are_unknown(captures: Captures) -> None:
+    def call(n: Any, x: Any) -> Any:
+        spec = pl.BlockSpec((8, 128), lambda i: (i, 0))
+        return pl.pallas_call(copy, grid=(n,), in_specs=[spec], out_specs=spec, out_shape=x)(x)
+
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+    blocks = mapped(captures, call, jax.ShapeDtypeStruct((), jnp.int32), x)
+    assert blocks.operands == ()
+    assert blocks.unknown == "its grid has a dimension whose size is known only at run time"
+
+
+def test_blocks_outside_and_parts_never_touched(captures: Captures) -> None:
+    def call(x: Any) -> Any:
+        return pl.pallas_call(
+            copy,
+            grid=(5,),
+            in_specs=[pl.BlockSpec((8, 128), lambda i: (i, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i // 2, 0)),
+            out_shape=jax.ShapeDtypeStruct((36, 128), F32),
+        )(x)
+
+    blocks = mapped(captures, call, jax.ShapeDtypeStruct((32, 128), F32))
+    x, o = (operand.visits for operand in blocks.operands)
+    assert x is not None
+    assert o is not None
+    assert (x.outside, x.first_outside, x.untouched) == (1, (4,), 0)
+    assert (o.copies, o.distinct, o.untouched) == (3, 3, 12 * 128)
+    assert [str(part) for part in o.untouched_parts] == ["[24:36, 0:128]"]
+
+
+def test_overlapping_blocks(captures: Captures) -> None:
+    def call(x: Any) -> Any:
+        return pl.pallas_call(
+            lambda x_ref, o_ref: o_ref.__setitem__(..., x_ref[:8]),
+            grid=(3,),
+            in_specs=[pl.BlockSpec((pl.Element(16), pl.Element(128)), lambda i: (i * 8, 0))],
+            out_specs=pl.BlockSpec((8, 128), lambda i: (i, 0)),
+            out_shape=jax.ShapeDtypeStruct((24, 128), F32),
+        )(x)
+
+    blocks = mapped(captures, call, jax.ShapeDtypeStruct((40, 128), F32))
+    x = blocks.operands[0]
+    assert x.total is None
+    assert x.visits is not None
+    assert (x.visits.overlapping, x.visits.untouched) == (16 * 128, 8 * 128)
+
+
+def prefetched(table: Any, x: Any) -> Any:
+    spec = pltpu.PrefetchScalarGridSpec(
+        num_scalar_prefetch=1,
+        grid=(4,),
+        in_specs=[pl.BlockSpec((8, 128), lambda i, table_ref: (table_ref[i], 0))],
+        out_specs=pl.BlockSpec((8, 128), lambda i, table_ref: (i, 0)),
+    )
+
+    def kernel(table_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref[...]
+
+    return pl.pallas_call(kernel, grid_spec=spec, out_shape=x)(table, x)
+
+
+def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
+    x = jax.ShapeDtypeStruct((32, 128), F32)
+    (captured,) = captures(prefetched, [jax.ShapeDtypeStruct((4,), jnp.int32), x])
+    unknown = block_map(captured)
+    operand = unknown.operands[0]
+    assert operand.unknown == "it reads table_ref, whose values are not known"
+    assert (operand.block_shape, operand.visits) == ((8, 128), None)
+    assert unknown.block(operand, 0) is None
+    assert unknown.num_unknown == 1
+
+    table = np.array([2, 2, 0, 2], np.int32)
+    found = prefetch.tables(prefetched, [table, x], {}, targets.resolve("v5e"))
+    ((values,),) = found.values()
+    known = block_map(captured, {0: np.asarray(values[0])})
+    operand = known.operands[0]
+    assert operand.tables == ("table_ref",)
+    assert operand.visits is not None
+    assert [known.block(operand, n) for n in range(4)] == [(2, 0), (2, 0), (0, 0), (2, 0)]
+    assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
+    assert [str(p) for p in operand.visits.untouched_parts] == ["[8:16, 0:128]", "[24:32, 0:128]"]

@@ -1,0 +1,151 @@
+"""Block maps in a dump directory: written, read, and refused where they contradict themselves."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pallas_debug.errors import DumpFormatError
+from pallas_debug.model import Kernel
+from pallas_debug.profile.blocks import (
+    ArrayPart,
+    BlockIndex,
+    BlockMap,
+    BlockVisits,
+    OperandBlocks,
+)
+from pallas_debug.store import open_dumps, schema
+from pallas_debug.store.writer import Store
+
+PATH = Path("dumps/add-01234567/blocks.json")
+
+OPERAND = OperandBlocks(
+    name="x_ref",
+    kind="input",
+    shape=(32, 128),
+    dtype="float32",
+    bits=32,
+    space="vmem",
+    is_pipelined=True,
+    buffers=2,
+    dimensions=(
+        BlockIndex(kind="blocked", size=8, bound=32, axes=(0,), values=(2, 2, 0, 2)),
+        BlockIndex(kind="blocked", size=128, bound=128, strides=(0, 0)),
+    ),
+    tables=("table_ref",),
+    visits=BlockVisits(
+        copies=3, distinct=2, least=1, most=2, first_outside=(1, 0), untouched=2048,
+        untouched_parts=(ArrayPart(start=(8, 0), stop=(16, 128)),), has_more_parts=True,
+    ),
+    left_out=("nothing",),
+    first=((2, 0),),
+    last=((2, 0),),
+)  # fmt: skip
+UNKNOWN = replace(
+    OPERAND, dimensions=(), visits=None, unknown="it reads table_ref", first=(), last=(), tables=()
+)
+FULL = BlockMap(grid=(4, 2), parallel=(True, False), operands=(OPERAND, replace(OPERAND, name="o")))
+
+
+@pytest.mark.parametrize(
+    "document", [FULL, BlockMap(unknown="its grid is dynamic"), replace(FULL, operands=(UNKNOWN,))]
+)
+def test_round_trip(document: BlockMap) -> None:
+    assert schema.decode(schema.encode(document), BlockMap, PATH) == document
+
+
+def changed(*path: Any, value: Any) -> bytes:
+    document = json.loads(schema.encode(FULL))
+    inner = document
+    for key in path[:-1]:
+        inner = inner[key]
+    inner[path[-1]] = value
+    return json.dumps(document).encode()
+
+
+OF_X = ("operands", 0)
+ROWS = ("operands", 0, "dimensions", 0)
+
+
+@pytest.mark.parametrize(
+    "data, why",
+    [
+        (changed("grid", value=[4, -2]), "`grid` is -2, which is not between 0 and"),
+        (changed("grid", value=[1 << 62, 4]), "`grid` has more than"),
+        (changed("parallel", value=[True]), "`parallel` has 1 entries for 2 dimensions"),
+        (changed(*OF_X, "shape", value=[32]), "`operands[0]` has 2 dimensions, and its shape 1"),
+        (changed(*OF_X, "bits", value=-1), "`operands[0].bits` is -1"),
+        (changed(*ROWS, "size", value=-8), "`operands[0].dimensions[].size` is -8"),
+        (changed(*ROWS, "bound", value=1 << 64), "dimensions[].bound` is 18446744073709551616"),
+        (changed(*ROWS, "padding", value=[0, -1]), "`operands[0].dimensions[].padding` is -1"),
+        (changed(*ROWS, "strides", value=[1]), "`operands[0].dimensions[].strides` has 1 entries"),
+        (changed(*ROWS, "strides", value=[1 << 62, 0]), "has an index beyond"),
+        (changed(*ROWS, "axes", value=[2]), "`operands[0].dimensions[].axes` are no dimensions"),
+        (changed(*ROWS, "axes", value=[1, 0]), "`operands[0].dimensions[].axes` are no dimensions"),
+        (changed(*ROWS, "values", value=[1]), "values` has 1 entries for 4 grid points"),
+        (changed(*ROWS, "values", value=[1 << 61] * 4), "has an index beyond"),
+        (changed(*ROWS, "kind", value="round"), "Invalid enum value 'round'"),
+        (changed(*OF_X, "first", value=[[1]]), "`operands[0].first` and `last` are not the blocks"),
+        (changed(*OF_X, "first", value=[[0, 0]] * 8), "`operands[0].first` and `last` are not"),
+        (
+            changed(*OF_X, "last", value=[[1 << 40, 0]]),
+            "`operands[0].first` or `last` has an index",
+        ),
+    ],
+)
+def test_a_map_that_contradicts_itself_is_refused(data: bytes, why: str) -> None:
+    with pytest.raises(DumpFormatError) as error:
+        schema.decode(data, BlockMap, PATH)
+    assert why in str(error.value)
+    assert str(error.value).startswith(f"{PATH} is not a valid blocks document: ")
+    assert str(error.value).endswith("elete its folder and dump again.")
+
+
+def test_a_map_is_written_and_read(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path / "dumps")
+    store.put_kernel(kernel, jaxpr="", source=None)
+    (stored,) = open_dumps(store.root)
+    assert stored.blocks() is None
+    path = store.put_blocks(kernel, FULL)
+    assert path == store.folder(kernel) / "blocks.json"
+    assert stored.blocks() == FULL
+    before = path.stat().st_mtime_ns, path.stat().st_ino
+    store.put_blocks(kernel, FULL)
+    assert (path.stat().st_mtime_ns, path.stat().st_ino) == before
+
+
+def test_values_of_scalar_prefetch_are_kept_when_a_later_run_does_not_know_them(
+    tmp_path: Path, kernel: Kernel
+) -> None:
+    store = Store(tmp_path / "dumps")
+    store.put_kernel(kernel, jaxpr="", source=None)
+    (stored,) = open_dumps(store.root)
+    less = replace(FULL, operands=(OPERAND, UNKNOWN))
+    store.put_blocks(kernel, less)
+    assert stored.blocks() == less
+    store.put_blocks(kernel, FULL)
+    assert stored.blocks() == FULL
+    store.put_blocks(kernel, less)
+    assert stored.blocks() == FULL
+    (store.folder(kernel) / "blocks.json").write_text("{")
+    store.put_blocks(kernel, less)
+    assert stored.blocks() == less
+
+
+def test_a_damaged_map_leaves_the_kernel_readable(tmp_path: Path, kernel: Kernel) -> None:
+    store = Store(tmp_path / "dumps")
+    store.put_kernel(kernel, jaxpr="", source=None)
+    path = store.put_blocks(kernel, FULL)
+    path.write_bytes(path.read_bytes()[:-10])
+    (stored,) = open_dumps(store.root)
+    assert stored.problem is None
+    with pytest.raises(DumpFormatError, match="cut short or is no JSON"):
+        stored.blocks()
+    path.unlink()
+    path.symlink_to("/etc/passwd")
+    with pytest.raises(DumpFormatError, match="was not read"):
+        stored.blocks()
