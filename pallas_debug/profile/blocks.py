@@ -76,7 +76,7 @@ class BlockIndex:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArrayPart:
+class ArrayRegion:
     """A rectangular part of an array, with its first elements and those behind its last."""
 
     start: tuple[int, ...]
@@ -113,7 +113,7 @@ class BlockVisits:
     partial: int = 0
     untouched: int | None = None
     overlapping: int | None = None
-    untouched_parts: tuple[ArrayPart, ...] = ()
+    untouched_parts: tuple[ArrayRegion, ...] = ()
     has_more_parts: bool = False
 
     @property
@@ -175,7 +175,7 @@ class OperandBlocks:
         """Bytes of a whole block, without padding to the tiles of the chip."""
         return math.prod(d.size for d in self.dimensions) * self.bits // 8
 
-    def part(self, block: tuple[int, ...]) -> ArrayPart | None:
+    def part(self, block: tuple[int, ...]) -> ArrayRegion | None:
         """The part of the array that a block covers; None if the block lies outside."""
         start, stop = [], []
         for dimension, index in zip(self.dimensions, block, strict=True):
@@ -184,7 +184,7 @@ class OperandBlocks:
             stop.append(min(behind, dimension.bound))
         if any(a >= b for a, b in zip(start, stop, strict=True)):
             return None
-        return ArrayPart(start=tuple(start), stop=tuple(stop))
+        return ArrayRegion(start=tuple(start), stop=tuple(stop))
 
     def bytes_of(self, block: tuple[int, ...]) -> int:
         """Bytes of the part of the array that a block covers."""

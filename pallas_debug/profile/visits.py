@@ -17,7 +17,7 @@ import numpy as np
 from pallas_debug.profile.blocks import (
     MAX_ENDS,
     MAX_VALUES,
-    ArrayPart,
+    ArrayRegion,
     BlockIndex,
     BlockVisits,
 )
@@ -43,7 +43,7 @@ class _Coverage:
 
     untouched: int | None = None
     overlapping: int | None = None
-    parts: tuple[ArrayPart, ...] = ()
+    parts: tuple[ArrayRegion, ...] = ()
     has_more: bool = False
 
 
@@ -207,10 +207,10 @@ def _coverage(starts: np.ndarray, stops: np.ndarray, bounds: np.ndarray) -> _Cov
     )
 
 
-def _parts(free: np.ndarray, edges: Sequence[np.ndarray]) -> tuple[tuple[ArrayPart, ...], bool]:
+def _parts(free: np.ndarray, edges: Sequence[np.ndarray]) -> tuple[tuple[ArrayRegion, ...], bool]:
     """Divide cells into a few large boxes; whether some are left over."""
     free = free.copy()
-    parts: list[ArrayPart] = []
+    parts: list[ArrayRegion] = []
     while len(parts) < MAX_PARTS:
         flat = int(np.argmax(free))
         if not free.ravel()[flat]:
@@ -228,7 +228,7 @@ def _parts(free: np.ndarray, edges: Sequence[np.ndarray]) -> tuple[tuple[ArrayPa
                 high[d] += 1
         free[tuple(map(slice, low, high))] = False
         parts.append(
-            ArrayPart(
+            ArrayRegion(
                 start=tuple(int(e[i]) for e, i in zip(edges, low, strict=True)),
                 stop=tuple(int(e[i]) for e, i in zip(edges, high, strict=True)),
             )

@@ -10,7 +10,13 @@ import numpy as np
 import pytest
 
 from pallas_debug.profile import visits
-from pallas_debug.profile.blocks import ArrayPart, BlockIndex, BlockMap, BlockVisits, OperandBlocks
+from pallas_debug.profile.blocks import (
+    ArrayRegion,
+    BlockIndex,
+    BlockMap,
+    BlockVisits,
+    OperandBlocks,
+)
 
 
 def operand(dimensions: tuple[BlockIndex, ...], **fields: object) -> OperandBlocks:
@@ -171,6 +177,6 @@ def test_bytes_of_a_block_end_with_the_array() -> None:
     )
     assert (x.block_shape, x.total, x.block_bytes) == ((8, None), 6, 32)
     assert [x.bytes_of((i, 0)) for i in range(4)] == [32, 32, 16, 0]
-    assert x.part((2, 1)) == ArrayPart(start=(16, 1), stop=(20, 2))
+    assert x.part((2, 1)) == ArrayRegion(start=(16, 1), stop=(20, 2))
     assert str(x.part((2, 1))) == "[16:20, 1:2]"
     assert x.part((3, 0)) is None

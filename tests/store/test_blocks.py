@@ -12,7 +12,7 @@ import pytest
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import (
-    ArrayPart,
+    ArrayRegion,
     BlockIndex,
     BlockMap,
     BlockVisits,
@@ -39,7 +39,7 @@ OPERAND = OperandBlocks(
     tables=("table_ref",),
     visits=BlockVisits(
         copies=3, distinct=2, least=1, most=2, first_outside=(1, 0), untouched=2048,
-        untouched_parts=(ArrayPart(start=(8, 0), stop=(16, 128)),), has_more_parts=True,
+        untouched_parts=(ArrayRegion(start=(8, 0), stop=(16, 128)),), has_more_parts=True,
     ),
     left_out=("nothing",),
     first=((2, 0),),
