@@ -18,6 +18,7 @@ from pallas_debug.errors import InternalError, PallasDebugError, PluginError, Us
 from pallas_debug.guards import check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
+from pallas_debug.session.mapping import map_prefetched
 from pallas_debug.tracebacks import WithoutOurFrames
 
 
@@ -85,7 +86,7 @@ def dump(
             # Tracing for another chip may produce other kernels.
             session.request(captures, (target,) if asked else session.targets)
             tables = partial(prefetch.tables, function, args, kwargs, target)
-            session.map_blocks(captures, tables)
+            map_prefetched(session.store, captures, tables, session.report)
             if not asked:
                 break
         name = getattr(function, "__qualname__", repr(function))

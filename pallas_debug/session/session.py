@@ -8,14 +8,13 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pallas_debug import defaults
-from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge import chip, platform, selftest, unparse
 from pallas_debug.bridge.capture import capture
 from pallas_debug.bridge.hosted import lowering as hosted
@@ -31,13 +30,11 @@ from pallas_debug.guards import Boundary, guarded, problem_of
 from pallas_debug.hooks import notify, plugin_manager
 from pallas_debug.machine.host import MachineHost
 from pallas_debug.model import Dump, Finding, Kernel, PrintRecord, RunRecord, Target
+from pallas_debug.session.mapping import map_blocks
 from pallas_debug.session.options import Options, mode_of, resolve_targets
 from pallas_debug.session.queue import Queue, StorePlugin, open_store
 from pallas_debug.session.room import RoomCheck
 from pallas_debug.session.uncaptured import Uncaptured
-
-if TYPE_CHECKING:
-    import numpy as np
 
 _reporting: list[object] = []
 """Stack of sessions; interpreter findings go to the innermost one."""
@@ -455,31 +452,10 @@ class Session:
                 "capture", f"writing kernel `{kernel.name}` as a program of its own"
             ):
                 self.store.put_program(kernel, unparse.program_of(captured))
-            with self._guarded("capture", f"mapping the blocks of kernel `{kernel.name}`"):
-                self.store.put_blocks(kernel, block_map(captured))
+            map_blocks(self.store, captured, self.report)
         with self._guarded("capture", f"looking at the prints of kernel `{kernel.name}`"):
             for finding in job.unprintable(captured) if self.targets else ():
                 self.observer.found(finding)
-
-    def map_blocks(
-        self,
-        captures: Iterable[capture.Capture],
-        tables: Callable[[], Mapping[str, Sequence[Sequence[np.ndarray | None]]]],
-    ) -> None:
-        """Record blocks that depend on scalar prefetch, with the values of the first call.
-
-        Args:
-          tables: computes the values, per call, by the kernel's digest.
-        """
-        kernels = [c for c in captures if c.kernel.of_kind("scalar_prefetch")]
-        if self.store is None or not kernels:
-            return
-        with self._guarded("capture", "computing the scalar prefetch of kernels"):
-            found = tables()
-            for captured in kernels:
-                for values in found.get(captured.kernel.digest, ())[:1]:
-                    known = {i: table for i, table in enumerate(values) if table is not None}
-                    self.store.put_blocks(captured.kernel, block_map(captured, known))
 
     def ran(self, tokens: tuple[object, ...]) -> None:
         self.used.update(map(str, tokens))
