@@ -1,1 +1,1 @@
-"""A kernel in numbers: schedule, cycles, memory, traffic, block map and timeline. Imports no jax."""
+"""A kernel in numbers: schedule, cycles, memory, block map and timeline. Imports no jax."""
