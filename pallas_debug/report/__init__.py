@@ -17,7 +17,7 @@ class WrittenReport:
 
     Attributes:
       size: bytes of the file.
-      left_out: number of kernels and compilations whose texts would have made it too large.
+      left_out: number of groups of texts that would have made it too large.
     """
 
     size: int

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import Any
 
 from pallas_debug.errors import DumpFormatError, UsageError
@@ -15,8 +16,24 @@ from pallas_debug.model import Stage
 from pallas_debug.report.collect import ReportedKernel
 from pallas_debug.report.pack import Packer, Text, compressed, document, shown
 from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
-from pallas_debug.store.layout import LOG
+from pallas_debug.store.files import is_there
+from pallas_debug.store.layout import (
+    ANALYSIS,
+    BUNDLES,
+    CRITICAL_PATH,
+    GAPS,
+    HLO,
+    LLO,
+    LOG,
+    PROFILE,
+    REGISTERS,
+    pass_name,
+)
 from pallas_debug.store.texts import text_of_pass
+
+_BEFORE_PASSES: tuple[Stage, ...] = ("stablehlo", "mosaic")
+_OF_SCHEDULE = (BUNDLES, ANALYSIS, CRITICAL_PATH, GAPS, PROFILE, REGISTERS, HLO)
+"""Texts of the schedule that are shown as they are; others are shown as tables and maps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,9 +70,10 @@ def chunks_of(kernel: ReportedKernel) -> list[Chunk]:
     }
     made = [_chunk(kernel.id, None, own, document(packer, own) | extra)]
     for at, stored in enumerate(kernel.compilations):
-        texts = list(_texts_of_target(kernel.stored, stored))
-        if texts:
-            made.append(_chunk(f"{kernel.id}-{at}", at, texts, document(Packer(), texts)))
+        groups = [list(_passes(kernel.stored, stored)), list(_schedule(stored))]
+        groups += [[text] for text in _llo(stored)]
+        for n, texts in enumerate(filter(None, groups)):
+            made.append(_chunk(f"{kernel.id}-{at}-{n}", at, texts, document(Packer(), texts)))
     return made
 
 
@@ -87,8 +105,9 @@ def _stage(stored: StoredKernel, stage: Stage, target: str | None = None) -> Tex
         return Text(name=stage, problem=str(error))
 
 
-def _texts_of_target(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
-    for stage in ("stablehlo", "mosaic"):
+def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
+    """StableHLO, Mosaic, the passes that changed something, and the compiler's log."""
+    for stage in _BEFORE_PASSES:
         if kernel.stage_path(stage, stored.target) is not None:
             yield _stage(kernel, stage, stored.target)
     if stored.compilation is None:
@@ -98,12 +117,30 @@ def _texts_of_target(kernel: StoredKernel, stored: StoredCompilation) -> Iterabl
             try:
                 found = text_of_pass(kernel, stored, this)
             except DumpFormatError as error:
-                yield Text(name=f"{this.number:02d}-{this.name}", problem=str(error))
+                yield Text(name=pass_name(this.number, this.name), problem=str(error))
             else:
                 yield _read(found)
+    if _has(stored, LOG):
+        yield _read_file("log", stored, LOG)
+
+
+def _schedule(stored: StoredCompilation) -> Iterable[Text]:
+    """The bundles, and what else the compiler says of its schedule."""
+    for path in _OF_SCHEDULE:
+        if _has(stored, path):
+            yield _read_file(PurePath(path).stem, stored, path)
+
+
+def _llo(stored: StoredCompilation) -> Iterable[Text]:
+    """LLO passes: one of them is as large as all of Mosaic's."""
     for path in stored.others():
-        name = path.stem if path.name != LOG else "log"
-        yield _read_file(name, stored, path.relative_to(stored.folder).as_posix())
+        name = path.relative_to(stored.folder).as_posix()
+        if name.startswith(f"{LLO}/"):
+            yield _read_file(f"llo-{path.stem}", stored, name)
+
+
+def _has(stored: StoredCompilation, path: str) -> bool:
+    return is_there(stored.named(path).path)
 
 
 def _read(text: StoredText) -> Text:

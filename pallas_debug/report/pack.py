@@ -17,16 +17,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_debug.ir.operations import Kind, Module, location_at
-from pallas_debug.model import SourceLine
+from pallas_debug.ir.bare import Sources, bare_text
+from pallas_debug.ir.operations import Module
 from pallas_debug.render import visible
 
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""
 
 _LEVEL = 6
-_ALIAS = "#loc"
-_OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
 _SUSPICIOUS = re.compile(r"[^\t\n\x20-\x7e]")
 
 
@@ -55,19 +53,20 @@ class Packer:
     """
 
     files: dict[str, int] = field(default_factory=dict)
-    chains: dict[tuple[SourceLine, ...], int] = field(default_factory=dict)
+    chains: dict[Sources, int] = field(default_factory=dict)
+    _seen: dict[int, tuple[Sources, int]] = field(default_factory=dict, repr=False)
 
     def text(self, text: Text) -> dict[str, Any]:
         """A text as JSON: its lines, and for each the number of its chain, -1 for none."""
         if text.text is None:
             return {"name": text.name, "problem": text.problem or "it is not in the dump"}
         module = Module.of(text.text)
-        lines, chains = self._unlocated(module)
+        bare = bare_text(module)
         return {
             "name": text.name,
             "kind": module.kind,
-            "text": shown("\n".join(lines)),
-            "chains": runs(chains),
+            "text": "\n".join(map(shortened, shown_lines(bare.lines))),
+            "chains": runs(map(self._chain, bare.sources)),
         }
 
     def tables(self) -> dict[str, Any]:
@@ -78,34 +77,18 @@ class Packer:
         ]
         return {"chains": chains, "files": [shown(name) for name in self.files]}
 
-    def _unlocated(self, module: Module) -> tuple[list[str], list[int]]:
-        lines, chains = [], []
-        for number, line in enumerate(module.lines):
-            if line.startswith(_ALIAS):
-                continue
-            chains.append(self._chain(module.source(number)))
-            lines.append(shortened(_without_location(line, module.kind)))
-        while lines and not lines[-1]:
-            lines.pop()
-            chains.pop()
-        return lines, chains
-
-    def _chain(self, source: tuple[SourceLine, ...]) -> int:
-        return self.chains.setdefault(source, len(self.chains)) if source else -1
+    def _chain(self, sources: Sources) -> int:
+        if not sources:
+            return -1
+        # Texts share the tuples of a location, and comparing the lines of two is slow.
+        known = self._seen.get(id(sources))
+        if known is None or known[0] is not sources:
+            known = sources, self.chains.setdefault(sources, len(self.chains))
+            self._seen[id(sources)] = known
+        return known[1]
 
     def _file(self, name: str) -> int:
         return self.files.setdefault(name, len(self.files))
-
-
-def _without_location(line: str, kind: Kind) -> str:
-    if kind == "mlir":
-        at = location_at(line, kind)
-        return _OF_ARGUMENT.sub("", line if at is None else line[: at[0]] + line[at[1] :])
-    while (at := location_at(line, kind)) is not None:
-        line = line[: at[0]] + line[at[1] :]
-        if kind == "jaxpr":
-            break
-    return line
 
 
 def runs(numbers: Iterable[int]) -> list[int]:
@@ -129,6 +112,13 @@ def shortened(line: str) -> str:
 def shown(text: str) -> str:
     """Make invisible characters visible; fast for plain text."""
     return visible(text) if _SUSPICIOUS.search(text) else text
+
+
+def shown_lines(lines: Sequence[str]) -> Sequence[str]:
+    """The same for many lines."""
+    if not _SUSPICIOUS.search("\n".join(lines)):
+        return lines
+    return [line if line.isprintable() else visible(line) for line in lines]
 
 
 def compressed(document: Any) -> str:

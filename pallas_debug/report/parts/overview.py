@@ -18,17 +18,16 @@ def tiles(contents: Contents) -> Markup:
     failed = sum(1 for c in compilations if c.compilation is None or not c.compilation.ok)
     findings = sum(len(kernel.findings) for kernel in contents.kernels) + len(contents.stray)
     rows: list[tuple[Child, str]] = [
-        (len(contents.kernels), "kernel" if len(contents.kernels) == 1 else "kernels"),
-        (len(contents.targets), "target" if len(contents.targets) == 1 else "targets"),
-        (
-            mark("bad", failed) if failed else mark("ok", 0),
-            "compilation failed" if failed == 1 else "compilations failed",
-        ),
-        (
-            mark("bad", findings) if findings else mark("none", 0),
-            "finding" if findings == 1 else "findings",
-        ),
-        (contents.runs, "run recorded" if contents.runs == 1 else "runs recorded"),
+        (len(contents.kernels), "kernel"),
+        (len(contents.targets), "target"),
+        (mark("bad", failed) if failed else 0, "failed compilation"),
+        (mark("bad", findings) if findings else 0, "finding"),
+        (contents.runs, "recorded run"),
+    ]
+    counts = (len(contents.kernels), len(contents.targets), failed, findings, contents.runs)
+    rows = [
+        (value, name if count == 1 else f"{name}s")
+        for (value, name), count in zip(rows, counts, strict=True)
     ]
     return tag(
         "ul",
