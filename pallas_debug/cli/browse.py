@@ -24,6 +24,7 @@ class BrowseOptions:
     target: str | None
     step: str | None
     line: int | None
+    values: Path | None
     theme: str | None
     no_resume: bool
 
@@ -33,6 +34,12 @@ class BrowseOptions:
 @click.option("-t", "--target", help="Open at this target.")
 @click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
 @click.option("-n", "--line", type=click.IntRange(1), help="Open at this line of the text.")
+@click.option(
+    "--values",
+    type=click.Path(path_type=Path),
+    metavar="RECORDING",
+    help="Show recorded values beside the lines; `step WHAT --record RECORDING` records them.",
+)
 @click.option("--theme", help="Colour theme; the palette lists them.")
 @click.option("--no-resume", is_flag=True, help="Neither open where you left off, nor remember it.")
 def run(options: BrowseOptions) -> int:
@@ -62,6 +69,7 @@ def run(options: BrowseOptions) -> int:
             theme=options.theme,
             resume=not options.no_resume,
             settings=settings,
+            values=options.values,
         )
     if ended.message:
         output.say(ended.message)

@@ -107,6 +107,22 @@ class RecordedOutput:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedBlock:
+    """A block of an output as it was written back at the end of a grid point.
+
+    Attributes:
+      name: of the operand.
+      array: digest of its content.
+    """
+
+    name: str
+    point: tuple[int, ...]
+    device: int
+    thread: int
+    array: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Recording:
     """A run, as far as it was recorded.
 
@@ -114,6 +130,7 @@ class Recording:
       own_axes: axes of the grid that the kernel counts.
       sources: lines of each file.
       complete: whether every line of every grid point was recorded.
+      every_line: whether every line of the recorded grid points was.
       fault: why the run ended early.
       writers: places of the stores that wrote the outputs.
     """
@@ -124,10 +141,12 @@ class Recording:
     stops: tuple[RecordedStop, ...]
     sources: dict[str, tuple[str, ...]] = field(default_factory=dict)
     complete: bool = True
+    every_line: bool = False
     fault: str | None = None
     ledger: tuple[LedgerEntry, ...] = ()
     writers: tuple[StepPlace, ...] = ()
     outputs: tuple[RecordedOutput, ...] = ()
+    blocks: tuple[RecordedBlock, ...] = ()
 
 
 def encode(recording: Recording) -> bytes:
@@ -262,7 +281,7 @@ class RecordedRun:
         if output is None or not element.name.startswith("whole("):
             known = ", ".join(f"whole({o.name})[…]" for o in self.recording.outputs) or "none"
             raise ConditionFailed(f"a recording knows who wrote the elements of outputs: {known}")
-        writers = self._array(output.writers)
+        writers = self.array(output.writers)
         found = positions(element.expression, element.name, writers.shape, self._names)
         if found.size != 1:
             raise ConditionFailed(
@@ -270,7 +289,7 @@ class RecordedRun:
             )
         flat = int(found.reshape(()))
         number = int(writers.reshape(-1)[flat])
-        value = self._array(output.array).reshape(-1)[flat]
+        value = self.array(output.array).reshape(-1)[flat]
         shown = f"{float(value):.6g}" if value.dtype.kind not in "biu" else str(value)
         index = ", ".join(map(str, map(int, np.unravel_index(flat, writers.shape))))
         text = f"{element.name}[{index}]"
@@ -293,7 +312,7 @@ class RecordedRun:
             return np.asarray(numbers[own[axis]]) if 0 <= axis < len(own) and numbers else None
         found = next((item for item in self._stop.values if item.value.name == name), None)
         if found is not None:
-            return self._array(found.array)
+            return self.array(found.array)
         if name == "iteration":
             return np.asarray(place.iterations[-1]) if place.iterations else None
         axis = _AXES.find(name) if len(name) == 1 else -1
@@ -303,9 +322,9 @@ class RecordedRun:
         """The whole array of an output, at the end of the run; others are not recorded."""
         output = next((o for o in self.recording.outputs if o.name == name), None)
         if output is not None:
-            return self._array(output.array)
+            return self.array(output.array)
         found = next((item for item in self._stop.values if item.value.name == name), None)
-        return None if found is None or found.value.whole is not None else self._array(found.array)
+        return None if found is None or found.value.whole is not None else self.array(found.array)
 
     def copies(self) -> Sequence[FlyingCopy]:
         return self._stop.copies
@@ -321,7 +340,12 @@ class RecordedRun:
     def _read(self) -> dict[str, Array]:
         return {}
 
-    def _array(self, digest: str) -> Array:
+    def array(self, digest: str) -> Array:
+        """Return a recorded array.
+
+        Raises:
+          RecordingError: its file is missing or damaged, or the digest is none.
+        """
         known = self._read.get(digest)
         if known is not None:
             return known

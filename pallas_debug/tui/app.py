@@ -10,8 +10,10 @@ from textual import work
 from textual.dom import DOMNode
 
 from pallas_debug.render import plural
+from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
+from pallas_debug.tui.commands.values import ValueActions
 from pallas_debug.tui.commands.viewing import ViewingActions
 from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys
 from pallas_debug.tui.keys import registry as registry
@@ -44,7 +46,7 @@ def preload() -> None:
     import numpy  # noqa: F401
 
 
-class BrowseApp(MovingActions, ViewingActions, OutputActions):
+class BrowseApp(MovingActions, ViewingActions, ValueActions, OutputActions):
     """`pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:
@@ -52,6 +54,7 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
       keymap: the user's keys.
       colors: whether colours may be used.
       notes: messages to show at the start.
+      recorded: values of a run, to be shown beside the lines of its kernel.
     """
 
     def __init__(
@@ -62,8 +65,9 @@ class BrowseApp(MovingActions, ViewingActions, OutputActions):
         keymap: Keymap | None = None,
         colors: bool = True,
         notes: Sequence[str] = (),
+        recorded: ComputedValues | None = None,
     ) -> None:
-        super().__init__(browser, keymap=keymap, colors=colors)
+        super().__init__(browser, keymap=keymap, colors=colors, recorded=recorded)
         self._start_spot = spot
         self._start_notes = notes
         self.last: Spot | None = None

@@ -41,6 +41,7 @@ HEADINGS: dict[str, str] = {
     "text": "The text",
     "diff": "Comparing",
     "source": "The Python source",
+    "values": "Recorded values",
     "copy": "Copying",
     "output": "Files and programs",
     "runs": "Runs and findings",

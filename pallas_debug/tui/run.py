@@ -18,11 +18,13 @@ from pathlib import Path
 from textual.binding import Binding
 
 from pallas_debug.errors import UsageError
+from pallas_debug.stepping import recording
+from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.store.files import is_file
 from pallas_debug.tui import keys, terminal
 from pallas_debug.tui.app import BrowseApp
 from pallas_debug.tui.model import state
-from pallas_debug.tui.model.browser import Browser, SingleFile
+from pallas_debug.tui.model.browser import Browser, SingleFile, kernel_name
 from pallas_debug.tui.widgets.lineview import LineView
 
 MAX_REPORTS = 20
@@ -57,15 +59,18 @@ def browse(
     theme: str | None = None,
     resume: bool = True,
     settings: terminal.Settings | None = None,
+    values: Path | None = None,
 ) -> Ended:
     """Browse one or two directories, or a file, until the user quits.
 
     Args:
       resume: open where the last session ended, and remember where this one ends.
       settings: the terminal's, to be restored at the end; by default the present ones.
+      values: a recording of a kernel, whose values are shown beside its lines.
 
     Raises:
       UsageError: there is no such kernel, target, pass or theme, or the keymap is invalid.
+      RecordingError: there is no recording, or it cannot be read.
       DumpDirectoryError: a directory does not exist or cannot be listed.
     """
     panes = {
@@ -83,8 +88,15 @@ def browse(
         line=line,
     )
     notes = [*filter(None, [problem]), *keymap.notes]
+    recorded = None
+    if values is not None:
+        recorded = ComputedValues(recording.read(values))
+        if not any(kernel_name(e.name) == recorded.kernel for e in browser.entries):
+            notes.append(f"{values} is a recording of {recorded.kernel}, which is not here")
     colors = terminal.has_colors(os.environ)
-    app = BrowseApp(browser, spot=spot, keymap=keymap, colors=colors, notes=notes)
+    app = BrowseApp(
+        browser, spot=spot, keymap=keymap, colors=colors, notes=notes, recorded=recorded
+    )
     app.settings_before = settings
     wanted = theme or remembered.theme
     if wanted in app.available_themes:

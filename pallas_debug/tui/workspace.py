@@ -17,6 +17,7 @@ from textual.widgets import Static
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.ir.normal import NOISE
 from pallas_debug.ir.text import Document
+from pallas_debug.stepping.computed import ComputedValues
 from pallas_debug.tui.keys import Keymap
 from pallas_debug.tui.model.browser import (
     BEFORE,
@@ -27,6 +28,7 @@ from pallas_debug.tui.model.browser import (
     KernelStep,
     SingleFile,
     TextPlace,
+    kernel_name,
 )
 from pallas_debug.tui.model.search import DumpSearch
 from pallas_debug.tui.panes.diff import Compared, DiffPane
@@ -88,9 +90,13 @@ class Workspace(Shell):
         *,
         keymap: Keymap | None = None,
         colors: bool = True,
+        recorded: ComputedValues | None = None,
     ) -> None:
         super().__init__(keymap=keymap, colors=colors)
         self.browser = browser
+        self.recorded = recorded
+        self.point: tuple[int, ...] | None = recorded.points[0] if recorded else None
+        """Grid point whose recorded values are shown; None for none."""
         self._document: Document | None = None
         self._shown_place: TextPlace | None = None
         self._listed: tuple[Entry | None, str | None] | None = None
@@ -152,6 +158,12 @@ class Workspace(Shell):
         if self.entry is None or self.steps.current is None:
             return None
         return TextPlace(entry=self.entry, target=self.target, step=self.steps.current)
+
+    @property
+    def has_values(self) -> bool:
+        """Whether there is a recording of the kernel that is shown."""
+        entry, recorded = self.entry, self.recorded
+        return bool(recorded and entry and kernel_name(entry.name) == recorded.kernel)
 
     @property
     def base(self) -> TextPlace | None:
@@ -371,6 +383,7 @@ class Workspace(Shell):
                 shown.where or self.search.status,
                 f"{len(shown.selected):,} selected" if shown.selected else "",
                 "following" if self.following else "",
+                f"values at {self.point}" if self.has_values and self.point is not None else "",
                 shown.problem,
                 self.diff.state if shown is self.diff else self.text.origin_text,
                 "" if shown is self.diff else self.text.state,

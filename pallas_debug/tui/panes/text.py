@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import ClassVar
 
@@ -56,6 +56,7 @@ class TextPane(FindView):
         "text--folded",
         "text--region",
         "text--notice",
+        "text--recorded",
         *(f"text--{kind}" for kind in KINDS),
     }
     DEFAULT_CSS = """
@@ -68,6 +69,7 @@ class TextPane(FindView):
         & .text--folded { color: $text-warning; text-style: italic; }
         & .text--region { color: $text-accent; text-style: bold; }
         & .text--notice { background: $warning; color: $background; }
+        & .text--recorded { color: $text-success; text-style: italic; }
         & .text--comment { text-style: dim italic; }
         & .text--location { text-style: dim; }
         & .text--string { color: $text-success; }
@@ -101,6 +103,8 @@ class TextPane(FindView):
         self._origin: frozenset[int] = frozenset()
         self._ends: tuple[int, ...] = ()
         self._wanted: int | None = None
+        self.beside: Mapping[int, str] = {}
+        """What is shown at the end of lines, by line from 0."""
 
     def on_mount(self) -> None:
         self.set_interval(WATCH_EVERY, self.look)
@@ -164,6 +168,7 @@ class TextPane(FindView):
         self.module = Module([])
         self._folds, self._only = Folds(), None
         self._values, self._origin = {}, frozenset()
+        self.beside = {}
         self._wanted = keep
         if self.is_running:
             self.workers.cancel_group(self, "index")
@@ -385,7 +390,15 @@ class TextPane(FindView):
             cells.append((f" … {rest:,} more {self.source.unit}", "text--comment"))
         if hidden := self._folds.hidden(line):
             cells.append((f" … {hidden:,} lines", "text--folded"))
+        if line in self.beside:
+            cells.append((f"  ◂ {self.beside[line]}", "text--recorded"))
         return cells
+
+    def put_beside(self, texts: Mapping[int, str]) -> None:
+        """Show texts at the end of lines."""
+        if texts != self.beside:
+            self.beside = texts
+            self.changed()
 
     def _value_marks(self, line: int, text: str) -> list[Mark]:
         """Mark the values of the cursor's line, and in a jaxpr all values."""
