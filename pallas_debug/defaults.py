@@ -18,6 +18,12 @@ STAGES = ("mosaic", "llo", "bundles")
 REPORT = "report.html"
 """File that `report` writes."""
 
+MAX_CACHED_OBJECTS, MAX_CACHED_COPIES = 512 << 20, 128
+"""Maximum bytes, and number, of local copies of texts that were read from an object store."""
+
+OBJECT_STORE_PAUSE = 10.0
+"""Seconds for which an object store that did not answer is not asked again."""
+
 COMPILE_TIMEOUT = 120.0
 """Seconds for one compilation."""
 

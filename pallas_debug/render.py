@@ -41,7 +41,7 @@ def visible(text: str, keep: str = "\n\t") -> str:
 
 def one_line(name: str | os.PathLike[str]) -> str:
     """Escape a name or path for quoting in a message, including newlines and tabs."""
-    return visible(os.fspath(name), keep="")
+    return visible(name if isinstance(name, str) else str(name), keep="")
 
 
 class _Table(dict[int, str | int]):

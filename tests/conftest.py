@@ -40,7 +40,7 @@ for variable in ("CI", "BUILD_NUMBER"):
 
 ENVIRONMENT = dict(os.environ)
 
-pytest_plugins = ("tiers", "evidence", "jaxless")
+pytest_plugins = ("tiers", "evidence", "jaxless", "object_stores")
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 

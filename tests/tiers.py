@@ -41,7 +41,7 @@ BUDGET = {
     "project": 35,
     "analysis": 34,
     "reproduce": 27,
-    "store": 17,
+    "store": 28,
     "ir": 12,
     "profile": 30,
     "machine": 60,

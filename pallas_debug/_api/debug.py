@@ -21,6 +21,7 @@ from pallas_debug.guards import check_function, guarded, problem_of
 from pallas_debug.hooks import hookimpl
 from pallas_debug.model import PrintRecord
 from pallas_debug.session import Interpret, Options, Session, sanitizing
+from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 
 P = ParamSpec("P")
@@ -88,7 +89,7 @@ def debug(
 
     Args:
       function: to wrap; omitted when the decorator has options, or for a `with` block.
-      to: the dump directory.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
       targets: names, as a list or joined by commas; `""` captures without compiling.
       interpret: a mode as `interpret` takes it, or `off` to leave it to the code; by default `auto`
         without an accelerator.
@@ -113,7 +114,7 @@ def debug(
             f"pallas_debug.debug(targets={str(function)!r}) or (to={str(function)!r})"
         )
     options = Options(
-        dumps=Path(to),
+        dumps=place(to),
         targets=targets_by_name(targets),
         interpret=sanitizing(interpret) if sanitize else interpret,
         pretend=pretend,

@@ -19,6 +19,7 @@ from pallas_debug.guards import check_function
 from pallas_debug.model import Dump
 from pallas_debug.session import Options, Session
 from pallas_debug.session.mapping import map_prefetched
+from pallas_debug.store.remote.paths import place
 from pallas_debug.tracebacks import WithoutOurFrames
 
 
@@ -47,7 +48,7 @@ def dump(
       function: that calls kernels, jitted or not.
       *args: arrays or `jax.ShapeDtypeStruct`s; anything else is passed unchanged.
       targets: names, as a list or joined by commas.
-      to: the dump directory.
+      to: the dump directory; a URL such as `s3://bucket/dumps` for one in an object store.
       timeout: seconds for one compilation.
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
@@ -70,7 +71,7 @@ def dump(
     """
     check_function("pallas_debug.dump", function)
     options = Options(
-        dumps=Path(to),
+        dumps=place(to),
         targets=targets_by_name(targets),
         interpret="off",
         timeout=timeout,

@@ -29,7 +29,7 @@ class BrowseOptions:
     no_resume: bool
 
 
-@click.argument("where", type=click.Path(path_type=Path), nargs=-1)
+@click.argument("where", type=shared.PLACE, nargs=-1)
 @click.option("-k", "--kernel", help="Open at this kernel.")
 @click.option("-t", "--target", help="Open at this target.")
 @click.option("-p", "--pass", "step", help="Open at this stage or pass, by number or name.")
@@ -122,5 +122,8 @@ def _roots(where: Sequence[Path]) -> tuple[list[Path], dict[str, str]]:
 def _starts(path: Path) -> bool:
     """Return whether the path is a prefix of a kernel's folder name."""
     from pallas_debug.store.files import is_folder
+    from pallas_debug.store.remote.paths import is_local
 
+    if not is_local(path):
+        return any(found.name.startswith(path.name) for found in path.parent.iterdir())
     return any(map(is_folder, path.parent.glob(f"{glob.escape(path.name)}*")))

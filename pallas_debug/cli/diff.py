@@ -15,6 +15,7 @@ from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import STAGES
 from pallas_debug.render import plural
 from pallas_debug.store import layout, texts
+from pallas_debug.store.remote.paths import place
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,7 @@ class DiffOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
 @click.argument("stages", metavar="[STAGE [STAGE]]", nargs=-1)
 @shared.kernel
 @shared.target
@@ -171,7 +172,7 @@ def _other(
     """Return the kernel and target that `--against` names."""
     if any(against in (c.target, c.folder.name) for c in kernel.compilations):
         return kernel, against
-    path = Path(against)
+    path = place(against)
     if not path.exists() and "/" not in against:
         known = ", ".join(c.target for c in kernel.compilations) or "none"
         raise UsageError(

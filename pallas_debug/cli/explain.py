@@ -18,12 +18,14 @@ from pallas_debug.cli import output
 from pallas_debug.cli.exits import Exit
 from pallas_debug.errors import CannotRunError, DumpFormatError, UsageError
 from pallas_debug.render import one_line
+from pallas_debug.store.remote.paths import place
 
 if TYPE_CHECKING:
     from pallas_debug.findings.explain import Occurrence, Scan
     from pallas_debug.model import Explanation
 
 _NAME = re.compile(r"[Ee]\d{4}|[a-z0-9]+(?:-[a-z0-9]+)+")
+_URL = re.compile(r"\w[\w+.-]*://\S+$")
 _PATH = re.compile(r"\S*/\S*|\S+\.(?:log|txt|out|err)")
 _LINE = 1 << 20
 """Maximum number of characters read of a line; the rest of a longer one is skipped."""
@@ -114,6 +116,8 @@ def _answer(what: str) -> _Answer:
         return _of_log(
             "standard input", _lines(io.TextIOWrapper(sys.stdin.buffer, errors="replace"))
         )
+    if _URL.match(what):
+        return _of_dumps(place(what))
     path = Path(what)
     if os.path.lexists(path):  # False if `what` is no path, whatever its length
         return _of_dumps(path) if path.is_dir() else _of_file(path)

@@ -36,7 +36,7 @@ class GrepOptions:
 
 
 @click.argument("pattern")
-@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
+@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
 @click.option("-i", "--ignore-case", is_flag=True, help="Ignore upper and lower case.")
 @click.option("-F", "--fixed", is_flag=True, help="PATTERN is plain text.")
 @click.option("-c", "--count", is_flag=True, help="Print the number of matching lines per text.")

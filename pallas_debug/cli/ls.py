@@ -31,7 +31,7 @@ class LsOptions:
     as_json: bool
 
 
-@click.argument("directory", type=click.Path(path_type=Path), default=defaults.DIRECTORY)
+@click.argument("directory", type=shared.PLACE, default=defaults.DIRECTORY)
 @click.option("-k", "--kernel", help="List the passes of this kernel.")
 @click.option("-t", "--target", help="Only this target.")
 @click.option("-n", "--name", help="Only kernels with this in their name.")

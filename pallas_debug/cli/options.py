@@ -6,6 +6,7 @@ code. `make` connects the two to click, so only this module deals with click's p
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,6 +69,22 @@ class ProgramOptions(CallOptions):
     jobs: int
     as_json: bool
 
+
+class _Place(click.Path):
+    """A dump directory: a local path, or a URL such as `s3://bucket/dumps`."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if "://" not in os.fsdecode(value):
+            return super().convert(value, param, ctx)
+        from pallas_debug.store.remote.paths import place
+
+        return place(os.fsdecode(value))
+
+
+PLACE = _Place()
 
 module = click.option("-m", "--module", is_flag=True, help="WHAT is a module, as for `python -m`.")
 
@@ -139,7 +156,7 @@ def directory(name: str, help_: str, default: Path | None = None) -> Decorator:
         "-o",
         "--to",
         name,
-        type=click.Path(path_type=Path),
+        type=PLACE,
         default=default,
         show_default=default is not None,
         help=help_,

@@ -33,7 +33,7 @@ class ReproduceOptions:
     timeout: float
 
 
-@click.argument("where", type=click.Path(path_type=Path))
+@click.argument("where", type=shared.PLACE)
 @shared.kernel
 @click.option(
     "-t",

@@ -30,7 +30,7 @@ class ShowOptions:
     as_json: bool
 
 
-@click.argument("directory", type=click.Path(path_type=Path))
+@click.argument("directory", type=shared.PLACE)
 @click.argument("stage", default="summary")
 @shared.kernel
 @shared.target

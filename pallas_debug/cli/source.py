@@ -35,7 +35,7 @@ class SourceOptions:
     as_json: bool
 
 
-@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@click.argument("kernel_at", metavar="WHERE", type=shared.PLACE)
 @shared.kernel
 @shared.target
 @click.option("-p", "--pass", "stage", help="Count in this stage or pass; the last one by default.")

@@ -10,6 +10,7 @@ from pallas_debug.render import one_line
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
 from pallas_debug.store.layout import COMPILATION, KERNEL
+from pallas_debug.store.remote.paths import is_local
 
 
 def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str | None]:
@@ -33,7 +34,9 @@ def kernel_at(where: Path, name: str | None = None) -> tuple[StoredKernel, str |
 
 def split_prefix(where: Path) -> tuple[Path, str | None]:
     """Split `dumps/rmsnorm`, if that is no path, into a dump directory and a kernel's prefix."""
-    if is_there(where) or not where.name or not is_folder(where.parent):
+    # An object store that cannot be asked is an error here, and not a name of nothing.
+    is_path = is_there(where) if is_local(where) else where.exists()
+    if is_path or not where.name or not is_folder(where.parent):
         return where, None
     is_bare = where.parent == Path()
     if is_bare and not any(is_there(folder / KERNEL) for folder in _starting_with(where.name)):

@@ -9,7 +9,7 @@ from pallas_debug.analysis.block_map import block_map
 from pallas_debug.bridge.capture.capture import Capture
 from pallas_debug.errors import PallasDebugError
 from pallas_debug.guards import guarded
-from pallas_debug.store.writer import Store
+from pallas_debug.store.base import DumpStore
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 Report = Callable[[PallasDebugError], None]
 
 
-def map_blocks(store: Store, captured: Capture, report: Report) -> None:
+def map_blocks(store: DumpStore, captured: Capture, report: Report) -> None:
     """Record which blocks a kernel touches, as far as its index maps read no scalar prefetch."""
     with guarded("capture", f"mapping the blocks of kernel `{captured.kernel.name}`", report):
         store.put_blocks(captured.kernel, block_map(captured))
 
 
 def map_prefetched(
-    store: Store | None,
+    store: DumpStore | None,
     captures: Iterable[Capture],
     tables: Callable[[], Tables],
     report: Report,

@@ -29,8 +29,9 @@ from pallas_debug.guards import guarded
 from pallas_debug.hooks import first, hookimpl, notify
 from pallas_debug.model import Compilation, Gap, Kernel, Target
 from pallas_debug.session.options import Options
+from pallas_debug.store import base
+from pallas_debug.store.base import DumpStore
 from pallas_debug.store.locks import WAIT_MARGIN, Waiting
-from pallas_debug.store.writer import Store
 
 Report = Callable[[PallasDebugError], None]
 
@@ -38,7 +39,7 @@ Report = Callable[[PallasDebugError], None]
 class StorePlugin:
     """Stores the results of a session in a dump directory."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: DumpStore) -> None:
         self.store = store
 
     @hookimpl
@@ -67,7 +68,7 @@ class StorePlugin:
 
 def open_store(
     options: Options, *, stop: threading.Event, say: Callable[[str], None] | None
-) -> Store | None:
+) -> DumpStore | None:
     """Open the dump directory of a session, if it has one.
 
     Args:
@@ -76,11 +77,12 @@ def open_store(
 
     Raises:
       DumpDirectoryError: it is not writable.
+      UsageError: its URL names no object store.
     """
     if options.dumps is None:
         return None
     waiting = Waiting(timeout=options.timeout + WAIT_MARGIN, warn=say or _warn, stop=stop)
-    return Store(options.dumps, waiting=waiting)
+    return base.open_store(options.dumps, waiting=waiting)
 
 
 def _warn(sentence: str) -> None:

@@ -224,7 +224,7 @@ class Session:
         If the dump directory has kernels, all results may come from there, so a process is started
         only for the first kernel that needs one.
         """
-        if self.store is None or not any(self.store.root.glob("[!.]*")):
+        if self.store is None or self.store.is_empty():
             self.queue.start()
 
     def wait(self, tick: Callable[[], None] | None = None) -> None:

@@ -7,21 +7,26 @@ itself be a link, or lie below one.
 
 Anything but a regular file (a named pipe, a device, a socket, a directory) is refused without being
 opened, and so is a file above a size limit.
+
+An object of an object store (`remote/`) is read by the same functions; what they return is a
+descriptor of a local copy. It knows no links: only its name and its size are checked.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsError
 from pallas_debug.model import FileRecord
 from pallas_debug.render import one_line
+from pallas_debug.store.remote.paths import ObjectPath
 
 MAX_MANIFEST = 64 << 20
 """Maximum size in bytes of a JSON document: the manifest of a kernel, compilation or run."""
@@ -37,6 +42,7 @@ _FILE = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
 _FOLDER = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
 _LISTED = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PIECE = 1 << 18
+
 
 _KINDS: tuple[tuple[Callable[[int], bool], str], ...] = (
     (stat.S_ISDIR, "a directory"),
@@ -77,21 +83,32 @@ class DumpFile:
         """
         return self._open(MAX_TEXT)
 
+    def check(self) -> None:
+        """Check that the file can be opened, as `open` does; an object is not copied for that."""
+        if not isinstance(self.path, ObjectPath):
+            os.close(self.open())
+            return
+        from pallas_debug.store.remote import reading
+
+        self._check_size(reading.checked(self.path, self.root, MAX_TEXT).size)
+
     def _open(self, limit: int) -> int:
         fd = _opened(self.path, self.root, limit)
         try:
-            size = os.fstat(fd).st_size
-            if self.record is not None and size != self.record.size:
-                current = self._current
-                if current is None or size != current.size:
-                    raise DumpFormatError(
-                        f"{one_line(self.path)} is damaged: it has {size:,} bytes, and its "
-                        f"manifest records {self.record.size:,}. {DAMAGED}"
-                    )
+            self._check_size(os.fstat(fd).st_size)
         except BaseException:
             os.close(fd)
             raise
         return fd
+
+    def _check_size(self, size: int) -> None:
+        if self.record is not None and size != self.record.size:
+            current = self._current
+            if current is None or size != current.size:
+                raise DumpFormatError(
+                    f"{one_line(self.path)} is damaged: it has {size:,} bytes, and its "
+                    f"manifest records {self.record.size:,}. {DAMAGED}"
+                )
 
     def text(self) -> str:
         """Return the whole text, with U+FFFD for bytes that are not UTF-8.
@@ -102,7 +119,7 @@ class DumpFile:
         try:
             fd = self._open(MAX_WHOLE)
         except FileNotFoundError as error:
-            raise _unreadable(self.path, error) from error
+            raise unreadable(self.path, error) from error
         data = _read(fd, self.path, MAX_WHOLE)
         if self.record is not None and self.record.sha256:
             digest = hashlib.sha256(data).hexdigest()
@@ -130,6 +147,10 @@ def read(path: Path, root: Path, limit: int = MAX_MANIFEST) -> bytes:
       FileNotFoundError, NotADirectoryError: there is no such file.
       DumpFormatError: it is refused, or cannot be read.
     """
+    if isinstance(path, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        return reading.content(path, root, limit)
     return _read(_opened(path, root, limit), path, limit)
 
 
@@ -149,7 +170,7 @@ def head(path: Path, root: Path, size: int) -> bytes:
     try:
         return os.read(fd, size)
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     finally:
         os.close(fd)
 
@@ -168,7 +189,7 @@ def pieces(path: Path, root: Path | None) -> Iterator[bytes]:
             left -= len(piece)
             yield piece
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     finally:
         os.close(fd)
 
@@ -184,7 +205,14 @@ def open_named(path: Path, limit: int = MAX_TEXT) -> int:
 
 
 def is_there(path: Path) -> bool:
-    """Return whether the path exists, readable or not, including as a dangling link."""
+    """Return whether the path exists, readable or not, including as a dangling link.
+
+    False for one in an object store that cannot be asked, which `check_listable` reports.
+    """
+    if isinstance(path, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        return reading.status(path) is not None
     return os.path.lexists(path)
 
 
@@ -194,11 +222,21 @@ def is_file(path: Path) -> bool:
     Unlike `Path.is_file` before Python 3.14, raises nothing for a path in a folder that may not be
     searched, or with a name that is too long.
     """
+    if isinstance(path, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        found = reading.status(path)
+        return found is not None and not found.is_folder
     return os.path.isfile(path)  # noqa: PTH113
 
 
 def is_folder(path: Path) -> bool:
     """Return whether the path is a directory; raises nothing, as `is_file`."""
+    if isinstance(path, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        found = reading.status(path)
+        return found is not None and found.is_folder
     return os.path.isdir(path)  # noqa: PTH112
 
 
@@ -208,7 +246,33 @@ def check_listable(root: Path) -> None:
     Raises:
       DumpDirectoryError: it does not exist, is no directory, or cannot be listed.
     """
-    os.close(_listable(root, root))
+    if isinstance(root, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        reading.listed(root, root)
+    else:
+        os.close(_listable(root, root))
+
+
+@contextlib.contextmanager
+def snapshot(root: Path, prefetched: Iterable[str] = ()) -> Iterator[None]:
+    """Within the block, answer from one listing what would be many requests to an object store.
+
+    A no-op for a local directory.
+
+    Args:
+      prefetched: names of files that will be read, wherever they are.
+
+    Raises:
+      NoDumpsError, DumpDirectoryError: as `check_listable`.
+    """
+    if not isinstance(root, ObjectPath):
+        yield
+        return
+    from pallas_debug.store.remote import objects
+
+    with objects.snapshot(root, prefetched):
+        yield
 
 
 def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
@@ -217,6 +281,10 @@ def listed(folder: Path, root: Path) -> list[tuple[str, bool]]:
     Raises:
       DumpDirectoryError: it does not exist, is no directory, is refused, or cannot be listed.
     """
+    if isinstance(folder, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        return reading.listed(folder, root)
     fd = _listable(folder, root)
     try:
         with os.scandir(fd) as entries:
@@ -273,17 +341,21 @@ def _is_folder(entry: os.DirEntry[str]) -> bool:
 
 def _opened(path: Path, root: Path | None, limit: int) -> int:
     """Open a regular file of at most `limit` bytes, and return the descriptor."""
+    if isinstance(path, ObjectPath):
+        from pallas_debug.store.remote import reading
+
+        return reading.opened(path, root, limit)
     try:
         fd = _of_user(path) if root is None else _below(path, root, _FILE)
     except (FileNotFoundError, NotADirectoryError) as error:
         raise FileNotFoundError(error.errno, os.strerror(error.errno or 0), str(path)) from error
     except (OSError, ValueError) as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     try:
         status = os.fstat(fd)
-        _check_kind(status.st_mode, path)
+        check_kind(status.st_mode, path)
         if status.st_size > limit:
-            raise _too_large(path, status.st_size, limit)
+            raise too_large(path, status.st_size, limit)
     except BaseException:
         os.close(fd)
         raise
@@ -292,31 +364,37 @@ def _opened(path: Path, root: Path | None, limit: int) -> int:
 
 def _of_user(path: Path) -> int:
     if os.path.lexists(path):
-        _check_kind(path.stat().st_mode, path)  # opening a device may have side effects
+        check_kind(path.stat().st_mode, path)  # opening a device may have side effects
     return os.open(path, _FILE & ~os.O_NOFOLLOW)
 
 
 def _below(path: Path, root: Path, flags: int) -> int:
     """Open a path in `root`, following only links that stay in it."""
-    parts = path.parts[len(root.parts) :]
-    if path.parts[: len(root.parts)] != root.parts or path.is_absolute() != root.is_absolute():
-        raise _refused(path, f"it is not below {one_line(root)}")
-    if ".." in parts:
-        raise _refused(path, "its name contains `..`")
-    if "\0" in str(path):
-        raise _refused(path, "its name contains a NUL")
+    parts = check_below(path, root)
     try:
         return _walk(root, parts, path, flags)
     except _LinkFound:
         pass
     real, top = Path(os.path.realpath(path)), Path(os.path.realpath(root))
     if real.parts[: len(top.parts)] != top.parts:
-        raise _refused(path, f"it is a link, or lies below one, that leads out to {one_line(real)}")
+        raise refused(path, f"it is a link, or lies below one, that leads out to {one_line(real)}")
     try:
         return _walk(top, real.parts[len(top.parts) :], path, flags)
     except _LinkFound:
         why = "its links lead back to themselves, or change while it is read"
-        raise _refused(path, why) from None
+        raise refused(path, why) from None
+
+
+def check_below(path: Path, root: Path) -> tuple[str, ...]:
+    """Return the parts of a path in `root`, after checking that its text leads nowhere else."""
+    parts = path.parts[len(root.parts) :]
+    if path.parts[: len(root.parts)] != root.parts or path.is_absolute() != root.is_absolute():
+        raise refused(path, f"it is not below {one_line(root)}")
+    if ".." in parts:
+        raise refused(path, "its name contains `..`")
+    if "\0" in str(path):
+        raise refused(path, "its name contains a NUL")
+    return parts
 
 
 def _walk(root: Path, parts: tuple[str, ...], path: Path, flags: int) -> int:
@@ -337,7 +415,7 @@ def _walk(root: Path, parts: tuple[str, ...], path: Path, flags: int) -> int:
             mode = os.stat(parts[-1], dir_fd=fd, follow_symlinks=False).st_mode
             if stat.S_ISLNK(mode):
                 raise _LinkFound
-            _check_kind(mode, path)  # opening a device may have side effects
+            check_kind(mode, path)  # opening a device may have side effects
         return _step(parts[-1], flags, fd)
     finally:
         os.close(fd)
@@ -364,13 +442,13 @@ def _read(fd: int, path: Path, limit: int) -> bytes:
                 if len(data) > limit:
                     break
     except OSError as error:
-        raise _unreadable(path, error) from error
+        raise unreadable(path, error) from error
     if len(data) > limit:
-        raise _too_large(path, len(data), limit)
+        raise too_large(path, len(data), limit)
     return data
 
 
-def _check_kind(mode: int, path: Path) -> None:
+def check_kind(mode: int, path: Path) -> None:
     if stat.S_ISREG(mode):
         return
     kind = next((name for test, name in _KINDS if test(mode)), "something else")
@@ -380,7 +458,7 @@ def _check_kind(mode: int, path: Path) -> None:
     )
 
 
-def _refused(path: Path, why: str) -> DumpFormatError:
+def refused(path: Path, why: str) -> DumpFormatError:
     return DumpFormatError(
         f"{one_line(path)} was not read: {why}. Nothing outside the directory that you name is "
         "read; to read a dump that consists of links, copy it with `cp -rL` or name the "
@@ -388,7 +466,7 @@ def _refused(path: Path, why: str) -> DumpFormatError:
     )
 
 
-def _too_large(path: Path, size: int, limit: int) -> DumpFormatError:
+def too_large(path: Path, size: int, limit: int) -> DumpFormatError:
     other = "; `browse` and `grep` read larger ones" if limit == MAX_WHOLE else ""
     return DumpFormatError(
         f"{one_line(path)} has {size:,} bytes, more than the {limit:,} that are read{other}. "
@@ -396,7 +474,7 @@ def _too_large(path: Path, size: int, limit: int) -> DumpFormatError:
     )
 
 
-def _unreadable(path: Path, error: Exception) -> DumpFormatError:
+def unreadable(path: Path, error: Exception) -> DumpFormatError:
     why = (error.strerror if isinstance(error, OSError) else None) or str(error)
     if isinstance(error, PermissionError):
         return DumpFormatError(

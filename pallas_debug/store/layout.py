@@ -20,6 +20,9 @@ KERNEL, JAXPR, SOURCE, PROGRAM = "kernel.json", "jaxpr.txt", "source.py", "progr
 COMPILATION, STABLEHLO, MOSAIC = "compilation.json", "stablehlo.mlir", "mosaic.mlir"
 """Files in a target's folder. `COMPILATION` marks the folder as complete, and is written last."""
 
+MANIFESTS = (KERNEL, COMPILATION)
+"""Files that are read to list kernels."""
+
 BLOCKS = "blocks.json"
 """File in a kernel's folder: which block of each operand every grid point touches."""
 
@@ -75,6 +78,9 @@ LOCK = ".lock"
 NEW, OLD, OWNER, FILE, INCOMPLETE = "new", "old", "belongs-to", "file", "incomplete"
 """In a folder under `TMP`: the folder to publish, the one it replaces, the path of the latter, a
 single file, and a folder that lost files while it was published."""
+
+PROBE = "writable"
+"""Object under `TMP` whose writing shows that an object store may be written to."""
 
 PENDING = "pending-"
 """Prefix under `TMP` for a kernel's new files before they replace its current ones."""

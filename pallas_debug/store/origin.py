@@ -18,7 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from pallas_debug.errors import DumpDirectoryError
 from pallas_debug.store.layout import SIGNATURE
+from pallas_debug.store.remote.paths import ObjectPath
 
 _KEY = "origin.key"
 _KEY_BYTES = 32
@@ -49,17 +51,31 @@ def is_ours(digest: str, file: Path, content: bytes) -> bool:
     key = _key(is_made=False)
     if key is None:
         return False
+    beside = file.with_name(file.name + SIGNATURE)
+    if isinstance(beside, ObjectPath):
+        return _is_signature(_of_object(beside), key, digest, file.name, content)
     try:
-        descriptor = os.open(
-            file.with_name(file.name + SIGNATURE), os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
-        )
+        descriptor = os.open(beside, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as opened:
             if not stat.S_ISREG(os.fstat(descriptor).st_mode):
                 return False
             given = opened.read(_MAX_SIGNATURE).strip()
     except OSError:
         return False
-    return hmac.compare_digest(given, _signature(key, digest, file.name, content).encode())
+    return _is_signature(given, key, digest, file.name, content)
+
+
+def _of_object(path: ObjectPath) -> bytes:
+    from pallas_debug.store.remote import objects
+
+    try:
+        return (objects.contents(path, _MAX_SIGNATURE) or b"").strip()
+    except DumpDirectoryError:
+        return b""
+
+
+def _is_signature(given: bytes, key: bytes, digest: str, name: str, content: bytes) -> bool:
+    return hmac.compare_digest(given, _signature(key, digest, name, content).encode())
 
 
 def key_file() -> Path:

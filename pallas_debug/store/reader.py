@@ -16,7 +16,8 @@ from pallas_debug.errors import DumpDirectoryError, DumpFormatError, NoDumpsErro
 from pallas_debug.model import Compilation, Failure, Kernel, Pass, RunRecord
 from pallas_debug.render import one_line
 from pallas_debug.store import files, raw, schema, texts
-from pallas_debug.store.layout import DOCUMENT, KERNEL, RAW_TARGET, RUNS
+from pallas_debug.store.layout import DOCUMENT, KERNEL, MANIFESTS, RAW_TARGET, RUNS
+from pallas_debug.store.remote.paths import is_local, place
 from pallas_debug.store.stored import (
     StoredCompilation,
     StoredKernel,
@@ -44,6 +45,10 @@ class DumpReader:
         Raises:
           DumpDirectoryError: the directory can no longer be listed.
         """
+        with files.snapshot(self.root, MANIFESTS):
+            return self._kernels()
+
+    def _kernels(self) -> list[StoredKernel]:
         if self._is_kernel:
             return [_read_kernel(self.root, self.root)]
         folders, names = _scanned(self.root)
@@ -84,8 +89,12 @@ class DumpReader:
         """
         if self._is_kernel:
             return _read_kernel(self.root, self.root)
-        if os.path.isdir(self.root / name):  # noqa: PTH112 - as Path.is_dir, but for what it raises
-            return _read_kernel(self.root / name, self.root)
+        if files.is_folder(self.root / name):
+            try:
+                with files.snapshot(self.root / name, MANIFESTS):
+                    return _read_kernel(self.root / name, self.root)
+            except DumpDirectoryError as error:
+                return StoredKernel(name=name, folder=self.root / name, problem=str(error))
         compile_ = self._find_raw(name)
         if compile_ is not None:
             return _raw_kernel(self.root, name, compile_, raw.outline)
@@ -101,7 +110,7 @@ class DumpReader:
     def texts(self, name: str) -> Iterator[StoredText]:
         """Yield the searchable texts of one kernel of `names`; see `texts.texts_of_folder`."""
         folder = self.root if self._is_kernel else self.root / name
-        if os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+        if files.is_folder(folder):
             yield from texts.texts_of_folder(folder, self.root, name)
         elif (compile_ := self._find_raw(name)) is not None:
             yield from texts.raw_texts(name, compile_)
@@ -150,10 +159,12 @@ class DumpReader:
 def open_dumps(root: str | Path) -> DumpReader:
     """Return a reader for `root`: a dump directory, one kernel's folder, or raw libtpu dumps.
 
+    A URL such as `s3://bucket/dumps` names one in an object store.
+
     Raises:
       DumpDirectoryError: it does not exist, is a file, or cannot be listed.
     """
-    root = Path(root)
+    root = place(root)
     if "\0" in str(root):
         raise NoDumpsError(f"no such directory: {one_line(root)}: a path holds no NUL.")
     files.check_listable(root)
@@ -182,7 +193,7 @@ def _scanned(root: Path) -> tuple[list[str], list[str]]:
 
 def _name_of(folder: Path) -> str:
     """Return the name of a folder, even one given as `.`; tolerates circular links."""
-    return PurePath(os.path.realpath(folder)).name
+    return folder.name if not is_local(folder) else PurePath(os.path.realpath(folder)).name
 
 
 def _read_kernel(folder: Path, root: Path) -> StoredKernel:

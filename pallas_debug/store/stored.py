@@ -5,7 +5,6 @@ Only `files.py` opens files.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -136,7 +135,7 @@ class StoredCompilation:
     def _problem_of(self, file: Callable[[], DumpFile]) -> str | None:
         try:
             found = file()
-            os.close(found.open())
+            found.check()
         except FileNotFoundError:
             return (
                 f"{one_line(found.path)} is missing, and its manifest lists it. "

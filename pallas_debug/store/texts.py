@@ -7,7 +7,6 @@ file, as a search over 10,000 kernels does.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,6 +18,7 @@ from pallas_debug.model import STAGES, Pass
 from pallas_debug.render import one_line
 from pallas_debug.store import files, layout, raw
 from pallas_debug.store.files import DumpFile, is_there
+from pallas_debug.store.remote.paths import is_local
 from pallas_debug.store.stored import StoredCompilation, StoredKernel
 
 if TYPE_CHECKING:
@@ -181,6 +181,15 @@ def texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]
     Raises:
       DumpDirectoryError: the directory does not exist or cannot be listed.
     """
+    if is_local(root):
+        yield from _texts_in(root, wanted, warn)
+        return
+    with files.snapshot(root):  # it ends before the first text is opened
+        found = list(_texts_in(root, wanted, warn))
+    yield from found
+
+
+def _texts_in(root: Path, wanted: TextFilter, warn: Warn) -> Iterator[StoredText]:
     files.check_listable(root)
     if is_there(root / layout.COMPILATION):
         yield from _of_target(root, root, root.absolute().parent.name, wanted, warn)
@@ -251,7 +260,7 @@ def _there(
 
 def _listed(folder: Path, root: Path, warn: Warn) -> list[tuple[str, bool]]:
     """Return the sorted entries of a folder; none if it does not exist or cannot be listed."""
-    if not os.path.isdir(folder):  # noqa: PTH112 - as Path.is_dir, but for what it raises
+    if not files.is_folder(folder):
         return []
     try:
         return sorted(files.listed(folder, root))

@@ -12,15 +12,16 @@ import contextlib
 import errno
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
 from pallas_debug.errors import DumpDirectoryError, DumpFormatError, LockTimeoutError
-from pallas_debug.model import Compilation, Dump, FileRecord, Kernel, RunRecord
+from pallas_debug.model import Compilation, FileRecord, Kernel, RunRecord
 from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.store import layout, locks, origin, schema, scratch
+from pallas_debug.store.base import DumpStore, is_final, knows_more, records_of
 from pallas_debug.store.disk import (
     Content,
     Disk,
@@ -35,16 +36,13 @@ _STRIPES = 3  # hex digits: at most 4,096 lock files per target, however many ke
 _OF_KERNEL = (layout.JAXPR, layout.SOURCE, layout.KERNEL)
 """Files that `put_kernel` writes; the last one marks the folder as complete."""
 
-_FINAL = ("lowering", "compile")
-"""Stages whose failures are deterministic."""
-
 _ATTEMPTS = 3
 """Maximum attempts to write a folder that another process keeps deleting."""
 
 _EXISTS = frozenset({errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR})
 
 
-class Store:
+class Store(DumpStore):
     """A dump directory open for writing.
 
     Args:
@@ -60,11 +58,10 @@ class Store:
     def __init__(
         self, root: Path, *, waiting: locks.Waiting | None = None, disk: Disk | None = None
     ) -> None:
-        self.root = root.absolute()
+        super().__init__(root.absolute())
         self._waiting = waiting or locks.Waiting()
         self._disk = disk or Disk()
         self._has_locks = True
-        self._kept: set[Path] = set()
         try:
             self._make_folders(self.root)
         except (FileExistsError, NotADirectoryError) as error:
@@ -82,30 +79,8 @@ class Store:
             self._recover()
             tempfile.TemporaryFile(dir=self.root).close()
 
-    def folder(self, kernel: Kernel) -> Path:
-        """Return the folder of a kernel's files, existing or not."""
-        return self.root / layout.kernel_folder(kernel)
-
-    def keeps(self, kernel: Kernel, target: str | None = None) -> bool:
-        """Return whether this store wrote or found a kernel, or its compilation for a target.
-
-        Failed attempts, on a full disk for example, do not count.
-        """
-        folder = self.folder(kernel)
-        return (folder if target is None else folder / layout.target_folder(target)) in self._kept
-
-    def kept(self, dumps: Iterable[Dump]) -> list[Dump]:
-        """Return those of `dumps` that were kept, each with its kept compilations."""
-        return [
-            replace(
-                dump,
-                compilations=tuple(
-                    c for c in dump.compilations if self.keeps(dump.kernel, c.target)
-                ),
-            )
-            for dump in dumps
-            if self.keeps(dump.kernel)
-        ]
+    def is_empty(self) -> bool:
+        return not any(self.root.glob("[!.]*"))
 
     def put_kernel(self, kernel: Kernel, *, jaxpr: str, source: str | None) -> Path:
         """Write a kernel's manifest, jaxpr and source, and return its folder.
@@ -138,20 +113,11 @@ class Store:
         return path
 
     def put_blocks(self, kernel: Kernel, blocks: BlockMap) -> Path:
-        """Write a kernel's block map, and return the file.
-
-        It does not replace one with more known index maps: they read scalar prefetch, whose values
-        are not known in every run.
-        """
         path = self.folder(kernel) / layout.BLOCKS
         with self._explaining():
-            if blocks.num_unknown:
-                with contextlib.suppress(DumpFormatError):
-                    found = schema.decode(read_regular(path) or b"", BlockMap, path)
-                    if found.unknown is None and found.num_unknown < blocks.num_unknown:
-                        return path
             content = schema.encode(blocks)
-            if not self._same(path.parent, {path.name: content}):
+            found = read_regular(path)
+            if found != content and not knows_more(found, blocks, path):
                 self._replace_file(path, content)
         return path
 
@@ -182,9 +148,9 @@ class Store:
             found = schema.decode(read_regular(path) or b"", Compilation, path, kernel)
         except DumpFormatError:
             return None
-        if found.key != key or (found.failure and found.failure.stage not in _FINAL):
+        if found.key != key or not is_final(found):
             return None
-        records = _records(found)
+        records = records_of(found)
         if records is None or not all(_is_whole(folder, *one) for one in records.items()):
             return None
         self._kept.add(folder)
@@ -450,23 +416,6 @@ class Store:
 
     def _explaining(self) -> AbstractContextManager[None]:
         return explaining(self.root)
-
-
-def _records(compilation: Compilation) -> dict[str, FileRecord] | None:
-    """Return the recorded files of a compilation, or None if records disagree.
-
-    Dumps from before `Compilation.files` record only their passes.
-    """
-    records = dict(compilation.files)
-    for this in compilation.passes:
-        if this.file is None:
-            continue
-        record = FileRecord(size=this.size, sha256=this.sha256)
-        if compilation.files and this.file not in compilation.files:
-            return None
-        if this.sha256 and records.setdefault(this.file, record) != record:
-            return None
-    return records
 
 
 def _is_whole(folder: Path, name: str, record: FileRecord) -> bool:

@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from pallas_debug.errors import UsageError
+from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import Browser, Entry, KernelStep, kernel_name
 
 MAX_SPOTS = 100
@@ -97,7 +98,11 @@ def path() -> Path:
 
 def spot_of(roots: Sequence[Path]) -> Spot:
     """Return a spot in these directories, at no kernel in particular."""
-    return Spot(roots=tuple(os.path.abspath(root) for root in roots))  # noqa: PTH100 -- links stay
+    return Spot(roots=tuple(map(_absolute, roots)))
+
+
+def _absolute(root: Path) -> str:
+    return os.path.abspath(root) if is_local(root) else str(root)  # noqa: PTH100 -- links stay
 
 
 def load(file: Path) -> tuple[State, str | None]:

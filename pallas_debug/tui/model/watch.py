@@ -1,7 +1,7 @@
 """Directories that are being written: which kernels and passes are new.
 
 Modification times tell whether a directory has to be listed again. Of the kernels, only the
-displayed one is checked.
+displayed one is checked. Object stores are not watched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pallas_debug.store.files import is_file
 from pallas_debug.store.layout import KERNEL
+from pallas_debug.store.remote.paths import is_local
 from pallas_debug.tui.model.browser import Browser, Entry
 
 MAX_DEPTH = 2
@@ -98,11 +99,14 @@ class Watch:
         """Yield a kernel's folder and those in it; for raw dumps, only the one that holds all."""
         if folder is None:
             return
-        is_raw = folder in self._browser.roots and not is_file(folder / KERNEL)
+        is_root = is_local(folder) and folder in self._browser.roots
+        is_raw = is_root and not is_file(folder / KERNEL)
         yield from _folders(folder, 0 if is_raw else MAX_DEPTH)
 
 
 def _time(path: Path) -> float:
+    if not is_local(path):
+        return 0  # folders of object stores have no times, and each question is a request
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -111,7 +115,7 @@ def _time(path: Path) -> float:
 
 def _folders(folder: Path, depth: int) -> Iterator[Path]:
     yield folder
-    if not depth:
+    if not depth or not is_local(folder):
         return
     try:
         with os.scandir(folder) as entries:

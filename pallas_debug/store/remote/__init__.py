@@ -1,0 +1,1 @@
+"""Dump directories in object stores, through fsspec: paths, requests, errors, reader, writer."""
