@@ -60,6 +60,7 @@ def s3(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch, fresh_stores: None) ->
 @pytest.fixture
 def fresh_stores() -> Iterator[None]:
     """Forget connections, which keep endpoint and credentials, and which servers were away."""
+    pytest.importorskip("fsspec", reason="fsspec is not installed (extra remote)")
     _forget()
     yield
     _forget()
@@ -83,5 +84,4 @@ def _forget() -> None:
 @pytest.fixture
 def in_memory(fresh_stores: None) -> Callable[[], str]:
     """Makes the URL of a new folder in memory."""
-    pytest.importorskip("fsspec", reason="fsspec is not installed (extra remote)")
     return lambda: f"memory://tests/{next(_numbers)}/dumps"
