@@ -269,6 +269,9 @@ def _outcome(line: Mapping[str, object]) -> Outcome:
     if kinds:
         return Outcome("found", first, seconds)
     kind = str(line.get("kind", "")).removeprefix("builtins.")
+    if "MachineError: " in text or kind.endswith("MachineError"):
+        *_, said = text.split("MachineError: ")
+        return Outcome("refused", _first(said), seconds)
     return Outcome("failed", f"{kind}: {_first(text)}", seconds)
 
 

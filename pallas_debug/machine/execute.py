@@ -18,6 +18,7 @@ from pallas_debug.machine.memory import (
     concrete,
     locate,
     resolve,
+    size,
 )
 from pallas_debug.machine.threads import Blocked, ProgramFrame, Thread
 
@@ -282,7 +283,7 @@ def copy_wait(
     machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.CopyWait
 ) -> bool | None:
     counter = _counter(frame, step.semaphore)
-    amount = _region(frame, step.destination, copies=True).nbytes
+    amount = size(step.destination, frame.registers)
     return _wait(machine, thread, step, counter, amount, amount)
 
 
@@ -377,7 +378,9 @@ def new_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.NewR
 
 
 def select_ref(machine: Machine, thread: Thread, frame: ProgramFrame, step: ir.SelectRef) -> None:
-    place = step.places[int(frame.registers[step.index.number])]
+    last = len(step.places) - 1
+    index = int(frame.registers[step.index.number])
+    place = step.places[index if 0 <= index < last else last]  # as Mosaic's chain of conditions
     ref = frame.registers[place.ref.number]
     view = (*ref.view, *concrete(place.view, frame.registers))
     frame.registers[step.output.number] = Ref(ref.buffer, view)

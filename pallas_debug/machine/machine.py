@@ -154,7 +154,7 @@ class Machine:
         self.devices.append(device)
         values = [np.asarray(value) for value in given]
         sizes = iter(values)
-        grid = tuple(int(next(sizes)) if n is None else n for n in launch.grid)
+        grid = tuple(next(sizes).item() if n is None else n for n in launch.grid)
         values = values[sum(n is None for n in launch.grid) :]
         first = len(self.threads)
         cores = range(math.prod(launch.cores.values()))

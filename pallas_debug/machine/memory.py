@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from pallas_debug.bridge.interpret.extend.views import RefView, num_elements
+from pallas_debug.bridge.interpret.extend.views import OutOfView, RefView, is_reshape, num_elements
 from pallas_debug.bridge.programs import program as ir
 
 Array = np.ndarray[Any, Any]
@@ -77,18 +77,24 @@ class OutOfBounds(Exception):
       buffer: the memory.
       index: entries of the indexer: positions, and slices with concrete values.
       shape: of the indexed reference.
+      recast: how the reference is reshaped or bitcast before, such as `.reshape(4, 2, 128)`.
       place: the view in the step.
     """
 
     place: ir.RefPlace | None = None
 
     def __init__(
-        self, buffer: MemoryBuffer, index: tuple[Entry, ...], shape: tuple[int, ...]
+        self,
+        buffer: MemoryBuffer,
+        index: tuple[Entry, ...],
+        shape: tuple[int, ...],
+        recast: str = "",
     ) -> None:
         super().__init__(f"{buffer.name}{list(index)} is out of bounds for shape {shape}")
         self.buffer = buffer
         self.index = index
         self.shape = shape
+        self.recast = recast
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,8 +126,11 @@ class MemoryRegion:
     def read(self) -> Array:
         """A copy of the elements."""
         if self.index is None:
-            return self.view.read()
-        found = np.array(self.buffer.content[self.index])
+            found = self.view.read()
+            if self.existing is None:
+                return found
+        else:
+            found = np.array(self.buffer.content[self.index])
         if self.existing is not None:
             value = unwritten(self.shape, found.dtype)
             value[self.existing] = found
@@ -132,6 +141,8 @@ class MemoryRegion:
 
     def write(self, value: Any) -> None:
         if self.index is None:
+            if self.existing is not None:
+                value = value.reshape(self.shape)[self.existing]
             self.view.write(np.ascontiguousarray(np.broadcast_to(value, self.view.shape)))
         elif self.existing is not None:
             self.buffer.content[self.index] = value[self.existing]
@@ -147,7 +158,8 @@ class MemoryRegion:
     @property
     def nbytes(self) -> int:
         if self.index is None:
-            return int(math.prod(self.view.shape) * np.dtype(self.view.dtype).itemsize)
+            shape = self.view.shape if self.existing is None else self.shape
+            return int(math.prod(shape) * np.dtype(self.view.dtype).itemsize)
         return int(math.prod(self.shape) * self.buffer.content.itemsize)
 
     @property
@@ -181,7 +193,7 @@ def resolve(ref: Ref, view: ir.View, env: list[Any], *, copies: bool = False) ->
         return _indexed(buffer, parts, pads=copies and buffer.type.space == "hbm")
     if any(isinstance(e, Repeat) for part in parts for e in getattr(part, "entries", ())):
         raise NotImplementedError("a slice of stride 0 of a reshaped or bitcast reference")
-    return MemoryRegion(buffer, None, parts)
+    return _recast(buffer, parts, pads=copies and buffer.type.space == "hbm")
 
 
 def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> MemoryRegion:
@@ -202,6 +214,23 @@ def locate(place: ir.RefPlace, env: list[Any], *, copies: bool = False) -> Memor
             place.located[shape] = region.index, region.chain, region.shape
         return region
     return MemoryRegion(buffer, *known)
+
+
+def size(place: ir.RefPlace, env: list[Any]) -> int:
+    """Bytes that a view has, also one that leaves its reference.
+
+    Kernels await several copies at once by a slice of as many rows as these have together.
+    """
+    try:
+        return locate(place, env, copies=True).nbytes
+    except OutOfBounds:
+        ref = env[place.ref.number]
+        last = [*ref.view, *concrete(place.view, env)][-1]
+        if not isinstance(last, Indexed) or any(map(_is_array, last.entries)):
+            raise
+        counts = [e.count if isinstance(e, Repeat) else num_elements(e)
+                  for e in last.entries if isinstance(e, Repeat | slice)]  # fmt: skip
+        return math.prod(counts) * int(ref.buffer.content.itemsize)
 
 
 def concrete(view: ir.View, env: list[Any]) -> list[Any]:
@@ -290,6 +319,48 @@ def _indexed(buffer: MemoryBuffer, parts: tuple[Indexed, ...], pads: bool = Fals
         found = tuple(n + beyond[d] for d, n in zip(dims, found, strict=True))
         return MemoryRegion(buffer, tuple(index), parts, found, existing)
     return MemoryRegion(buffer, tuple(index), parts, found)
+
+
+def _recast(buffer: MemoryBuffer, parts: tuple[Any, ...], pads: bool) -> MemoryRegion:
+    """The region of a view that is reshaped, bitcast or transposed."""
+    try:
+        view = RefView(buffer.content, [_for_view(part) for part in parts])
+    except OutOfView as error:
+        region = _recast_with_padding(buffer, parts) if pads else None
+        if region is None:
+            raise OutOfBounds(buffer, error.range, error.shape, error.chain) from error
+        return region
+    return MemoryRegion(buffer, None, parts, view.shape, _view=view)
+
+
+def _recast_with_padding(buffer: MemoryBuffer, parts: tuple[Any, ...]) -> MemoryRegion | None:
+    """The region of a reshaped array, with the padding of the last column's tiles."""
+    *before, last = parts
+    size = buffer.content.shape[-1]
+    if not isinstance(last, Indexed) or not all(_keeps_columns(part, size) for part in before):
+        return None
+    shape = RefView(buffer.content, [_for_view(part) for part in before]).shape
+    *rows, columns = last.entries
+    padded = -(-size // TILE[-1]) * TILE[-1]
+    if shape[-1] != size or not isinstance(columns, slice) or columns.step != 1:
+        return None
+    if columns.start < 0 or not size < columns.stop <= padded:
+        return None
+    within = slice(columns.start, max(size, columns.start), 1)
+    if not _holds(list(shape), (*rows, within)):
+        return None
+    view = RefView(buffer.content, [*map(_for_view, before), (*rows, within)])
+    selected = (*view.shape[:-1], num_elements(columns))
+    existing = tuple(slice(0, n) for n in view.shape)
+    chain = (*before, Indexed((*rows, within)))
+    return MemoryRegion(buffer, None, chain, selected, existing, view)
+
+
+def _keeps_columns(part: Any, size: int) -> bool:
+    if isinstance(part, Indexed):
+        last = part.entries[-1]
+        return isinstance(last, slice) and (last.start, num_elements(last)) == (0, size)
+    return is_reshape(part)
 
 
 def _simply_indexed(

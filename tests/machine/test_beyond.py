@@ -18,6 +18,7 @@ from jax.experimental.pallas import tpu as pltpu
 from pallas_debug.bridge import chip
 from pallas_debug.compiler.targets import BUILTIN
 from pallas_debug.errors import MachineError
+from pallas_debug.machine.machine import Stopped
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -165,12 +166,14 @@ def test_references_that_no_scope_creates() -> None:
 
 def test_copies_of_dynamic_size_of_padding_and_of_nothing() -> None:
     def kernel(n_ref: Any, x_hbm: Any, wide_hbm: Any, o_hbm: Any, tile: Any, sem: Any) -> None:
+        rows = wide_hbm.reshape(1, 2, 100)
         tile[...] = jnp.zeros_like(tile)
         n = n_ref[0]
         pltpu.async_copy(x_hbm.at[pl.ds(2, n)], tile.at[pl.ds(0, n)], sem).wait()
         pltpu.async_copy(x_hbm.at[pl.ds(n + 5, n - 3)], tile.at[pl.ds(0, n - 3)], sem).wait()
         # 100 columns occupy 128.
         pltpu.async_copy(wide_hbm.at[:, pl.ds(n - 3, 128)], tile.at[pl.ds(4, 2)], sem).wait()
+        pltpu.async_copy(rows.at[0, :, pl.ds(n - 3, 128)], tile.at[pl.ds(6, 2)], sem).wait()
         pltpu.sync_copy(tile, o_hbm)
 
     wide = np.ones((2, 100), np.float32)
@@ -179,9 +182,46 @@ def test_copies_of_dynamic_size_of_padding_and_of_nothing() -> None:
         in_specs=[SMEM, ANY, ANY], out_specs=ANY, scratch_shapes=[TILE, DMA],
     )  # fmt: skip
     np.testing.assert_array_equal(got[:4], [*X[2:5], np.zeros(128)])
-    np.testing.assert_array_equal(got[4:6, :100], wide)
-    assert np.isnan(got[4:6, 100:]).all()
-    np.testing.assert_array_equal(got[6:], np.zeros((2, 128)))
+    np.testing.assert_array_equal(got[4:, :100], np.ones((4, 100)))
+    assert np.isnan(got[4:, 100:]).all()
+
+
+def test_one_wait_for_several_copies() -> None:
+    """Its slice has as many rows as these have together, and more than the array has."""
+
+    def kernel(n_ref: Any, x_hbm: Any, o_ref: Any, sem: Any) -> None:
+        @pl.loop(0, n_ref[0])
+        def _(i: Any) -> None:
+            pltpu.async_copy(x_hbm, o_ref, sem)
+
+        rows = pl.ds(0, n_ref[0] * 8)
+        pltpu.make_async_copy(o_ref.at[rows], o_ref.at[rows], sem).wait()
+        n_ref[0] = pl.semaphore_read(sem)
+
+    (got,) = run(
+        kernel, np.array([3], np.int32), X, in_specs=[SMEM, ANY], scratch_shapes=[DMA],
+    )  # fmt: skip
+    np.testing.assert_array_equal(got, X)
+
+
+def test_a_grid_whose_size_is_an_array() -> None:
+    def kernel(o_ref: Any) -> None:
+        o_ref[0] = jnp.where(pl.program_id(0) == 0, 1, o_ref[0] + 1)
+
+    def call(n: Any) -> Any:
+        out = jax.ShapeDtypeStruct((1,), I32)
+        return pl.pallas_call(kernel, out_shape=out, grid=(n,), out_specs=SMEM)()
+
+    (got,) = on_machine.run(call, jnp.array([5]))
+    assert got.tolist() == [5]
+
+
+def test_an_index_out_of_a_reshaped_reference() -> None:
+    def kernel(n_ref: Any, x_ref: Any, o_ref: Any) -> None:
+        o_ref[...] = x_ref.reshape(2, 4, 128).at[:, pl.ds(n_ref[0], 4)].reshape(8, 128)[...]
+
+    with pytest.raises(Stopped, match="out of bounds"):
+        run(kernel, np.array([1], np.int32), X, in_specs=[SMEM, VMEM])
 
 
 def test_references_chosen_at_run_time() -> None:
@@ -190,7 +230,7 @@ def test_references_chosen_at_run_time() -> None:
         pltpu.async_copy(chosen.at[pl.ds(n_ref[1], 4)], o_ref.at[0:4], sem).wait()
         o_ref[4:] = o_ref[:4] * 2
 
-    for choice, given in enumerate((X, -X)):
+    for choice, given in enumerate((X, -X, -X)):  # past the end is the last
         (got,) = run(
             kernel, np.array([choice, 3], np.int32), X, -X,
             in_specs=[SMEM, ANY, ANY], scratch_shapes=[DMA],

@@ -90,7 +90,7 @@ class BoundsObserver(MachineObserver):
             thread,
             step,
             operand=buffer.name,
-            index=index_text(buffer.name, error.index),
+            index=index_text(buffer.name + error.recast, error.index),
             shape=shape_text(buffer, error.shape),
         )
         copy = None

@@ -43,6 +43,10 @@ def is_plain(transforms: Sequence[Any]) -> bool:
     return all(isinstance(transform, indexing.NDIndexer) for transform in transforms)
 
 
+def is_reshape(transform: Any) -> bool:
+    return isinstance(transform, ReshapeTransform)
+
+
 def range_of(indexer: Any) -> Range:
     """Entries of an indexer with concrete values, an index or a slice each."""
     return tuple(
