@@ -11,9 +11,9 @@ from textual.dom import DOMNode
 
 from pallas_debug.render import plural
 from pallas_debug.stepping.computed import ComputedValues
+from pallas_debug.tui.commands.links import LinkActions
 from pallas_debug.tui.commands.moving import MovingActions
 from pallas_debug.tui.commands.output import OutputActions
-from pallas_debug.tui.commands.values import ValueActions
 from pallas_debug.tui.commands.viewing import ViewingActions
 from pallas_debug.tui.keys import HEADINGS, Keymap, action, display_keys
 from pallas_debug.tui.keys import registry as registry
@@ -46,7 +46,7 @@ def preload() -> None:
     import numpy  # noqa: F401
 
 
-class BrowseApp(MovingActions, ViewingActions, ValueActions, OutputActions):
+class BrowseApp(MovingActions, ViewingActions, LinkActions, OutputActions):
     """`pallas-debug browse`: kernels, their passes, and the text of each.
 
     Args:

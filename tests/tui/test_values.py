@@ -168,3 +168,27 @@ def test_browse_refuses_what_is_no_recording(made: Path) -> None:
 
     with pytest.raises(recording.RecordingError, match="cannot be read"):
         browse([made / "dumps"], values=made, resume=False)
+
+
+@drive
+async def test_the_cursor_stays_on_its_python_line_from_stage_to_stage(made: Path) -> None:
+    app = BrowseApp(Browser(made / "dumps"))
+    async with app.run_test(size=(160, 40)) as pilot:
+        steps = {step.label: step for step in app.steps.all_steps}
+
+        async def go(label: str) -> str:
+            app.go_to_step(steps[label])
+            await settled(app, pilot)
+            return app.text.line(app.text.cursor)
+
+        await go("source")
+        app.text.go_to(ADD - 1)
+        await settled(app, pilot)
+        assert f"sums.py:{ADD}:" in await go("jaxpr")
+        await go("stablehlo")  # has no Python lines: the place is kept
+        assert await go("mosaic")
+        assert {s.line for s in app.text.origin} == {ADD}
+        last = next(label for label in reversed(steps) if steps[label].pass_)
+        await go(last)
+        assert {s.line for s in app.text.origin} == {ADD}
+        assert await go("source") == "    acc_ref[...] += part"
