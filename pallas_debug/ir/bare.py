@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pallas_debug.ir.operations import LONG, Module, location_at
 from pallas_debug.model import SourceLine
 
-Sources = tuple[SourceLine, ...]
+ChainsOfLine = tuple[tuple[SourceLine, ...], ...]
 
 _ALIAS = "#loc"
 _OF_ARGUMENT = re.compile(r" loc\((?:#loc\d*|unknown)\)")
@@ -25,34 +25,35 @@ class BareText:
 
     Attributes:
       lines: without the definitions of locations.
-      sources: for each line, the Python lines it comes from, innermost function first.
+      chains: for each line, the chains of Python lines it comes from, innermost function first;
+        several for a bundle of several instructions.
     """
 
     lines: list[str]
-    sources: list[Sources]
+    chains: list[ChainsOfLine]
 
 
 def bare_text(module: Module) -> BareText:
     """Remove the locations of a text."""
     if module.kind == "mlir":
-        lines, sources = _bare_mlir(module)
+        lines, chains = _bare_mlir(module)
     elif module.kind in ("llo", "bundles"):
-        lines, sources = _bare_llo(module)
+        lines, chains = _bare_llo(module)
     elif module.kind == "jaxpr":
-        lines, sources = _bare_jaxpr(module)
+        lines, chains = _bare_jaxpr(module)
     else:
         lines = list(module.lines)
-        sources = [()] * len(lines)
+        chains = [()] * len(lines)
     while lines and not lines[-1]:
         lines.pop()
-        sources.pop()
-    return BareText(lines=lines, sources=sources)
+        chains.pop()
+    return BareText(lines=lines, chains=chains)
 
 
-def _bare_mlir(module: Module) -> tuple[list[str], list[Sources]]:
+def _bare_mlir(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
     lines: list[str] = []
-    sources: list[Sources] = []
-    known: dict[str, Sources] = {"unknown": ()}
+    chains: list[ChainsOfLine] = []
+    known: dict[str, ChainsOfLine] = {"unknown": ()}
     for number, line in enumerate(module.lines):
         if line.startswith(_ALIAS):
             continue
@@ -61,38 +62,41 @@ def _bare_mlir(module: Module) -> tuple[list[str], list[Sources]]:
         if body.startswith(_ALIAS) or body == "unknown":
             found = known.get(body)
             if found is None:
-                found = known[body] = module.chains.resolve(body)
-            sources.append(found)
+                found = known[body] = _chains(module.chains.resolve(body))
+            chains.append(found)
             bare = line[:start]
         else:
-            sources.append(module.source(number))
+            chains.append(_chains(module.source(number)))
             at = location_at(line, "mlir")
             bare = line if at is None else line[: at[0]] + line[at[1] :]
         lines.append(_OF_ARGUMENT.sub("", bare) if " loc(" in bare else bare)
-    return lines, sources
+    return lines, chains
 
 
-def _bare_llo(module: Module) -> tuple[list[str], list[Sources]]:
+def _bare_llo(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
     lines: list[str] = []
-    sources: list[Sources] = []
-    known: dict[tuple[str, ...], Sources] = {(): ()}
+    chains: list[ChainsOfLine] = []
+    known: dict[tuple[str, ...], ChainsOfLine] = {(): ()}
     for line in module.lines:
         bodies: list[str] = _IN_COMMENT.findall(line, 0, LONG) if "/* loc(" in line else []
         key = tuple(dict.fromkeys(bodies))
         found = known.get(key)
         if found is None:
-            resolved = (source for body in key for source in module.chains.resolve(body))
-            found = known[key] = tuple(dict.fromkeys(resolved))
+            found = known[key] = _chains(*map(module.chains.resolve, key))
         lines.append(_IN_COMMENT.sub("", line) if bodies else line)
-        sources.append(found)
-    return lines, sources
+        chains.append(found)
+    return lines, chains
 
 
-def _bare_jaxpr(module: Module) -> tuple[list[str], list[Sources]]:
+def _bare_jaxpr(module: Module) -> tuple[list[str], list[ChainsOfLine]]:
     lines: list[str] = []
-    sources: list[Sources] = []
+    chains: list[ChainsOfLine] = []
     for number, line in enumerate(module.lines):
         at = location_at(line, "jaxpr") if "  # " in line else None
         lines.append(line if at is None else line[: at[0]] + line[at[1] :])
-        sources.append(module.source(number) if at is not None else ())
-    return lines, sources
+        chains.append(_chains(module.source(number)) if at is not None else ())
+    return lines, chains
+
+
+def _chains(*chains: tuple[SourceLine, ...]) -> ChainsOfLine:
+    return tuple(dict.fromkeys(filter(None, chains)))

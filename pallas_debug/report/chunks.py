@@ -6,20 +6,23 @@ large are left out, largest first, and the page says so.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import Any
 
+import msgspec
+
 from pallas_debug.errors import DumpFormatError, UsageError
 from pallas_debug.model import Stage
+from pallas_debug.profile.stats import Profile
+from pallas_debug.report import schedule
 from pallas_debug.report.collect import ReportedKernel
 from pallas_debug.report.pack import Packer, Text, compressed, document, shown
 from pallas_debug.store import StoredCompilation, StoredKernel, StoredText
 from pallas_debug.store.files import is_there
 from pallas_debug.store.layout import (
     ANALYSIS,
-    BUNDLES,
     CRITICAL_PATH,
     GAPS,
     HLO,
@@ -29,10 +32,11 @@ from pallas_debug.store.layout import (
     REGISTERS,
     pass_name,
 )
+from pallas_debug.store.profiles import StoredProfile
 from pallas_debug.store.texts import text_of_pass
 
 _BEFORE_PASSES: tuple[Stage, ...] = ("stablehlo", "mosaic")
-_OF_SCHEDULE = (BUNDLES, ANALYSIS, CRITICAL_PATH, GAPS, PROFILE, REGISTERS, HLO)
+_OF_SCHEDULE = (ANALYSIS, CRITICAL_PATH, GAPS, PROFILE, REGISTERS, HLO)
 """Texts of the schedule that are shown as they are; others are shown as tables and maps."""
 
 
@@ -58,8 +62,12 @@ class Chunk:
         return found | ({"left_out": self.size} if self.data is None else {})
 
 
-def chunks_of(kernel: ReportedKernel) -> list[Chunk]:
-    """Chunks of one kernel: its own first, then those of each target."""
+def chunks_of(kernel: ReportedKernel, profiles: Sequence[StoredProfile | None]) -> list[Chunk]:
+    """Chunks of one kernel: its own first, then those of each target.
+
+    Args:
+      profiles: one for each compilation, in order.
+    """
     packer = Packer()
     own = [_stage(kernel.stored, "jaxpr")]
     source = _stage(kernel.stored, "source")
@@ -67,14 +75,46 @@ def chunks_of(kernel: ReportedKernel) -> list[Chunk]:
         "source": None if source.text is None else shown(source.text),
         "problem": source.problem,
         "notes": [list(note) for note in _notes(kernel)],
+        "blocks": _blocks(kernel.stored),
     }
     made = [_chunk(kernel.id, None, own, document(packer, own) | extra)]
-    for at, stored in enumerate(kernel.compilations):
-        groups = [list(_passes(kernel.stored, stored)), list(_schedule(stored))]
-        groups += [[text] for text in _llo(stored)]
-        for n, texts in enumerate(filter(None, groups)):
-            made.append(_chunk(f"{kernel.id}-{at}-{n}", at, texts, document(Packer(), texts)))
+    for at, (stored, profile) in enumerate(zip(kernel.compilations, profiles, strict=True)):
+        id_ = f"{kernel.id}-{at}"
+        passes = list(_passes(kernel.stored, stored))
+        if passes:
+            made.append(_chunk(f"{id_}-passes", at, passes, document(Packer(), passes)))
+        if profile is not None:
+            made.append(_of_schedule(f"{id_}-schedule", at, kernel, stored, profile.profile))
+        made += (
+            _chunk(f"{id_}-llo{n}", at, [text], document(Packer(), [text]))
+            for n, text in enumerate(_llo(stored))
+        )
     return made
+
+
+def _of_schedule(
+    id_: str, at: int, kernel: ReportedKernel, stored: StoredCompilation, profile: Profile
+) -> Chunk:
+    """The bundles, and what else the compiler says of its schedule."""
+    of = kernel.stored.kernel
+    bare, starts = schedule.listing(profile)
+    texts = [Text(name="bundles", bare=bare)] if bare.lines else []
+    for path in _OF_SCHEDULE:
+        if _has(stored, path):
+            texts.append(_read_file(PurePath(path).stem, stored, path))
+    content = document(Packer(), texts) | {
+        "strip": schedule.strip(profile, starts),
+        "costs": schedule.costs(profile, of.source.file if of and of.source else None),
+    }
+    return _chunk(id_, at, texts, content)
+
+
+def _blocks(kernel: StoredKernel) -> Any:
+    try:
+        blocks = kernel.blocks()
+    except DumpFormatError:
+        return None  # the table of blocks says why
+    return msgspec.to_builtins(blocks) if blocks is not None else None
 
 
 def within(chunks: Iterable[Chunk], limit: int) -> list[Chunk]:
@@ -122,13 +162,6 @@ def _passes(kernel: StoredKernel, stored: StoredCompilation) -> Iterable[Text]:
                 yield _read(found)
     if _has(stored, LOG):
         yield _read_file("log", stored, LOG)
-
-
-def _schedule(stored: StoredCompilation) -> Iterable[Text]:
-    """The bundles, and what else the compiler says of its schedule."""
-    for path in _OF_SCHEDULE:
-        if _has(stored, path):
-            yield _read_file(PurePath(path).stem, stored, path)
 
 
 def _llo(stored: StoredCompilation) -> Iterable[Text]:

@@ -17,12 +17,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pallas_debug.ir.bare import Sources, bare_text
+from pallas_debug.ir.bare import BareText, ChainsOfLine, bare_text
 from pallas_debug.ir.operations import Module
+from pallas_debug.model import SourceLine
 from pallas_debug.render import visible
 
 MAX_LINE = 4000
 """Maximum characters shown of a line: one may contain a constant of ten million."""
+
+_SEPARATOR = (-1, -1)
+"""Between the chains of one line, in flat lists of the numbers of files and lines."""
 
 _LEVEL = 6
 _SUSPICIOUS = re.compile(r"[^\t\n\x20-\x7e]")
@@ -36,11 +40,13 @@ class Text:
       name: as users write it: `jaxpr`, `12-apply-vector-layout`.
       text: None if it is missing.
       problem: why it is missing.
+      bare: the text, if it has been read already.
     """
 
     name: str
     text: str | None = None
     problem: str | None = None
+    bare: BareText | None = None
 
 
 @dataclass
@@ -49,35 +55,37 @@ class Packer:
 
     Attributes:
       files: names of Python files.
-      chains: chains of Python lines, innermost first, as flat lists of file and line numbers.
+      chains: chains of Python lines of a line of text, innermost first.
     """
 
     files: dict[str, int] = field(default_factory=dict)
-    chains: dict[Sources, int] = field(default_factory=dict)
-    _seen: dict[int, tuple[Sources, int]] = field(default_factory=dict, repr=False)
+    chains: dict[ChainsOfLine, int] = field(default_factory=dict)
+    _seen: dict[int, tuple[ChainsOfLine, int]] = field(default_factory=dict, repr=False)
 
     def text(self, text: Text) -> dict[str, Any]:
         """A text as JSON: its lines, and for each the number of its chain, -1 for none."""
-        if text.text is None:
-            return {"name": text.name, "problem": text.problem or "it is not in the dump"}
-        module = Module.of(text.text)
-        bare = bare_text(module)
+        bare, kind = text.bare, "bundles"
+        if bare is None:
+            if text.text is None:
+                return {"name": text.name, "problem": text.problem or "it is not in the dump"}
+            module = Module.of(text.text)
+            bare, kind = bare_text(module), module.kind
         return {
             "name": text.name,
-            "kind": module.kind,
+            "kind": kind,
             "text": "\n".join(map(shortened, shown_lines(bare.lines))),
-            "chains": runs(map(self._chain, bare.sources)),
+            "chains": runs(map(self._chain, bare.chains)),
         }
 
     def tables(self) -> dict[str, Any]:
         """The tables that the texts refer to, once all are packed."""
         chains = [
-            [n for line in chain for n in (self._file(line.file), line.line)]
-            for chain in self.chains
+            [n for chain in chains for n in (*_SEPARATOR, *self._flat(chain))][2:]
+            for chains in self.chains
         ]
         return {"chains": chains, "files": [shown(name) for name in self.files]}
 
-    def _chain(self, sources: Sources) -> int:
+    def _chain(self, sources: ChainsOfLine) -> int:
         if not sources:
             return -1
         # Texts share the tuples of a location, and comparing the lines of two is slow.
@@ -86,6 +94,9 @@ class Packer:
             known = sources, self.chains.setdefault(sources, len(self.chains))
             self._seen[id(sources)] = known
         return known[1]
+
+    def _flat(self, chain: Iterable[SourceLine]) -> Iterable[int]:
+        return (n for line in chain for n in (self._file(line.file), line.line))
 
     def _file(self, name: str) -> int:
         return self.files.setdefault(name, len(self.files))

@@ -11,15 +11,15 @@ import hashlib
 from collections.abc import Iterable, Sequence
 from importlib import resources
 
-from pallas_debug.model import SourceLine
-from pallas_debug.report.chunks import Chunk, chunks_of, within
+from pallas_debug.report.chunks import Chunk, within
 from pallas_debug.report.collect import Contents, ReportedKernel
-from pallas_debug.report.markup import Child, Markup, join, tag
+from pallas_debug.report.markup import Markup, join, tag
 from pallas_debug.report.pack import compressed, shown
-from pallas_debug.report.parts import compilation, findings, kernel, overview
-from pallas_debug.report.parts.common import mark, section
+from pallas_debug.report.parts import compilation, findings, overview
+from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.findings import Link
-from pallas_debug.store import StoredCompilation
+from pallas_debug.report.parts.overview import StatsByTarget
+from pallas_debug.report.section import build_section, link_of
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -33,6 +33,8 @@ SCRIPTS = (
     "diff.js",
     "lines.js",
     "explorer.js",
+    "strip.js",
+    "blocks.js",
     "tables.js",
     "app.js",
 )
@@ -44,9 +46,9 @@ _EARLY = 'document.documentElement.className = "js";'
 
 def render_page(contents: Contents, title: str) -> tuple[str, int]:
     """The whole page, and the number of chunks that it leaves out."""
-    chunks = [chunks_of(reported) for reported in contents.kernels]
-    kept = iter(within([chunk for found in chunks for chunk in found], MAX_DATA))
-    of_kernels = [[next(kept) for _ in found] for found in chunks]
+    built = [build_section(reported) for reported in contents.kernels]
+    kept = iter(within((chunk for one in built for chunk in one.chunks), MAX_DATA))
+    of_kernels = [[next(kept) for _ in one.chunks] for one in built]
     style = static(STYLES)
     script = "(() => {\n'use strict';\n" + static(SCRIPTS) + "\n})();\n"
     policy = (
@@ -66,7 +68,13 @@ def render_page(contents: Contents, title: str) -> tuple[str, int]:
     body = [
         tag("a", "Skip to the content", href="#main", class_="pd-skip"),
         _bar(title),
-        tag("main", _overview(contents, title), _kernels(contents), id="main", tabindex="-1"),
+        tag(
+            "main",
+            _overview(contents, title, [one.stats for one in built]),
+            [one.section for one in built],
+            id="main",
+            tabindex="-1",
+        ),
         _data(contents, of_kernels),
         _inline("script", script),
     ]
@@ -109,15 +117,15 @@ def _bar(title: str) -> Markup:
     )
 
 
-def _overview(contents: Contents, title: str) -> Markup:
-    table = overview.matrix(contents.kernels, contents.targets, linked=True)
+def _overview(contents: Contents, title: str, stats: Sequence[StatsByTarget]) -> Markup:
+    table = overview.matrix(contents.kernels, contents.targets, stats, linked=True)
     nothing = tag("p", "There are no kernels in this directory.", class_="pd-empty")
     of_all = [
         tag(
             "section",
             tag("h3", tag("a", reported.name, href=f"#{reported.id}")),
-            _failures(reported, _link_of(reported)),
-            findings.finding_list(reported.findings, _link_of(reported)),
+            _failures(reported, link_of(reported)),
+            findings.finding_list(reported.findings, link_of(reported)),
         )
         for reported in contents.kernels
         if reported.findings or _failed(reported)
@@ -133,92 +141,6 @@ def _overview(contents: Contents, title: str) -> Markup:
         id="overview",
         class_="pd-view",
     )
-
-
-def _kernels(contents: Contents) -> Iterable[Markup]:
-    for reported in contents.kernels:
-        yield _kernel(reported)
-
-
-def _kernel(reported: ReportedKernel) -> Markup:
-    of = reported.stored.kernel
-    link = _link_of(reported)
-    problem = reported.stored.problem
-    summaries = [_summary(reported, at, c, link) for at, c in enumerate(reported.compilations)]
-    details = [_details(reported, at, c) for at, c in enumerate(reported.compilations)]
-    tests = tag("ul", [tag("li", tag("code", name)) for name in reported.tests[:50]])
-    return tag(
-        "section",
-        tag(
-            "header",
-            tag("h2", reported.name, id=f"{reported.id}-title"),
-            kernel.subtitle(of) if of is not None else None,
-            class_="pd-kernel-head",
-        ),
-        tag("p", mark("bad", problem), class_="pd-problem") if problem else None,
-        _tabs(reported),
-        summaries,
-        section("Findings", findings.finding_list(reported.findings, link)),
-        tag(
-            "section",
-            tag("h3", "Source and operations"),
-            tag("p", "The linked source and compiler texts need JavaScript.", class_="pd-nojs"),
-            tag("div", class_="pd-explorer", data_explorer=reported.id),
-            class_="pd-part",
-        ),
-        details,
-        section("Operands", kernel.operands_table(of)) if of is not None else None,
-        section("Prints", findings.print_list(reported.prints, link)),
-        section("Kernel", kernel.kernel_facts(of)) if of is not None else None,
-        section("Used by", tests) if reported.tests else None,
-        id=reported.id,
-        class_="pd-view pd-kernel",
-        aria_labelledby=f"{reported.id}-title",
-    )
-
-
-def _tabs(reported: ReportedKernel) -> Markup:
-    """Links to the targets."""
-    links = [
-        tag("a", stored.target, _sign(stored), href=f"#{reported.id}/t{at}")
-        for at, stored in enumerate(reported.compilations)
-    ]
-    return tag("nav", links, class_="pd-tabs", aria_label="Targets") if links else Markup()
-
-
-def _sign(stored: StoredCompilation) -> Markup:
-    ok = stored.compilation is not None and stored.compilation.ok
-    return mark("ok" if ok else "bad", "ok" if ok else "failed")
-
-
-def _summary(reported: ReportedKernel, at: int, stored: StoredCompilation, link: Link) -> Markup:
-    """What stands above the source, for one target."""
-    made = stored.compilation
-    content: list[Child] = [tag("h3", stored.target, class_="pd-target-name")]
-    if stored.problem:
-        content.append(tag("p", mark("bad", stored.problem), class_="pd-problem"))
-    if made is not None and made.failure is not None:
-        content.append(compilation.failure_card(made.failure, link))
-    return _of_target(reported, at, content)
-
-
-def _details(reported: ReportedKernel, at: int, stored: StoredCompilation) -> Markup:
-    """What stands below the source, for one target."""
-    made = stored.compilation
-    if made is None:
-        return Markup()
-    return _of_target(
-        reported,
-        at,
-        [
-            section("Passes", compilation.passes_table(made, f"#{reported.id}/t{at}/")),
-            section("Compilation", compilation.compilation_facts(made)),
-        ],
-    )
-
-
-def _of_target(reported: ReportedKernel, at: int, content: Sequence[Child]) -> Markup:
-    return tag("div", content, class_="pd-target", data_kernel=reported.id, data_target=at)
 
 
 def _failed(reported: ReportedKernel) -> bool:
@@ -239,17 +161,6 @@ def _failures(reported: ReportedKernel, link: Link) -> Markup:
         tag("div", tag("p", "on ", ", ".join(cards[same]), class_="pd-on"), shown_[same])
         for same in cards
     )
-
-
-def _link_of(reported: ReportedKernel) -> Link:
-    """Links to lines of a kernel's own file."""
-    of = reported.stored.kernel
-    own = of.source.file if of is not None and of.source is not None else None
-
-    def link(source: SourceLine) -> str | None:
-        return f"#{reported.id}/l{source.line}" if source.file == own else None
-
-    return link
 
 
 def _data(contents: Contents, chunks: Sequence[Sequence[Chunk]]) -> Markup:

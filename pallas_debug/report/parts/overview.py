@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from pallas_debug.profile.stats import Stats
 from pallas_debug.render import plural
 from pallas_debug.report import words
 from pallas_debug.report.collect import Contents, ReportedKernel
@@ -36,11 +37,29 @@ def tiles(contents: Contents) -> Markup:
     )
 
 
-def matrix(kernels: Sequence[ReportedKernel], targets: Sequence[str], *, linked: bool) -> Markup:
-    """Kernels × targets."""
+StatsByTarget = Mapping[str, Stats]
+"""Figures of a kernel by target, where its schedule was kept."""
+
+
+def matrix(
+    kernels: Sequence[ReportedKernel],
+    targets: Sequence[str],
+    stats: Sequence[StatsByTarget],
+    *,
+    linked: bool,
+) -> Markup:
+    """Kernels × targets.
+
+    Args:
+      stats: for each kernel.
+      linked: whether to link to the sections of a page.
+    """
     columns = ["kernel", "grid", "findings", *targets]
     head = [tag("th", name, scope="col", role="columnheader") for name in columns]
-    rows = [_row(kernel, targets, linked=linked) for kernel in kernels]
+    rows = [
+        _row(kernel, targets, figures, linked=linked)
+        for kernel, figures in zip(kernels, stats, strict=True)
+    ]
     return tag(
         "table",
         tag("caption", "Kernels and the targets that they were compiled for"),
@@ -51,7 +70,9 @@ def matrix(kernels: Sequence[ReportedKernel], targets: Sequence[str], *, linked:
     )
 
 
-def _row(kernel: ReportedKernel, targets: Sequence[str], *, linked: bool) -> Markup:
+def _row(
+    kernel: ReportedKernel, targets: Sequence[str], stats: StatsByTarget, *, linked: bool
+) -> Markup:
     role = "gridcell" if linked else "cell"
     name: Child = kernel.name
     if linked:
@@ -75,7 +96,9 @@ def _row(kernel: ReportedKernel, targets: Sequence[str], *, linked: bool) -> Mar
         stored = kernel.compilation(target)
         at = kernel.compilations.index(stored) if stored is not None else 0
         href = f"#{kernel.id}/t{at}" if linked and stored is not None else None
-        cells.append(tag("td", _cell(stored, href), role=role, data_label=target))
+        cells.append(
+            tag("td", _cell(stored, stats.get(target), href), role=role, data_label=target)
+        )
     search = " ".join((kernel.name, kernel.stored.name, below)).lower()
     return tag("tr", cells, role="row", data_search=search)
 
@@ -92,7 +115,7 @@ def _findings(kernel: ReportedKernel) -> Markup:
     return mark("bad", plural(count, "finding")) if count else mark("none", "none")
 
 
-def _cell(stored: StoredCompilation | None, href: str | None) -> Child:
+def _cell(stored: StoredCompilation | None, stats: Stats | None, href: str | None) -> Child:
     if stored is None:
         return mark("none", "not compiled")
     made = stored.compilation
@@ -105,6 +128,11 @@ def _cell(stored: StoredCompilation | None, href: str | None) -> Child:
         below = f"{len(made.changed_passes)} of {plural(len(made.passes), 'pass')} changed"
         if made.seconds is not None:
             below += f" · {words.seconds(made.seconds)}"
+        if stats is not None and stats.bundles.is_known:
+            cycles = stats.cycles.total
+            below = f"{words.number(stats.bundles.value)} bundles"
+            below += f" · {words.number(cycles.value)} cycles" if cycles.is_known else ""
+            below += f" · {words.number(stats.spills.value)} spills" if stats.spills.value else ""
     label: Child = tag("a", state, href=href) if href else state
     short = below if len(below) <= 90 else f"{below[:89]}…"
     return [label, tag("span", short, class_="pd-sub", title=below[:1000])]

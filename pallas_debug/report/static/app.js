@@ -11,6 +11,7 @@ const KEYS = [
   ['d', 'compare with the previous text, or stop comparing'],
   ['s', 'show or hide the second text'],
   ['t', 'next target'],
+  ['Left, Right, +, −', 'on the heat strip: move by bundles, zoom; Enter shows the bundle'],
   ['/', 'find in the text; filter kernels'],
   ['c', 'change between light, dark and automatic colours'],
   ['Escape', 'back to the overview'],
@@ -78,12 +79,34 @@ async function route(moved) {
     state.explorers.set(kernel.id, new Explorer(kernel, find('[data-explorer]', view)));
   }
   const explorer = state.explorers.get(kernel.id);
+  await startParts(view, kernel, explorer, target);
   await explorer.setTarget(target, wanted.name, wanted.line);
   if (wanted.name !== null || wanted.line !== null) {
     find('[data-explorer]', view).scrollIntoView({
       block: 'center',
       behavior: reducedMotion() ? 'auto' : 'smooth',
     });
+  }
+}
+
+/** The strip of a target and the block map of a kernel, when they are first shown. */
+async function startParts(view, kernel, explorer, target) {
+  const holder = find(`[data-strip="${kernel.id}/${target}"]`, view);
+  explorer.strips ??= [];
+  if (holder && !explorer.strips[target]) {
+    const chunk = await explorer.schedule(target);
+    if (chunk?.strip) {
+      const label = `${kernel.name} on ${kernel.targets[target]}`;
+      explorer.strips[target] = new Strip(holder, chunk.strip, chunk, explorer, label);
+    }
+  }
+  explorer.strip = explorer.strips[target] ?? null;
+  const blocks = find('[data-blocks]', view);
+  if (blocks && !blocks.dataset.started) {
+    blocks.dataset.started = 'true';
+    const own = kernel.chunks.find((chunk) => chunk.target === null);
+    const data = own.left_out ? null : await chunkOf(own.id).catch(() => null);
+    if (data?.blocks && data.blocks.unknown === null) new BlockMap(blocks, data.blocks);
   }
 }
 

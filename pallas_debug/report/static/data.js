@@ -40,7 +40,19 @@ function prepare(text, chunk) {
   delete text.text;
 }
 
-/** Chains of a chunk that a place is in: 2 if it is the innermost line, else 1. */
+/** Numbers from their run lengths. */
+function expanded(runs) {
+  const found = [];
+  for (let n = 0; n < runs.length; n += 2) {
+    for (let left = runs[n + 1]; left > 0; left--) found.push(runs[n]);
+  }
+  return found;
+}
+
+// A line of text may have several chains, one for each instruction; -1, -1 is between them.
+const isInnermost = (chain, n) => n === 0 || chain[n - 2] === -1;
+
+/** Chains of a chunk that a place is in: 2 if it is an innermost line, else 1. */
 function chainsWith(chunk, file, line) {
   const found = new Map();
   const number = chunk.files.indexOf(file);
@@ -48,7 +60,7 @@ function chainsWith(chunk, file, line) {
   chunk.chains.forEach((chain, id) => {
     for (let n = 0; n < chain.length; n += 2) {
       if (chain[n] === number && chain[n + 1] === line) {
-        found.set(id, Math.max(found.get(id) ?? 0, n === 0 ? 2 : 1));
+        found.set(id, Math.max(found.get(id) ?? 0, isInnermost(chain, n) ? 2 : 1));
       }
     }
   });
@@ -60,7 +72,7 @@ function placesOf(chunk, id) {
   const chain = chunk.chains[id] ?? [];
   const places = [];
   for (let n = 0; n < chain.length; n += 2) {
-    places.push({ file: chunk.files[chain[n]], line: chain[n + 1] });
+    if (chain[n] >= 0) places.push({ file: chunk.files[chain[n]], line: chain[n + 1] });
   }
   return places;
 }

@@ -1,5 +1,13 @@
 // Source beside the compiler's texts. One place, a Python line, is selected in all of them.
 
+// Numbers beside the source: label, position in a row of costs, whether it is a share.
+const COSTS = {
+  share: ['share of executed bundles', 2, true],
+  own: ['share without calls', 3, true],
+  bundles: ['bundles', 1, false],
+  spills: ['spills', 4, false],
+};
+
 class SourcePane {
   constructor(explorer) {
     this.explorer = explorer;
@@ -10,14 +18,33 @@ class SourcePane {
     });
     this.title = element('span', { class: 'pd-pane-title' }, baseName(explorer.kernel.file) || 'source');
     this.note = element('span', { class: 'pd-dim pd-pane-note' });
+    this.gutter = element('select', {
+      'aria-label': 'Numbers beside the source',
+      class: 'pd-gutter',
+      onchange: () => this.recount(),
+    });
     this.node = element(
       'section',
       { class: 'pd-pane pd-source', 'aria-label': 'Source' },
-      element('header', { class: 'pd-pane-head' }, this.title, this.note),
+      element('header', { class: 'pd-pane-head' }, this.title, this.note, this.gutter),
       this.lines.root,
     );
     this.counts = new Map();
+    this.costs = null;
     this.most = 1;
+    this.offer();
+  }
+
+  /** What the numbers can be: shares of the schedule where there is one, and lines of a text. */
+  offer() {
+    const before = this.gutter.value;
+    const options = Object.entries(this.costs ? COSTS : {}).map(([value, [label]]) =>
+      element('option', { value }, label));
+    options.push(element('option', { value: 'lines' }, this.counted ?? 'lines'));
+    this.gutter.replaceChildren(...options);
+    if (this.costs && before && (before !== 'lines' || this.chosen)) this.gutter.value = before;
+    this.gutter.hidden = options.length < 2;
+    this.note.hidden = !this.gutter.hidden;
   }
 
   show(chunk) {
@@ -37,11 +64,39 @@ class SourcePane {
     this.lines.set(this.rows, longest);
   }
 
+  /** Takes the numbers of lines of a text, for each line of source. */
   count(counts, label) {
-    this.counts = counts;
-    this.most = Math.max(1, ...counts.values());
-    this.note.textContent = this.rows.length ? label : this.note.textContent;
+    this.ofText = counts;
+    this.counted = label;
+    if (this.rows?.length) this.note.textContent = label;
+    this.offer();
+    this.recount();
+  }
+
+  /** Takes the costs of the shown target: line, bundles, share, own share, spills, fills, copies. */
+  setCosts(costs) {
+    this.costs = costs?.length ? new Map(costs.map((row) => [row[0], row])) : null;
+    this.offer();
+    this.recount();
+  }
+
+  recount() {
+    const cost = COSTS[this.gutter.value];
+    this.chosen = !cost && this.costs !== null;
+    this.counts = new Map();
+    if (cost && this.costs) {
+      for (const [line, row] of this.costs) if (row[cost[1]]) this.counts.set(line, row[cost[1]]);
+    } else if (this.ofText) {
+      this.counts = this.ofText;
+    }
+    this.most = Math.max(1e-9, ...this.counts.values());
+    this.shares = Boolean(cost && cost[2]);
     this.lines.redraw();
+  }
+
+  number(count) {
+    if (!this.shares) return count.toLocaleString('en');
+    return count < 0.0995 ? `${(count * 100).toFixed(1)}%` : `${Math.round(count * 100)}%`;
   }
 
   draw(row, node) {
@@ -55,8 +110,17 @@ class SourcePane {
     if (count) gauge.style.setProperty('--share', (count / this.most).toFixed(3));
     node.append(
       element('span', { class: 'pd-no' }, String(row.line)),
-      element('span', { class: 'pd-count' }, gauge, count ? count.toLocaleString('en') : ''),
+      element('span', { class: 'pd-count' }, gauge, count ? this.number(count) : ''),
     );
+    const cost = this.costs?.get(row.line);
+    if (cost) {
+      const [, bundles, share, own, spills, fills, copies] = cost;
+      const percent = (part) => `${(part * 100).toFixed(1)} %`;
+      node.title = `${counted(bundles, 'bundle')}; ${percent(share)} of the executed bundles, ` +
+        `${percent(own)} without calls; ${counted(spills, 'spill')}, ${counted(fills, 'fill')}, ` +
+        `${copies} copies started`;
+      if (spills) node.append(element('span', { class: 'pd-spills' }, `${spills}s`));
+    }
     const code = element('span', { class: 'pd-code' });
     paint(code, row.text, 'python');
     node.append(code);
@@ -258,13 +322,21 @@ class TextPane {
     if (!this.text?.lines) return counts;
     const { chunk } = this.text;
     const own = chunk.files.indexOf(this.explorer.kernel.file);
-    const lineOf = chunk.chains.map((chain) => {
-      for (let n = 0; n < chain.length; n += 2) if (chain[n] === own) return chain[n + 1];
-      return -1;
+    const linesOf = chunk.chains.map((chain) => {
+      const lines = new Set();
+      let taken = false;
+      for (let n = 0; n < chain.length; n += 2) {
+        if (isInnermost(chain, n)) taken = false;
+        if (!taken && chain[n] === own) {
+          lines.add(chain[n + 1]);
+          taken = true;
+        }
+      }
+      return lines;
     });
     for (const chain of this.text.chainOf) {
-      const line = chain < 0 ? -1 : lineOf[chain];
-      if (line >= 0) counts.set(line, (counts.get(line) ?? 0) + 1);
+      if (chain < 0) continue;
+      for (const line of linesOf[chain]) counts.set(line, (counts.get(line) ?? 0) + 1);
     }
     return counts;
   }
@@ -338,10 +410,9 @@ class Explorer {
       'aria-pressed': 'false',
       onclick: () => this.setSplit(this.texts[1].node.hidden),
     }, 'Second text');
-    root.append(
-      element('div', { class: 'pd-ex-bar' }, this.status, this.split),
-      element('div', { class: 'pd-panes' }, this.source.node, ...this.texts.map((pane) => pane.node)),
-    );
+    this.panes = element('div', { class: 'pd-panes' },
+      this.source.node, ...this.texts.map((pane) => pane.node));
+    root.append(element('div', { class: 'pd-ex-bar' }, this.status, this.split), this.panes);
     this.texts[1].node.hidden = true;
     this.texts.forEach((pane) => pane.offer());
     this.ready = this.start();
@@ -408,8 +479,43 @@ class Explorer {
       const second = known(nameOf(this.texts[1].choice ?? '')) ?? this.secondKey();
       await this.texts[1].show(second);
     }
+    this.source.setCosts((await this.schedule(target))?.costs);
     if (line !== null) this.select({ file: this.kernel.file, line }, null);
     else if (this.place === null && !this.source.scrolled) this.showDefinition();
+  }
+
+  /** The chunk of a target's schedule; null if the dump has none or the page leaves it out. */
+  async schedule(target) {
+    const found = this.kernel.chunks.find((c) => c.target === target && c.id.endsWith('-schedule'));
+    if (!found || found.left_out) return null;
+    try {
+      return await chunkOf(found.id);
+    } catch {
+      return null; // the pane that shows its texts says why
+    }
+  }
+
+  /** Shows a bundle in the text that has the bundles. */
+  async showBundle(row) {
+    const key = `${this.target}/bundles`;
+    let pane = this.visible().find((one) => one.choice === key && !one.base);
+    if (!pane) {
+      pane = this.texts[1];
+      pane.node.hidden = false;
+      this.split.setAttribute('aria-pressed', 'true');
+      this.fit();
+      await pane.show(key);
+    }
+    pane.lines.activate(row, false);
+    pane.lines.center(row);
+    pane.choose(pane.rows[row], row);
+  }
+
+  /** Makes the panes as high as their content needs, within limits. */
+  fit() {
+    const most = Math.max(6, this.source.rows?.length ?? 0,
+      ...this.visible().map((pane) => pane.rows.length));
+    this.panes.style.setProperty('--content', `${most * 20 + 62}px`);
   }
 
   showDefinition() {
@@ -425,12 +531,14 @@ class Explorer {
   }
 
   secondKey() {
-    const keys = this.keys();
-    return keys.find((key) => nameOf(key) === 'bundles') ?? keys.at(-1) ?? '-/jaxpr';
+    const keys = this.keys().filter((key) => key !== this.texts[0].choice);
+    return keys.find((key) => nameOf(key) === 'bundles')
+      ?? keys.findLast((key) => /^\d/.test(nameOf(key))) ?? keys.at(-1) ?? '-/jaxpr';
   }
 
   async setSplit(split) {
     this.texts[1].node.hidden = !split;
+    this.fit();
     this.split.setAttribute('aria-pressed', String(split));
     if (split && this.texts[1].choice === null) {
       await this.texts[1].show(this.secondKey());
@@ -445,8 +553,9 @@ class Explorer {
 
   /** Called by a pane that shows another text. */
   shown(pane) {
+    this.fit();
     if (pane === this.texts[0]) {
-      this.source.count(pane.counts(), `lines of ${nameOf(pane.choice)} per line`);
+      this.source.count(pane.counts(), `lines of ${nameOf(pane.choice)}`);
     }
     if (this.place) this.tell();
   }
@@ -469,6 +578,7 @@ class Explorer {
 
   mark(place, from) {
     this.place = place;
+    this.strip?.mark(place);
     this.source.mark(place);
     if (from !== this.source) this.source.revealMarked();
     for (const pane of this.visible()) {

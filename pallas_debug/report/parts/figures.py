@@ -1,0 +1,198 @@
+"""Figures of a schedule: cycles, units, loops, lines; each says where it comes from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.lines import LineCost
+from pallas_debug.profile.stats import CodeCost, Stats
+from pallas_debug.report import words
+from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.parts.common import bar, mark, place, section, table
+from pallas_debug.report.parts.findings import Link, nowhere
+
+MAX_LINES = 15
+"""Maximum number of Python lines listed by cost; the source shows all."""
+
+MAX_PARTS = 40
+"""Maximum number of loops or regions listed."""
+
+_ORIGINS = {
+    "compiler": "stated by the compiler",
+    "derived": "derived from what the compiler wrote",
+    "assumed": "rests on an assumption",
+}
+
+
+def figure(value: Figure) -> Markup:
+    """A figure with its unit; what it rests on is its title, and said in a word beside it."""
+    if value.unit == "bytes" and value.is_known:
+        shown = words.size(int(value.value or 0))
+    elif value.is_known:
+        shown = words.number(value.value)
+    else:
+        shown = value.formula or words.MISSING
+    about = value.note if not value.is_known else _ORIGINS[value.origin]
+    title = f"{about}: {value.note}" if value.is_known and value.note else about
+    origin = tag("span", value.origin, class_="pd-origin") if value.is_known else None
+    return tag("span", tag("span", shown, class_="pd-value"), origin, title=title)
+
+
+def tiles(stats: Stats) -> Markup:
+    """The figures that matter most."""
+    cycles, memory = stats.cycles, stats.memory
+    rows: list[tuple[str, Child, str]] = [
+        ("cycles", figure(cycles.total), _beside(cycles.compiler)),
+        ("bundles", figure(stats.bundles), _and(stats.empty_bundles, "empty")),
+        ("spills", figure(stats.spills), _and(stats.fills, "fills")),
+        ("VMEM", figure(memory.vmem), _and(memory.capacity, "in the core")),
+        ("code", figure(stats.code_size), ""),
+        ("grid steps", figure(cycles.steps), ""),
+    ]
+    items = [
+        tag(
+            "div",
+            tag("dt", name),
+            tag("dd", value, tag("span", below, class_="pd-sub") if below else None),
+        )
+        for name, value, below in rows
+    ]
+    return tag("dl", items, class_="pd-figures")
+
+
+def _beside(own: Figure) -> str:
+    return f"{words.number(own.value)} by libtpu’s estimate" if own.is_known else ""
+
+
+def _and(value: Figure, what: str) -> str:
+    if not value.is_known:
+        return ""
+    shown = words.size(int(value.value or 0)) if value.unit == "bytes" else value.value
+    return f"{shown if isinstance(shown, str) else words.number(shown)} {what}"
+
+
+def units_table(stats: Stats) -> Markup:
+    """Share of each unit's capacity in use."""
+    if not stats.units:
+        return Markup()
+    rows: list[list[Child]] = [
+        [
+            tag("code", unit.name),
+            words.number(unit.capacity.value),
+            _share(unit.share),
+            _share(unit.scheduled),
+            tag("span", unit.meaning or words.MISSING, class_="pd-dim"),
+        ]
+        for unit in stats.units
+    ]
+    return table(
+        "Share of each unit’s capacity in use",
+        ["unit", "capacity", "while it runs", "each bundle once", "counts"],
+        rows,
+        numeric=(1, 2, 3),
+    )
+
+
+def _share(value: Figure) -> Child:
+    if not value.is_known:
+        return words.MISSING
+    share = float(value.value or 0)
+    return tag("span", bar(share), words.percent(share), class_="pd-measured")
+
+
+def loops_table(stats: Stats) -> Markup:
+    """Loops of the schedule, in order."""
+    if not stats.loops:
+        return Markup()
+    shown = stats.loops[:MAX_PARTS]
+    more = len(stats.loops) - len(shown)
+    caption = "Loops of the schedule" + (f"; {more} more are not shown" if more else "")
+    return table(
+        caption,
+        ["loop", "bundles", "executed", "share", "busiest units", "spills"],
+        [_loop(loop) for loop in shown],
+        numeric=(1, 2, 3, 5),
+    )
+
+
+def _loop(loop: CodeCost) -> list[Child]:
+    busiest = sorted(loop.units.items(), key=lambda item: -item[1])[:3]
+    name = f"{'· ' * loop.depth}{loop.start:#x} to {loop.stop - 1:#x}"
+    return [
+        tag("code", name),
+        words.number(loop.bundles.value),
+        words.number(loop.executed.value),
+        _share(loop.share),
+        ", ".join(f"{unit} {words.percent(share)}" for unit, share in busiest if share),
+        words.number(loop.spills),
+    ]
+
+
+def lines_table(stats: Stats, link: Link = nowhere, texts: Sequence[str] = ()) -> Markup:
+    """Python lines by cost.
+
+    Args:
+      texts: lines of the kernel's own source file, for lines that come without their text.
+    """
+    if not stats.lines:
+        return Markup()
+    shown = stats.lines[:MAX_LINES]
+    more = len(stats.lines) - len(shown)
+    caption = "Python lines by share of the executed bundles, calls included" + (
+        f"; {more} more in the source" if more else ""
+    )
+    return table(
+        caption,
+        ["line", "source", "bundles", "share", "own", "units", "spills", "copies"],
+        [_line(cost, link, texts) for cost in shown],
+        numeric=(2, 3, 4, 6, 7),
+        class_="pd-costs",
+    )
+
+
+def _line(cost: LineCost, link: Link, texts: Sequence[str]) -> list[Child]:
+    source = cost.source
+    href = link(source)
+    text = source.text
+    if text is None and href is not None and 0 < source.line <= len(texts):
+        text = texts[source.line - 1]
+    busiest = ", ".join(f"{name} {count:,}" for name, count in list(cost.units.items())[:3])
+    return [
+        place(source, href),
+        tag("code", (text or "").strip() or words.MISSING),
+        words.number(cost.bundles),
+        tag("span", bar(cost.share), words.percent(cost.share), class_="pd-measured"),
+        words.percent(cost.own_share),
+        busiest or words.MISSING,
+        words.number(cost.spills),
+        words.number(cost.copies),
+    ]
+
+
+def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
+    """What could not be read, and what was assumed."""
+    rows = [tag("li", mark("warn", text)) for text in (*problems, *stats.problems)]
+    rows += [tag("li", f"assumed: {text}") for text in stats.cycles.assumptions[:20]]
+    more = len(stats.cycles.assumptions) - 20
+    if more > 0:
+        rows.append(tag("li", f"{more} more assumptions of this kind"))
+    covered = stats.coverage
+    if covered.bundles:
+        share = words.percent(covered.traced / covered.bundles)
+        rows.append(
+            tag("li", f"{share} of the bundles with vector or matrix work come from a Python line")
+        )
+    return tag("ul", rows, class_="pd-notes") if rows else Markup()
+
+
+def summary(stats: Stats) -> Markup:
+    """All of it, for a notebook."""
+    return tag(
+        "div",
+        tiles(stats),
+        section("Units", units_table(stats), level=4),
+        section("Lines", lines_table(stats), level=4),
+        section("Loops", loops_table(stats), level=4),
+        notes(stats),
+    )
