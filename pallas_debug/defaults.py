@@ -12,8 +12,14 @@ VERIFY_TARGETS = "all"
 DIRECTORY = "dumps"
 """Dump directory."""
 
-STAGES = ("mosaic", "llo", "bundles")
+STAGES = ("mosaic", "llo", "bundles", "estimate")
 """Stages of a compilation that a dump can keep; the first one always is."""
+
+ESTIMATE_TIMEOUT = 30.0
+"""Seconds for a compilation that also makes libtpu's cycle estimate, before it is made without.
+
+libtpu simulates the whole grid, which takes some 25 ms of a core for each of its points.
+"""
 
 REPORT = "report.html"
 """File that `report` writes."""

@@ -275,12 +275,12 @@ class MissingFile:
     """A file of a requested stage that a compilation does not have.
 
     Attributes:
-      cause: died with the flag, does not know it, did not write the file, or did not get that far.
+      cause: died with the flag, does not know it, took too long, wrote no file, or never got there.
       flag: libtpu's flag that was left out; `message` is what the compiler said of it.
     """
 
     file: str
-    cause: Literal["aborted", "refused", "unwritten", "failed"]
+    cause: Literal["aborted", "refused", "timeout", "unwritten", "failed"]
     flag: str | None = None
     message: str = ""
 

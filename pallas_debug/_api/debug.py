@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar, overload
 
 from pallas_debug import defaults, render, tracebacks
 from pallas_debug.bridge import platform
+from pallas_debug.compiler import stages as stage_names
 from pallas_debug.compiler import switches as switch_names
 from pallas_debug.compiler.targets import split as targets_by_name
 from pallas_debug.errors import PallasDebugError, UsageError
@@ -54,6 +55,7 @@ def debug(
     timeout: float = ...,
     jobs: int = ...,
     switches: str | Iterable[str] = ...,
+    stages: str | Iterable[str] = ...,
     quiet: bool = ...,
 ) -> Debug: ...
 
@@ -70,6 +72,7 @@ def debug(
     timeout: float = defaults.COMPILE_TIMEOUT,
     jobs: int = 0,
     switches: str | Iterable[str] = (),
+    stages: str | Iterable[str] = (),
     quiet: bool = False,
 ) -> Any:
     """Dump the kernels that a function calls, or those called within a `with` block.
@@ -101,11 +104,12 @@ def debug(
       jobs: maximum number of compiler processes; 0 is one per core, up to four.
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
+      stages: stages of each compilation to keep besides `mosaic`, as `dump` takes them: `bundles`.
       quiet: print no summary on standard error.
 
     Raises:
       UnknownTargetError: an unknown target.
-      UsageError: an invalid interpret mode, an unknown switch.
+      UsageError: an invalid interpret mode, an unknown switch or stage.
       DumpDirectoryError: `to` cannot be written to.
     """
     if isinstance(function, str | Path):
@@ -121,6 +125,7 @@ def debug(
         timeout=timeout,
         jobs=jobs,
         switches=switch_names.parse(switches),
+        stages=stage_names.parse(stages).names,
     )
     made = Debug(options, quiet=quiet)
     return made if function is None else made(function)

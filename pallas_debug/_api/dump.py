@@ -54,7 +54,8 @@ def dump(
       switches: names of compilation switches, such as `log_recorder`, as a list or joined by
         commas.
       stages: stages of each compilation to keep besides `mosaic`, as a list or joined by commas:
-        `bundles` for the VLIW schedule, `llo` for all LLO passes, `llo:post-ra` for single ones.
+        `bundles` for the VLIW schedule, `estimate` for libtpu's cycle estimate too, `llo` for all
+        LLO passes, `llo:post-ra` for single ones.
       tick: called about ten times a second while compilations run.
       **kwargs: for the function, like `args`.
 

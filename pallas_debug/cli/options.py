@@ -115,9 +115,9 @@ stages = click.option(
     multiple=True,
     metavar="NAMES",
     help="Stages of each compilation to keep, joined by commas or repeated: mosaic (always), "
-    "bundles (the VLIW schedule with its utilization, critical path, register pressure and memory "
-    "map), llo (all LLO passes: tens of MB), llo:PASS (single ones, as in llo:post-ra or "
-    "llo:*bundles*).",
+    "bundles (the VLIW schedule: utilization, critical path, register pressure, memory map), "
+    "estimate (that, and libtpu's cycle estimate, for which it simulates the whole grid), llo (all "
+    "LLO passes: tens of MB), llo:PASS (single ones, as in llo:post-ra or llo:*bundles*).",
 )
 
 timeout = click.option(

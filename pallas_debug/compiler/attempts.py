@@ -1,7 +1,8 @@
 """Compilation with optional flags: where the compiler aborts on one, it compiles again without.
 
 libtpu's cycle estimate aborts the process on some kernels ("Unsupported DMA direction: 10 on
-VL/VLP"), and another libtpu may not know a flag at all. Neither is the kernel's fault.
+VL/VLP") and takes minutes on others, and another libtpu may not know a flag at all. None of this is
+the kernel's fault.
 """
 
 from __future__ import annotations
@@ -10,16 +11,16 @@ import contextlib
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
 
+from pallas_debug import defaults
 from pallas_debug.compiler import schedules
 from pallas_debug.compiler.compile import Files, last_words
 from pallas_debug.compiler.pool import Pool, RequestOutcome
 from pallas_debug.compiler.stages import (
     ESTIMATE_TO,
     LLO_DUMP_TO,
-    STATIC_GAPS,
     ChildFlags,
+    LeftOut,
     Stages,
     child_flags,
     matches,
@@ -29,28 +30,16 @@ from pallas_debug.store import layout, raw
 
 _FILES: Mapping[str, tuple[str, ...]] = {
     ESTIMATE_TO: (layout.ESTIMATE,),
-    STATIC_GAPS: (layout.GAPS,),
 }
 """Files of a schedule that depend on one flag; all depend on the dump as a whole."""
 
 _REFUSED = re.compile(r"Unknown command line flag '(?P<u>\w+)'|specified for flag '(?P<i>\w+)'")
 
-_STOPPED = ("timeout", "SIGKILL", "SIGTERM")
+_NOT_FOR_CHIP = re.compile(r"Dma latency model is currently only supported on ")
+"""Message of an abort that every kernel for this chip would meet."""
+
+_STOPPED = ("SIGKILL", "SIGTERM")
 """Ends of a process that say nothing about its flags."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeftOut:
-    """Flags with which the compiler aborted, or that it refused.
-
-    Attributes:
-      flags: their names; one, unless it is unknown which of them it was.
-      message: what the compiler said.
-    """
-
-    flags: tuple[str, ...]
-    cause: Literal["aborted", "refused"]
-    message: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,11 +65,10 @@ class Attempt:
     def missing(
         self, stages: Stages, files: Collection[str], compilation: Compilation
     ) -> tuple[MissingFile, ...]:
-        """Return the files of these stages that are not among `files`, each with the reason.
-
-        Registers are not missed: libtpu writes about them only where there are too few.
-        """
-        wanted = [f for f in layout.SCHEDULE_FILES if stages.bundles and f != layout.REGISTERS]
+        """Return the files of these stages that are not among `files`, each with the reason."""
+        wanted = layout.EXPECTED_FILES if stages.bundles else ()
+        if stages.estimate:
+            wanted = (*wanted, layout.ESTIMATE)
         absent = [name for name in wanted if name not in files]
         names = [layout.llo_pass(name) for name in files if name.startswith(f"{layout.LLO}/")]
         for pattern in stages.llo:
@@ -118,10 +106,11 @@ def compiled(
       WorkerError, LibtpuError: as `Pool.compile`.
     """
     with contextlib.ExitStack() as stack:
-        flags = child_flags(stages).without(pool.refused)
-        left_out = [
-            LeftOut(flags=(f,), cause="refused", message=m) for f, m in pool.refused.items()
-        ]
+        chip = (topology or "").partition(":")[0]
+        wanted = child_flags(stages)
+        known = (pool.left_out.get((name, of)) for name in wanted.names for of in ("", chip))
+        left_out = list(dict.fromkeys(filter(None, known)))
+        flags = wanted.without(name for one in left_out for name in one.flags)
         dumped: RequestOutcome | None = None
         while True:
             outcome = stack.enter_context(
@@ -131,14 +120,17 @@ def compiled(
                     num_devices=num_devices,
                     options=options,
                     flags=flags,
+                    timeout=defaults.ESTIMATE_TIMEOUT if ESTIMATE_TO in flags.names else None,
                 )
             )
             blamed = _blamed(outcome, flags)
             if blamed is None:
                 break
-            if blamed.cause == "refused":
-                pool.refused.update(dict.fromkeys(blamed.flags, blamed.message))
             left_out.append(blamed)
+            if outcome.reply is None and blamed.cause == "refused":
+                pool.left_out |= {(name, ""): blamed for name in blamed.flags}
+            elif _NOT_FOR_CHIP.search(blamed.message):
+                pool.left_out |= {(name, chip): blamed for name in blamed.flags}
             flags = flags.without(blamed.flags)
             dumped = outcome if outcome.llo else dumped
         died = outcome.reply is None
@@ -158,6 +150,8 @@ def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
         error = outcome.reply.error or ""
         named = tuple(name for name in flags.names if name in error)
         return LeftOut(flags=named, cause="refused", message=error) if named else None
+    if outcome.ended == "timeout":
+        return _overdue(flags)
     log = outcome.log.decode(errors="replace")
     message = last_words(log)
     if match := _REFUSED.search(log):
@@ -169,3 +163,14 @@ def _blamed(outcome: RequestOutcome, flags: ChildFlags) -> LeftOut | None:
     if is_past_mosaic and ESTIMATE_TO in flags.names:
         return LeftOut(flags=(ESTIMATE_TO,), cause="aborted", message=message)
     return LeftOut(flags=flags.names, cause="aborted", message=message)
+
+
+def _overdue(flags: ChildFlags) -> LeftOut | None:
+    """Blame the estimate for a compilation that took too long, if it was made."""
+    if ESTIMATE_TO not in flags.names:
+        return None
+    message = (
+        "the estimate, for which libtpu simulates the whole grid, was not finished after "
+        f"{defaults.ESTIMATE_TIMEOUT:g} s"
+    )
+    return LeftOut(flags=(ESTIMATE_TO,), cause="timeout", message=message)

@@ -111,7 +111,7 @@ class Jobs:
                 attempt.outcome,
                 key=key,
                 num_devices=lowered.num_devices,
-                flags=(*self._flags, *MOSAIC_FLAGS, *attempt.flags.arguments),
+                flags=(*self._flags, *MOSAIC_FLAGS),
                 versions=versions.installed(),
                 lowering_seconds=lowered.seconds,
                 timeout=self._pool.settings.timeout,

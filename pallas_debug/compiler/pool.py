@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from pallas_debug import defaults
+from pallas_debug.compiler import schedules
 from pallas_debug.compiler.children import STOPPED, Children, Lease
 from pallas_debug.compiler.protocol import DUMPS, CompileRequest, Reply, read_reply, write_request
-from pallas_debug.compiler.stages import LLO_FOLDER, ChildFlags
+from pallas_debug.compiler.stages import LLO_FOLDER, ChildFlags, LeftOut
 from pallas_debug.errors import LibtpuError, WorkerError
 from pallas_debug.store import layout
 from pallas_debug.store.scratch import PREFIX, Scratch, sweep
@@ -123,7 +124,7 @@ class Pool:
       flags: of the children that most requests need; `compile` may ask for others.
 
     Attributes:
-      refused: flags that libtpu does not know, with what it said.
+      left_out: flags that libtpu does not support, by name and chip; no chip means all.
     """
 
     def __init__(
@@ -137,7 +138,7 @@ class Pool:
         self._executor = _executor(self.settings.jobs)
         self._process = os.getpid()
         self._children = _shared() if shared else Children[_Child](keeps_idle=False)
-        self.refused: dict[str, str] = {}
+        self.left_out: dict[tuple[str, str], LeftOut] = {}
         self._leases: dict[object, Lease[_Child]] = {}
         self._lock = threading.Lock()
         self._closed = False
@@ -173,6 +174,7 @@ class Pool:
         num_devices: int = 1,
         options: Mapping[str, str] | None = None,
         flags: ChildFlags | None = None,
+        timeout: float | None = None,
     ) -> Iterator[RequestOutcome]:
         """Compile a module in a child, and wait for it.
 
@@ -180,6 +182,7 @@ class Pool:
 
         Args:
           flags: of the child; by default those of the pool.
+          timeout: maximum seconds, if less than the pool's.
 
         Raises:
           WorkerError: no child could be started, or its reply was invalid.
@@ -197,7 +200,8 @@ class Pool:
                 options=dict(options or {}),
             )
             lease = self._lease if flags is None else self._lease_for(flags)
-            yield self._compile(request, lease, scratch.path)
+            limit = min(self.settings.timeout, timeout or self.settings.timeout)
+            yield self._compile(request, lease, scratch.path, limit)
 
     def warm(self) -> None:
         """Start a child ahead of need, unless there is one."""
@@ -205,7 +209,11 @@ class Pool:
         self._lease.warm()
 
     def _compile(
-        self, request: Callable[..., CompileRequest], lease: Lease[_Child], folder: Path
+        self,
+        request: Callable[..., CompileRequest],
+        lease: Lease[_Child],
+        folder: Path,
+        timeout: float,
     ) -> RequestOutcome:
         """Compile in a child, and move its files to `folder`."""
         child = lease.take()
@@ -213,11 +221,13 @@ class Pool:
         alive = False
         try:
             began = time.time_ns()
-            reply, ended = child.ask(request(log=str(log)), self.settings.timeout)
+            reply, ended = child.ask(request(log=str(log)), timeout)
             alive = reply is not None
             if lease.stopped and not alive:  # not the kernel's fault
                 raise WorkerError(STOPPED)
             text = log.read_bytes() if log.exists() else b""
+            if alive and child.has_llo:
+                schedules.wait_for_files(child.folder / LLO_FOLDER, since=began)
             return RequestOutcome(
                 reply=reply,
                 ended=ended,

@@ -8,12 +8,16 @@ fusions. What concerns the whole module belongs to `TLP`.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from pallas_debug.compiler.stages import Stages
 from pallas_debug.store import layout
+
+_LATE = 0.5
+"""Maximum seconds to wait for files that libtpu writes in the background, usually milliseconds."""
 
 _FILE = re.compile(r"(?P<stamp>\d{6,})-(?P<operation>.+)-(?P<number>\d{2,})-(?P<label>[^/]+)\.\w+")
 _HLO = re.compile(r"(?P<stamp>\d{6,})-.+-hlo\.txt")
@@ -72,7 +76,9 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
         kept |= _of_program(found, operation)
         if hlo is not None:
             kept[layout.HLO] = hlo
-        estimate = next((p for p in paths if p.name == f"{operation}{_ESTIMATE}"), None)
+    if stages.estimate:
+        estimates = (p for p in paths if _is_estimate(p.name, operation))
+        estimate = min(estimates, key=lambda p: len(p.name), default=None)
         if estimate is not None:
             kept[layout.ESTIMATE] = estimate
     for file in own:
@@ -80,6 +86,34 @@ def of_kernel(paths: Iterable[Path], stages: Stages, *, since: int = 0) -> Files
         if stages.takes_pass(file.label) and not is_kept:
             kept[layout.llo_file(file.number, file.label)] = file.path
     return kept
+
+
+def _is_estimate(name: str, operation: str | None) -> bool:
+    """Whether a file is the estimate of an operation.
+
+    It is `<operation>_static_…`; from libtpu 0.0.50 on, `<operation>_<device kind>_static_…`, and
+    for operations of XLA's own the name of an operand may come before the kind.
+    """
+    rest = name.removeprefix(operation) if operation else name
+    return rest != name and name.endswith(_ESTIMATE) and rest[0] in "._"
+
+
+def wait_for_files(folder: Path, *, since: int) -> None:
+    """Wait until the files of each operation are numbered without gaps.
+
+    libtpu numbers the critical path with the passes before it, and may write it after the reply.
+    """
+    end = time.monotonic() + _LATE
+    while not _is_complete(folder, since) and time.monotonic() < end:
+        time.sleep(0.005)
+
+
+def _is_complete(folder: Path, since: int) -> bool:
+    numbers: dict[tuple[int, str], set[int]] = {}
+    for file in filter(None, map(_dumped, folder.iterdir())):
+        if file.stamp >= since:
+            numbers.setdefault((file.stamp, file.operation), set()).add(file.number)
+    return all(max(found) < len(found) for found in numbers.values())
 
 
 def _of_program(found: list[DumpedFile], operation: str | None) -> Files:

@@ -10,12 +10,13 @@ import contextlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from pallas_debug import defaults
 from pallas_debug.errors import UsageError, meant
 from pallas_debug.model import Compilation
 
-MOSAIC, LLO, BUNDLES = defaults.STAGES
+MOSAIC, LLO, BUNDLES, ESTIMATE = defaults.STAGES
 NAMES = tuple(defaults.STAGES)
 
 LLO_FOLDER = "llo"
@@ -23,7 +24,6 @@ LLO_FOLDER = "llo"
 
 LLO_DUMP_TO = "xla_jf_dump_to"
 ESTIMATE_TO = "xla_jf_dump_static_llo_profile_to"
-STATIC_GAPS = "xla_jf_dump_llo_static_gaps"
 LLO_LOCATIONS = "xla_mosaic_enable_llo_source_annotations"
 
 _LLO_TEXT = "xla_jf_dump_llo_text"
@@ -42,6 +42,8 @@ BUNDLE_PASSES = (
 """libtpu's labels of the texts that make up a schedule.
 
 The labels are matched in full: `DGO-post-critical-path-scheduler` alone is as long as the bundles.
+libtpu writes a gap analysis only with `--xla_jf_dump_llo_static_gaps=true`, which is left to users:
+it takes a tenth of the time, and was empty for all kernels seen.
 """
 
 _PATTERN = re.compile(r"[A-Za-z0-9_.*-]+")
@@ -54,10 +56,12 @@ class Stages:
     Attributes:
       llo: patterns of LLO passes, in which `*` stands for any characters; `*` alone is all of them.
       bundles: keep the schedule.
+      estimate: keep libtpu's cycle estimate too; only with `bundles`.
     """
 
     llo: tuple[str, ...] = ()
     bundles: bool = False
+    estimate: bool = False
 
     def __bool__(self) -> bool:
         return self.bundles or bool(self.llo)
@@ -66,7 +70,8 @@ class Stages:
     def names(self) -> tuple[str, ...]:
         """The stages as users write them, except `mosaic`: `llo:post-ra`, `bundles`."""
         patterns = (LLO if pattern == "*" else f"{LLO}:{pattern}" for pattern in self.llo)
-        return (*patterns, *([BUNDLES] if self.bundles else ()))
+        others = {BUNDLES: self.bundles, ESTIMATE: self.estimate}
+        return (*patterns, *(name for name, is_kept in others.items() if is_kept))
 
     def takes_pass(self, name: str) -> bool:
         """Whether an LLO pass was asked for."""
@@ -75,10 +80,14 @@ class Stages:
     def covers(self, other: Stages) -> bool:
         """Whether a compilation with these stages has those of `other` too."""
         has_llo = "*" in self.llo or set(other.llo) <= set(self.llo)
-        return has_llo and self.bundles >= other.bundles
+        return has_llo and self.bundles >= other.bundles and self.estimate >= other.estimate
 
     def __or__(self, other: Stages) -> Stages:
-        return _stages([*self.llo, *other.llo], bundles=self.bundles or other.bundles)
+        return _stages(
+            [*self.llo, *other.llo],
+            bundles=self.bundles or other.bundles,
+            estimate=self.estimate or other.estimate,
+        )
 
 
 NONE = Stages()
@@ -121,6 +130,20 @@ class ChildFlags:
         )
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Flags with which the compiler aborted, or that it refused.
+
+    Attributes:
+      flags: their names; one, unless it is unknown which of them it was.
+      message: what the compiler said.
+    """
+
+    flags: tuple[str, ...]
+    cause: Literal["aborted", "refused", "timeout"]
+    message: str
+
+
 def parse(text: str | Iterable[str]) -> Stages:
     """Parse `"mosaic,llo:post-ra,bundles"`, or names.
 
@@ -129,13 +152,14 @@ def parse(text: str | Iterable[str]) -> Stages:
     """
     texts = [text] if isinstance(text, str) else list(text)
     patterns: list[str] = []
-    bundles = False
+    bundles = estimate = False
     for name in (part.strip() for given in texts for part in given.split(",")):
         stage, colon, pattern = name.partition(":")
         if name in ("", MOSAIC):
             continue
-        if name == BUNDLES:
+        if name in (BUNDLES, ESTIMATE):
             bundles = True
+            estimate |= name == ESTIMATE
         elif stage == LLO and (not colon or _PATTERN.fullmatch(pattern)):
             patterns.append(pattern if colon else "*")
         elif stage == LLO:
@@ -150,7 +174,7 @@ def parse(text: str | Iterable[str]) -> Stages:
                 f"unknown stage {name!r}{hint}; there are {', '.join(NAMES)}, and llo:PASS for "
                 "single LLO passes"
             )
-    return _stages(patterns, bundles=bundles)
+    return _stages(patterns, bundles=bundles, estimate=estimate)
 
 
 def of(compilation: Compilation) -> Stages:
@@ -172,8 +196,7 @@ def child_flags(stages: Stages) -> ChildFlags:
     if "*" not in stages.llo:
         labels = [*stages.llo, *(BUNDLE_PASSES if stages.bundles else ())]
         flags[_ONLY] = "|".join(f"^{_regex(label)}$" for label in labels)
-    if stages.bundles:
-        flags[STATIC_GAPS] = "true"
+    if stages.estimate:
         folders[ESTIMATE_TO] = LLO_FOLDER
     return ChildFlags(flags=flags, folders=folders)
 
@@ -183,9 +206,9 @@ def matches(pattern: str, name: str) -> bool:
     return re.fullmatch(_regex(pattern), name) is not None
 
 
-def _stages(patterns: Iterable[str], *, bundles: bool) -> Stages:
+def _stages(patterns: Iterable[str], *, bundles: bool, estimate: bool) -> Stages:
     kept = tuple(sorted(set(patterns)))
-    return Stages(llo=("*",) if "*" in kept else kept, bundles=bundles)
+    return Stages(llo=("*",) if "*" in kept else kept, bundles=bundles, estimate=estimate)
 
 
 def _regex(pattern: str) -> str:

@@ -36,21 +36,14 @@ GAPS, PROFILE = f"{SCHEDULE}/gaps.txt", f"{SCHEDULE}/profile.txt"
 REGISTERS, ESTIMATE = f"{SCHEDULE}/registers.txt", f"{SCHEDULE}/estimate.txt"
 VMEM, HLO = f"{SCHEDULE}/vmem.html", f"{SCHEDULE}/hlo.txt"
 
-SCHEDULE_FILES = (
-    BUNDLES,
-    UTILIZATION,
-    ANALYSIS,
-    CRITICAL_PATH,
-    GAPS,
-    PROFILE,
-    REGISTERS,
-    ESTIMATE,
-    VMEM,
-    HLO,
-)
-"""Files of the stage `bundles`: the final VLIW bundles, unit counts per bundle, regions and loops
-with their lengths, the longest chains of dependences, idle gaps, unit counts of the operation,
-live ranges of registers, the compiler's cycle estimate, the memory map, and the HLO around it."""
+EXPECTED_FILES = (BUNDLES, UTILIZATION, ANALYSIS, CRITICAL_PATH, PROFILE, VMEM, HLO)
+"""Files that libtpu writes for every kernel, at the stage `bundles`: the final VLIW bundles, unit
+counts per bundle, regions and loops with their lengths, the longest chains of dependences, unit
+counts of the operation, the memory map, and the HLO around it."""
+
+SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE)
+"""Those, and what it writes for some: live ranges where registers are short, idle gaps if a flag of
+the user's asks for them, and its estimate of cycles, which is a stage of its own."""
 
 RUNS = "runs"
 """Folder for the records of what tests and scripts used."""

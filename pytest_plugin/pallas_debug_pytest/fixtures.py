@@ -76,6 +76,7 @@ class Pallas:
         /,
         *args: Any,
         targets: str | Iterable[str] | None = None,
+        stages: str | Iterable[str] | None = None,
         **kwargs: Any,
     ) -> tuple[Dump, ...]:
         """Compile the kernels that a function would call, without running it.
@@ -84,6 +85,7 @@ class Pallas:
 
         Args:
           targets: names; by default those of the marker, or else those of the run.
+          stages: as `pallas_debug.dump` takes them; by default those of the run.
         """
         settings = self._watcher.settings
         made = api.dump(
@@ -91,6 +93,7 @@ class Pallas:
             *args,
             targets=targets or self._running.marks.targets or settings.targets,
             to=settings.dump or self._tmp_path() / "dumps",
+            stages=settings.stages if stages is None else stages,
             timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
             **kwargs,
         )

@@ -91,6 +91,16 @@ def _target(value: str) -> None:
         raise ValueError(f"{value!r} is not a list of targets; write it as v5e,v6e")
 
 
+def _stages(value: str) -> None:
+    from pallas_debug.compiler import stages
+    from pallas_debug.errors import UsageError
+
+    try:
+        stages.parse(value)
+    except UsageError as error:
+        raise ValueError(str(error)) from error
+
+
 def _pretended(value: str) -> None:
     if "," in value or not value.strip():
         raise ValueError(f"{value!r} is not one target; jax's devices answer as one, such as v6e")
@@ -167,6 +177,13 @@ OPTIONS = (
         metavar="v5e,v6e",
         check=_target,
         help="chips to compile for; kernels that query their chip get the first (v5e)",
+    ),
+    Option(
+        name="stages",
+        metavar="bundles,llo:post-ra",
+        check=_stages,
+        help="stages of each compilation to keep in the dump besides mosaic: bundles (the VLIW "
+        "schedule), estimate (and libtpu's cycle estimate), llo (all LLO passes), llo:PASS",
     ),
     Option(
         name="interpret",

@@ -31,6 +31,7 @@ class Settings:
 
     dump: Path | None
     targets: tuple[str, ...]
+    stages: tuple[str, ...]
     interpret: str | None
     pretend: str | None
     timeout: float | None
@@ -112,6 +113,7 @@ def _resolve(config: pytest.Config) -> Settings:
     settings = Settings(
         dump=None if dump is None else config.invocation_params.dir / dump,
         targets=targets,
+        stages=_names(found["stages"] or ""),
         interpret=_racing(found["interpret"])
         if races
         else _sanitizing(found["interpret"])
@@ -129,8 +131,13 @@ def _resolve(config: pytest.Config) -> Settings:
         coverage=switch(found["coverage"] or "off"),
         names_target=found["target"] is not None,
     )
-    for name, wants in (("timeout", "--pallas-dump"), ("hang", "--pallas-interpret")):
-        if config.getoption(f"--pallas-{name}") is not None and not settings.watches:
+    wanted = {
+        "timeout": ("--pallas-dump", settings.watches),
+        "hang": ("--pallas-interpret", settings.watches),
+        "stages": ("--pallas-dump", settings.dump is not None),
+    }
+    for name, (wants, has_effect) in wanted.items():
+        if config.getoption(f"--pallas-{name}") is not None and not has_effect:
             raise pytest.UsageError(
                 f"--pallas-{name} has no effect by itself; pass {wants} as well"
             )

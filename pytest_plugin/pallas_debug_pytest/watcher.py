@@ -93,6 +93,7 @@ class Watcher:
                 **options,  # type: ignore[arg-type]
                 prints=True,
                 stops_unfit=True,
+                stages=settings.stages,
                 timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
                 hang_after=settings.hang or defaults.HANG_AFTER,
             ),
@@ -100,8 +101,7 @@ class Watcher:
             runs=True,
             say=self.notices.append,
         )
-        worker = getattr(self._config, "workerinput", None)
-        if worker is not None:
+        if worker := getattr(self._config, "workerinput", None):
             session.run_id = str(worker.get("testrunuid", session.run_id))
         return session.__enter__()
 
