@@ -48,6 +48,12 @@ MAX_SHADOW_BYTES = 4 << 30
 MAX_INPUT_BYTES = 4 << 30
 """Maximum bytes of one array that is made or read as an argument."""
 
+TIMELINE_STEPS = 64
+"""Grid steps at the beginning of a trace file, and half as many at the end."""
+
+MAX_TIMELINE_STEPS = 4096
+"""Maximum grid steps at the beginning of a timeline."""
+
 SCRIPT_TIMEOUT = 120.0
 """Seconds for one run of a reproduction script."""
 

@@ -32,6 +32,7 @@ SCHEMAS = {
     "show": 1,
     "source": 1,
     "targets": 1,
+    "timeline": 1,
     "verify": 1,
 }
 """Version of each command's JSON output; `schemas.py` has its fields.

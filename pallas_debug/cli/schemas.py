@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pallas_debug.model import Compilation, Dump, Failure, Finding, Kernel, Target
+from pallas_debug.profile.timeline import Timeline
 from pallas_debug.verdict.result import Outcome, Suppressed
 
 
@@ -400,6 +401,13 @@ class DoctorDocument:
     checks: tuple[ListedCheck, ...]
 
 
+@dataclass(frozen=True, kw_only=True)
+class TimelineDocument:
+    """Output of `timeline --json`; times are in cycles."""
+
+    timeline: Timeline
+
+
 DOCUMENTS: dict[str, type] = {
     "diff": DiffDocument,
     "doctor": DoctorDocument,
@@ -411,6 +419,7 @@ DOCUMENTS: dict[str, type] = {
     "show": ShowDocument,
     "source": SourceDocument,
     "targets": TargetsDocument,
+    "timeline": TimelineDocument,
     "verify": VerifyDocument,
 }
 """The document of each command that takes `--json`."""

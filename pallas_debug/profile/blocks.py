@@ -234,15 +234,23 @@ class BlockMap:
             found.append(index)
         return tuple(found[::-1])
 
-    def block(self, operand: OperandBlocks, position: int) -> tuple[int, ...] | None:
-        """The block of an operand at a position in the order of the grid; None if not recorded."""
+    def position(self, point: tuple[int, ...]) -> int:
+        """The position of a grid point in the order of the grid."""
+        position = 0
+        for index, size in zip(point, self.grid, strict=True):
+            position = position * size + index
+        return position
+
+    def block(self, operand: OperandBlocks, point: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The block of an operand at a grid point; None if it was not recorded."""
         if operand.unknown is not None:
             return None
-        if position < len(operand.first):
-            return operand.first[position]
-        if position >= self.points - len(operand.last):
-            return operand.last[position - self.points]
-        point = self.point(position)
+        if operand.first:
+            position = self.position(point)
+            if position < len(operand.first):
+                return operand.first[position]
+            if position >= self.points - len(operand.last):
+                return operand.last[position - self.points]
         block = []
         for dimension in operand.dimensions:
             index = dimension.at(point, self.grid)

@@ -51,7 +51,7 @@ def test_flash_attention(captures: Captures) -> None:
     # Blocks above the diagonal are not fetched: the index map returns to the first one.
     assert (key.visits.copies, key.visits.distinct, key.visits.most) == (18, 8, 3)
     positions = range(16)
-    rows = [blocks.block(key, n) for n in positions]
+    rows = [blocks.block(key, blocks.point(n)) for n in positions]
     assert [row[2] for row in rows if row] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 1, 2, 0, 0, 1, 2, 3]
     assert blocks.point(17) == (0, 1, 0, 1)
 
@@ -93,7 +93,7 @@ def test_a_kernel_without_a_grid_has_one_step(captures: Captures) -> None:
     x = jax.ShapeDtypeStruct((8, 128), F32)
     blocks = mapped(captures, lambda x: pl.pallas_call(copy, out_shape=x)(x), x)
     assert (blocks.grid, blocks.points) == ((), 1)
-    assert [blocks.block(o, 0) for o in blocks.operands] == [(0, 0), (0, 0)]
+    assert [blocks.block(o, blocks.point(0)) for o in blocks.operands] == [(0, 0), (0, 0)]
 
 
 def test_dynamic_grids_are_unknown(captures: Captures) -> None:
@@ -164,7 +164,7 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     operand = unknown.operands[0]
     assert operand.unknown == "it reads table_ref, whose values are not known"
     assert (operand.block_shape, operand.visits) == ((8, 128), None)
-    assert unknown.block(operand, 0) is None
+    assert unknown.block(operand, unknown.point(0)) is None
     assert unknown.num_unknown == 1
 
     table = np.array([2, 2, 0, 2], np.int32)
@@ -174,6 +174,11 @@ def test_maps_that_read_scalar_prefetch(captures: Captures) -> None:
     operand = known.operands[0]
     assert operand.tables == ("table_ref",)
     assert operand.visits is not None
-    assert [known.block(operand, n) for n in range(4)] == [(2, 0), (2, 0), (0, 0), (2, 0)]
+    assert [known.block(operand, known.point(n)) for n in range(4)] == [
+        (2, 0),
+        (2, 0),
+        (0, 0),
+        (2, 0),
+    ]
     assert (operand.visits.copies, operand.visits.revisits) == (3, 1)
     assert [str(p) for p in operand.visits.untouched_parts] == ["[8:16, 0:128]", "[24:32, 0:128]"]

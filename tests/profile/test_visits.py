@@ -116,7 +116,7 @@ def test_counts_equal_those_of_a_walk(start: int) -> None:
         dims = tuple(visits.recorded(d, i, grid) for d, i in zip(dimensions, indices, strict=True))
         blocks = BlockMap(grid=grid, parallel=(False,) * len(grid), operands=(operand(dims),))
         (x,) = blocks.operands
-        assert [blocks.block(x, n) for n in range(blocks.points)] == sequence, seed
+        assert [blocks.block(x, blocks.point(n)) for n in range(blocks.points)] == sequence, seed
         arrays = blocks.indices(x)
         assert arrays is not None
         for array, index in zip(arrays, indices, strict=True):
@@ -140,9 +140,9 @@ def test_a_long_table_is_recorded_at_both_ends() -> None:
     first, last = visits.ends([index], grid)
     x = operand((dim,), first=first, last=last)
     blocks = BlockMap(grid=grid, parallel=(False, False), operands=(x,))
-    assert blocks.block(x, 5) == (4,)
-    assert blocks.block(x, blocks.points - 1) == ((2**15 - 1) ** 2 % 1000,)
-    assert blocks.block(x, blocks.points // 2) is None
+    assert blocks.block(x, blocks.point(5)) == (4,)
+    assert blocks.block(x, blocks.point(blocks.points - 1)) == ((2**15 - 1) ** 2 % 1000,)
+    assert blocks.block(x, blocks.point(blocks.points // 2)) is None
     assert blocks.indices(x) is None
 
 

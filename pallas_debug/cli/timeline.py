@@ -1,0 +1,164 @@
+"""`pallas-debug timeline`: the pipeline of a kernel over its first and last grid steps."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pallas_debug import defaults
+from pallas_debug.cli import options as shared
+from pallas_debug.cli import output, where
+from pallas_debug.cli.exits import Exit
+from pallas_debug.errors import CannotRunError, DumpFormatError
+from pallas_debug.store import layout
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Profile
+    from pallas_debug.profile.timeline import Timeline
+    from pallas_debug.store import StoredCompilation, StoredKernel
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineOptions:
+    kernel_at: Path
+    kernel: str | None
+    target: str | None
+    to: Path | None
+    steps: int | None
+    clock: float | None
+    bandwidth: float | None
+    plain: bool
+    as_json: bool
+
+
+@click.argument("kernel_at", metavar="WHERE", type=click.Path(path_type=Path))
+@shared.kernel
+@shared.target
+@click.option(
+    "-o",
+    "--to",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write a trace file for https://ui.perfetto.dev or chrome://tracing, or - for standard "
+    "output.",
+)
+@click.option(
+    "-n",
+    "--steps",
+    type=click.IntRange(min=1, max=defaults.MAX_TIMELINE_STEPS),
+    help="Steps to show from the beginning, and half as many from the end; by default what fits "
+    f"the terminal, and {defaults.TIMELINE_STEPS} in a trace file.",
+)
+@click.option(
+    "--clock",
+    metavar="MHZ",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Clock of the core, in place of the published one.",
+)
+@click.option(
+    "--bandwidth",
+    metavar="GB/S",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Bandwidth of HBM, in place of the published one.",
+)
+@click.option("--ascii", "plain", is_flag=True, help="Draw with ASCII characters only.")
+@shared.as_json
+def run(options: TimelineOptions) -> int:
+    """Show when a kernel computes, copies and waits, over its first and last grid steps.
+
+    \b
+    pallas-debug dump --stages bundles SCRIPT.py
+    pallas-debug timeline dumps/flash -t v5e
+    pallas-debug timeline dumps/flash -t v5e -o trace.json
+
+    The pipeline is the one that libtpu builds: blocks are fetched a step ahead, only when their
+    index changes, and written back when the grid leaves them. Durations are estimates: the average
+    cycles of a step from the schedule, and bytes over the bandwidth of HBM.
+    """
+    found, of_path = where.kernel_at(options.kernel_at, options.kernel)
+    stored = found.target(options.target or of_path)
+    if options.to is not None:
+        return _write(_timeline(found, stored, options, defaults.TIMELINE_STEPS), options.to)
+    from pallas_debug.profile import strip
+
+    width = shutil.get_terminal_size((100, 24)).columns
+    made = _timeline(found, stored, options, strip.steps_that_fit(width) * 2 // 3)
+    if options.as_json:
+        output.print_json("timeline", {"timeline": made})
+        return Exit.OK
+    plain = options.plain or not _is_unicode()
+    for line in strip.strip(made, width, ascii_only=plain):
+        output.echo(line)
+    return Exit.OK
+
+
+command = shared.make("timeline", TimelineOptions, run)
+
+
+def _timeline(
+    kernel: StoredKernel, stored: StoredCompilation, options: TimelineOptions, steps: int
+) -> Timeline:
+    from pallas_debug.profile.copy_rates import copy_rates
+    from pallas_debug.profile.timeline import timeline_of
+
+    first = options.steps or steps
+    return timeline_of(
+        _profile(kernel, stored),
+        kernel.blocks(),
+        copy_rates(stored.target, clock=options.clock, bandwidth=options.bandwidth),
+        first=first,
+        last=max(first // 2, 1),
+    )
+
+
+def _profile(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
+    from pallas_debug.profile.stats import Profile, ScheduleTexts
+
+    def text(name: str) -> str | None:
+        try:
+            return stored.named(name).text()
+        except DumpFormatError:
+            if stored.compilation is not None and name in stored.compilation.files:
+                raise
+            return None
+
+    return Profile(
+        texts=ScheduleTexts(
+            bundles=text(layout.BUNDLES),
+            utilization=text(layout.UTILIZATION),
+            vmem=text(layout.VMEM),
+            estimate=text(layout.ESTIMATE),
+        ),
+        kernel=kernel.kernel,
+        compilation=stored.compilation,
+    )
+
+
+def _write(timeline: Timeline, to: Path) -> int:
+    from pallas_debug.profile.trace_events import trace_json
+
+    text = trace_json(timeline)
+    if str(to) == "-":
+        output.echo(text, newline=False)
+        return Exit.OK
+    try:
+        to.write_text(text, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        raise CannotRunError(
+            f"the trace cannot be written to {to}: {error.strerror}. Name another file with -o."
+        ) from error
+    output.say(f"wrote {to}: open it at https://ui.perfetto.dev, or in chrome://tracing")
+    return Exit.OK
+
+
+def _is_unicode() -> bool:
+    """Whether standard output takes the characters of a strip."""
+    try:
+        "█░▼▲·┊×µ".encode(sys.stdout.encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

@@ -1,0 +1,209 @@
+"""A timeline as a strip for the terminal: a row for the core, and one per operand."""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.timeline import Timeline, TimelinePart
+from pallas_debug.render import one_line
+
+MIN_WIDTH = 40
+"""Columns below which a strip is not narrowed any further."""
+
+MAX_NAME = 24
+"""Maximum columns of an operand's name."""
+
+_COLUMNS_PER_STEP = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class StripGlyphs:
+    """Characters of a strip."""
+
+    compute: str
+    wait: str
+    fetch: str
+    write: str
+    idle: str
+    gap: str
+    times: str
+
+
+UNICODE = StripGlyphs(compute="█", wait="░", fetch="▼", write="▲", idle="·", gap="┊", times="×")
+ASCII = StripGlyphs(compute="#", wait="-", fetch="v", write="^", idle=".", gap=":", times="x")
+
+Span = tuple[float, float, str]
+"""Beginning and end in cycles, and a glyph; the first of several in a column wins."""
+
+
+def steps_that_fit(width: int) -> int:
+    """Number of steps of which a strip of this width still shows the parts."""
+    return max(2, (max(width, MIN_WIDTH) - MAX_NAME) // _COLUMNS_PER_STEP)
+
+
+def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[str]:
+    """Draw a timeline.
+
+    Args:
+      width: columns.
+      ascii_only: for terminals and files that show no other characters.
+    """
+    glyphs = ASCII if ascii_only else UNICODE
+    names = ["step", "compute", *(_name(lane.name) for lane in timeline.lanes)]
+    margin = max(map(columns, names)) + 2
+    room = max(width, MIN_WIDTH) - margin - 2 * (len(timeline.parts) - 1)
+    widths = _widths(timeline.parts, room)
+    gap = f"{glyphs.gap} "
+    rows = [
+        (f"{'step':<{margin}}", [_ruler(p, w) for p, w in zip(timeline.parts, widths, strict=True)])
+    ]
+    for name, spans in _rows(timeline, glyphs):
+        cells = [
+            _cells(part, spans_of, room_of, glyphs.idle)
+            for part, spans_of, room_of in zip(timeline.parts, spans, widths, strict=True)
+        ]
+        rows.append((_padded(name, margin), cells))
+    lines = [head + gap.join(cells) for head, cells in rows]
+    text = [_title(timeline, glyphs), "", *(line.rstrip() for line in lines), "", _legend(glyphs)]
+    text += [_copies(timeline), *_facts(timeline), *(f"note: {note}" for note in timeline.notes)]
+    return [_as_ascii(line) if ascii_only else line for line in map(one_line, text)]
+
+
+def columns(text: str) -> int:
+    """Number of columns of a text on a terminal."""
+    wide = sum(unicodedata.east_asian_width(c) in "WF" for c in text)
+    return len(text) + wide - sum(bool(unicodedata.combining(c)) for c in text)
+
+
+def _name(name: str) -> str:
+    shown = one_line(name)
+    return shown if len(shown) <= MAX_NAME else f"{shown[: MAX_NAME - 1]}…"
+
+
+def _padded(name: str, width: int) -> str:
+    return name + " " * (width - columns(name))
+
+
+def _widths(parts: Sequence[TimelinePart], room: int) -> list[int]:
+    """Columns of each part, in proportion to its cycles."""
+    total = sum(part.end - part.begin for part in parts)
+    if not total:
+        return [room // len(parts)] * len(parts)
+    found = [max(2, math.floor(room * (p.end - p.begin) / total)) for p in parts]
+    found[0] += room - sum(found)
+    return found
+
+
+def _rows(timeline: Timeline, glyphs: StripGlyphs) -> Iterable[tuple[str, list[list[Span]]]]:
+    """Names of rows, and the spans of each in every part."""
+    core = [
+        [
+            *((s.compute, s.end, glyphs.compute) for s in part.steps),
+            *((w.begin, w.end, glyphs.wait) for w in part.waits),
+        ]
+        for part in timeline.parts
+    ]
+    yield "compute", core
+    for number, lane in enumerate(timeline.lanes):
+        yield (
+            _name(lane.name),
+            [
+                [
+                    (c.begin, c.end, glyphs.fetch if c.direction == "in" else glyphs.write)
+                    for c in part.copies
+                    if c.operand == number
+                ]
+                for part in timeline.parts
+            ],
+        )
+
+
+def _cells(part: TimelinePart, spans: list[Span], width: int, idle: str) -> str:
+    """One character per column: the glyph that fills most of it."""
+    if part.end <= part.begin:
+        return idle * width
+    scale = width / (part.end - part.begin)
+    filled: list[dict[str, float]] = [{} for _ in range(width)]
+    for begin, end, glyph in spans:
+        low, high = (begin - part.begin) * scale, (end - part.begin) * scale
+        for column in range(max(int(low), 0), min(math.ceil(high), width)):
+            share = min(high, column + 1) - max(low, column)
+            filled[column][glyph] = filled[column].get(glyph, 0.0) + share
+    # A copy much shorter than a column is still shown: it is what one looks for.
+    return "".join(max(found, key=found.__getitem__) if found else idle for found in filled)
+
+
+def _ruler(part: TimelinePart, width: int) -> str:
+    """Numbers of steps where they begin to compute, as far as there is room."""
+    cells = [" "] * width
+    free = 0
+    span = part.end - part.begin
+    for step in part.steps:
+        label = str(step.step)
+        at = int((step.compute - part.begin) / span * width) if span else 0
+        if at >= free and at + len(label) <= width:
+            cells[at : at + len(label)] = label
+            free = at + len(label) + 1
+    return "".join(cells)
+
+
+def _title(timeline: Timeline, glyphs: StripGlyphs) -> str:
+    grid = f" {glyphs.times} ".join(map(str, timeline.grid)) or "none"
+    steps = f"{timeline.steps:,} step{'s' if timeline.steps != 1 else ''}"
+    return (
+        f"{timeline.kernel} on {timeline.target}: grid {grid}, {steps}, "
+        f"{_cycles(timeline, timeline.cycles)}, stalled {_percent(timeline.stalled)}"
+    )
+
+
+def _cycles(timeline: Timeline, figure: Figure) -> str:
+    if figure.value is None:
+        return "- cycles"
+    time = timeline.microseconds(float(figure.value))
+    return f"{round(figure.value):,} cycles ({time:,.1f} µs)"
+
+
+def _percent(figure: Figure) -> str:
+    return "-" if figure.value is None else f"{100 * figure.value:.0f} %"
+
+
+def _legend(glyphs: StripGlyphs) -> str:
+    return (
+        f"{glyphs.compute} compute   {glyphs.wait} wait for a copy   {glyphs.fetch} fetch   "
+        f"{glyphs.write} write back   {glyphs.idle} idle"
+    )
+
+
+def _copies(timeline: Timeline) -> str:
+    counts = [
+        f"{_name(lane.name)} {lane.copies} of {lane.size} bytes"
+        for lane in timeline.lanes
+        if not lane.copies.is_known or lane.copies.value
+    ]
+    return f"copies: {', '.join(counts) or 'none'}"
+
+
+def _facts(timeline: Timeline) -> list[str]:
+    rates = timeline.rates
+    clock = float(rates.clock.value or 0) / 1e6
+    bandwidth = float(rates.bandwidth.value or 0) / 1e9
+    latency = "-" if rates.latency.value is None else f"{rates.latency} cycles"
+    return [
+        f"compute: {timeline.compute} cycles per step ({timeline.compute.origin}: "
+        f"{timeline.compute.note})",
+        f"copies: {bandwidth:,.0f} GB/s ({rates.bandwidth.origin}), latency {latency} "
+        f"({rates.latency.origin}), clock {clock:,.0f} MHz ({rates.clock.origin})",
+    ]
+
+
+_PLAIN = {"×": "x", "µ": "u", "…": "~", "–": "-"}
+
+
+def _as_ascii(text: str) -> str:
+    """Replace characters of ours, and escape the others."""
+    plain = "".join(_PLAIN.get(c, c) for c in text)
+    return plain.encode("ascii", "backslashreplace").decode()

@@ -1,0 +1,191 @@
+"""A timeline in Chrome's JSON trace event format, which Perfetto and `chrome://tracing` open."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.pipeline import PipelineCopy
+from pallas_debug.profile.timeline import Timeline, TimelinePart
+
+CORE, COPIES = 1, 2
+"""Process ids: of the core, and of the copies between HBM and its buffers."""
+
+STEPS, WAITS = 1, 2
+"""Thread ids in the core: what it computes, and what it waits for."""
+
+
+def trace_json(timeline: Timeline) -> str:
+    """The trace as a JSON object with one event per line."""
+    head = {
+        "displayTimeUnit": "ns",
+        "otherData": metadata(timeline),
+    }
+    events = ",\n".join(json.dumps(event, ensure_ascii=False) for event in trace_events(timeline))
+    text = json.dumps(head, ensure_ascii=False)
+    return f'{text[:-1]}, "traceEvents": [\n{events}\n]}}\n'
+
+
+def metadata(timeline: Timeline) -> dict[str, Any]:
+    """What the whole trace is about: strings, as the viewers show them."""
+    found = {
+        "kernel": timeline.kernel,
+        "target": timeline.target,
+        "grid": " × ".join(map(str, timeline.grid)) or "none",
+        "steps of a core": f"{timeline.steps:,}",
+        "cores": str(timeline.cores),
+        "compute per step": described(timeline.compute),
+        "clock": described(timeline.rates.clock),
+        "HBM bandwidth": described(timeline.rates.bandwidth),
+        "copy latency": described(timeline.rates.latency),
+        "cycles in all": described(timeline.cycles),
+        "stalled": described(timeline.stalled),
+    }
+    found |= {f"note {n}": note for n, note in enumerate(timeline.notes, 1)}
+    return found
+
+
+def described(figure: Figure) -> str:
+    """A figure with its unit and its origin."""
+    text = " ".join(filter(None, (str(figure), figure.unit if figure.is_known else "")))
+    origin = figure.origin if figure.is_known else "missing"
+    return f"{text} ({origin}: {figure.note})" if figure.note else f"{text} ({origin})"
+
+
+def trace_events(timeline: Timeline) -> list[dict[str, Any]]:
+    """Events in the order of the format's documentation: metadata first, then by time."""
+    named = [
+        *_process(CORE, f"core 0 · {timeline.kernel} on {timeline.target}", 0),
+        *_process(COPIES, "copies between HBM and VMEM or SMEM", 1),
+        *_thread(CORE, STEPS, "compute", 0),
+        *_thread(CORE, WAITS, "waits for copies", 1),
+    ]
+    for number, lane in enumerate(timeline.lanes):
+        direction = "DMA in" if lane.kind == "input" else "DMA out"
+        name = f"{direction}: {lane.name}" + (f" ({lane.note})" if lane.note else "")
+        named += _thread(COPIES, number + 1, name, number)
+    events: list[dict[str, Any]] = []
+    for part in timeline.parts:
+        events += _part(timeline, part)
+    copies = dict.fromkeys(copy for part in timeline.parts for copy in part.copies)
+    for number, copy in enumerate(copies):
+        events += _copy(timeline, copy, number)
+    if len(timeline.parts) > 1:
+        events += _gap(timeline)
+    return [*named, *sorted(events, key=lambda e: (e["ts"], -e.get("dur", 0)))]
+
+
+def _process(pid: int, name: str, index: int) -> list[dict[str, Any]]:
+    return [
+        {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": name}},
+        {"ph": "M", "name": "process_sort_index", "pid": pid, "tid": 0,
+         "args": {"sort_index": index}},
+    ]  # fmt: skip
+
+
+def _thread(pid: int, tid: int, name: str, index: int) -> list[dict[str, Any]]:
+    return [
+        {"ph": "M", "name": "thread_name", "pid": pid, "tid": tid, "args": {"name": name}},
+        {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": tid,
+         "args": {"sort_index": index}},
+    ]  # fmt: skip
+
+
+def _part(timeline: Timeline, part: TimelinePart) -> list[dict[str, Any]]:
+    at = partial(_at, timeline)
+    compute = timeline.compute
+    events: list[dict[str, Any]] = []
+    for step in part.steps:
+        point = list(timeline.point(step.step))
+        events.append(
+            {
+                "ph": "X", "cat": "compute", "name": f"step {step.step}", "pid": CORE, "tid": STEPS,
+                "ts": at(step.compute), "dur": _length(timeline, step.compute, step.end),
+                "args": {
+                    "grid point": point, "cycles": step.end - step.compute,
+                    "origin": compute.origin, "note": compute.note,
+                },
+            }
+        )  # fmt: skip
+        if timeline.units:
+            uses = {name: round(100 * share, 2) for name, share in timeline.units.items()}
+            events += [_units(at(step.compute), uses), _units(at(step.end), dict.fromkeys(uses, 0))]
+    for wait in part.waits:
+        lane = timeline.lanes[wait.operand]
+        what = "fetch" if wait.direction == "in" else "write-back"
+        events.append(
+            {
+                "ph": "X", "cat": "wait", "name": f"wait for {what} of {lane.name}", "pid": CORE,
+                "tid": WAITS, "ts": at(wait.begin), "dur": _length(timeline, wait.begin, wait.end),
+                "args": {
+                    "step": wait.step, "cycles": wait.end - wait.begin, "origin": "assumed",
+                    "note": "the copy is not complete when the core needs it",
+                },
+            }
+        )  # fmt: skip
+    return events
+
+
+def _at(timeline: Timeline, cycles: float) -> float:
+    """Microseconds, rounded to nanoseconds as in the viewers, so that neighbours do not overlap."""
+    return round(timeline.microseconds(cycles), 3)
+
+
+def _length(timeline: Timeline, begin: float, end: float) -> float:
+    return round(_at(timeline, end) - _at(timeline, begin), 3)
+
+
+def _units(ts: float, uses: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "ph": "C", "cat": "units", "name": "slots filled, average (%)", "pid": CORE, "tid": 0,
+        "ts": ts, "args": uses,
+    }  # fmt: skip
+
+
+def _copy(timeline: Timeline, copy: PipelineCopy, number: int) -> list[dict[str, Any]]:
+    """The transfer, with arrows from where the core starts it and to the step that uses it."""
+    at = partial(_at, timeline)
+    lane = timeline.lanes[copy.operand]
+    what = "fetch" if copy.direction == "in" else "write back"
+    block = "of unknown index" if copy.block is None else f"({', '.join(map(str, copy.block))})"
+    slice_ = {
+        "ph": "X", "cat": "dma", "name": f"{what} block {block}", "pid": COPIES,
+        "tid": copy.operand + 1, "ts": at(copy.begin),
+        "dur": _length(timeline, copy.begin, copy.end),
+        "args": {
+            "operand": lane.name,
+            "block": None if copy.block is None else list(copy.block),
+            "step": copy.step,
+            "bytes": round(copy.size), "bytes origin": lane.size.origin,
+            "started at cycle": copy.started, "cycles": copy.end - copy.begin,
+            "duration origin": "assumed", "bandwidth": described(timeline.rates.bandwidth),
+        },
+    }  # fmt: skip
+    step = next((s for part in timeline.parts for s in part.steps if s.step == copy.step), None)
+    if step is None:
+        return [slice_]
+    flow = {"cat": "dma", "name": "block", "id": number}
+    core = {"pid": CORE, "tid": STEPS}
+    mine = {"pid": COPIES, "tid": copy.operand + 1}
+    if copy.direction == "in":
+        start = {"ph": "s", **flow, **mine, "ts": at(copy.begin)}
+        finish = {"ph": "f", "bp": "e", **flow, **core, "ts": at(max(step.compute, copy.begin))}
+    else:
+        start = {"ph": "s", **flow, **core, "ts": at(step.compute)}
+        finish = {"ph": "f", "bp": "e", **flow, **mine, "ts": at(copy.begin)}
+    return [slice_, start, finish]
+
+
+def _gap(timeline: Timeline) -> list[dict[str, Any]]:
+    first, last = timeline.parts[0], timeline.parts[-1]
+    skipped = last.start - first.stop
+    if skipped <= 0:
+        return []
+    return [
+        {
+            "ph": "i", "s": "g", "cat": "gap", "name": f"{skipped:,} steps are not shown",
+            "pid": CORE, "tid": STEPS, "ts": _at(timeline, first.end),
+        }
+    ]  # fmt: skip

@@ -1,0 +1,279 @@
+"""Timelines of small schedules: steps, cores, what is not copied, the strip and the trace."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from trace_format import validated
+
+from pallas_debug.errors import UsageError
+from pallas_debug.model import Compilation, Kernel, Operand
+from pallas_debug.profile import strip
+from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
+from pallas_debug.profile.copy_rates import CopyRates, copy_rates
+from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.stats import Profile, ScheduleTexts
+from pallas_debug.profile.timeline import Timeline, timeline_of
+from pallas_debug.profile.trace_events import trace_json
+
+HEAD = """\
+     0   :  { %s1_s0 = smov 0 } /* Start region 1 */
+   0x1 LB: > { %s2_s0 = sphi %s1_s0, %s3_s0 } /* Start region 5 */
+"""
+TAIL = """\
+   0x3   : > { %p1_p0 = scmp.ge.s32.totalorder %s3_s0, 8 }
+   0x4   :  { %5 = sbr.rel (!%p1_p0) target = $region5 }
+   0x5   :  {}
+   0x6   :  {}
+   0x7   :  {}
+   0x8   :  {} /* End region 5 */
+   0x9   :  {} /* End region 1 */
+"""
+LOOP = f"{HEAD}   0x2   : > {{ %s3_s0 = sadd.s32 1, %s2_s0 }}\n{TAIL}"
+"""A loop of eight bundles."""
+
+COPY = """\
+   0x2   : > {{ %7 = dma.hbm_to_vmem [thread:$0]  /*hbm=*/%s0, /*size_in_granules=*/32 /*
+base_bounds: (8, 1)
+iteration_bounds: ({bounds})
+strides: (1, 1)
+ */ }}
+"""
+
+RATES = CopyRates(
+    clock=Figure(value=1e9, origin="assumed", unit="Hz", note="of a test"),
+    bandwidth=Figure(value=512e9, origin="assumed", unit="bytes/s", note="of a test"),
+    latency=Figure(value=0, origin="assumed", unit="cycles"),
+)
+
+
+def rows(count: int, size: int = 8) -> tuple[BlockIndex, ...]:
+    return (
+        BlockIndex(kind="blocked", size=size, bound=count * size, strides=(1,)),
+        BlockIndex(kind="blocked", size=128, bound=128, strides=(0,)),
+    )
+
+
+def operand(name: str, dimensions: tuple[BlockIndex, ...], **fields: Any) -> OperandBlocks:
+    plain: dict[str, Any] = {
+        "kind": "input", "shape": tuple(d.bound for d in dimensions), "dtype": "float32",
+        "bits": 32, "space": "vmem", "is_pipelined": True, "buffers": 2,
+    }  # fmt: skip
+    return OperandBlocks(name=name, dimensions=dimensions, **(plain | fields))
+
+
+def block_map(steps: int, *operands: OperandBlocks) -> BlockMap:
+    return BlockMap(grid=(steps,), parallel=(False,), operands=operands)
+
+
+def profile(
+    steps: int | None, blocks: BlockMap | None = None, bundles: str | None = LOOP
+) -> Profile:
+    described = tuple(
+        Operand(name=o.name, kind=o.kind, shape=o.shape, dtype=o.dtype, memory_space=o.space)
+        for o in (blocks.operands if blocks else ())
+    )
+    return Profile(
+        texts=ScheduleTexts(bundles=bundles),
+        kernel=Kernel(name="add", digest="", primitive="", grid=(steps,), operands=described),
+        compilation=Compilation(kernel="add", target="v5e", status="ok", key=""),
+    )
+
+
+def made(blocks: BlockMap, bundles: str = LOOP, first: int = 3, last: int = 2) -> Timeline:
+    return timeline_of(
+        profile(blocks.grid[0], blocks, bundles), blocks, RATES, first=first, last=last
+    )
+
+
+COPIED = block_map(
+    6, operand("x_ref", rows(6)), operand("o_ref", rows(6), kind="output")
+)  # 4,096 bytes a block: 8 cycles, as long as a step
+
+
+def test_first_and_last_steps() -> None:
+    timeline = made(COPIED)
+    assert (timeline.steps, timeline.cores, timeline.bounds) == (6, 1, (6,))
+    assert timeline.compute.value == 8
+    assert [(p.start, p.stop) for p in timeline.parts] == [(0, 3), (4, 6)]
+    assert [s.step for part in timeline.parts for s in part.steps] == [0, 1, 2, 4, 5]
+    assert [lane.copies.value for lane in timeline.lanes] == [6, 6]
+    # Twelve copies of 8 cycles, one after the other; in half of that time the core computes.
+    assert timeline.cycles.value == 96
+    assert timeline.stalled.value == 0.5
+    assert timeline.microseconds(1000) == 1
+
+
+def test_a_short_grid_is_one_part() -> None:
+    assert [(p.start, p.stop) for p in made(COPIED, first=4, last=2).parts] == [(0, 6)]
+    assert [(p.start, p.stop) for p in made(COPIED, first=99, last=99).parts] == [(0, 6)]
+
+
+def test_a_long_grid_is_extrapolated() -> None:
+    steps = 1_000_000
+    long = block_map(steps, operand("x_ref", rows(steps)), operand("o", rows(steps), kind="output"))
+    timeline = made(long)
+    assert [(p.start, p.stop) for p in timeline.parts] == [(0, 3), (steps - 2, steps)]
+    assert timeline.cycles.value == pytest.approx(16 * steps, rel=0.05)
+    assert timeline.stalled.value == pytest.approx(0.5, abs=0.15)
+    assert not timeline.lanes[0].copies.is_known
+    assert timeline.notes == (
+        "of 1,000,000 steps, the first and the last ones were simulated; the time between them is "
+        "extrapolated from those",
+    )
+    events = validated(trace_json(timeline))
+    assert [e["name"] for e in events if e["ph"] == "i"] == ["999,995 steps are not shown"]
+
+
+def test_cores_share_the_grid_as_the_compiler_divided_it() -> None:
+    timeline = made(COPIED, HEAD + COPY.format(bounds="3") + TAIL)
+    assert (timeline.cores, timeline.steps, timeline.bounds) == (2, 3, (3,))
+    assert timeline.notes[0] == (
+        "2 cores share the grid along dimension 0, and the bandwidth of HBM: the first core is shown"
+    )
+    assert [lane.copies.value for lane in timeline.lanes] == [3, 3]
+    assert timeline.parts[0].copies[0].end == 16  # half the bandwidth
+
+
+@pytest.mark.parametrize("bounds", ["7", "0", "3, 2", "9999999999"])
+def test_bounds_that_do_not_fit_the_grid_are_ignored(bounds: str) -> None:
+    assert made(COPIED, HEAD + COPY.format(bounds=bounds) + TAIL).bounds == (6,)
+
+
+def test_operands_that_xla_placed_in_vmem_are_not_copied() -> None:
+    placed = LOOP.replace(
+        "{ %s1_s0 = smov 0 }",
+        "{ %s9_s9 = inlined_call_operand.vmem [shape: f32[48,128], index: 0, kind: input, "
+        "shape index: {}] /* input window allocation for operator input 0. The window */ }",
+    )
+    x, o = made(COPIED, placed).lanes
+    assert x.note == "XLA placed the whole array in VMEM: nothing is copied from HBM"
+    assert (x.copies.value, o.copies.value) == (0, 6)
+
+
+def test_what_the_kernel_copies_itself_is_not_shown_and_said() -> None:
+    blocks = block_map(
+        6,
+        operand("x_ref", rows(6), is_pipelined=False, space="any", buffers=1),
+        operand("o_ref", rows(6), kind="output"),
+    )
+    timeline = made(blocks)
+    assert [lane.copies.value for lane in timeline.lanes] == [0, 6]
+    assert timeline.notes == (
+        "x_ref stays where it is: the kernel copies what it needs, which is not shown; the compute "
+        "of a step includes starting these copies and not waiting for them",
+    )
+
+
+def test_unknown_index_maps_are_assumed_to_fetch_at_every_step() -> None:
+    unknown = operand("x_ref", rows(6), unknown="it reads table_ref, whose values are not known")
+    timeline = made(block_map(6, unknown))
+    assert timeline.lanes[0].copies.value == 6
+    assert timeline.notes == (
+        "x_ref: another block at every step is assumed: it reads table_ref, whose values are not "
+        "known",
+    )
+    copy = next(e for e in validated(trace_json(timeline)) if e.get("cat") == "dma")
+    assert copy["name"] == "fetch block of unknown index"
+    assert copy["args"]["block"] is None
+
+
+def test_a_block_at_the_end_of_the_array_is_cut_off() -> None:
+    short = (replace(rows(6)[0], bound=44), rows(6)[1])
+    timeline = made(block_map(6, operand("x_ref", short)), first=6)
+    assert [c.size for c in timeline.parts[0].copies] == [4096] * 5 + [2048]
+
+
+@pytest.mark.parametrize(
+    "given, message",
+    [
+        (
+            {"blocks": None},
+            "add has no timeline: the dump does not say which blocks it touches, as an earlier "
+            "version of pallas-debug made it. Dump the kernel again.",
+        ),
+        (
+            {"blocks": BlockMap(unknown="its grid has a dimension whose size is unknown")},
+            "add has no timeline: its grid has a dimension whose size is unknown. "
+            "A timeline needs a grid with blocks.",
+        ),
+        (
+            {"profile": profile(6, None, bundles=None)},
+            "add has no timeline: there is no schedule of bundles. "
+            "To get one, dump it with `--stages bundles`.",
+        ),
+        (
+            {"rates": copy_rates("mine")},
+            "add has no timeline: the clock of mine is unknown. To get one, pass --clock in MHz.",
+        ),
+        (
+            {"rates": copy_rates("mine", clock=1000)},
+            "add has no timeline: the HBM bandwidth of mine is unknown. "
+            "To get one, pass --bandwidth in GB/s.",
+        ),
+    ],
+)
+def test_what_is_missing_is_said(given: dict[str, Any], message: str) -> None:
+    plain = {"profile": profile(6), "blocks": COPIED, "rates": RATES} | given
+    with pytest.raises(UsageError) as error:
+        timeline_of(plain["profile"], plain["blocks"], plain["rates"], first=3, last=2)
+    assert str(error.value) == message
+
+
+def test_an_unknown_latency_is_said() -> None:
+    rates = replace(RATES, latency=missing("the latency of copies on v4 is unknown"))
+    timeline = timeline_of(profile(6), COPIED, rates, first=3, last=2)
+    assert timeline.notes == ("copies start at once: the latency of copies on v4 is unknown",)
+
+
+STRIP = """\
+add on v5e: grid 6, 6 steps, 96 cycles (0.1 µs), stalled 50 %
+
+step           0     1           2     ┊      4           5
+compute  ░░░░░░████████████░░░░░░██████┊ ░░░░░░██████░░░░░██████░░░░░░
+x_ref    ▼▼▼▼▼▼▼▼▼▼▼▼······▼▼▼▼▼▼······┊ ▼▼▼▼▼▼·····▼▼▼▼▼▼▼···········
+o_ref    ············▲▲▲▲▲▲······▲▲▲▲▲▲┊ ·····▲▲▲▲▲▲▲·····▲▲▲▲▲▲▲▲▲▲▲▲
+"""
+
+
+def test_the_strip() -> None:
+    lines = strip.strip(made(COPIED), 70)
+    assert lines[:6] == STRIP.splitlines()
+
+
+def test_the_strip_in_ascii_and_at_any_width() -> None:
+    odd = replace(COPIED, operands=(replace(COPIED.operands[0], name="größe\x1b[31m🦀" * 9),))
+    timeline = made(odd)
+    for width in (1, 40, 41, 80, 173):
+        plain = strip.strip(timeline, width, ascii_only=True)
+        assert all(line.isascii() and line.isprintable() for line in plain)
+        drawn = strip.strip(timeline, width)
+        assert all(line.isprintable() for line in drawn)
+        for line in drawn[2:5]:
+            assert strip.columns(line) <= max(width, strip.MIN_WIDTH)
+    assert "# compute   - wait for a copy   v fetch   ^ write back   . idle" in plain
+
+
+def test_the_trace() -> None:
+    timeline = made(COPIED)
+    text = trace_json(timeline)
+    events = validated(text)
+    names = {e["args"]["name"] for e in events if e["name"] in ("process_name", "thread_name")}
+    assert names == {
+        "core 0 · add on v5e", "copies between HBM and VMEM or SMEM", "compute",
+        "waits for copies", "DMA in: x_ref", "DMA out: o_ref",
+    }  # fmt: skip
+    steps = [e for e in events if e.get("cat") == "compute"]
+    assert [e["name"] for e in steps] == ["step 0", "step 1", "step 2", "step 4", "step 5"]
+    assert steps[0]["args"]["grid point"] == [0]
+    assert (steps[0]["ts"], steps[0]["dur"]) == (0.008, 0.008)
+    fetch = next(e for e in events if e["name"] == "fetch block (1, 0)")
+    assert fetch["args"]["bytes"] == 4096
+    assert fetch["args"]["bytes origin"] == "derived"
+    assert fetch["args"]["duration origin"] == "assumed"
+    assert json.loads(text)["otherData"]["HBM bandwidth"] == (
+        "512,000,000,000 bytes/s (assumed: of a test)"
+    )
