@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pallas_debug.model import Compilation, Dump, Failure, Finding, Kernel, Target
-from pallas_debug.profile.timeline import Timeline
+from pallas_debug.profile.timeline.timeline import Timeline
 from pallas_debug.verdict.result import Outcome, Suppressed
 
 

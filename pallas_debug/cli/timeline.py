@@ -19,7 +19,7 @@ from pallas_debug.store import layout
 
 if TYPE_CHECKING:
     from pallas_debug.profile.stats import Profile
-    from pallas_debug.profile.timeline import Timeline
+    from pallas_debug.profile.timeline.timeline import Timeline
     from pallas_debug.store import StoredCompilation, StoredKernel
 
 
@@ -83,7 +83,7 @@ def run(options: TimelineOptions) -> int:
     stored = found.target(options.target or of_path)
     if options.to is not None:
         return _write(_timeline(found, stored, options, defaults.TIMELINE_STEPS), options.to)
-    from pallas_debug.profile import strip
+    from pallas_debug.profile.timeline import strip
 
     width = shutil.get_terminal_size((100, 24)).columns
     made = _timeline(found, stored, options, strip.steps_that_fit(width) * 2 // 3)
@@ -102,8 +102,8 @@ command = shared.make("timeline", TimelineOptions, run)
 def _timeline(
     kernel: StoredKernel, stored: StoredCompilation, options: TimelineOptions, steps: int
 ) -> Timeline:
-    from pallas_debug.profile.copy_rates import copy_rates
-    from pallas_debug.profile.timeline import timeline_of
+    from pallas_debug.profile.timeline.rates import copy_rates
+    from pallas_debug.profile.timeline.timeline import timeline_of
 
     first = options.steps or steps
     return timeline_of(
@@ -139,7 +139,7 @@ def _profile(kernel: StoredKernel, stored: StoredCompilation) -> Profile:
 
 
 def _write(timeline: Timeline, to: Path) -> int:
-    from pallas_debug.profile.trace_events import trace_json
+    from pallas_debug.profile.timeline.trace_events import trace_json
 
     text = trace_json(timeline)
     if str(to) == "-":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from pallas_debug.profile.pipeline import Block, Pipeline, PipelineOperand, PipelineRun
+from pallas_debug.profile.timeline.pipeline import Block, Pipeline, PipelineOperand, PipelineRun
 
 
 def operand(

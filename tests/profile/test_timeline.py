@@ -11,13 +11,13 @@ from trace_format import validated
 
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Compilation, Kernel, Operand
-from pallas_debug.profile import strip
 from pallas_debug.profile.blocks import BlockIndex, BlockMap, OperandBlocks
-from pallas_debug.profile.copy_rates import CopyRates, copy_rates
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Profile, ScheduleTexts
-from pallas_debug.profile.timeline import Timeline, timeline_of
-from pallas_debug.profile.trace_events import trace_json
+from pallas_debug.profile.timeline import strip
+from pallas_debug.profile.timeline.rates import CopyRates, copy_rates
+from pallas_debug.profile.timeline.timeline import Timeline, timeline_of
+from pallas_debug.profile.timeline.trace_events import trace_json
 
 HEAD = """\
      0   :  { %s1_s0 = smov 0 } /* Start region 1 */

@@ -16,9 +16,9 @@ from typing import Literal
 from pallas_debug.errors import UsageError
 from pallas_debug.model import Kernel
 from pallas_debug.profile.blocks import BlockMap, OperandBlocks
-from pallas_debug.profile.copy_rates import CopyRates
 from pallas_debug.profile.figures import Figure, missing
-from pallas_debug.profile.pipeline import (
+from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.timeline.pipeline import (
     Block,
     Pipeline,
     PipelineCopy,
@@ -27,7 +27,7 @@ from pallas_debug.profile.pipeline import (
     PipelineStep,
     PipelineWait,
 )
-from pallas_debug.profile.stats import Profile
+from pallas_debug.profile.timeline.rates import CopyRates
 
 MAX_SIMULATED = 8192
 """Maximum steps that are simulated one by one; of a longer grid, the ends are."""

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any
 
 from pallas_debug.profile.figures import Figure
-from pallas_debug.profile.pipeline import PipelineCopy
-from pallas_debug.profile.timeline import Timeline, TimelinePart
+from pallas_debug.profile.timeline.pipeline import PipelineCopy
+from pallas_debug.profile.timeline.timeline import Timeline, TimelinePart
 
 CORE, COPIES = 1, 2
 """Process ids: of the core, and of the copies between HBM and its buffers."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.profile.figures import Figure
-from pallas_debug.profile.timeline import Timeline, TimelinePart
+from pallas_debug.profile.timeline.timeline import Timeline, TimelinePart
 from pallas_debug.render import one_line
 
 MIN_WIDTH = 40

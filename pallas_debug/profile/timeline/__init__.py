@@ -1,0 +1,1 @@
+"""Timeline of a kernel: libtpu's pipeline simulated, as a trace file and as a strip."""
