@@ -45,6 +45,7 @@ LINES: dict[str, list[list[Any]]] = {
     "show": [[NEW], [NEW, "mosaic"], [NEW, "source"]],
     "source": [[NEW], [NEW, "--line", "9"], [NEW, "--pass", "jaxpr"]],
     "targets": [[]],
+    "timeline": [["scheduled"]],
     "verify": [["rows:shift", "--arg", "f32[16,128]", "--target=v5e"]],
 }
 """Command lines whose output has every list filled at least once, apart from `doctor`'s."""
@@ -90,6 +91,9 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
         wrong = "pl.program_id(0) * 8 + 4, 8), :]"
         (tmp_path / "rows.py").write_text(CODE.replace(wrong, "0, 16, 2), ::2]"))
         command("dump", "rows:shift", "--arg", "f32[16,128]", "--to", "failed")
+    if name == "timeline":
+        given = ("--stages", "bundles", "--to", "scheduled")
+        command("dump", "rows:shift", "--arg", "f32[16,128]", *given)
     for line in LINES[name]:
         done = command(name, *line, "--json")
         assert done.returncode in (0, 1), done.stderr
