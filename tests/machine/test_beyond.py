@@ -174,6 +174,8 @@ def test_copies_of_dynamic_size_of_padding_and_of_nothing() -> None:
         # 100 columns occupy 128.
         pltpu.async_copy(wide_hbm.at[:, pl.ds(n - 3, 128)], tile.at[pl.ds(4, 2)], sem).wait()
         pltpu.async_copy(rows.at[0, :, pl.ds(n - 3, 128)], tile.at[pl.ds(6, 2)], sem).wait()
+        words = tile.bitcast(I32).reshape(8, 1, 128)
+        pltpu.async_copy(words.at[pl.ds(0, n - 3)], words.at[pl.ds(4, n - 3)], sem).wait()
         pltpu.sync_copy(tile, o_hbm)
 
     wide = np.ones((2, 100), np.float32)
@@ -214,6 +216,23 @@ def test_a_grid_whose_size_is_an_array() -> None:
 
     (got,) = on_machine.run(call, jnp.array([5]))
     assert got.tolist() == [5]
+
+
+def test_aliases_of_a_grid_of_dynamic_size() -> None:
+    """They count the operands without the grid's sizes."""
+
+    def kernel(a_hbm: Any, b_hbm: Any, o_hbm: Any, sem: Any) -> None:
+        row = pl.ds(pl.program_id(0), 1)
+        pltpu.async_copy(a_hbm.at[row], o_hbm.at[row], sem).wait()
+
+    def call(n: Any, a: Any, b: Any) -> Any:
+        return pl.pallas_call(
+            kernel, out_shape=a, grid=(n,), in_specs=[ANY, ANY], out_specs=ANY,
+            scratch_shapes=[DMA], input_output_aliases={1: 0},
+        )(a, b)  # fmt: skip
+
+    (got,) = on_machine.run(call, jnp.int32(3), X, 2 * X)
+    np.testing.assert_array_equal(got, np.concatenate([X[:3], 2 * X[3:]]))
 
 
 def test_an_index_out_of_a_reshaped_reference() -> None:

@@ -152,8 +152,7 @@ def _launch(captured: Capture, params: Mapping[str, Any], fuse: bool, opens: boo
     names = [operand.name for operand in captured.kernel.operands if operand.kind != "dynamic_grid"]
     avals = [variable.aval for variable in jaxpr.invars]
     prefetch = mapping.num_index_operands
-    dynamic = mapping.num_dynamic_grid_bounds
-    aliases = {out: given - dynamic for given, out in captured.kernel.aliases}
+    aliases = {out: given for given, out in captured.kernel.aliases}
     operands = []
     for position, (name, aval) in enumerate(zip(names, avals, strict=True)):
         kind = decode.ref_type(aval)

@@ -265,7 +265,7 @@ def _kernel(found: Dependence, eqn: Any, inputs: Sequence[_Value], place: _Place
     memories_of += [_Memory() for _ in range(len(jaxpr.invars) - len(memories_of))]
     aliases = dict(eqn.params.get("input_output_aliases") or ())
     for source, output in aliases.items():
-        memories_of[len(names) - first + output].add(names[source])
+        memories_of[len(names) - first + output].add(names[first + source])
     walk = _KernelWalk(found)
     tables = memories_of[: mapping.num_index_operands]
     for block in mapping.block_mappings:

@@ -145,11 +145,16 @@ class RefView:
     def shape(self) -> tuple[int, ...]:
         return tuple(self._atoms.shape[: self._atoms.ndim - self._num_axes])
 
+    @property
+    def _by_element(self) -> tuple[int, ...]:
+        """Shape of the atoms with a single last axis; there may be no elements."""
+        return (*self.shape, math.prod(self._atoms.shape[len(self.shape) :]))
+
     def is_missing(self) -> np.ndarray[Any, Any] | None:
         """Which elements are out of bounds; None if none is."""
         if not (self._is_padded and self._has_positions):
             return None
-        missing = np.asarray((self._atoms < 0).reshape(*self.shape, -1).any(axis=-1))
+        missing = np.asarray((self._atoms < 0).reshape(self._by_element).any(axis=-1))
         return missing if missing.any() else None
 
     def read(self, default: Any = 0) -> np.ndarray[Any, Any]:
@@ -157,7 +162,7 @@ class RefView:
         atoms = self._atoms
         if self._has_positions:
             atoms = self._memory.reshape(-1)[np.maximum(self._atoms, 0)]
-        values = _join(atoms.reshape(*self.shape, -1), self._width, self.dtype)
+        values = _join(atoms.reshape(self._by_element), self._width, self.dtype)
         missing = self.is_missing()
         if missing is not None:
             values[missing] = default
