@@ -44,7 +44,7 @@ _INSTRUCTION = re.compile(
     r"(?P<results>%[\w$.-]+(?:, %[\w$.-]+)*) = (?P<opcode>[A-Za-z_][\w.]*)(?P<rest>.*)",
     re.DOTALL,
 )
-_PREDICATE = re.compile(r"\s*\((?P<predicate>!?%[\w$.-]+)(?:, (?P<kept>[^()]*))?\),?")
+_PREDICATE = re.compile(r"\((?P<predicate>!?%p[\w$.-]*)(?:, (?P<kept>[^()]*))?\),?")
 _VALUE = re.compile(r"%[\w$.-]+")
 _LOCATION = re.compile(r"loc\((?P<body>.*)\)\s*$")
 _REGION = re.compile(r"(?P<what>Start|End|Start/End empty) region (?P<number>\d{1,9})\b")
@@ -59,6 +59,7 @@ class Instruction:
       opcode: as printed: `vadd.f32`, `vmatmul.bf16.gmra.mxu0`.
       results: names of the values that it defines; an instruction without a value has a number.
       operands: names of the values that it reads, without its predicate.
+      arguments: what it reads as printed, numbers and addresses included.
       predicate: value that decides whether it runs, with `!` if it must be false; None if it always
         runs.
       kept: value that the result keeps if it does not run; None if there is none.
@@ -70,6 +71,7 @@ class Instruction:
     opcode: str
     results: tuple[str, ...]
     operands: tuple[str, ...]
+    arguments: tuple[str, ...] = ()
     predicate: str | None = None
     kept: str | None = None
     text: str = ""
@@ -227,7 +229,7 @@ def _instruction(part: str, comments: Sequence[str]) -> Instruction | None:
     if found is None:
         return None
     rest = found["rest"]
-    predicated = _PREDICATE.match(rest)
+    predicated = _PREDICATE.search(rest)
     locations: list[str] = []
     remarks: list[str] = []
     for comment in comments:
@@ -238,11 +240,12 @@ def _instruction(part: str, comments: Sequence[str]) -> Instruction | None:
             elif piece.strip():
                 remarks.append(piece.strip())
     kept = predicated["kept"] if predicated else None
-    after = rest[predicated.end() :] if predicated else rest
+    after = rest[: predicated.start()] + rest[predicated.end() :] if predicated else rest
     return Instruction(
         opcode=found["opcode"],
         results=tuple(found["results"].split(", ")),
         operands=tuple(_VALUE.findall(after)),
+        arguments=tuple(a for part in after.split(",") if (a := part.strip())),
         predicate=(predicated["predicate"] if predicated else None) or found["guard"],
         kept=kept.strip() if kept else None,
         text=" ".join(text.split()),

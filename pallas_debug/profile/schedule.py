@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pallas_debug.ir.bundles import Bundle, BundleListing, Instruction, read_bundles
-from pallas_debug.profile.units import UnitTable, read_utilization
+from pallas_debug.profile.units import UnitTable, align, read_utilization
 
 _DELAY_SLOTS = {"v4": 1, "v5e": 4, "v5p": 4, "v6e": 4, "tpu7x": 6}
 """Bundles after a branch that run whether or not it is taken, as seen in schedules."""
@@ -80,12 +80,15 @@ class Schedule:
       listing: the bundles as read.
       table: counts per bundle and unit; None if the compiler wrote none.
       chip: name of the target without its topology; None if unknown.
+      stalls: counts per cycle, before the compiler turned idle cycles into delays of the bundle
+        before them; None if it wrote none.
       problems: what is wrong with the texts, a sentence each.
     """
 
     listing: BundleListing
     table: UnitTable | None = None
     chip: str | None = None
+    stalls: UnitTable | None = None
     problems: tuple[str, ...] = ()
 
     @property
@@ -96,6 +99,12 @@ class Schedule:
     def is_matched(self) -> bool:
         """Whether the table has one row for each bundle."""
         return self.table is not None and len(self.table.rows) == len(self.bundles)
+
+    @cached_property
+    def delays(self) -> tuple[int, ...]:
+        """Idle cycles after each bundle, which it encodes and the listing does not show."""
+        found = align(self.table, self.stalls) if self.is_matched else None
+        return found or (0,) * len(self.bundles)
 
     @cached_property
     def starts(self) -> dict[int, int]:
@@ -181,11 +190,16 @@ class Schedule:
 
 
 def schedule_of(
-    bundles: str, utilization: str | None = None, *, target: str | None = None
+    bundles: str,
+    utilization: str | None = None,
+    delays: str | None = None,
+    *,
+    target: str | None = None,
 ) -> Schedule:
     """Read a schedule from the texts of `bundles.txt` and `utilization.txt`.
 
     Args:
+      delays: the text of `delays.txt`.
       target: name of the target it was made for: `v5e`, `v5e:2x4`.
     """
     listing = read_bundles(bundles)
@@ -204,4 +218,7 @@ def schedule_of(
             f"the utilization has {len(table.rows):,} rows for {len(listing.bundles):,} bundles"
         )
     chip = target.partition(":")[0] if target else None
-    return Schedule(listing=listing, table=table, chip=chip, problems=tuple(problems))
+    stalls = read_utilization(delays) if delays else None
+    return Schedule(
+        listing=listing, table=table, chip=chip, stalls=stalls, problems=tuple(problems)
+    )

@@ -185,3 +185,30 @@ def weighted_shares(table: UnitTable, weights: Sequence[float]) -> dict[str, flo
         for at, (name, capacity) in enumerate(zip(table.names, table.capacity, strict=True))
         if capacity
     }
+
+
+def align(final: UnitTable | None, before: UnitTable | None) -> tuple[int, ...] | None:
+    """Find how many idle cycles follow each bundle; None if the tables do not belong together.
+
+    Args:
+      final: counts per bundle.
+      before: counts per cycle, from before idle cycles became delays. Units that are still busy
+        count in idle cycles too, so only issue slots are compared.
+    """
+    if final is None or before is None or final.names != before.names:
+        return None
+    slots = [at for at, name in enumerate(final.names) if name not in BUSY]
+    delays = [0] * len(final.rows)
+    at = 0
+    for number, row in enumerate(final.rows):
+        issued = [row[slot] for slot in slots]
+        while at < len(before.rows) and [before.rows[at][slot] for slot in slots] != issued:
+            if number == 0 or any(before.rows[at][slot] for slot in slots):
+                return None
+            delays[number - 1] += 1
+            at += 1
+        if at == len(before.rows):
+            return None
+        at += 1
+    rest = before.rows[at:]
+    return None if any(row[slot] for row in rest for slot in slots) else tuple(delays)

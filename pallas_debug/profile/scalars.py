@@ -1,0 +1,273 @@
+"""Values of scalar registers: the instructions of the scalar core that decide which bundles run.
+
+A value is a 32-bit number, an address (its allocation and an offset), or unknown (None). Grid
+indices, trip counts, sync flags and the conditions of `pl.when` follow from constants in the
+bundles; what comes from memory that the kernel did not write, or from vectors, is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pallas_debug.ir.bundles import Instruction
+
+Address = tuple[str, int]
+Scalar = int | Address | None
+
+_ALLOCATION = re.compile(r"\[#(?P<name>\w+)(?: \+ \$(?P<offset>0x[0-9a-f]{1,8}))?\]")
+_SMEM = re.compile(r"\[smem:(?P<base>\[#\w+\]|%[\w$.-]+|\[#\w+)?(?P<rest>[^\]]*)\]")
+_OFFSET = re.compile(r"\+ (?:\$(?P<hex>0x[0-9a-f]{1,8})|(?P<value>%[\w$.-]+)|(?P<number>\d{1,9}))")
+_MASK = (1 << 32) - 1
+
+
+def wrapped(value: int) -> int:
+    """Wrap a number to 32 bits, signed."""
+    value &= _MASK
+    return value - (1 << 32) if value >> 31 else value
+
+
+def literal(text: str) -> Scalar:
+    """Parse a number or an address; unknown otherwise."""
+    if text.isdecimal() and len(text) <= 10:
+        return wrapped(int(text))
+    if text.startswith("-") and text[1:].isdecimal() and len(text) <= 11:
+        return wrapped(int(text))
+    if text.startswith("0x") and len(text) <= 10:
+        try:
+            return wrapped(int(text, 16))
+        except ValueError:
+            return None
+    found = _ALLOCATION.match(text)
+    if found:
+        return found["name"], int(found["offset"] or "0", 16)
+    return {"true": 1, "false": 0}.get(text)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ScalarOperation:
+    """A decoded instruction of the scalar core.
+
+    Attributes:
+      result: the register that it defines.
+      function: of the values of `arguments`; None if the result is unknown.
+      arguments: register names, or values.
+      predicate: register, and the value that it must have.
+      kept: what the result is if the predicate is false: a register or a value.
+    """
+
+    result: str
+    function: Callable[..., Scalar] | None
+    arguments: tuple[str | Scalar, ...]
+    predicate: tuple[str, bool] | None = None
+    kept: str | Scalar = None
+
+
+def predicate_of(instruction: Instruction) -> tuple[str, bool] | None:
+    """Register that decides whether an instruction runs, and the value it must have."""
+    if instruction.predicate is None:
+        return None
+    return instruction.predicate.removeprefix("!"), not instruction.predicate.startswith("!")
+
+
+def argument(text: str) -> str | Scalar:
+    """A register's name, or a value."""
+    # An address may be followed by the allocation that it points into.
+    word = text.split(" ", 1)[0] if text.startswith("%") else text
+    return word if word.startswith("%") else literal(text)
+
+
+def decode(instruction: Instruction) -> ScalarOperation | None:
+    """Decode an instruction with a scalar or predicate result; None for all others."""
+    result = instruction.results[0]
+    if not result.startswith(("%s", "%p")):
+        return None
+    stem = instruction.opcode.partition(".")[0]
+    name = instruction.opcode.removesuffix(".totalorder")
+    function = _FUNCTIONS.get(name) or _FUNCTIONS.get(stem)
+    if instruction.opcode.startswith("inlined_call_operand"):
+        is_value = "memory space" in instruction.text  # `<no memory space>`: passed by value
+        return ScalarOperation(
+            result=result,
+            function=None if is_value else _first,
+            arguments=() if is_value else ((result, 0),),
+        )
+    if function is None:
+        return ScalarOperation(result=result, function=None, arguments=())
+    arguments = tuple(argument(text) for text in instruction.arguments)
+    if stem == "int_to_ptr":  # `int_to_ptr.hbm [resolvable:$true] %s1`
+        arguments = tuple(instruction.operands[:1])
+    kept = argument(instruction.kept) if instruction.kept else None
+    return ScalarOperation(
+        result=result,
+        function=function,
+        arguments=arguments,
+        predicate=predicate_of(instruction),
+        kept=kept,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryPlace:
+    """Address of a scalar load or store.
+
+    Attributes:
+      base: an allocation, or a register that holds an address.
+      offset: constant part.
+      index: register that is added.
+    """
+
+    base: Address | str | None
+    offset: int = 0
+    index: str | None = None
+
+    def at(self, registers: Mapping[str, Scalar]) -> Address | None:
+        """The address, if known."""
+        base = registers.get(self.base) if isinstance(self.base, str) else self.base
+        if not isinstance(base, tuple):
+            return None
+        if self.index is None:
+            return base[0], base[1] + self.offset
+        index = registers.get(self.index)
+        return (base[0], base[1] + self.offset + index) if isinstance(index, int) else None
+
+
+def place_of(instruction: Instruction) -> MemoryPlace | None:
+    """Address of an `sld` or `sst`: `[smem:[#allocation2 + %s3]]`, `[smem:%s1 + %s2]`."""
+    start = instruction.text.find("[smem:")
+    if start < 0:
+        return None
+    text = instruction.text[start + len("[smem:") :]
+    allocation = re.match(r"\[#(\w+)", text)
+    register = re.match(r"\[?(%[\w$.-]+)", text)
+    base: Address | str | None
+    if allocation:
+        base = (allocation[1], 0)
+    else:
+        base = register[1] if register else None
+    inside = text[: text.find("]")]
+    offset, index = 0, None
+    for found in _OFFSET.finditer(inside):
+        if found["value"]:
+            index = found["value"]
+        else:
+            offset += int(found["hex"], 16) if found["hex"] else int(found["number"])
+    return MemoryPlace(base=base, offset=offset, index=index)
+
+
+def _first(value: Scalar, *rest: Scalar) -> Scalar:
+    return value
+
+
+def _add(a: Scalar, b: Scalar) -> Scalar:
+    if isinstance(a, int) and isinstance(b, int):
+        return wrapped(a + b)
+    if isinstance(a, tuple) and isinstance(b, int):
+        return a[0], a[1] + b
+    if isinstance(b, tuple) and isinstance(a, int):
+        return b[0], b[1] + a
+    return None
+
+
+def _sub(a: Scalar, b: Scalar) -> Scalar:
+    if isinstance(a, int) and isinstance(b, int):
+        return wrapped(a - b)
+    if isinstance(a, tuple) and isinstance(b, int):
+        return a[0], a[1] - b
+    if isinstance(a, tuple) and isinstance(b, tuple) and a[0] == b[0]:
+        return a[1] - b[1]
+    return None
+
+
+def _numbers(function: Callable[[int, int], int]) -> Callable[..., Scalar]:
+    def on_numbers(a: Scalar, b: Scalar = 0, *_: Scalar) -> Scalar:
+        if isinstance(a, int) and isinstance(b, int):
+            return wrapped(function(a, b))
+        return None
+
+    return on_numbers
+
+
+def _unsigned(function: Callable[[int, int], int]) -> Callable[..., Scalar]:
+    return _numbers(lambda a, b: function(a & _MASK, b & _MASK))
+
+
+def _and(a: Scalar, b: Scalar) -> Scalar:
+    """`and`, also of predicates: a false one decides."""
+    if a == 0 or b == 0:
+        return 0
+    return wrapped(a & b) if isinstance(a, int) and isinstance(b, int) else None
+
+
+def _por(a: Scalar, b: Scalar) -> Scalar:
+    if a == 1 or b == 1:
+        return 1
+    return a | b if isinstance(a, int) and isinstance(b, int) else None
+
+
+def _not(a: Scalar) -> Scalar:
+    return 1 - a if isinstance(a, int) else None
+
+
+def _select(predicate: Scalar, a: Scalar, b: Scalar) -> Scalar:
+    if isinstance(predicate, int):
+        return a if predicate else b
+    return a if a == b else None
+
+
+def _shift_left(a: int, b: int) -> int:
+    return a << b if 0 <= b < 32 else 0
+
+
+def _compare(function: Callable[[int, int], bool]) -> Callable[..., Scalar]:
+    def compared(a: Scalar, b: Scalar) -> Scalar:
+        if isinstance(a, int) and isinstance(b, int):
+            return int(function(a, b))
+        if isinstance(a, tuple) and isinstance(b, tuple) and a[0] == b[0]:
+            return int(function(a[1], b[1]))
+        return None
+
+    return compared
+
+
+_COMPARISONS: dict[str, Callable[[int, int], bool]] = {
+    "eq": lambda a, b: a == b,
+    "ne": lambda a, b: a != b,
+    "lt": lambda a, b: a < b,
+    "le": lambda a, b: a <= b,
+    "gt": lambda a, b: a > b,
+    "ge": lambda a, b: a >= b,
+}
+
+_FUNCTIONS: dict[str, Callable[..., Scalar]] = {
+    "smov": _first,
+    "pmov": _first,
+    "int_to_ptr": _first,
+    "sadd": _add,
+    "ssub": _sub,
+    "scalar_lea": _add,
+    "smul": _numbers(lambda a, b: a * b),
+    "sand": _and,
+    "sor": _numbers(lambda a, b: a | b),
+    "sxor": _numbers(lambda a, b: a ^ b),
+    "sshll": _numbers(_shift_left),
+    "sshra": _numbers(lambda a, b: a >> min(max(b, 0), 31)),
+    "sshrl": _unsigned(lambda a, b: a >> b if b < 32 else 0),
+    "smin.u32": _unsigned(min),
+    "smax.u32": _unsigned(max),
+    "smin": _numbers(min),
+    "smax": _numbers(max),
+    "scalar_select": _select,
+    "pand": _and,
+    "por": _por,
+    "pneg": _not,
+    "pnand": lambda a, b: _not(_and(a, b)),
+    "pnor": lambda a, b: _not(_por(a, b)),
+    "pxor": _numbers(lambda a, b: a ^ b),
+    **{f"scmp.{name}.s32": _compare(f) for name, f in _COMPARISONS.items()},
+    **{
+        f"scmp.{name}.u32": _compare(lambda a, b, f=f: f(a & _MASK, b & _MASK))  # type: ignore[misc]
+        for name, f in _COMPARISONS.items()
+    },
+}

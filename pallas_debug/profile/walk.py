@@ -1,0 +1,559 @@
+"""Walk through a schedule as the scalar core would: which bundles run, how often, and when.
+
+Only scalar instructions are evaluated; everything between them counts as time. A copy takes a
+latency and a time per byte after it was started, and a wait ends when the copies of its flag have
+arrived. Long loops are walked until their pattern is known, and then multiplied.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from pallas_debug.ir.bundles import Bundle, Instruction
+from pallas_debug.profile import scalars
+from pallas_debug.profile.copies import CopyModel
+from pallas_debug.profile.scalars import Address, MemoryPlace, Scalar, ScalarOperation
+from pallas_debug.profile.schedule import Schedule, ScheduledLoop
+from pallas_debug.profile.units import is_copy
+
+Unknown = Literal["enter", "zero"]
+"""What is assumed of a value that is known only at run time. `enter`: a region that depends on it
+is entered. `zero`: it is zero, as libtpu assumes in its own estimate."""
+
+BUDGET = 250_000
+"""Maximum number of scalar instructions evaluated before loops are extrapolated."""
+
+_NO_TIME = 1e-9
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CopyEvent:
+    """A copy that was started.
+
+    Attributes:
+      bundle: index of the bundle that starts it.
+      start, stop: cycles at which it starts and arrives.
+      size: bytes.
+      flag: the semaphore that it signals.
+    """
+
+    bundle: int
+    opcode: str
+    start: float
+    stop: float
+    size: int | None
+    flag: Address | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class WaitEvent:
+    """A wait for copies.
+
+    Attributes:
+      start, stop: cycles at which the core arrives at it, and goes on.
+    """
+
+    bundle: int
+    start: float
+    stop: float
+    flag: Address | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class IterationEvent:
+    """The start of an iteration of a loop."""
+
+    loop: int
+    iteration: int
+    start: float
+
+
+Event = CopyEvent | WaitEvent | IterationEvent
+
+
+@dataclass(kw_only=True)
+class Walk:
+    """Result of a walk.
+
+    Attributes:
+      cycles: in all.
+      waiting: cycles of waits.
+      executions: how often each bundle runs.
+      trips: iterations of each loop, by its number, over the whole kernel.
+      copied: bytes copied, by direction such as `hbm_to_vmem`.
+      copies: number of copies, by direction.
+      unknown_branches: bundles whose branch depends on data.
+      unknown_loops: loops whose end depends on data, with the cycles of one iteration.
+      unknown_copies: number of copies whose start or size depends on data.
+      extrapolated: loops that were multiplied.
+      is_complete: whether the walk came to the end.
+    """
+
+    cycles: float = 0.0
+    waiting: float = 0.0
+    executions: list[float] = field(default_factory=list)
+    trips: dict[int, float] = field(default_factory=dict)
+    copied: dict[str, float] = field(default_factory=dict)
+    copies: dict[str, float] = field(default_factory=dict)
+    unknown_branches: set[int] = field(default_factory=set)
+    unknown_loops: dict[int, float] = field(default_factory=dict)
+    unknown_copies: int = 0
+    extrapolated: set[int] = field(default_factory=set)
+    is_complete: bool = False
+
+
+def walk(
+    schedule: Schedule,
+    model: CopyModel,
+    *,
+    unknown: Unknown = "enter",
+    listen: Callable[[Event], None] | None = None,
+    budget: int = BUDGET,
+) -> Walk:
+    """Walk through a kernel's schedule from its first bundle to its last.
+
+    Args:
+      unknown: what to assume of values that are known only at run time.
+      listen: called with each copy, wait and iteration.
+      budget: maximum number of scalar instructions before loops are extrapolated.
+    """
+    return _Walker(schedule, model, unknown, listen, budget).run()
+
+
+@dataclass(kw_only=True, slots=True)
+class _Copy:
+    opcode: str
+    arguments: tuple[str | Scalar, ...]
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Wait:
+    flag: str | Scalar
+    amount: str | Scalar
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Move:
+    """A scalar load or store."""
+
+    place: MemoryPlace
+    result: str | None
+    source: str | Scalar
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class _Phi:
+    result: str
+    first: str | Scalar
+    second: str | Scalar
+
+
+@dataclass(kw_only=True, slots=True)
+class _Jump:
+    predicate: tuple[str, bool] | None
+    target: int | None
+
+
+_Micro = ScalarOperation | _Copy | _Wait | _Move | _Jump
+
+
+@dataclass(slots=True)
+class _Snapshot:
+    """State at the start of an iteration of an outermost loop."""
+
+    trip: int
+    time: float
+    waiting: float
+    visits: list[float]
+    trips: dict[int, float]
+    copied: dict[str, float]
+    copies: dict[str, float]
+
+
+class _Walker:
+    def __init__(
+        self,
+        schedule: Schedule,
+        model: CopyModel,
+        unknown: Unknown,
+        listen: Callable[[Event], None] | None,
+        budget: int,
+    ) -> None:
+        self._schedule = schedule
+        self._model = model
+        self._zero = unknown == "zero"
+        self._listen = listen
+        self._budget = budget
+        self._size = len(schedule.bundles)
+        # libtpu's estimate does not count empty bundles, which are delay slots.
+        self._cost = [
+            (1 if bundle.instructions or not self._zero else 0) + delay
+            for bundle, delay in zip(schedule.bundles, schedule.delays, strict=True)
+        ]
+        self._before = [0, *_running(self._cost)]
+        self._micro: list[list[_Micro]] = []
+        self._phis: list[list[_Phi]] = []
+        self._decode(schedule.bundles)
+        self._next = self._next_active()
+        self._loop_at = {loop.start: loop for loop in schedule.loops}
+        self._back = {
+            loop.branch.bundle: loop for loop in schedule.loops if loop.branch is not None
+        }
+        self._registers: dict[str, Scalar] = {}
+        self._memory: dict[Address, Scalar] = {}
+        self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
+        self._visits = [0.0] * (self._size + 1)
+        self._time = 0.0
+        self._busy = 0.0
+        self._spent = 0
+        self._result = Walk()
+        self._tests: dict[int, tuple[int, int]] = {}
+        self._snapshots: dict[int, _Snapshot] = {}
+        self._entered: dict[int, float] = {}
+
+    # Decoding
+
+    def _decode(self, bundles: Sequence[Bundle]) -> None:
+        starts = self._schedule.starts
+        for bundle in bundles:
+            micro: list[_Micro] = []
+            phis: list[_Phi] = []
+            for i in bundle.instructions:
+                predicate = scalars.predicate_of(i)
+                stem = i.opcode.partition(".")[0]
+                if stem in ("sphi", "pphi") and len(i.operands) == 2:
+                    phis.append(
+                        _Phi(result=i.results[0], first=i.operands[0], second=i.operands[1])
+                    )
+                elif stem == "sbr":
+                    target = starts.get(i.target) if i.target is not None else None
+                    micro.append(_Jump(predicate=predicate, target=target))
+                elif is_copy(i.opcode):
+                    arguments = tuple(_copy_arguments(i))
+                    micro.append(_Copy(opcode=i.opcode, arguments=arguments, predicate=predicate))
+                elif i.opcode.startswith("dma.done"):
+                    given = [scalars.argument(a) for a in i.arguments]
+                    micro.append(
+                        _Wait(
+                            flag=given[0] if given else None,
+                            amount=given[1] if len(given) > 1 else None,
+                            predicate=predicate,
+                        )
+                    )
+                elif stem in ("sld", "sst"):
+                    place = scalars.place_of(i)
+                    if place is not None:
+                        is_load = stem == "sld"
+                        source = None if is_load or not i.operands else i.operands[-1]
+                        if not is_load and i.text.endswith("]"):
+                            source = None
+                        micro.append(
+                            _Move(
+                                place=place,
+                                result=i.results[0] if is_load else None,
+                                source=source,
+                                predicate=predicate,
+                            )
+                        )
+                elif (operation := scalars.decode(i)) is not None:
+                    micro.append(operation)
+            # A branch reads its predicate as of the bundles before; stores see old values too.
+            micro.sort(key=lambda m: isinstance(m, ScalarOperation))
+            self._micro.append(micro)
+            self._phis.append(phis)
+
+    def _next_active(self) -> list[int]:
+        """For each bundle, the first one from it that has something to evaluate."""
+        found = [self._size] * (self._size + 1)
+        for at in range(self._size - 1, -1, -1):
+            found[at] = at if self._micro[at] or self._phis[at] else found[at + 1]
+        return found
+
+    # Walking
+
+    def run(self) -> Walk:
+        at, landing, target = 0, -1, 0
+        came_by_jump = False
+        slots = self._schedule.delay_slots
+        limit = 4 * self._budget
+        while at < self._size and self._spent < limit:
+            stop = self._next[at]
+            if landing >= 0:
+                stop = min(stop, landing + 1)
+            if stop > at:  # nothing to evaluate on the way
+                self._visit(at, stop)
+                at = stop
+                came_by_jump = False
+                if landing >= 0 and at > landing:
+                    at, landing, came_by_jump = target, -1, True
+                continue
+            if self._phis[at]:
+                self._join(at, came_by_jump)
+            came_by_jump = False
+            loop = self._loop_at.get(at)
+            if loop is not None:
+                self._iterate(loop)
+            jump = self._evaluate(at)
+            self._visit(at, at + 1)
+            if jump is not None and landing < 0:
+                landing, target = min(at + slots, self._size - 1), jump
+            at += 1
+            if landing >= 0 and at > landing:
+                at, landing, came_by_jump = target, -1, True
+        return self._finished(is_complete=at >= self._size)
+
+    def _visit(self, start: int, stop: int) -> None:
+        self._visits[start] += 1
+        self._visits[stop] -= 1
+        self._time += self._before[stop] - self._before[start]
+
+    def _finished(self, *, is_complete: bool) -> Walk:
+        result = self._result
+        result.cycles = self._time
+        result.executions = _running(self._visits[: self._size])
+        result.is_complete = is_complete
+        return result
+
+    def _value(self, source: str | Scalar) -> Scalar:
+        return self._registers.get(source) if isinstance(source, str) else source
+
+    def _holds(self, predicate: tuple[str, bool] | None) -> bool | None:
+        """Whether an instruction runs; None if that is not known."""
+        if predicate is None:
+            return True
+        value = self._registers.get(predicate[0])
+        if not isinstance(value, int):
+            return False if self._zero and value is None and not predicate[1] else None
+        return bool(value) == predicate[1]
+
+    def _join(self, at: int, came_by_jump: bool) -> None:
+        is_loop = at in self._loop_at
+        chosen = [
+            (phi.result, self._value(phi.second if came_by_jump == is_loop else phi.first))
+            for phi in self._phis[at]
+        ]
+        self._registers.update(chosen)
+
+    def _evaluate(self, at: int) -> int | None:
+        """Evaluate a bundle; return the target of a branch that is taken."""
+        jump: int | None = None
+        registers = self._registers
+        written: list[tuple[str, Scalar]] = []
+        for micro in self._micro[at]:
+            self._spent += 1
+            if isinstance(micro, ScalarOperation):
+                runs = self._holds(micro.predicate)
+                if runs is False:
+                    if micro.kept is not None:
+                        registers[micro.result] = self._value(micro.kept)
+                elif micro.function is None:
+                    registers[micro.result] = 0 if self._zero else None
+                else:
+                    value = micro.function(*[self._value(a) for a in micro.arguments])
+                    if runs is None and value != self._value(micro.kept):
+                        value = None
+                    registers[micro.result] = value
+            elif isinstance(micro, _Move):
+                self._move(micro, written)
+            elif isinstance(micro, _Jump):
+                if self._branch(at, micro):
+                    jump = micro.target
+            elif isinstance(micro, _Copy):
+                self._start(at, micro)
+            else:
+                self._wait(at, micro)
+        registers.update(written)
+        return jump
+
+    def _move(self, move: _Move, written: list[tuple[str, Scalar]]) -> None:
+        place = move.place.at(self._registers)
+        if move.result is not None:
+            default = 0 if self._zero else None
+            value = self._memory.get(place, default) if place is not None else default
+            written.append((move.result, value))
+        elif place is not None:
+            runs = self._holds(move.predicate)
+            if runs is not False:
+                self._memory[place] = self._value(move.source) if runs else None
+
+    # Branches and loops
+
+    def _branch(self, at: int, jump: _Jump) -> bool:
+        if jump.target is None:
+            return False
+        runs = self._holds(jump.predicate)
+        loop = self._back.get(at)
+        if loop is not None:
+            return self._repeats(loop, jump, runs)
+        if runs is None:
+            self._result.unknown_branches.add(at)
+            # The region behind a branch is entered, and its counterpart is not.
+            if jump.predicate is not None:
+                self._registers[jump.predicate[0]] = int(not jump.predicate[1])
+            return False
+        return runs
+
+    def _iterate(self, loop: ScheduledLoop) -> None:
+        trips = self._result.trips
+        trips[loop.number] = trips.get(loop.number, 0) + 1
+        self._entered[loop.number] = self._time
+        if self._listen is not None:
+            self._listen(
+                IterationEvent(
+                    loop=loop.number, iteration=int(trips[loop.number]) - 1, start=self._time
+                )
+            )
+
+    def _repeats(self, loop: ScheduledLoop, jump: _Jump, runs: bool | None) -> bool:
+        if runs is None:
+            size = self._time - self._entered.get(loop.number, self._time)
+            self._result.unknown_loops[loop.number] = size + self._schedule.delay_slots + 1
+            return False
+        if runs and loop.parent is None and self._spent > self._budget // 2:
+            snapshot = self._snapshots.get(loop.number)
+            if snapshot is None:
+                self._snapshots[loop.number] = self._snapshot(loop)
+            elif self._spent > self._budget:
+                return not self._extrapolate(loop, snapshot)
+        return runs
+
+    def _snapshot(self, loop: ScheduledLoop) -> _Snapshot:
+        result = self._result
+        return _Snapshot(
+            trip=int(result.trips[loop.number]),
+            time=self._time,
+            waiting=result.waiting,
+            visits=list(self._visits),
+            trips=dict(result.trips),
+            copied=dict(result.copied),
+            copies=dict(result.copies),
+        )
+
+    def _extrapolate(self, loop: ScheduledLoop, since: _Snapshot) -> bool:
+        """Multiply what happened since a snapshot; return whether the loop ends with it."""
+        result = self._result
+        window = int(result.trips[loop.number]) - since.trip
+        remaining = self._remaining(loop)
+        if remaining is None or window <= 0:
+            return False
+        factor = remaining / window
+        self._time += (self._time - since.time) * factor
+        result.waiting += (result.waiting - since.waiting) * factor
+        for at, old in enumerate(since.visits):
+            self._visits[at] += (self._visits[at] - old) * factor
+        _extend(result.trips, since.trips, factor)
+        _extend(result.copied, since.copied, factor)
+        _extend(result.copies, since.copies, factor)
+        result.extrapolated.add(loop.number)
+        self._pending.clear()
+        return True
+
+    def _remaining(self, loop: ScheduledLoop) -> int | None:
+        """Number of iterations that follow, from the comparison that ends the loop."""
+        test = self._tests_of(loop)
+        if test is None:
+            return None
+        operation, index, bound = test
+        x, end = self._value(index), self._value(bound)
+        if not isinstance(x, int) or not isinstance(end, int):
+            return None
+        return max(end - x, 0) if operation in ("ge", "eq", "gt", "lt", "ne") else None
+
+    def _tests_of(self, loop: ScheduledLoop) -> tuple[str, str | Scalar, str | Scalar] | None:
+        """Comparison behind a loop's branch: `scmp.ge %i, 34`."""
+        if loop.branch is None:
+            return None
+        predicate = scalars.predicate_of(loop.branch.instruction)
+        if predicate is None:
+            return None
+        for at in range(loop.start, loop.stop):
+            for i in self._schedule.bundles[at].instructions:
+                if i.results[0] == predicate[0] and i.opcode.startswith("scmp."):
+                    given = [scalars.argument(a) for a in i.arguments]
+                    if len(given) == 2:
+                        return i.opcode.split(".")[1], given[0], given[1]
+        return None
+
+    # Copies
+
+    def _start(self, at: int, copy: _Copy) -> None:
+        runs = self._holds(copy.predicate)
+        if runs is False:
+            return
+        given = [self._value(a) for a in copy.arguments]
+        granules = given[1] if len(given) > 1 else None
+        flag = given[3] if len(given) > 3 else None
+        size = granules * self._model.granule if isinstance(granules, int) else None
+        result = self._result
+        if runs is None or size is None:
+            result.unknown_copies += 1
+        direction = copy.opcode.removeprefix("dma.")
+        result.copies[direction] = result.copies.get(direction, 0) + 1
+        result.copied[direction] = result.copied.get(direction, 0) + (size or 0)
+        latency, transfer = self._model.time(direction, size or 0)
+        if self._model.is_shared(direction):
+            begin = max(self._time, self._busy)
+            self._busy = begin + transfer
+            done = begin + transfer + latency
+        else:
+            done = self._time + latency + transfer
+        key = flag if isinstance(flag, tuple) else None
+        self._pending[key].append((done, granules if isinstance(granules, int) else 0))
+        if self._listen is not None:
+            self._listen(
+                CopyEvent(
+                    bundle=at, opcode=copy.opcode, start=self._time, stop=done, size=size, flag=key
+                )
+            )
+
+    def _wait(self, at: int, wait: _Wait) -> None:
+        runs = self._holds(wait.predicate)
+        if runs is False:
+            return
+        flag = self._value(wait.flag)
+        amount = self._value(wait.amount)
+        key = flag if isinstance(flag, tuple) else None
+        queue = self._pending.get(key) or self._pending.get(None) or []
+        wanted = amount if isinstance(amount, int) else None
+        until = self._time
+        taken = 0
+        while queue and (wanted is None or taken < wanted):
+            done, granules = queue.pop(0)
+            until = max(until, done)
+            taken += granules or (wanted or 0)
+        if until > self._time + _NO_TIME:
+            self._result.waiting += until - self._time
+        if self._listen is not None:
+            self._listen(WaitEvent(bundle=at, start=self._time, stop=until, flag=key))
+        self._time = until
+
+
+def _copy_arguments(instruction: Instruction) -> Iterator[str | Scalar]:
+    """Source, size, destination and flag of a copy: `[thread:$0]  %s1, 128, %s2, %s3`."""
+    for position, text in enumerate(instruction.arguments):
+        if position == 0 and text.startswith("[thread"):
+            text = text.partition("]")[2].strip()
+        yield scalars.argument(text)
+
+
+def _extend(now: dict[K, float], before: Mapping[K, float], factor: float) -> None:
+    """Add what came since `before` another `factor` times."""
+    for key, value in now.items():
+        now[key] = value + (value - before.get(key, 0)) * factor
+
+
+def _running(values: Sequence[float]) -> list[float]:
+    total: float = 0
+    found = []
+    for value in values:
+        total += value
+        found.append(total)
+    return found
