@@ -32,6 +32,7 @@ _PROGRAM = "TLP"
 _OF_KERNEL: Mapping[str, str] = {
     "final_bundles": layout.BUNDLES,
     "final_hlo-static-per-bundle-utilization": layout.UTILIZATION,
+    "pre-delay_hlo-static-per-bundle-utilization": layout.DELAYS,
     "schedule-analysis_final_bundles": layout.ANALYSIS,
     "critical-path": layout.CRITICAL_PATH,
     "static_gap_analysis_final_bundles": layout.GAPS,

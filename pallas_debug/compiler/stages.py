@@ -32,6 +32,7 @@ _ONLY = "xla_jf_dump_llo_pass_label_regex"
 BUNDLE_PASSES = (
     "final_bundles",
     "final_hlo-static-per-bundle-utilization",
+    "pre-delay_hlo-static-per-bundle-utilization",
     "schedule-analysis_final_bundles",
     "critical-path",
     "static_gap_analysis_final_bundles",

@@ -78,6 +78,6 @@ _STAND_INS = {"v4": "v5p"}
 
 def copy_model(chip: str | None) -> tuple[CopyModel, bool]:
     """Return the model of a chip, and whether it is that of another one."""
-    if chip in MODELS:
+    if chip is not None and chip in MODELS:
         return MODELS[chip], False
     return MODELS[_STAND_INS.get(chip or "", "v5e")], True

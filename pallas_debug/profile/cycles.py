@@ -1,14 +1,25 @@
-"""Estimate of a kernel's cycles from its bundles, loops and grid."""
+"""Estimate of a kernel's cycles from its bundles, loops, grid and copies.
+
+The scalar core's instructions are evaluated (`walk.py`), so trip counts, and how often the body of
+a `pl.when` runs, follow from the schedule itself. What depends on data is assumed to be entered;
+for loops whose length does, the estimate is a formula.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 
 from pallas_debug.model import Kernel
+from pallas_debug.profile.copies import copy_model
 from pallas_debug.profile.estimate import compiler_estimate
+from pallas_debug.profile.events import Event
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
+from pallas_debug.profile.walk import Walk, walk
+
+CYCLES = "cycles"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,49 +28,152 @@ class CycleEstimate:
 
     Attributes:
       total: our estimate.
-      compute: of it, cycles in which a bundle issues.
-      waiting: of it, cycles in which the core waits for a copy.
+      compute: of it, cycles in which bundles issue or delay.
+      waiting: of it, cycles in which the core waits for copies.
+      as_compiler: our estimate under the assumptions of the compiler's own, to compare with it:
+        values that the kernel reads are zero, copies do not slow each other down.
       compiler: libtpu's own estimate.
       steps: grid steps.
+      trips: iterations of each loop of the schedule, over the whole kernel.
       executions: how often each bundle runs; empty if unknown.
+      copied: bytes copied, by direction such as `hbm_to_vmem`; None if some size depends on data.
+      copies: number of copies, by direction.
       assumptions: a sentence for each.
     """
 
     total: Figure
     compute: Figure
     waiting: Figure
+    as_compiler: Figure
     compiler: Figure
     steps: Figure
+    trips: dict[int, Figure] = field(default_factory=dict)
     executions: tuple[float, ...] = ()
+    copied: dict[str, Figure] = field(default_factory=dict)
+    copies: dict[str, Figure] = field(default_factory=dict)
     assumptions: tuple[str, ...] = ()
 
 
 def estimate_cycles(
-    schedule: Schedule, kernel: Kernel | None = None, estimate: str | None = None
+    schedule: Schedule,
+    kernel: Kernel | None = None,
+    estimate: str | None = None,
+    *,
+    listen: Callable[[Event], None] | None = None,
 ) -> CycleEstimate:
     """Estimate a kernel's cycles.
 
     Args:
       estimate: the text of `estimate.txt`.
+      listen: called with the copies, waits and iterations of the estimated run, in order.
     """
+    compiler = compiler_estimate(estimate)
     steps = grid_steps(kernel)
-    counts, assumptions = _executions(schedule, steps.value)
+    if not schedule.bundles:
+        nothing = missing("there is no listing of bundles", unit=CYCLES)
+        return CycleEstimate(
+            total=nothing,
+            compute=nothing,
+            waiting=nothing,
+            as_compiler=nothing,
+            compiler=compiler,
+            steps=steps,
+        )
+    model, is_stand_in = copy_model(schedule.chip)
+    ours = walk(schedule, replace(model, shares_hbm=True), unknown="enter", listen=listen)
+    theirs = walk(schedule, model, unknown="zero")
+    assumptions = _assumptions(schedule, ours, is_stand_in)
     origin: Origin = "assumed" if assumptions else "derived"
-    compute = Figure(
-        value=round(sum(counts)) if schedule.bundles and counts else None,
-        origin=origin,
-        unit="cycles",
-        note="one cycle for each bundle that runs",
-    )
+    is_open = bool(ours.unknown_loops) or not ours.is_complete
     return CycleEstimate(
-        total=compute,
-        compute=compute,
-        waiting=missing("not estimated", unit="cycles"),
-        compiler=compiler_estimate(estimate),
+        total=_total(schedule, ours, origin),
+        compute=_known(ours.cycles - ours.waiting, origin, "bundles and their delays", is_open),
+        waiting=_known(ours.waiting, origin, "waits for copies", is_open),
+        as_compiler=_known(
+            theirs.cycles,
+            "assumed",
+            "as libtpu estimates: what a kernel reads is zero, copies do not slow each other down",
+            not theirs.is_complete,
+        ),
+        compiler=compiler,
         steps=steps,
-        executions=tuple(counts),
-        assumptions=tuple(assumptions),
+        trips={
+            number: _count(value, origin, number in ours.unknown_loops)
+            for number, value in sorted(ours.trips.items())
+        },
+        executions=tuple(ours.executions) if ours.is_complete else (),
+        copied={
+            direction: _known(value, origin, "started copies", is_open, unit="bytes")
+            for direction, value in sorted(ours.copied.items())
+        },
+        copies={
+            direction: _count(value, origin, is_open)
+            for direction, value in sorted(ours.copies.items())
+        },
+        assumptions=assumptions,
     )
+
+
+def _total(schedule: Schedule, ours: Walk, origin: Origin) -> Figure:
+    if not ours.is_complete:
+        return missing("the walk through the schedule did not come to its end", unit=CYCLES)
+    note = "bundles that run, their delays, and waits for copies"
+    if not ours.unknown_loops:
+        return Figure(value=round(ours.cycles), origin=origin, unit=CYCLES, note=note)
+    base = ours.cycles - sum(ours.unknown_loops.values())
+    names = _unknown_names(len(ours.unknown_loops))
+    terms = " + ".join(
+        f"{round(size):,} {name}"
+        for (_, size), name in zip(sorted(ours.unknown_loops.items()), names, strict=True)
+    )
+    starts = ", ".join(
+        f"{name} of the loop at bundle {schedule.loops[number].start:#x}"
+        for (number, _), name in zip(sorted(ours.unknown_loops.items()), names, strict=True)
+    )
+    return Figure(
+        value=None,
+        origin=origin,
+        unit=CYCLES,
+        note=f"iterations known only at run time: {starts}",
+        formula=f"{round(max(base, 0)):,} + {terms}",
+    )
+
+
+def _unknown_names(count: int) -> list[str]:
+    return ["n"] if count == 1 else [f"n{number}" for number in range(1, count + 1)]
+
+
+def _known(value: float, origin: Origin, note: str, is_open: bool, *, unit: str = CYCLES) -> Figure:
+    if is_open:
+        return missing("it depends on values known only at run time", unit=unit)
+    return Figure(value=round(value), origin=origin, unit=unit, note=note)
+
+
+def _count(value: float, origin: Origin, is_open: bool) -> Figure:
+    if is_open:
+        return missing("it depends on values known only at run time")
+    return Figure(value=round(value), origin=origin)
+
+
+def _assumptions(schedule: Schedule, ours: Walk, is_stand_in: bool) -> tuple[str, ...]:
+    found: list[str] = []
+    if ours.unknown_branches:
+        listed = ", ".join(
+            f"{schedule.bundles[at].number:#x}" for at in sorted(ours.unknown_branches)[:8]
+        )
+        more = len(ours.unknown_branches) - 8
+        found.append(
+            "regions whose condition depends on data are entered every time (branches at bundles "
+            f"{listed}{f' and {more} more' if more > 0 else ''})"
+        )
+    if ours.unknown_copies:
+        found.append("copies whose condition or size depends on data are made every time")
+    if ours.extrapolated:
+        found.append("long loops go on as they began: only some of their iterations were walked")
+    if is_stand_in:
+        name = schedule.chip or "an unknown chip"
+        found.append(f"copies take as long as on another chip, as libtpu estimates none for {name}")
+    return tuple(found)
 
 
 def grid_steps(kernel: Kernel | None) -> Figure:
@@ -76,16 +190,3 @@ def grid_steps(kernel: Kernel | None) -> Figure:
             formula=f"{known:,} × {factors}" if known != 1 else factors,
         )
     return Figure(value=known, note="from the grid")
-
-
-def _executions(schedule: Schedule, steps: int | float | None) -> tuple[list[float], list[str]]:
-    counts = [1.0] * len(schedule.bundles)
-    assumptions: list[str] = []
-    for loop in schedule.loops:
-        trips = steps if loop.depth == 0 else None
-        if trips is None:
-            trips = 1
-            assumptions.append(f"the loop at bundle {loop.start:#x} is counted once")
-        for at in range(loop.start, loop.stop):
-            counts[at] *= trips
-    return counts, assumptions

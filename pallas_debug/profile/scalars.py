@@ -46,7 +46,7 @@ def literal(text: str) -> Scalar:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ScalarOperation:
+class DecodedScalar:
     """A decoded instruction of the scalar core.
 
     Attributes:
@@ -78,7 +78,7 @@ def argument(text: str) -> str | Scalar:
     return word if word.startswith("%") else literal(text)
 
 
-def decode(instruction: Instruction) -> ScalarOperation | None:
+def decode(instruction: Instruction) -> DecodedScalar | None:
     """Decode an instruction with a scalar or predicate result; None for all others."""
     result = instruction.results[0]
     if not result.startswith(("%s", "%p")):
@@ -87,19 +87,16 @@ def decode(instruction: Instruction) -> ScalarOperation | None:
     name = instruction.opcode.removesuffix(".totalorder")
     function = _FUNCTIONS.get(name) or _FUNCTIONS.get(stem)
     if instruction.opcode.startswith("inlined_call_operand"):
-        is_value = "memory space" in instruction.text  # `<no memory space>`: passed by value
-        return ScalarOperation(
-            result=result,
-            function=None if is_value else _first,
-            arguments=() if is_value else ((result, 0),),
-        )
+        if is_by_value(instruction):
+            return DecodedScalar(result=result, function=None, arguments=())
+        return DecodedScalar(result=result, function=_first, arguments=((result, 0),))
     if function is None:
-        return ScalarOperation(result=result, function=None, arguments=())
+        return DecodedScalar(result=result, function=None, arguments=())
     arguments = tuple(argument(text) for text in instruction.arguments)
     if stem == "int_to_ptr":  # `int_to_ptr.hbm [resolvable:$true] %s1`
         arguments = tuple(instruction.operands[:1])
     kept = argument(instruction.kept) if instruction.kept else None
-    return ScalarOperation(
+    return DecodedScalar(
         result=result,
         function=function,
         arguments=arguments,
@@ -154,6 +151,11 @@ def place_of(instruction: Instruction) -> MemoryPlace | None:
         else:
             offset += int(found["hex"], 16) if found["hex"] else int(found["number"])
     return MemoryPlace(base=base, offset=offset, index=index)
+
+
+def is_by_value(operand: Instruction) -> bool:
+    """Whether an operand of the kernel is a number: `inlined_call_operand.<no memory space>`."""
+    return "<no memory space>" in operand.text
 
 
 def _first(value: Scalar, *rest: Scalar) -> Scalar:

@@ -28,6 +28,7 @@ class ScheduleTexts:
 
     bundles: str | None = None
     utilization: str | None = None
+    delays: str | None = None
     analysis: str | None = None
     critical_path: str | None = None
     gaps: str | None = None
@@ -139,6 +140,7 @@ class Profile:
         return schedule_of(
             self.texts.bundles or "",
             self.texts.utilization,
+            self.texts.delays,
             target=self.compilation.target if self.compilation else None,
         )
 

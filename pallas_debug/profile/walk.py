@@ -8,16 +8,23 @@ arrived. Long loops are walked until their pattern is known, and then multiplied
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from pallas_debug.ir.bundles import Bundle, Instruction
 from pallas_debug.profile import scalars
 from pallas_debug.profile.copies import CopyModel
-from pallas_debug.profile.scalars import Address, MemoryPlace, Scalar, ScalarOperation
+from pallas_debug.profile.decode import (
+    DecodedCopy,
+    DecodedJump,
+    DecodedMove,
+    DecodedWait,
+    decode_bundle,
+    scalars_by_value,
+)
+from pallas_debug.profile.events import CopyEvent, Event, IterationEvent, WaitEvent
+from pallas_debug.profile.scalars import Address, DecodedScalar, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
-from pallas_debug.profile.units import is_copy
 
 Unknown = Literal["enter", "zero"]
 """What is assumed of a value that is known only at run time. `enter`: a region that depends on it
@@ -29,51 +36,6 @@ BUDGET = 250_000
 _NO_TIME = 1e-9
 
 K = TypeVar("K")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class CopyEvent:
-    """A copy that was started.
-
-    Attributes:
-      bundle: index of the bundle that starts it.
-      start, stop: cycles at which it starts and arrives.
-      size: bytes.
-      flag: the semaphore that it signals.
-    """
-
-    bundle: int
-    opcode: str
-    start: float
-    stop: float
-    size: int | None
-    flag: Address | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WaitEvent:
-    """A wait for copies.
-
-    Attributes:
-      start, stop: cycles at which the core arrives at it, and goes on.
-    """
-
-    bundle: int
-    start: float
-    stop: float
-    flag: Address | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class IterationEvent:
-    """The start of an iteration of a loop."""
-
-    loop: int
-    iteration: int
-    start: float
-
-
-Event = CopyEvent | WaitEvent | IterationEvent
 
 
 @dataclass(kw_only=True)
@@ -88,7 +50,8 @@ class Walk:
       copied: bytes copied, by direction such as `hbm_to_vmem`.
       copies: number of copies, by direction.
       unknown_branches: bundles whose branch depends on data.
-      unknown_loops: loops whose end depends on data, with the cycles of one iteration.
+      unknown_loops: loops whose end depends on data, by number, with the cycles of one iteration
+        of each time they are entered, added up. They are counted with one iteration.
       unknown_copies: number of copies whose start or size depends on data.
       extrapolated: loops that were multiplied.
       is_complete: whether the walk came to the end.
@@ -125,57 +88,19 @@ def walk(
     return _Walker(schedule, model, unknown, listen, budget).run()
 
 
-@dataclass(kw_only=True, slots=True)
-class _Copy:
-    opcode: str
-    arguments: tuple[str | Scalar, ...]
-    predicate: tuple[str, bool] | None
-
-
-@dataclass(kw_only=True, slots=True)
-class _Wait:
-    flag: str | Scalar
-    amount: str | Scalar
-    predicate: tuple[str, bool] | None
-
-
-@dataclass(kw_only=True, slots=True)
-class _Move:
-    """A scalar load or store."""
-
-    place: MemoryPlace
-    result: str | None
-    source: str | Scalar
-    predicate: tuple[str, bool] | None
-
-
-@dataclass(kw_only=True, slots=True)
-class _Phi:
-    result: str
-    first: str | Scalar
-    second: str | Scalar
-
-
-@dataclass(kw_only=True, slots=True)
-class _Jump:
-    predicate: tuple[str, bool] | None
-    target: int | None
-
-
-_Micro = ScalarOperation | _Copy | _Wait | _Move | _Jump
-
-
 @dataclass(slots=True)
 class _Snapshot:
     """State at the start of an iteration of an outermost loop."""
 
     trip: int
+    spent: int
     time: float
     waiting: float
     visits: list[float]
     trips: dict[int, float]
     copied: dict[str, float]
     copies: dict[str, float]
+    unknown_loops: dict[int, float]
 
 
 class _Walker:
@@ -199,9 +124,7 @@ class _Walker:
             for bundle, delay in zip(schedule.bundles, schedule.delays, strict=True)
         ]
         self._before = [0, *_running(self._cost)]
-        self._micro: list[list[_Micro]] = []
-        self._phis: list[list[_Phi]] = []
-        self._decode(schedule.bundles)
+        self._decoded = [decode_bundle(bundle, schedule.starts) for bundle in schedule.bundles]
         self._next = self._next_active()
         self._loop_at = {loop.start: loop for loop in schedule.loops}
         self._back = {
@@ -211,70 +134,20 @@ class _Walker:
         self._memory: dict[Address, Scalar] = {}
         self._pending: dict[Address | None, list[tuple[float, int]]] = defaultdict(list)
         self._visits = [0.0] * (self._size + 1)
-        self._time = 0.0
+        # libtpu's estimate includes the time that XLA takes to load scalar operands.
+        by_value = scalars_by_value(schedule.bundles) if self._zero else 0
+        self._time = by_value * model.time("hbm_to_smem", 0)[0]
         self._busy = 0.0
         self._spent = 0
         self._result = Walk()
-        self._tests: dict[int, tuple[int, int]] = {}
         self._snapshots: dict[int, _Snapshot] = {}
         self._entered: dict[int, float] = {}
-
-    # Decoding
-
-    def _decode(self, bundles: Sequence[Bundle]) -> None:
-        starts = self._schedule.starts
-        for bundle in bundles:
-            micro: list[_Micro] = []
-            phis: list[_Phi] = []
-            for i in bundle.instructions:
-                predicate = scalars.predicate_of(i)
-                stem = i.opcode.partition(".")[0]
-                if stem in ("sphi", "pphi") and len(i.operands) == 2:
-                    phis.append(
-                        _Phi(result=i.results[0], first=i.operands[0], second=i.operands[1])
-                    )
-                elif stem == "sbr":
-                    target = starts.get(i.target) if i.target is not None else None
-                    micro.append(_Jump(predicate=predicate, target=target))
-                elif is_copy(i.opcode):
-                    arguments = tuple(_copy_arguments(i))
-                    micro.append(_Copy(opcode=i.opcode, arguments=arguments, predicate=predicate))
-                elif i.opcode.startswith("dma.done"):
-                    given = [scalars.argument(a) for a in i.arguments]
-                    micro.append(
-                        _Wait(
-                            flag=given[0] if given else None,
-                            amount=given[1] if len(given) > 1 else None,
-                            predicate=predicate,
-                        )
-                    )
-                elif stem in ("sld", "sst"):
-                    place = scalars.place_of(i)
-                    if place is not None:
-                        is_load = stem == "sld"
-                        source = None if is_load or not i.operands else i.operands[-1]
-                        if not is_load and i.text.endswith("]"):
-                            source = None
-                        micro.append(
-                            _Move(
-                                place=place,
-                                result=i.results[0] if is_load else None,
-                                source=source,
-                                predicate=predicate,
-                            )
-                        )
-                elif (operation := scalars.decode(i)) is not None:
-                    micro.append(operation)
-            # A branch reads its predicate as of the bundles before; stores see old values too.
-            micro.sort(key=lambda m: isinstance(m, ScalarOperation))
-            self._micro.append(micro)
-            self._phis.append(phis)
 
     def _next_active(self) -> list[int]:
         """For each bundle, the first one from it that has something to evaluate."""
         found = [self._size] * (self._size + 1)
         for at in range(self._size - 1, -1, -1):
-            found[at] = at if self._micro[at] or self._phis[at] else found[at + 1]
+            found[at] = at if self._decoded[at] else found[at + 1]
         return found
 
     # Walking
@@ -295,12 +168,12 @@ class _Walker:
                 if landing >= 0 and at > landing:
                     at, landing, came_by_jump = target, -1, True
                 continue
-            if self._phis[at]:
+            if self._decoded[at].phis:
                 self._join(at, came_by_jump)
-            came_by_jump = False
             loop = self._loop_at.get(at)
             if loop is not None:
-                self._iterate(loop)
+                self._iterate(loop, is_first=not came_by_jump)
+            came_by_jump = False
             jump = self._evaluate(at)
             self._visit(at, at + 1)
             if jump is not None and landing < 0:
@@ -338,7 +211,7 @@ class _Walker:
         is_loop = at in self._loop_at
         chosen = [
             (phi.result, self._value(phi.second if came_by_jump == is_loop else phi.first))
-            for phi in self._phis[at]
+            for phi in self._decoded[at].phis
         ]
         self._registers.update(chosen)
 
@@ -347,9 +220,9 @@ class _Walker:
         jump: int | None = None
         registers = self._registers
         written: list[tuple[str, Scalar]] = []
-        for micro in self._micro[at]:
+        for micro in self._decoded[at].operations:
             self._spent += 1
-            if isinstance(micro, ScalarOperation):
+            if isinstance(micro, DecodedScalar):
                 runs = self._holds(micro.predicate)
                 if runs is False:
                     if micro.kept is not None:
@@ -361,19 +234,19 @@ class _Walker:
                     if runs is None and value != self._value(micro.kept):
                         value = None
                     registers[micro.result] = value
-            elif isinstance(micro, _Move):
+            elif isinstance(micro, DecodedMove):
                 self._move(micro, written)
-            elif isinstance(micro, _Jump):
+            elif isinstance(micro, DecodedJump):
                 if self._branch(at, micro):
                     jump = micro.target
-            elif isinstance(micro, _Copy):
+            elif isinstance(micro, DecodedCopy):
                 self._start(at, micro)
             else:
                 self._wait(at, micro)
         registers.update(written)
         return jump
 
-    def _move(self, move: _Move, written: list[tuple[str, Scalar]]) -> None:
+    def _move(self, move: DecodedMove, written: list[tuple[str, Scalar]]) -> None:
         place = move.place.at(self._registers)
         if move.result is not None:
             default = 0 if self._zero else None
@@ -386,13 +259,13 @@ class _Walker:
 
     # Branches and loops
 
-    def _branch(self, at: int, jump: _Jump) -> bool:
+    def _branch(self, at: int, jump: DecodedJump) -> bool:
         if jump.target is None:
             return False
         runs = self._holds(jump.predicate)
         loop = self._back.get(at)
         if loop is not None:
-            return self._repeats(loop, jump, runs)
+            return self._repeats(loop, runs)
         if runs is None:
             self._result.unknown_branches.add(at)
             # The region behind a branch is entered, and its counterpart is not.
@@ -401,7 +274,9 @@ class _Walker:
             return False
         return runs
 
-    def _iterate(self, loop: ScheduledLoop) -> None:
+    def _iterate(self, loop: ScheduledLoop, *, is_first: bool) -> None:
+        if is_first:
+            self._snapshots.pop(loop.number, None)
         trips = self._result.trips
         trips[loop.number] = trips.get(loop.number, 0) + 1
         self._entered[loop.number] = self._time
@@ -412,29 +287,36 @@ class _Walker:
                 )
             )
 
-    def _repeats(self, loop: ScheduledLoop, jump: _Jump, runs: bool | None) -> bool:
+    def _repeats(self, loop: ScheduledLoop, runs: bool | None) -> bool:
+        """Whether a loop's branch back is taken, unless the rest of the loop is extrapolated."""
         if runs is None:
             size = self._time - self._entered.get(loop.number, self._time)
-            self._result.unknown_loops[loop.number] = size + self._schedule.delay_slots + 1
+            loops = self._result.unknown_loops
+            loops[loop.number] = loops.get(loop.number, 0) + size + self._schedule.delay_slots + 1
+        if not runs:
             return False
-        if runs and loop.parent is None and self._spent > self._budget // 2:
+        is_outermost = loop.parent is None
+        soon = self._budget // (2 if is_outermost else 16)
+        if self._spent > soon:
             snapshot = self._snapshots.get(loop.number)
             if snapshot is None:
                 self._snapshots[loop.number] = self._snapshot(loop)
-            elif self._spent > self._budget:
+            elif self._spent - snapshot.spent > soon:
                 return not self._extrapolate(loop, snapshot)
-        return runs
+        return True
 
     def _snapshot(self, loop: ScheduledLoop) -> _Snapshot:
         result = self._result
         return _Snapshot(
             trip=int(result.trips[loop.number]),
+            spent=self._spent,
             time=self._time,
             waiting=result.waiting,
             visits=list(self._visits),
             trips=dict(result.trips),
             copied=dict(result.copied),
             copies=dict(result.copies),
+            unknown_loops=dict(result.unknown_loops),
         )
 
     def _extrapolate(self, loop: ScheduledLoop, since: _Snapshot) -> bool:
@@ -452,23 +334,26 @@ class _Walker:
         _extend(result.trips, since.trips, factor)
         _extend(result.copied, since.copied, factor)
         _extend(result.copies, since.copies, factor)
+        _extend(result.unknown_loops, since.unknown_loops, factor)
         result.extrapolated.add(loop.number)
         self._pending.clear()
         return True
 
     def _remaining(self, loop: ScheduledLoop) -> int | None:
         """Number of iterations that follow, from the comparison that ends the loop."""
-        test = self._tests_of(loop)
+        test = self._test_of(loop)
         if test is None:
             return None
-        operation, index, bound = test
+        index, bound = test
         x, end = self._value(index), self._value(bound)
         if not isinstance(x, int) or not isinstance(end, int):
             return None
-        return max(end - x, 0) if operation in ("ge", "eq", "gt", "lt", "ne") else None
+        if isinstance(index, str):
+            self._registers[index] = end
+        return max(end - x, 0)
 
-    def _tests_of(self, loop: ScheduledLoop) -> tuple[str, str | Scalar, str | Scalar] | None:
-        """Comparison behind a loop's branch: `scmp.ge %i, 34`."""
+    def _test_of(self, loop: ScheduledLoop) -> tuple[str | Scalar, str | Scalar] | None:
+        """Operands of the comparison behind a loop's branch: `scmp.ge %i, 34`."""
         if loop.branch is None:
             return None
         predicate = scalars.predicate_of(loop.branch.instruction)
@@ -479,12 +364,12 @@ class _Walker:
                 if i.results[0] == predicate[0] and i.opcode.startswith("scmp."):
                     given = [scalars.argument(a) for a in i.arguments]
                     if len(given) == 2:
-                        return i.opcode.split(".")[1], given[0], given[1]
+                        return given[0], given[1]
         return None
 
     # Copies
 
-    def _start(self, at: int, copy: _Copy) -> None:
+    def _start(self, at: int, copy: DecodedCopy) -> None:
         runs = self._holds(copy.predicate)
         if runs is False:
             return
@@ -514,7 +399,7 @@ class _Walker:
                 )
             )
 
-    def _wait(self, at: int, wait: _Wait) -> None:
+    def _wait(self, at: int, wait: DecodedWait) -> None:
         runs = self._holds(wait.predicate)
         if runs is False:
             return
@@ -534,14 +419,6 @@ class _Walker:
         if self._listen is not None:
             self._listen(WaitEvent(bundle=at, start=self._time, stop=until, flag=key))
         self._time = until
-
-
-def _copy_arguments(instruction: Instruction) -> Iterator[str | Scalar]:
-    """Source, size, destination and flag of a copy: `[thread:$0]  %s1, 128, %s2, %s3`."""
-    for position, text in enumerate(instruction.arguments):
-        if position == 0 and text.startswith("[thread"):
-            text = text.partition("]")[2].strip()
-        yield scalars.argument(text)
 
 
 def _extend(now: dict[K, float], before: Mapping[K, float], factor: float) -> None:

@@ -31,15 +31,17 @@ LOG, PASSES, LLO, SCHEDULE = "compiler.log", "passes", "llo", "schedule"
 LLO, and for the schedule."""
 
 BUNDLES, UTILIZATION = f"{SCHEDULE}/bundles.txt", f"{SCHEDULE}/utilization.txt"
+DELAYS = f"{SCHEDULE}/delays.txt"
 ANALYSIS, CRITICAL_PATH = f"{SCHEDULE}/analysis.txt", f"{SCHEDULE}/critical-path.txt"
 GAPS, PROFILE = f"{SCHEDULE}/gaps.txt", f"{SCHEDULE}/profile.txt"
 REGISTERS, ESTIMATE = f"{SCHEDULE}/registers.txt", f"{SCHEDULE}/estimate.txt"
 VMEM, HLO = f"{SCHEDULE}/vmem.html", f"{SCHEDULE}/hlo.txt"
 
-EXPECTED_FILES = (BUNDLES, UTILIZATION, ANALYSIS, CRITICAL_PATH, PROFILE, VMEM, HLO)
+EXPECTED_FILES = (BUNDLES, UTILIZATION, DELAYS, ANALYSIS, CRITICAL_PATH, PROFILE, VMEM, HLO)
 """Files that libtpu writes for every kernel, at the stage `bundles`: the final VLIW bundles, unit
-counts per bundle, regions and loops with their lengths, the longest chains of dependences, unit
-counts of the operation, the memory map, and the HLO around it."""
+counts per bundle, the same per cycle before idle cycles became delays of bundles, regions and loops
+with their lengths, the longest chains of dependences, unit counts of the operation, the memory map,
+and the HLO around it."""
 
 SCHEDULE_FILES = (*EXPECTED_FILES, REGISTERS, GAPS, ESTIMATE)
 """Those, and what it writes for some: live ranges where registers are short, idle gaps if a flag of

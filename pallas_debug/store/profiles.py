@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _FILES = {
     "bundles": layout.BUNDLES,
     "utilization": layout.UTILIZATION,
+    "delays": layout.DELAYS,
     "analysis": layout.ANALYSIS,
     "critical_path": layout.CRITICAL_PATH,
     "gaps": layout.GAPS,

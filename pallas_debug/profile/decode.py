@@ -1,0 +1,140 @@
+"""Bundles decoded for the walk through a schedule: what its scalar core has to evaluate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from pallas_debug.ir.bundles import Bundle, Instruction
+from pallas_debug.profile import scalars
+from pallas_debug.profile.scalars import DecodedScalar, MemoryPlace, Scalar
+from pallas_debug.profile.units import is_copy
+
+
+@dataclass(kw_only=True, slots=True)
+class DecodedCopy:
+    """A copy that is started: source, size, destination, semaphore, strides."""
+
+    opcode: str
+    arguments: tuple[str | Scalar, ...]
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class DecodedWait:
+    """A wait for the copies that signal a semaphore."""
+
+    flag: str | Scalar
+    amount: str | Scalar
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class DecodedMove:
+    """A scalar load or store."""
+
+    place: MemoryPlace
+    result: str | None
+    source: str | Scalar
+    predicate: tuple[str, bool] | None
+
+
+@dataclass(kw_only=True, slots=True)
+class DecodedPhi:
+    """A choice between two values by the way a bundle was reached."""
+
+    result: str
+    first: str | Scalar
+    second: str | Scalar
+
+
+@dataclass(kw_only=True, slots=True)
+class DecodedJump:
+    """A branch, with the index of the bundle that it goes to; None if the listing ends before."""
+
+    predicate: tuple[str, bool] | None
+    target: int | None
+
+
+Decoded = DecodedScalar | DecodedCopy | DecodedWait | DecodedMove | DecodedJump
+"""What the walk evaluates of a bundle."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DecodedBundle:
+    """The part of a bundle that the walk evaluates.
+
+    Attributes:
+      operations: stores and branches first, as they read what earlier bundles wrote.
+    """
+
+    operations: tuple[Decoded, ...] = ()
+    phis: tuple[DecodedPhi, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.operations or self.phis)
+
+
+def decode_bundle(bundle: Bundle, starts: Mapping[int, int]) -> DecodedBundle:
+    """Decode a bundle.
+
+    Args:
+      starts: index of the first bundle of each region.
+    """
+    operations: list[Decoded] = []
+    phis: list[DecodedPhi] = []
+    for i in bundle.instructions:
+        if i.opcode.startswith(("sphi", "pphi")) and len(i.operands) == 2:
+            first, second = i.operands
+            phis.append(DecodedPhi(result=i.results[0], first=first, second=second))
+        elif (operation := _decoded(i, starts)) is not None:
+            operations.append(operation)
+    operations.sort(key=lambda operation: isinstance(operation, DecodedScalar))
+    return DecodedBundle(operations=tuple(operations), phis=tuple(phis))
+
+
+def scalars_by_value(bundles: Sequence[Bundle]) -> int:
+    """Number of operands that are passed in registers, which XLA loads before the kernel."""
+    return sum(
+        i.opcode.startswith("inlined_call_operand") and scalars.is_by_value(i)
+        for bundle in bundles[:1]
+        for i in bundle.instructions
+    )
+
+
+def _decoded(i: Instruction, starts: Mapping[int, int]) -> Decoded | None:
+    predicate = scalars.predicate_of(i)
+    if i.opcode.startswith("sbr"):
+        target = starts.get(i.target) if i.target is not None else None
+        return DecodedJump(predicate=predicate, target=target)
+    if is_copy(i.opcode):
+        arguments = tuple(_copy_arguments(i))
+        return DecodedCopy(opcode=i.opcode, arguments=arguments, predicate=predicate)
+    if i.opcode.startswith("dma.done"):
+        flag, amount, *_ = [*map(scalars.argument, i.arguments), None, None]
+        return DecodedWait(flag=flag, amount=amount, predicate=predicate)
+    if i.opcode.startswith(("sld", "sst")):
+        return _move(i, predicate)
+    return scalars.decode(i)
+
+
+def _move(i: Instruction, predicate: tuple[str, bool] | None) -> DecodedMove | None:
+    place = scalars.place_of(i)
+    if place is None:
+        return None
+    is_load = i.opcode.startswith("sld")
+    is_stored = not is_load and i.operands and not i.text.endswith("]")
+    return DecodedMove(
+        place=place,
+        result=i.results[0] if is_load else None,
+        source=i.operands[-1] if is_stored else None,
+        predicate=predicate,
+    )
+
+
+def _copy_arguments(instruction: Instruction) -> Iterator[str | Scalar]:
+    """Source, size, destination and flag of a copy: `[thread:$0]  %s1, 128, %s2, %s3`."""
+    for position, text in enumerate(instruction.arguments):
+        if position == 0 and text.startswith("[thread"):
+            text = text.partition("]")[2].strip()
+        yield scalars.argument(text)

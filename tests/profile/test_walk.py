@@ -1,0 +1,182 @@
+"""Walks through small schedules: loops, conditions, copies, waits, and what is unknown."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pallas_debug.profile import cycles
+from pallas_debug.profile.copies import CopyModel, copy_model
+from pallas_debug.profile.cycles import estimate_cycles
+from pallas_debug.profile.events import CopyEvent, IterationEvent, WaitEvent
+from pallas_debug.profile.schedule import schedule_of
+from pallas_debug.profile.walk import walk
+
+MODEL = CopyModel(latency={"hbm_to_vmem": 100}, bandwidth={"hbm_to_vmem": 32})
+
+
+def bundles(*rows: str) -> str:
+    """Number the rows; a leading mark such as `LB` is kept."""
+    lines = []
+    for number, row in enumerate(rows):
+        mark, brace, rest = row.partition("{")
+        lines.append(f"{number:#6x} {mark.strip():2}: {brace}{rest}")
+    return "\n".join(lines) + "\n"
+
+
+def counted(trips: int, *body: str) -> str:
+    return bundles(
+        "{ %s1_s0 = smov 0 }",
+        "LB {  %s2_s0 = sphi %s1_s0, %s3_s0  ;;  %s3_s0 = sadd.s32 1, %s2_s0 }"
+        " /* Start region 5 */",
+        *body,
+        f"{{ %p1_p0 = scmp.ge.s32.totalorder %s3_s0, {trips} }}",
+        "{ %9 = sbr.rel (!%p1_p0) target = $region5 }",
+        "{ %v1_v0 = vadd %v0_v0, %v0_v0 } /* End region 5 */",
+        "{}",
+    )
+
+
+def test_a_counted_loop() -> None:
+    result = walk(schedule_of(counted(7), target="v4"), MODEL)
+    assert result.executions == [1, 7, 7, 7, 7, 1]
+    assert (result.cycles, result.trips, result.is_complete) == (30, {0: 7}, True)
+
+
+def test_delays_count_as_cycles() -> None:
+    head = "== CAPACTIY:\nVALU, SALU\n4 2\n== UTILIZATION:\n"
+    final = head + "0 1\n1 0\n1 0\n"
+    before = head + "0 1\n0 0\n0 0\n1 0\n0 0\n1 0\n"
+    text = bundles("{ %s1_s0 = smov 0 }", "{ %v1 = vadd %v0 }", "{ %v2 = vadd %v1 }")
+    schedule = schedule_of(text, final, before)
+    assert schedule.delays == (2, 1, 0)
+    assert walk(schedule, MODEL).cycles == 6
+    assert schedule_of(text, final, head + "1 1\n").delays == (0, 0, 0)
+
+
+def test_a_condition_on_the_iteration_is_followed() -> None:
+    text = counted(
+        8,
+        "{ %p2_p1 = scmp.ne.s32.totalorder %s2_s0, 0 }",
+        "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
+        "{} /* End region 6 */",
+        "{ %v3 = vmul %v1 } /* Start region 8 */",
+        "{ %v4 = vmul %v3 } /* End region 8 */",
+        "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
+    )
+    result = walk(schedule_of(text, target="v4"), MODEL)
+    assert result.executions[5:8] == [1, 1, 8]
+    assert not result.unknown_branches
+
+
+def test_a_condition_on_data_is_entered_or_zero() -> None:
+    text = bundles(
+        "{ %s1_s0 = sld [smem:[#allocation2 + $0x4]] }",
+        "{ %p2_p1 = scmp.eq.s32.totalorder %s1_s0, 0 }",
+        "{ %10 = sbr.rel (%p2_p1) target = $region7 }",
+        "{}",
+        "{ %v3 = vmul %v1 }",
+        "PF { %v5 = vmul %v4 } /* Start/End empty region 7 */",
+    )
+    schedule = schedule_of(text, target="v4")
+    entered = walk(schedule, MODEL, unknown="enter")
+    assert (entered.executions[4], entered.unknown_branches) == (1, {2})
+    assert walk(schedule, MODEL, unknown="zero").executions[4] == 0
+    estimate = estimate_cycles(schedule_of(text, target="v5e"))
+    assert estimate.total.origin == "assumed"
+    assert estimate.assumptions == (
+        "regions whose condition depends on data are entered every time (branches at bundles 0x2)",
+    )
+
+
+def test_a_loop_over_data_is_a_formula() -> None:
+    text = counted(7).replace("%s3_s0, 7", "%s3_s0, %s9_s9")
+    estimate = estimate_cycles(schedule_of(text, target="v4"))
+    assert (estimate.total.value, estimate.total.formula) == (None, "2 + 4 n")
+    assert estimate.total.note == ("iterations known only at run time: n of the loop at bundle 0x1")
+    assert estimate.trips[0].value is None
+    assert str(estimate.total) == "2 + 4 n"
+
+
+COPY = bundles(
+    "{ %s1_s0 = inlined_call_operand.hbm [shape: f32[8,128], index: 0, kind: input]  ;;  "
+    "%s2_s1 = scalar_lea.sflag [#allocation3], 1 }",
+    "{ %5 = dma.hbm_to_vmem [thread:$0]  /*hbm=*/%s1_s0, /*size_in_granules=*/64, "
+    "/*vmem=*/%s4_s4, /*dst_syncflagno=*/%s2_s1 }",
+    "{ %v1 = vadd %v0 }",
+    "{ %6 = dma.done.wait [#allocation3 + $0x1], 64 }",
+    "{ %v2 = vadd %v1 }",
+)
+
+
+def test_a_copy_takes_its_latency_and_its_bytes() -> None:
+    events: list[object] = []
+    result = walk(schedule_of(COPY), MODEL, listen=events.append)
+    # Started in cycle 1, it arrives 100 + 64 * 32 / 32 cycles later.
+    assert (result.cycles, result.waiting) == (167, 162)
+    assert (result.copied, result.copies) == ({"hbm_to_vmem": 2048}, {"hbm_to_vmem": 1})
+    copy, wait = events
+    assert isinstance(copy, CopyEvent)
+    assert (copy.start, copy.stop, copy.size, copy.flag) == (1, 165, 2048, ("allocation3", 1))
+    assert isinstance(wait, WaitEvent)
+    assert (wait.start, wait.stop) == (3, 165)
+
+
+def test_copies_may_share_the_bandwidth_of_hbm() -> None:
+    rows = COPY.splitlines()
+    rows.insert(2, rows[1])
+    rows[4] = rows[4].replace("64", "128")
+    schedule = schedule_of("\n".join(rows) + "\n")
+    assert walk(schedule, MODEL).waiting == 162
+    assert walk(schedule, replace(MODEL, shares_hbm=True)).waiting == 162 + 63
+
+
+def test_predicated_copies_and_waits() -> None:
+    text = COPY.replace("[thread:$0]  ", "[thread:$0]  (%p1), ").replace(
+        "dma.done.wait ", "dma.done.wait (%p1), "
+    )
+    taken = text.replace("{ %s1_s0", "{ %p1 = scmp.eq.s32.totalorder 1, 1  ;;  %s1_s0")
+    assert walk(schedule_of(taken), MODEL).waiting == 162
+    skipped = taken.replace("1, 1", "1, 2")
+    assert (walk(schedule_of(skipped), MODEL).cycles, skipped != taken) == (5, True)
+    assert walk(schedule_of(text), MODEL).unknown_copies == 1
+
+
+@pytest.mark.parametrize("budget", [100, 400])
+def test_long_loops_are_extrapolated(budget: int) -> None:
+    schedule = schedule_of(counted(100_000), target="v4")
+    result = walk(schedule, MODEL, budget=budget)
+    assert result.cycles == 2 + 4 * 100_000
+    assert (result.trips, result.extrapolated, result.is_complete) == ({0: 100_000}, {0}, True)
+
+
+def test_iterations_are_told() -> None:
+    events: list[object] = []
+    walk(schedule_of(counted(3), target="v4"), MODEL, listen=events.append)
+    starts = [(e.iteration, e.start) for e in events if isinstance(e, IterationEvent)]
+    assert starts == [(0, 1), (1, 5), (2, 9)]
+
+
+def test_an_endless_loop_ends_the_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = counted(7).replace("(!%p1_p0) ", "")
+    result = walk(schedule_of(text, target="v4"), MODEL, budget=1000)
+    assert not result.is_complete
+    monkeypatch.setattr(cycles, "walk", lambda *args, **kwargs: result)
+    estimate = estimate_cycles(schedule_of(text, target="v4"))
+    assert estimate.total.value is None
+    assert estimate.executions == ()
+
+
+def test_without_bundles_everything_is_missing() -> None:
+    estimate = estimate_cycles(schedule_of(""), estimate="hlo_op_estimate {\n}\n")
+    assert (estimate.total.value, estimate.compiler.value) == (None, None)
+    assert str(estimate.total) == "-"
+    stated = estimate_cycles(schedule_of(""), estimate="a {\n  estimated_cycles: 53554\n}\n")
+    assert (stated.compiler.value, stated.compiler.origin) == (53554, "compiler")
+
+
+def test_a_chip_without_an_estimate_borrows_copies_and_says_so() -> None:
+    assert copy_model("v6e")[1] is False
+    estimate = estimate_cycles(schedule_of(COPY, target="v4"))
+    assert "as libtpu estimates none for v4" in estimate.assumptions[-1]
