@@ -8,18 +8,20 @@ for loops whose length does, the estimate is a formula.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from pallas_debug.model import Kernel
-from pallas_debug.profile.copies import copy_model
-from pallas_debug.profile.estimate import compiler_estimate
-from pallas_debug.profile.events import Event
+from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.core.events import Event
+from pallas_debug.profile.core.walk import Walk, walk
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.schedule import Schedule
-from pallas_debug.profile.walk import Walk, walk
 
 CYCLES = "cycles"
+
+_STATED = re.compile(r"^\s*estimated_cycles:\s*(\d{1,18})\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,3 +192,15 @@ def grid_steps(kernel: Kernel | None) -> Figure:
             formula=f"{known:,} × {factors}" if known != 1 else factors,
         )
     return Figure(value=known, note="from the grid")
+
+
+def compiler_estimate(text: str | None) -> Figure:
+    """Read libtpu's own estimate from `estimate.txt`, a textproto; missing if there is none."""
+    if text is None:
+        return missing("libtpu wrote no estimate for this kernel", unit="cycles")
+    found = [int(value) for value in _STATED.findall(text)]
+    if not found:
+        return missing("libtpu's estimate contains no cycles", unit="cycles")
+    return Figure(
+        value=sum(found), origin="compiler", unit="cycles", note="libtpu's static LLO profile"
+    )

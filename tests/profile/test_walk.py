@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from pallas_debug.profile import cycles
-from pallas_debug.profile.copies import CopyModel, copy_model
+from pallas_debug.profile.core.copies import CopyModel, copy_model
+from pallas_debug.profile.core.events import CopyEvent, IterationEvent, WaitEvent
+from pallas_debug.profile.core.walk import walk
 from pallas_debug.profile.cycles import estimate_cycles
-from pallas_debug.profile.events import CopyEvent, IterationEvent, WaitEvent
 from pallas_debug.profile.schedule import schedule_of
-from pallas_debug.profile.walk import walk
 
 MODEL = CopyModel(latency={"hbm_to_vmem": 100}, bandwidth={"hbm_to_vmem": 32})
 

@@ -215,23 +215,27 @@ def _known(blocks: BlockMap | None, name: str) -> BlockMap:
 def step_cycles(profile: Profile) -> Figure:
     """Average cycles of a grid step, without waiting for copies."""
     cycles, schedule = profile.cycles, profile.schedule
-    if not cycles.compute.is_known or not cycles.executions:
+    if not cycles.executions:
         return missing("there is no schedule of bundles", unit="cycles")
     outer = [loop for loop in schedule.loops if loop.depth == 0]
     steps = cycles.steps.value
     if outer and steps != 1:
         loop = max(outer, key=lambda loop: loop.size)
         runs = cycles.executions[loop.start]
-        inside = sum(cycles.executions[loop.start : loop.stop])
+        inside = sum(
+            cycles.executions[at] * (1 + schedule.delays[at]) for at in range(loop.start, loop.stop)
+        )
         if runs:
             return Figure(
                 value=inside / runs,
                 origin=cycles.compute.origin,
                 unit="cycles",
-                note="average over the grid, of bundles that run in the loop over its steps",
+                note="average over the grid, of bundles and delays in the loop over its steps",
             )
     if not steps:
         return missing("the number of grid steps is known only at run time", unit="cycles")
+    if not cycles.compute.is_known:
+        return missing(cycles.compute.note, unit="cycles")
     return Figure(
         value=float(cycles.compute.value or 0) / steps,
         origin=cycles.compute.origin,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pallas_debug.profile.scalars import Address
+from pallas_debug.profile.core.scalars import Address
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pallas_debug.ir.bundles import Bundle, Instruction
-from pallas_debug.profile import scalars
-from pallas_debug.profile.scalars import DecodedScalar, MemoryPlace, Scalar
+from pallas_debug.profile.core import scalars
+from pallas_debug.profile.core.scalars import DecodedScalar, MemoryPlace, Scalar
 from pallas_debug.profile.units import is_copy
 
 

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from pallas_debug.profile import scalars
-from pallas_debug.profile.copies import CopyModel
-from pallas_debug.profile.decode import (
+from pallas_debug.profile.core import scalars
+from pallas_debug.profile.core.copies import CopyModel
+from pallas_debug.profile.core.decode import (
     DecodedCopy,
     DecodedJump,
     DecodedMove,
@@ -22,8 +22,8 @@ from pallas_debug.profile.decode import (
     decode_bundle,
     scalars_by_value,
 )
-from pallas_debug.profile.events import CopyEvent, Event, IterationEvent, WaitEvent
-from pallas_debug.profile.scalars import Address, DecodedScalar, Scalar
+from pallas_debug.profile.core.events import CopyEvent, Event, IterationEvent, WaitEvent
+from pallas_debug.profile.core.scalars import Address, DecodedScalar, Scalar
 from pallas_debug.profile.schedule import Schedule, ScheduledLoop
 
 Unknown = Literal["enter", "zero"]
