@@ -86,15 +86,11 @@ class Browser:
             time.sleep(0.02)
         return found
 
-    def press(self, *keys: str, shift: bool = False) -> None:
+    def press(self, *keys: str) -> None:
         """Press keys, one after the other, wherever the focus is."""
-        from selenium.webdriver import ActionChains, Keys
+        from selenium.webdriver import ActionChains
 
-        chain = ActionChains(self.driver, duration=0)
-        if shift:
-            chain = chain.key_down(Keys.SHIFT)
-        chain = chain.send_keys(*keys)
-        (chain.key_up(Keys.SHIFT) if shift else chain).perform()
+        ActionChains(self.driver, duration=0).send_keys(*keys).perform()
 
     def click(self, selector: str) -> None:
         self.run("document.querySelector(args[0]).click()", selector)
@@ -110,23 +106,6 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         taken = self.command("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(taken["data"]))
-
-
-def kernel_id(browser: Browser, name: str) -> str:
-    """Id of a kernel's section, from the overview."""
-    found: str = browser.run(
-        "[...document.querySelectorAll('.pd-matrix tbody th a')]"
-        ".find(link => link.textContent === args[0]).hash.slice(1)",
-        name,
-    )
-    return found
-
-
-def open_kernel(browser: Browser, page: Path, name: str, rest: str = "", **how: Any) -> None:
-    """Open a kernel; `rest` names the target, a text and a line: `/t0/jaxpr/l10`."""
-    browser.open(page, **how)
-    browser.open(page, kernel_id(browser, name) + rest, **how)
-    browser.wait("document.querySelector('.pd-current .pd-source .pd-row')")
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,6 @@ SAMPLED = (
     "ir",
     "project",
     "render",
-    "report",
     "reproduce",
     "store",
     "torture",

@@ -19,6 +19,7 @@ from pallas_debug.findings.sighting import Sighting
 from pallas_debug.findings.wording import tiles
 from pallas_debug.findings.wording.tiles import MIB
 from pallas_debug.model import Finding, Kernel, SourceLine, Target
+from pallas_debug.profile.chips import CHIPS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +58,6 @@ class MemoryUse:
     vmem_capacity: int
     smem_capacity: int
     parts: tuple[MemoryPart, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Chip:
-    limit: int
-    capacity: int
-    smem: int = MIB
-
-
-CHIPS = {
-    "TPU v4": _Chip(limit=16 * MIB, capacity=16 * MIB),
-    "TPU v5 lite": _Chip(limit=16 * MIB, capacity=128 * MIB),
-    "TPU v5": _Chip(limit=16 * MIB, capacity=64 * MIB),
-    "TPU v6 lite": _Chip(limit=32 * MIB, capacity=128 * MIB),
-    "TPU7x": _Chip(limit=32 * MIB, capacity=64 * MIB),
-}
-"""By device kind, as observed with libtpu 0.0.42 and 0.0.50: a kernel's default share of VMEM, and
-the chip's VMEM and SMEM."""
 
 
 def look(subject: Subject, targets: Sequence[Target]) -> tuple[Result, tuple[MemoryUse, ...]]:

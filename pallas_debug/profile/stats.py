@@ -10,6 +10,9 @@ from functools import cached_property
 from pallas_debug.ir.operations import Module
 from pallas_debug.model import Compilation, Kernel
 from pallas_debug.profile import units
+from pallas_debug.profile.advice import Advice, advise
+from pallas_debug.profile.advice.collect import subject_of
+from pallas_debug.profile.blocks import BlockMap
 from pallas_debug.profile.cycles import CycleEstimate, estimate_cycles
 from pallas_debug.profile.figures import Figure, Origin, missing
 from pallas_debug.profile.lines import LineCost, line_costs
@@ -24,6 +27,7 @@ class ScheduleTexts:
 
     Attributes:
       mosaic: the kernel's module before any pass, for the calls behind each line.
+      relayouts: the module after the pass that inserts relayouts.
     """
 
     bundles: str | None = None
@@ -38,6 +42,7 @@ class ScheduleTexts:
     hlo: str | None = None
     estimate: str | None = None
     mosaic: str | None = None
+    relayouts: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,7 @@ class Stats:
       spills, fills: instructions that store and load registers that did not fit.
       loops, regions: parts of the code in order.
       lines: Python lines, most expensive first.
+      advice: what makes it slow, with evidence.
       problems: what could not be read, a sentence each.
     """
 
@@ -118,6 +124,7 @@ class Stats:
     memory: MemoryMap
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
+    advice: tuple[Advice, ...] = ()
     problems: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
@@ -134,6 +141,7 @@ class Profile:
     texts: ScheduleTexts
     kernel: Kernel | None
     compilation: Compilation | None
+    blocks: BlockMap | None = None
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -145,9 +153,12 @@ class Profile:
         )
 
     @cached_property
+    def mosaic(self) -> Module | None:
+        return Module.of(self.texts.mosaic, "mlir") if self.texts.mosaic else None
+
+    @cached_property
     def tracing(self) -> Tracing:
-        mosaic = Module.of(self.texts.mosaic, "mlir") if self.texts.mosaic else None
-        return trace(self.schedule.listing, mosaic)
+        return trace(self.schedule.listing, self.mosaic)
 
     @cached_property
     def cycles(self) -> CycleEstimate:
@@ -160,6 +171,11 @@ class Profile:
     @cached_property
     def memory(self) -> MemoryMap:
         return memory_map(self.texts.vmem, self.kernel)
+
+    @cached_property
+    def advice(self) -> tuple[Advice, ...]:
+        subject = subject_of(self)
+        return advise(subject) if subject is not None else ()
 
     @cached_property
     def stats(self) -> Stats:
@@ -220,6 +236,7 @@ def _stats(profile: Profile) -> Stats:
         memory=profile.memory,
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
+        advice=profile.advice,
         problems=schedule.problems,
     )
 

@@ -29,6 +29,9 @@ _FILES = {
 }
 """Fields of `ScheduleTexts`, and the files that they are read from."""
 
+RELAYOUTS = "relayout-insertion"
+"""Name of the pass that inserts relayouts."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class StoredProfile:
@@ -57,7 +60,24 @@ def read_profile(kernel: StoredKernel, stored: StoredCompilation) -> StoredProfi
                 texts[field] = file.text()
             except DumpFormatError as error:
                 problems.append(str(error))
+    blocks = None
+    try:
+        texts |= _relayouts(stored)
+        blocks = kernel.blocks()
+    except DumpFormatError as error:
+        problems.append(str(error))
     profile = Profile(
-        texts=ScheduleTexts(**texts), kernel=kernel.kernel, compilation=stored.compilation
+        texts=ScheduleTexts(**texts),
+        kernel=kernel.kernel,
+        compilation=stored.compilation,
+        blocks=blocks,
     )
     return StoredProfile(profile=profile, problems=tuple(problems))
+
+
+def _relayouts(stored: StoredCompilation) -> dict[str, str]:
+    """The text after the pass that inserts relayouts, as a field of `ScheduleTexts`."""
+    if stored.compilation is None:
+        return {}
+    inserted = next((p for p in stored.passes if RELAYOUTS in p.name), None)
+    return {"relayouts": stored.text(inserted)} if inserted is not None else {}

@@ -1,0 +1,286 @@
+"""The kernel's Mosaic program as a graph: operations, what defines their operands, and loops.
+
+Reads the module before any pass, as text. What it does not recognise has no operands and no uses,
+so that a question about it is answered with "unknown".
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.model import SourceLine
+
+MAX_LINES = 50_000
+"""Maximum lines of a module to read; that of splash attention's largest kernel has 2,000."""
+
+MAX_VISITED = 2_000
+"""Maximum operations to visit when an operand is followed back to where it comes from."""
+
+MAX_DEPTH = 12
+"""Maximum depth of an expression of constants; each operation has two operands."""
+
+PASSED_ON = frozenset(
+    (
+        *("vector.shape_cast", "vector.broadcast", "vector.extract"),
+        *("tpu.reshape", "tpu.broadcast", "tpu.assume_multiple"),
+        *("arith.index_cast", "arith.extui", "arith.extsi", "arith.trunci"),
+    )
+)
+"""Operations that change the form of a value and no element of it."""
+
+_ARITHMETIC: dict[str, Callable[[int, int], int]] = {
+    "arith.addi": operator.add,
+    "arith.subi": operator.sub,
+    "arith.muli": operator.mul,
+}
+
+_FUNCTION = re.compile(r"\s*func\.func (?:private |public )?@(?P<name>[\w$.-]+)\(")
+_FOR = re.compile(
+    r"(?P<iv>%[\w$.-]+) = (?P<lower>%[\w$.-]+) to (?P<upper>%[\w$.-]+) step (?P<step>%[\w$.-]+)"
+    r"(?:\s+iter_args\((?P<carried>[^)]*)\))?"
+)
+_CARRIED = re.compile(r"(%[\w$.-]+) = (%[\w$.-]+)")
+_CONSTANT = re.compile(r"arith\.constant (?:dense<)?(?P<value>-?\d{1,18}|true|false)\b")
+_VALUE = re.compile(r"%[\w$.-]+(?:#\d+)?")
+_RESULTS = re.compile(r"\s*(?P<results>%[\w$.-]+(?::\d+)?(?:, %[\w$.-]+(?::\d+)?)*) = ")
+_BLOCK_INTEGERS = re.compile(r"(?:i\d+|index)\b")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramOperation:
+    """An operation of the program.
+
+    Attributes:
+      line: its line in the module.
+      operands: values that it reads, in order.
+      text: the line.
+    """
+
+    line: int
+    name: str
+    results: tuple[str, ...]
+    operands: tuple[str, ...]
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ProgramLoop:
+    """A counted loop of the program.
+
+    Attributes:
+      line, stop: lines of its head and of its closing brace.
+      counter: the value that counts.
+      start, step: None if not constant.
+      trips: number of iterations; None if not constant.
+      carried: values that it carries from one iteration to the next.
+    """
+
+    line: int
+    stop: int
+    counter: str
+    start: int | None
+    step: int | None
+    trips: int | None
+    carried: tuple[str, ...]
+
+    def __contains__(self, line: int) -> bool:
+        return self.line < line < self.stop
+
+
+class MosaicProgram:
+    """Operations of the kernel's function in a Mosaic module."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+
+    @cached_property
+    def span(self) -> tuple[int, int]:
+        """Lines of the kernel's function: the first one, as index maps follow it."""
+        for region in self.module.regions:
+            if region.start < MAX_LINES and _FUNCTION.match(self.module.lines[region.start]):
+                return region.start, min(region.stop, MAX_LINES)
+        return 0, 0
+
+    @cached_property
+    def operations(self) -> tuple[ProgramOperation, ...]:
+        """All operations, in order."""
+        start, stop = self.span
+        names = self.module.names
+        return tuple(
+            self._operation(line, name)
+            for line in range(start + 1, stop)
+            if (name := names[line]) is not None
+        )
+
+    @cached_property
+    def _by_line(self) -> dict[int, ProgramOperation]:
+        return {operation.line: operation for operation in self.operations}
+
+    def _operation(self, line: int, name: str) -> ProgramOperation:
+        text = self.module.lines[line]
+        found = _RESULTS.match(text)
+        results = tuple(_VALUE.findall(found["results"])) if found else ()
+        rest = text[found.end() :] if found else text
+        return ProgramOperation(
+            line=line,
+            name=name,
+            results=results,
+            operands=tuple(_VALUE.findall(rest.partition(" loc(")[0])),
+            text=text,
+        )
+
+    @cached_property
+    def arguments(self) -> tuple[str, ...]:
+        """Parameters of the kernel that are memory, one per operand of the kernel."""
+        head = self.module.lines[self.span[0]] if self.operations else ""
+        found = re.findall(r"(%[\w$.-]+): ([^,\s]+)", head)
+        return tuple(name for name, kind in found if not _BLOCK_INTEGERS.match(kind))
+
+    def named(self, *names: str) -> Iterator[ProgramOperation]:
+        """Operations with one of these names, in order."""
+        return (operation for operation in self.operations if operation.name in names)
+
+    def source(self, operation: ProgramOperation) -> SourceLine | None:
+        """Innermost Python line of an operation."""
+        found = self.module.source(self._stops.get(operation.line, operation.line))
+        return found[0] if found else None
+
+    @cached_property
+    def _stops(self) -> dict[int, int]:
+        """Last line of each region by its first, as an operation's location follows its region."""
+        return {region.start: region.stop for region in self.module.regions}
+
+    def producer(self, value: str, line: int) -> ProgramOperation | None:
+        """Operation that defines a value used on a line; None for arguments of blocks."""
+        found = self.module.definition(value, line)
+        operation = self._by_line.get(found) if found is not None else None
+        if operation is None or value.partition("#")[0] not in operation.results:
+            return None
+        return operation
+
+    def users(self, operation: ProgramOperation) -> tuple[ProgramOperation, ...]:
+        """Operations that read a result of an operation."""
+        lines = (
+            line
+            for result in operation.results
+            for line in self.module.uses(result, operation.line)
+        )
+        return tuple(self._by_line[n] for n in dict.fromkeys(lines) if n in self._by_line)
+
+    def origin(
+        self, value: str, line: int, through: frozenset[str] = PASSED_ON
+    ) -> ProgramOperation | None:
+        """Operation that a value comes from, past those that only change its form."""
+        for _ in range(MAX_VISITED):
+            found = self.producer(value, line)
+            if found is None or found.name not in through or not found.operands:
+                return found
+            value, line = found.operands[0], found.line
+        return None
+
+    def final_users(
+        self, operation: ProgramOperation, through: frozenset[str] = PASSED_ON
+    ) -> tuple[tuple[ProgramOperation, ProgramOperation], ...]:
+        """Users of a value, past those that only change its form, each with what it reads."""
+        found: list[tuple[ProgramOperation, ProgramOperation]] = []
+        waiting = [operation]
+        for _ in range(MAX_VISITED):
+            if not waiting:
+                break
+            current = waiting.pop()
+            for user in self.users(current):
+                if user.name in through:
+                    waiting.append(user)
+                else:
+                    found.append((user, current))
+        return tuple(found)
+
+    def sources_of(self, value: str, line: int) -> tuple[ProgramOperation, ...] | None:
+        """All operations that a value depends on; None if there are too many."""
+        seen: dict[int, ProgramOperation] = {}
+        waiting = [(value, line)]
+        while waiting:
+            name, at = waiting.pop()
+            found = self.producer(name, at)
+            if found is None or found.line in seen:
+                continue
+            seen[found.line] = found
+            if len(seen) > MAX_VISITED:
+                return None
+            waiting += [(operand, found.line) for operand in found.operands]
+        return tuple(seen.values())
+
+    def depends_on(self, value: str, line: int, other: str) -> bool:
+        """Whether a value is computed from another one; true if there is too much to visit."""
+        sources = self.sources_of(value, line)
+        if sources is None:
+            return True
+        return value == other or any(other in operation.operands for operation in sources)
+
+    def constant(self, value: str, line: int, depth: int = 0) -> int | None:
+        """The integer that a value always has; None if it is not known."""
+        found = self.origin(value, line)
+        if found is None or depth > MAX_DEPTH:
+            return None
+        if found.name == "arith.constant":
+            number = _CONSTANT.search(found.text)
+            return _integer(number["value"]) if number else None
+        if found.name in _ARITHMETIC and len(found.operands) == 2:
+            a, b = (self.constant(operand, found.line, depth + 1) for operand in found.operands)
+            return _ARITHMETIC[found.name](a, b) if a is not None and b is not None else None
+        return None
+
+    @cached_property
+    def loops(self) -> tuple[ProgramLoop, ...]:
+        """Counted loops, outer ones first."""
+        found: list[ProgramLoop] = []
+        for operation in self.named("scf.for"):
+            head = _FOR.search(operation.text)
+            if head is None:
+                continue
+            at = operation.line
+            lower, upper, step = (self.constant(head[n], at) for n in ("lower", "upper", "step"))
+            trips = None
+            if lower is not None and upper is not None and step:
+                trips = max(0, -((lower - upper) // step))
+            found.append(
+                ProgramLoop(
+                    line=at,
+                    stop=self._stops.get(at, at),
+                    counter=head["iv"],
+                    start=lower,
+                    step=step,
+                    trips=trips,
+                    carried=tuple(name for name, _ in _CARRIED.findall(head["carried"] or "")),
+                )
+            )
+        return tuple(found)
+
+    def is_conditional(self, line: int) -> bool:
+        """Whether a line lies in a branch, as of `pl.when`."""
+        return any(
+            operation.line < line < self._stops.get(operation.line, operation.line)
+            for operation in self.named("scf.if", "scf.index_switch")
+        )
+
+    def loops_around(self, line: int) -> tuple[ProgramLoop, ...]:
+        """Counted loops around a line, innermost first."""
+        return tuple(loop for loop in reversed(self.loops) if line in loop)
+
+
+def _integer(text: str) -> int:
+    return {"true": 1, "false": 0}[text] if text in ("true", "false") else int(text)
+
+
+def shape_of(text: str) -> tuple[tuple[int, ...], str] | None:
+    """Shape and element type of the last `vector<…>` or `memref<…>` in a text."""
+    found = re.findall(r"(?:vector|memref)<((?:\d{1,9}x)*)([a-z]\w*)", text)
+    if not found:
+        return None
+    sizes, kind = found[-1]
+    return tuple(int(n) for n in sizes.split("x") if n), kind

@@ -1,0 +1,32 @@
+"""Rules that find a kind of advice in a kernel, one file per kind."""
+
+from pallas_debug.profile.advice.advice import AdviceKind
+from pallas_debug.profile.advice.rules import (
+    lane_reduction,
+    mask,
+    relayout,
+    row_loop,
+    single_buffer,
+    small_blocks,
+    small_copies,
+    spills,
+    transpose,
+    two_passes,
+    wide_product,
+)
+
+KINDS: tuple[AdviceKind, ...] = (
+    small_blocks.KIND,
+    two_passes.KIND,
+    single_buffer.KIND,
+    small_copies.KIND,
+    wide_product.KIND,
+    transpose.KIND,
+    relayout.KIND,
+    lane_reduction.KIND,
+    spills.KIND,
+    mask.KIND,
+    row_loop.ROW_LOOP,
+    row_loop.SCALAR_LOOP,
+)
+"""Kinds of advice: those about memory first, as they decide whether the others matter."""

@@ -1,0 +1,200 @@
+"""Advice: a loop masks every iteration, although the mask is true in most of them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.program import (
+    PASSED_ON,
+    MosaicProgram,
+    ProgramLoop,
+    ProgramOperation,
+)
+from pallas_debug.profile.advice.rules.moves import is_vector_instruction
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+
+MIN_SHARE = 0.1
+"""Minimum share of the loop's vector instructions that compute and apply the mask."""
+
+MAX_TRIPS = 4096
+"""Maximum iterations for which the mask is evaluated."""
+
+MAX_DEPTH = 40
+"""Maximum depth of the expression of a mask."""
+
+_COMPARE = re.compile(r"arith\.cmpi (?P<how>\w+),")
+_MASKED = re.compile(r" masked (?P<mask>%[\w$.-]+)")
+_IOTA = re.compile(r"dimensions = array<i32: (?P<axis>\d+)>.*: vector<(?P<shape>[\dx]+)x")
+_SAME = PASSED_ON - {"arith.trunci", "vector.extract"}
+
+Range = tuple[int, int]
+
+
+def advise_mask(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found = {}
+    for operation in program.operations:
+        mask = _mask_of(operation)
+        loops = program.loops_around(operation.line)
+        if mask is None or not loops or not loops[0].trips or loops[0].trips < 2:
+            continue
+        loop = loops[0]
+        trips = min(loop.trips or 0, MAX_TRIPS)
+        if not program.depends_on(mask, operation.line, loop.counter):
+            continue  # hoisted out of the loop, where it costs nothing
+        whole = sum(_Mask(program, loop, n).is_true(mask, operation.line) for n in range(trips))
+        if 2 * whole < trips:
+            continue
+        source = program.source(operation)
+        computing = program.sources_of(mask, operation.line) or ()
+        places = {
+            (s.file, s.line)
+            for o in computing
+            if o.line in loop and "vector<" in o.text and (s := program.source(o)) is not None
+        }
+        scheduled = subject.loop_of(subject.at(source))
+        if scheduled is None or source is None:
+            continue
+        inside = subject.inside(scheduled)
+        vector = selected(inside, is_vector_instruction)
+        compares = [p for p in inside if p.source and (p.source.file, p.source.line) in places]
+        compares = selected(compares, lambda name: name.startswith(("vcmp", "vadd.s32", "vmand")))
+        applied = selected(
+            [p for p in inside if p.source == source],
+            lambda name: name.startswith(("vsel", "vst.msk")),
+        )
+        if not compares or len(compares) + len(applied) < MIN_SHARE * len(vector):
+            continue
+        found[source] = Advice(
+            kind=KIND.name,
+            source=source,
+            message=(
+                f"the mask is true everywhere in {whole} of {trips} iterations, and each computes "
+                f"and applies it: {len(compares) + len(applied)} of the loop's {len(vector)} "
+                "vector instructions"
+            ),
+            remedy=(
+                f"leave the mask out of the loop over the iterations in which it is true, and "
+                f"apply it in the {_times(trips - whole)} outside of that loop"
+                if whole < trips
+                else "leave out the mask: it is true in all iterations"
+            ),
+            evidence=(
+                derived("iterations in which the mask is true everywhere", whole),
+                derived("iterations", trips),
+                counted("instructions that compute the mask in each", len(compares)),
+                counted("instructions that apply it in each", len(applied)),
+                counted("vector instructions of the loop", len(vector)),
+                derived("share of the executed bundles", subject.share(inside)),
+            ),
+        )
+    return tuple(found.values())
+
+
+def _times(count: int) -> str:
+    return "last one" if count == 1 else f"{count} others"
+
+
+def _mask_of(operation: ProgramOperation) -> str | None:
+    """The mask of a masked store or of a selection between vectors."""
+    if operation.name == "arith.select" and "xi1>" in operation.text:
+        return operation.operands[0] if operation.operands else None
+    masked = _MASKED.search(operation.text)
+    return masked["mask"] if masked else None
+
+
+@dataclass(frozen=True)
+class _Mask:
+    """Evaluates a mask in one iteration of a loop, by intervals of its integers."""
+
+    program: MosaicProgram
+    loop: ProgramLoop
+    iteration: int
+
+    def is_true(self, value: str, line: int, depth: int = 0) -> bool:
+        """Whether a mask is known to be true everywhere."""
+        found = self.program.producer(value, line)
+        if found is None or depth > MAX_DEPTH:
+            return False
+        if found.name in _SAME and found.operands:
+            return self.is_true(found.operands[0], found.line, depth + 1)
+        if found.name == "arith.andi":
+            return all(self.is_true(o, found.line, depth + 1) for o in found.operands)
+        if found.name == "arith.ori":
+            return any(self.is_true(o, found.line, depth + 1) for o in found.operands)
+        how = _COMPARE.search(found.text)
+        if how is None or len(found.operands) != 2:
+            return False
+        a, b = (self.range(o, found.line, depth + 1) for o in found.operands)
+        if a is None or b is None:
+            return False
+        name = how["how"]
+        if name.startswith("u"):
+            if a[0] < 0 or b[0] < 0:
+                return False
+            name = f"s{name[1:]}"
+        match name:
+            case "slt":
+                return a[1] < b[0]
+            case "sle":
+                return a[1] <= b[0]
+            case "sgt":
+                return a[0] > b[1]
+            case "sge":
+                return a[0] >= b[1]
+            case "ne":
+                return a[1] < b[0] or b[1] < a[0]
+        return False
+
+    def range(self, value: str, line: int, depth: int = 0) -> Range | None:
+        """Smallest and largest element of an integer value; None if it is not known."""
+        if value == self.loop.counter:
+            if self.loop.start is None or self.loop.step is None:
+                return None
+            at = self.loop.start + self.iteration * self.loop.step
+            return at, at
+        found = self.program.producer(value, line)
+        if found is None or depth > MAX_DEPTH:
+            return None
+        constant = self.program.constant(value, line)
+        if constant is not None:
+            return constant, constant
+        if found.name in _SAME and found.operands:
+            return self.range(found.operands[0], found.line, depth + 1)
+        if found.name == "tpu.iota":
+            iota = _IOTA.search(found.text)
+            if iota is None:
+                return None
+            sizes, axis = [int(n) for n in iota["shape"].split("x")], int(iota["axis"])
+            return (0, sizes[axis] - 1) if axis < len(sizes) else None
+        if len(found.operands) != 2:
+            return None
+        a, b = (self.range(o, found.line, depth + 1) for o in found.operands)
+        if a is None or b is None:
+            return None
+        match found.name:
+            case "arith.addi":
+                return a[0] + b[0], a[1] + b[1]
+            case "arith.subi":
+                return a[0] - b[1], a[1] - b[0]
+            case "arith.muli":
+                products = [x * y for x in a for y in b]
+                return min(products), max(products)
+        return None
+
+
+KIND = AdviceKind(
+    name="mask",
+    title="A mask that is true in most iterations",
+    condition=(
+        "A loop computes a mask from its counter and applies it in every iteration; it is true "
+        "everywhere in at least half of them, and takes at least "
+        f"{MIN_SHARE:.0%} of the loop's vector instructions."
+    ),
+    remedy="Run the loop without the mask, and apply it only in the iterations that need it.",
+    rule=advise_mask,
+)

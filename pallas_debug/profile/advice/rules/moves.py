@@ -1,0 +1,21 @@
+"""Instructions that move data between lanes and sublanes, and compute nothing."""
+
+_MOVES = ("vperm", "vpop.permute", "vrot", "vcombine", "vbcast", "vcompose")
+
+
+def is_move(opcode: str) -> bool:
+    """Whether an instruction only moves data within or between vector registers.
+
+    Transposes are not among them.
+    """
+    return opcode.startswith(_MOVES)
+
+
+def is_transpose(opcode: str) -> bool:
+    """Whether an instruction feeds a transpose unit, or takes its result."""
+    return opcode.startswith(("vxpose", "vpop.trf"))
+
+
+def is_vector_instruction(opcode: str) -> bool:
+    """Whether an instruction works on vector registers."""
+    return opcode.startswith("v") and not opcode.startswith(("vsync", "vset", "vmov.", "vtrace"))

@@ -1,0 +1,122 @@
+"""The pipeline of a kernel in numbers: bytes that its operands move, and what would change them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+LANES = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineCost:
+    """Cost of a kernel with its blocks enlarged along some axes of the grid.
+
+    Attributes:
+      factors: how many times as large the blocks are along each axis.
+      moved: bytes between HBM and VMEM.
+      steps: grid points.
+      cycles: estimate of the whole kernel, with copies and computation side by side.
+      vmem: bytes of VMEM.
+    """
+
+    factors: Mapping[int, int]
+    moved: int
+    steps: int
+    cycles: float
+    vmem: int
+
+
+def depends(operand: OperandBlocks, axis: int) -> bool | None:
+    """Whether an operand's block changes along an axis of the grid; None if unknown."""
+    if operand.unknown is not None:
+        return None
+    for dimension in operand.dimensions:
+        if dimension.strides is not None:
+            if dimension.strides[axis]:
+                return True
+        elif dimension.values is None:
+            return None
+        elif axis in dimension.axes:
+            return True
+    return False
+
+
+def simple_dimension(operand: OperandBlocks, axis: int) -> int | None:
+    """The dimension whose block index is the axis itself; None if there is none, or several."""
+    found = []
+    for n, dimension in enumerate(operand.dimensions):
+        if dimension.strides is None:
+            if axis in dimension.axes:
+                return None
+        elif dimension.strides[axis]:
+            others = [s for i, s in enumerate(dimension.strides) if i != axis and s]
+            if others or dimension.strides[axis] != 1 or dimension.kind != "blocked":
+                return None
+            found.append(n)
+    return found[0] if len(found) == 1 else None
+
+
+def copies(operand: OperandBlocks, grid: tuple[int, ...]) -> int | None:
+    """Number of copies of an operand's blocks on a grid, in the grid's order.
+
+    A block is copied whenever it differs from that of the step before: at every step, as far as the
+    innermost axis that it depends on.
+    """
+    needed = [depends(operand, axis) for axis in range(len(grid))]
+    if any(d is None for d in needed):
+        return None
+    inner = max((axis for axis, d in enumerate(needed) if d and grid[axis] > 1), default=-1)
+    return math.prod(grid[: inner + 1])
+
+
+def enlarged(
+    subject: AdviceSubject, blocks: BlockMap, factors: Mapping[int, int], overhead: float
+) -> PipelineCost | None:
+    """Cost with larger blocks; None if the blocks do not simply follow the grid along those axes.
+
+    Args:
+      overhead: bundles of a step that do no vector work, which larger blocks save.
+    """
+    step, rate = subject.step, subject.bytes_per_cycle
+    if step is None or not rate or subject.vmem is None:
+        return None
+    grid = tuple(size // factors.get(axis, 1) for axis, size in enumerate(blocks.grid))
+    moved = windows = now = 0
+    for operand in blocks.pipelined:
+        scale = 1
+        for axis, factor in factors.items():
+            if factor > 1 and depends(operand, axis) is not False:
+                if simple_dimension(operand, axis) is None:
+                    return None
+                scale *= factor
+        count = copies(operand, grid)
+        if count is None:
+            return None
+        moved += count * operand.block_bytes * scale
+        windows += operand.block_bytes * operand.buffers * scale
+        now += operand.block_bytes * operand.buffers
+    # What is not a window (scratch, spills) is assumed to grow with the blocks.
+    rest = max(subject.vmem - now, 0) * math.prod(factors.values())
+    steps = math.prod(grid)
+    compute = blocks.points * max(step.compute - overhead, 0.0) + steps * overhead
+    return PipelineCost(
+        factors=dict(factors),
+        moved=moved,
+        steps=steps,
+        cycles=max(compute, moved / rate),
+        vmem=windows + rest,
+    )
+
+
+def size_text(count: float) -> str:
+    """Bytes as text: `9.1 MiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,156 @@
+"""Advice: a value changes its layout, which takes a large part of the loop's vector work."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import (
+    Advice,
+    AdviceKind,
+    Evidence,
+    counted,
+    derived,
+    percent,
+)
+from pallas_debug.profile.advice.program import shape_of
+from pallas_debug.profile.advice.rules.moves import is_move, is_vector_instruction
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+from pallas_debug.profile.units import MXU
+
+MIN_SHARE = 0.2
+"""Minimum share of the loop's vector instructions that move the relaid values of a line."""
+
+MIN_MOVES = 16
+"""Minimum number of such instructions in the code."""
+
+_COLUMN = "one element per sublane"
+_RELAYOUT = re.compile(
+    r"\.relayout\b.*?in_layout = \[(?P<before>[^]]*)\].*?out_layout = \[(?P<after>[^]]*)\]"
+)
+_LAYOUT = re.compile(
+    r'<"(?P<bits>\d+),\{(?P<a>[\d*]+),(?P<b>[\d*]+)\},\((?P<tile>[\d,]+)\)(?:,(?P<implicit>-\d))?'
+)
+
+
+def advise_relayout(subject: AdviceSubject) -> tuple[Advice, ...]:
+    if subject.relaid is None or subject.is_memory_bound:
+        return ()
+    found = []
+    for source, changes in _relayouts(subject).items():
+        lines = dict.fromkeys((source, *(line for change in changes for line in change.users)))
+        moves = [p for line in lines for p in selected(subject.at(line), is_move)]
+        loop = subject.loop_of(moves)
+        if len(moves) < MIN_MOVES or loop is None:
+            continue
+        inside = selected(subject.inside(loop), is_vector_instruction)
+        if len(moves) < MIN_SHARE * len(inside):
+            continue
+        change = changes[0]
+        evidence: list[Evidence] = [
+            counted("relayouts inserted for this line", len(changes), "tpu.relayout operations"),
+            counted("instructions of this line that only move data", len(moves)),
+            counted("vector instructions of the loop", len(inside)),
+        ]
+        idle = ""
+        used = subject.column(MXU, loop)
+        if used is not None and used[0]:
+            idles = used[1] - used[0]
+            evidence.append(derived("bundles of the loop without the MXU", idles))
+            idle = f"; the MXU is idle in {percent(idles, used[1])} of its bundles"
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    f"{change.shape} changes its layout, from {change.before} to "
+                    f"{change.after}; {len(moves)} of {len(inside)} vector instructions of the "
+                    f"loop only move it between lanes and sublanes{idle}"
+                ),
+                remedy=_remedy(change),
+                evidence=tuple(evidence),
+            )
+        )
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Change:
+    """A relayout that moves data: both layouts in words, and the lines that use its result."""
+
+    before: str
+    after: str
+    shape: str
+    users: tuple[SourceLine, ...]
+
+
+def _relayouts(subject: AdviceSubject) -> dict[SourceLine, list[_Change]]:
+    """Relayouts that move data, by line."""
+    module = subject.relaid
+    assert module is not None
+    found: dict[SourceLine, list[_Change]] = defaultdict(list)
+    for number, name in enumerate(module.names):
+        if name is None or not name.endswith(".relayout"):
+            continue
+        text = module.lines[number]
+        layouts = _RELAYOUT.search(text)
+        source = module.source(number)
+        shape = shape_of(text)
+        if layouts is None or not source or shape is None:
+            continue
+        before, after = _LAYOUT.search(layouts["before"]), _LAYOUT.search(layouts["after"])
+        if before is None or after is None or not _moves(before, after):
+            continue
+        result = text.split("=", 1)[0].strip()
+        users = [lines[0] for n in module.uses(result, number) if (lines := module.source(n))]
+        sizes = ", ".join(map(str, shape[0]))
+        found[source[0]].append(
+            _Change(
+                before=_words(before),
+                after=_words(after),
+                shape=f"{shape[1]}[{sizes}]",
+                users=tuple(users),
+            )
+        )
+    return found
+
+
+def _moves(before: re.Match[str], after: re.Match[str]) -> bool:
+    """Whether data moves: a replicated value can be read in any place."""
+    if before["a"] == before["b"] == "*":
+        return False
+    if any(before[n] != after[n] for n in ("tile", "bits", "implicit")):
+        return True
+    return any(before[n] not in ("*", after[n]) for n in ("a", "b"))
+
+
+def _words(layout: re.Match[str]) -> str:
+    """`a column` for a vector along sublanes, `a row` for one along lanes, else the tiling."""
+    if layout["implicit"] == "-1":
+        return _COLUMN
+    if layout["implicit"] == "-2":
+        return f"along lanes in tiles of ({layout['tile']})"
+    return f"tiles of ({layout['tile']}) from offset {layout['a']},{layout['b']}"
+
+
+def _remedy(change: _Change) -> str:
+    if _COLUMN in (change.before, change.after):
+        return (
+            "keep it as a column: reduce with keepdims=True, and store it in scratch of shape "
+            "(rows, 128) or (rows, 1) instead of a vector along lanes"
+        )
+    return "keep the value in one layout: produce and store it in the shape in which it is used"
+
+
+KIND = AdviceKind(
+    name="relayout",
+    title="A value changes its layout",
+    condition=(
+        "The compiler inserted a relayout for the line, and at least "
+        f"{MIN_SHARE:.0%} of its loop's vector instructions only move that value."
+    ),
+    remedy="Keep reduced values as columns (`keepdims=True`), and store values as they are used.",
+    rule=advise_relayout,
+)

@@ -1,0 +1,65 @@
+"""Advice: an operand whose block changes has one buffer, so that each fetch is waited for."""
+
+from __future__ import annotations
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.pipelines import copies, size_text
+from pallas_debug.profile.advice.subject import AdviceSubject
+
+MIN_SHARE = 0.1
+"""Minimum share of a step's cycles that wait for the copy."""
+
+
+def advise_single_buffer(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks, step, rate = subject.blocks, subject.step, subject.bytes_per_cycle
+    if blocks is None or step is None or not rate or subject.vmem is None:
+        return ()
+    found = []
+    for operand in blocks.pipelined:
+        count = copies(operand, blocks.grid)
+        if operand.buffers != 1 or count is None or count < 2:
+            continue
+        waiting = count * operand.block_bytes / rate / blocks.points
+        if waiting < MIN_SHARE * (step.total + waiting):
+            continue
+        larger = subject.vmem + operand.block_bytes
+        if subject.vmem_limit is not None and larger > subject.vmem_limit:
+            continue
+        limit = f" of {size_text(subject.vmem_limit)}" if subject.vmem_limit is not None else ""
+        found.append(
+            Advice(
+                kind=KIND.name,
+                operand=operand.name,
+                source=subject.kernel.source,
+                message=(
+                    f"{operand.name} has one buffer, so its {count} copies of "
+                    f"{size_text(operand.block_bytes)} run while the kernel waits: about "
+                    f"{waiting:.0f} cycles in each grid step, beside {step.compute:.0f} of "
+                    "computation"
+                ),
+                remedy=(
+                    f"leave out pipeline_mode=pl.Buffered(1) of {operand.name}: with two buffers "
+                    f"the kernel uses {size_text(larger)}{limit} of VMEM"
+                ),
+                evidence=(
+                    derived(f"buffers of {operand.name}", operand.buffers),
+                    derived(f"copies of {operand.name}", count),
+                    derived("cycles of a step that wait for it", waiting, unit="cycles"),
+                    derived("cycles of a step that compute", step.compute, unit="cycles"),
+                    derived("VMEM with two buffers", larger, unit="bytes"),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+KIND = AdviceKind(
+    name="single-buffer",
+    title="One buffer for blocks that change",
+    condition=(
+        "An operand with `Buffered(1)` whose block changes along the grid; its copies take at "
+        f"least {MIN_SHARE:.0%} of a step, and VMEM has room for a second buffer."
+    ),
+    remedy="Leave out `pipeline_mode=pl.Buffered(1)`.",
+    rule=advise_single_buffer,
+)

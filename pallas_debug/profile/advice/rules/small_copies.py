@@ -1,0 +1,93 @@
+"""Advice: a loop starts copies that take longer to start than to run."""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.program import MosaicProgram, ProgramOperation, shape_of
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+
+MIN_TRIPS = 8
+"""Minimum copies that the loop starts."""
+
+_SOURCE = re.compile(r"source\((?P<value>%[\w$.-]+)(?: : (?P<type>[^()]*))?\)")
+_READS = ("memref.load", "vector.load", "tpu.load", "tpu.vector_load")
+_BITS = re.compile(r"[a-z]+(?P<bits>\d+)")
+
+
+def advise_small_copies(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.bytes_per_cycle is None:
+        return ()
+    found = []
+    for operation in program.named("tpu.enqueue_dma"):
+        loops = program.loops_around(operation.line)
+        if not loops or loops[0].trips is None or loops[0].trips < MIN_TRIPS:
+            continue
+        size = _size(operation)
+        source = program.source(operation)
+        starts = selected(subject.at(source), lambda name: name.startswith("dma."))
+        loop = subject.loop_of(starts)
+        if size is None or loop is None or loop.depth == 0 or not starts:
+            continue
+        if not _is_regular(program, operation):
+            continue
+        running = size / subject.bytes_per_cycle
+        if loop.size <= running:
+            continue
+        trips = loops[0].trips
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=source,
+                message=(
+                    f"a loop starts {trips} copies of {size:,} bytes each; to start one takes "
+                    f"{loop.size} bundles, while the copy itself takes about "
+                    f"{max(1, round(running))} cycles"
+                ),
+                remedy=(
+                    "copy all of it at once: one make_async_copy of the whole slice, from an array "
+                    "in which what is copied together lies together"
+                ),
+                evidence=(
+                    derived("copies that the loop starts", trips),
+                    derived("bytes of each", size, unit="bytes"),
+                    counted("bundles to start one", loop.size),
+                    derived("cycles that each takes at peak bandwidth", running, unit="cycles"),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _size(operation: ProgramOperation) -> int | None:
+    """Bytes of a copy, from the type of its source."""
+    found = _SOURCE.search(operation.text)
+    shape = shape_of(found["type"] or "") if found else None
+    if shape is None:
+        return None
+    bits = _BITS.fullmatch(shape[1])
+    return math.ceil(math.prod(shape[0]) * int(bits["bits"]) / 8) if bits else None
+
+
+def _is_regular(program: MosaicProgram, operation: ProgramOperation) -> bool:
+    """Whether what is copied follows from counters alone: a table of pages cannot be rearranged."""
+    for operand in operation.operands:
+        sources = program.sources_of(operand, operation.line)
+        if sources is None or any(s.name in _READS for s in sources):
+            return False
+    return True
+
+
+KIND = AdviceKind(
+    name="small-copies",
+    title="Copies that take longer to start than to run",
+    condition=(
+        f"A loop starts at least {MIN_TRIPS} copies at regular places, and its bundles for each "
+        "exceed the cycles that the copy takes at peak bandwidth."
+    ),
+    remedy="Copy the whole slice at once, from an array in which it is contiguous.",
+    rule=advise_small_copies,
+)

@@ -1,0 +1,141 @@
+"""Advice: a loop spills vector registers, and the spills decide how long an iteration takes."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived
+from pallas_debug.profile.advice.subject import AdviceSubject, PlacedInstruction
+from pallas_debug.profile.schedule import ScheduledLoop
+from pallas_debug.profile.units import BUSY, FILL, LOAD, SPILL, STORE, is_fill, is_spill
+
+MIN_GAIN = 0.15
+"""Minimum share of a loop's bundles by which its busiest slot would need fewer without spills."""
+
+MIN_USE = 0.8
+"""Minimum share of a loop's bundles that its busiest slot needs: else other things decide."""
+
+MIN_BUNDLES = 0.1
+"""Minimum share of the executed bundles that the loop has."""
+
+
+def advise_spills(subject: AdviceSubject) -> tuple[Advice, ...]:
+    if subject.is_memory_bound:
+        return ()
+    found = []
+    for loop in subject.schedule.loops:
+        limits = _limits(subject, loop)
+        if limits is None:
+            continue
+        with_spills, without = limits
+        if with_spills < MIN_USE * loop.size or with_spills - without < MIN_GAIN * loop.size:
+            continue
+        inside = [p for p in subject.inside(loop) if subject.schedule.loop_at(p.bundle) is loop]
+        spills = [p for p in inside if is_spill(p.opcode, p.instruction.text) and _is_vector(p)]
+        fills = [p for p in inside if is_fill(p.opcode, p.instruction.text) and _is_vector(p)]
+        if not spills and not fills:
+            continue
+        if subject.share(inside) < MIN_BUNDLES:
+            continue
+        lines = _lines(subject, spills or fills)
+        first = lines[0] if lines else None
+        most = Counter(lines).most_common(1)[0][0] if lines else None
+        begins = (
+            f"; they begin at line {first.line}"
+            if first is not None and most is not None and first != most
+            else ""
+        )
+        found.append(
+            Advice(
+                kind=KIND.name,
+                source=most,
+                message=(
+                    f"{len(spills)} spills and {len(fills)} fills of vector registers in a loop of "
+                    f"{loop.size} bundles{begins}; without them its busiest slot needs {without} "
+                    f"bundles instead of {with_spills}"
+                ),
+                remedy=(
+                    "process fewer rows at a time: loop over slices of the block, so that what is "
+                    "live at once, above all what the loop carries, fits in the vector registers"
+                ),
+                evidence=(
+                    counted("spills in the loop", len(spills)),
+                    counted("fills in the loop", len(fills)),
+                    counted("bundles of the loop", loop.size),
+                    derived("bundles that the busiest slot needs", with_spills),
+                    derived("the same without spills and fills", without),
+                ),
+            )
+        )
+    return tuple(found)
+
+
+def _limits(subject: AdviceSubject, loop: ScheduledLoop) -> tuple[int, int] | None:
+    """Bundles that the busiest issue slot of a loop needs, with and without spills and fills."""
+    table = subject.schedule.table
+    if table is None or len(table.rows) < loop.stop:
+        return None
+    inner = [other for other in subject.schedule.loops if other.parent == loop.number]
+    rows = [
+        row
+        for at, row in enumerate(table.rows[loop.start : loop.stop], loop.start)
+        if not any(i.start <= at < i.stop for i in inner)
+    ]
+    totals = {name: sum(row[n] for row in rows) for n, name in enumerate(table.names)}
+    if SPILL not in totals or FILL not in totals:
+        return None
+
+    def needed(without: bool) -> int:
+        most = 0
+        for name, capacity in zip(table.names, table.capacity, strict=True):
+            if name in BUSY or name in (FILL, SPILL) or not capacity:
+                continue
+            extra = {LOAD: totals[FILL], STORE: totals[SPILL]}.get(name, 0) if without else 0
+            most = max(most, -(-max(totals[name] - extra, 0) // capacity))
+        return most
+
+    return needed(without=False), needed(without=True)
+
+
+def _is_vector(placed: PlacedInstruction) -> bool:
+    return placed.opcode.startswith("v")
+
+
+def _lines(subject: AdviceSubject, instructions: list[PlacedInstruction]) -> list[SourceLine]:
+    """Lines that compute what is spilled or filled, in order.
+
+    A value that a loop carries also names the line of the loop, which is left out.
+    """
+    loops: set[tuple[str, int]] = set()
+    if subject.program is not None:
+        for operation in subject.program.named("scf.for", "scf.while"):
+            source = subject.program.source(operation)
+            if source is not None:
+                loops.add((source.file, source.line))
+    found: list[SourceLine] = []
+    of_loops: list[SourceLine] = []
+    for placed in instructions:
+        made = [d for o in placed.instruction.operands for d in subject.definitions.get(o, ())[:1]]
+        lines = [
+            line
+            for one in (*made, placed)
+            for line in subject.schedule.listing.sources(one.instruction)
+        ]
+        if placed.source is not None:
+            lines.append(placed.source)
+        found += [line for line in lines if (line.file, line.line) not in loops][:1]
+        of_loops += lines[:1]
+    return found or of_loops
+
+
+KIND = AdviceKind(
+    name="spills",
+    title="Spilled vector registers decide the length of a loop",
+    condition=(
+        f"The busiest issue slot of a loop needs at least {MIN_USE:.0%} of its bundles, and "
+        f"without spills and fills at least {MIN_GAIN:.0%} of them less."
+    ),
+    remedy="Process the block in smaller slices, so that fewer values are live at once.",
+    rule=advise_spills,
+)

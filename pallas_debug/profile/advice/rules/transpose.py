@@ -1,0 +1,88 @@
+"""Advice: an operand is transposed in the kernel, again in every grid step."""
+
+from __future__ import annotations
+
+import re
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, counted, derived, percent
+from pallas_debug.profile.advice.program import PASSED_ON, ProgramOperation
+from pallas_debug.profile.advice.rules.moves import is_transpose
+from pallas_debug.profile.advice.subject import AdviceSubject, selected
+
+MIN_SHARE = 0.1
+"""Minimum share of the executed bundles that use the transpose units for the operand."""
+
+_CONTRACTED = re.compile(r"dot_dimension_numbers<\[(?P<left>\d)\], \[(?P<right>\d)\]")
+_CONVERSIONS = PASSED_ON | {"arith.extf", "arith.truncf"}
+
+
+def advise_transpose(subject: AdviceSubject) -> tuple[Advice, ...]:
+    program = subject.program
+    if program is None or subject.is_memory_bound:
+        return ()
+    found: dict[tuple[str, SourceLine], Advice] = {}
+    for operation in program.named("tpu.transpose", "vector.transpose", "tpu.matmul"):
+        source = program.source(operation)
+        feeds = selected(subject.at(source), is_transpose)
+        loaded = _loaded(subject, operation)
+        if source is None or not feeds or loaded is None:
+            continue
+        if program.is_conditional(operation.line):
+            continue  # perhaps only in the first of several steps
+        operand = subject.operand(loaded.operands[0])
+        if operand is None or operand.kind != "input":
+            continue
+        share = subject.share(feeds)
+        if share < MIN_SHARE:
+            continue
+        shape = "x".join(str(n) for n in operand.block_shape or operand.shape if n is not None)
+        found[operand.name, source] = Advice(
+            kind=KIND.name,
+            source=source,
+            operand=operand.name,
+            message=(
+                f"every grid step transposes {operand.name} ({shape} {operand.dtype}) as it was "
+                f"loaded: {percent(share, 1)} of the executed bundles use the transpose units"
+            ),
+            remedy=(
+                f"pass {operand.name} transposed: transpose the array once, outside of the kernel, "
+                "and swap the two dimensions of its BlockSpec"
+            ),
+            evidence=(
+                counted("instructions of this line that use a transpose unit", len(feeds)),
+                derived("share of the executed bundles with such an instruction", share),
+            ),
+        )
+    return tuple(found.values())
+
+
+def _loaded(subject: AdviceSubject, operation: ProgramOperation) -> ProgramOperation | None:
+    """The load that a transposed value comes from, unchanged but for its type."""
+    program = subject.program
+    assert program is not None
+    transposed = operation.operands[:1]
+    if operation.name == "tpu.matmul":
+        found = _CONTRACTED.search(operation.text)
+        if found is None or len(operation.operands) < 2:
+            return None
+        # The last dimension of the left operand and the first of the right one is as it should be.
+        is_transposed = int(found["left"]) == 0, int(found["right"]) == 1
+        transposed = tuple(o for o, t in zip(operation.operands, is_transposed, strict=False) if t)
+    for operand in transposed:
+        origin = program.origin(operand, operation.line, _CONVERSIONS)
+        if origin is not None and origin.name in ("vector.load", "tpu.vector_load", "tpu.load"):
+            return origin
+    return None
+
+
+KIND = AdviceKind(
+    name="transpose",
+    title="An operand is transposed in every grid step",
+    condition=(
+        "A block of an input is transposed as it was loaded, and at least "
+        f"{MIN_SHARE:.0%} of the executed bundles use the transpose units for it."
+    ),
+    remedy="Transpose the array once, outside of the kernel.",
+    rule=advise_transpose,
+)

@@ -1,0 +1,97 @@
+"""Advice: the grid goes over the same data several times."""
+
+from __future__ import annotations
+
+import math
+
+from pallas_debug.profile.advice.advice import Advice, AdviceKind, derived
+from pallas_debug.profile.advice.rules.pipelines import LANES, copies, depends, size_text
+from pallas_debug.profile.advice.subject import AdviceSubject
+from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+
+ROOM = 0.75
+"""Share of VMEM that the windows of the operands may take; the rest is for what is computed."""
+
+
+def advise_two_passes(subject: AdviceSubject) -> tuple[Advice, ...]:
+    blocks, limit = subject.blocks, subject.vmem_limit
+    if blocks is None or limit is None or subject.is_compute_bound:
+        return ()
+    found = []
+    inputs = [o for o in blocks.pipelined if o.kind == "input"]
+    for axis, passes in enumerate(blocks.grid):
+        if passes < 2 or any(depends(o, axis) is not False for o in inputs):
+            continue
+        for operand in inputs:
+            inner = [n for n in range(axis + 1, len(blocks.grid)) if depends(operand, n)]
+            count = copies(operand, blocks.grid)
+            if count is None or math.prod(blocks.grid[n] for n in inner) < 2:
+                continue
+            whole = math.prod(blocks.grid[n] for n in inner)
+            block, size = _spanning(subject, blocks, operand, whole)
+            moved = count * operand.block_bytes
+            fits = (
+                f"let a block span what one pass covers, such as {block}: "
+                f"{size_text(size)} of {size_text(limit)} of VMEM with both buffers"
+                if size <= ROOM * limit
+                else "compute what the first pass finds together with the second one's result"
+            )
+            found.append(
+                Advice(
+                    kind=KIND.name,
+                    operand=operand.name,
+                    message=(
+                        f"the grid goes over {operand.name} {passes} times, as no index map of an "
+                        f"input uses its axis {axis}: {size_text(moved)} are fetched of an array "
+                        f"of {size_text(moved / passes)}"
+                    ),
+                    remedy=f"fetch it once: {fits}, and make the passes over it in one grid step",
+                    evidence=(
+                        derived(f"times {operand.name} is fetched", passes),
+                        derived("bytes fetched of it", moved, unit="bytes"),
+                        derived("bytes fetched of it in one pass", moved // passes, unit="bytes"),
+                        derived("VMEM of one pass", size, "both buffers, and the outputs", "bytes"),
+                    ),
+                )
+            )
+    return tuple(found)
+
+
+def _spanning(
+    subject: AdviceSubject, blocks: BlockMap, operand: OperandBlocks, whole: int
+) -> tuple[str, int]:
+    """A block that holds what one pass covers, and the VMEM for it, halved along lanes to fit."""
+    outputs = sum(o.kind == "output" for o in blocks.pipelined)
+    sizes = [d.size for d in operand.dimensions]
+    for n, dimension in enumerate(operand.dimensions):
+        if any(
+            stride and blocks.grid[i] > 1
+            for i, stride in enumerate(dimension.strides or ())
+            if _is_inner(operand, blocks, i)
+        ):
+            sizes[n] = dimension.bound
+    size = math.prod(sizes) * operand.bits // 8 * 2 * (1 + outputs)
+    while size > ROOM * (subject.vmem_limit or 0) and sizes[-1] % (2 * LANES) == 0:
+        sizes[-1] //= 2
+        size //= 2
+    shown = [str(s) for s, d in zip(sizes, operand.dimensions, strict=True) if d.kind != "squeezed"]
+    return f"({', '.join(shown)})", size
+
+
+def _is_inner(operand: OperandBlocks, blocks: BlockMap, axis: int) -> bool:
+    """Whether some axis outside of this one makes the operand be fetched again."""
+    return any(blocks.grid[n] > 1 and depends(operand, n) is False for n in range(axis)) and bool(
+        depends(operand, axis)
+    )
+
+
+KIND = AdviceKind(
+    name="two-passes",
+    title="Several passes over the same data",
+    condition=(
+        "No input depends on an axis of the grid, so that its steps fetch the same blocks again, "
+        "and the kernel is not bound by computation."
+    ),
+    remedy="Let a block span what a pass covers, and make all passes over it in one grid step.",
+    rule=advise_two_passes,
+)

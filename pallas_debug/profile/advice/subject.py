@@ -1,0 +1,198 @@
+"""What the rules read: a kernel's schedule, program and derived numbers, by Python line."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from pallas_debug.ir.bundles import Instruction
+from pallas_debug.ir.operations import Module
+from pallas_debug.model import Kernel, Operand, SourceLine
+from pallas_debug.profile.advice.program import MosaicProgram
+from pallas_debug.profile.blocks import BlockMap
+from pallas_debug.profile.schedule import Schedule, ScheduledLoop
+from pallas_debug.profile.tracing import Tracing
+
+Place = tuple[str, int]
+"""File and number of a line."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlacedInstruction:
+    """An instruction of the schedule.
+
+    Attributes:
+      bundle: index of its bundle.
+      weight: how often the bundle runs.
+      source: innermost Python line.
+    """
+
+    bundle: int
+    weight: float
+    instruction: Instruction
+    source: SourceLine | None
+
+    @property
+    def opcode(self) -> str:
+        return self.instruction.opcode
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """Cycles of a grid step, on average.
+
+    Attributes:
+      compute: cycles in which a bundle issues.
+      copies: cycles that the step's copies between HBM and VMEM take by themselves.
+    """
+
+    compute: float
+    copies: float
+
+    @property
+    def total(self) -> float:
+        """With copies and computation side by side."""
+        return max(self.compute, self.copies)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdviceSubject:
+    """A kernel's schedule, and what was derived from it.
+
+    Attributes:
+      mosaic: the module before any pass.
+      relaid: the module after the pass that inserts relayouts.
+      executions: how often each bundle runs; empty if unknown.
+      step: None if it cannot be derived.
+      bytes_per_cycle: between HBM and VMEM, from published peaks.
+      vmem: bytes that the kernel uses.
+      vmem_limit: bytes that it may use.
+    """
+
+    kernel: Kernel
+    schedule: Schedule
+    tracing: Tracing
+    mosaic: Module | None = None
+    relaid: Module | None = None
+    executions: Sequence[float] = ()
+    step: StepCost | None = None
+    blocks: BlockMap | None = None
+    bytes_per_cycle: float | None = None
+    vmem: int | None = None
+    vmem_limit: int | None = None
+
+    @cached_property
+    def program(self) -> MosaicProgram | None:
+        return MosaicProgram(self.mosaic) if self.mosaic is not None else None
+
+    @cached_property
+    def is_memory_bound(self) -> bool:
+        """Whether a step waits for its copies: less computation would not make it faster."""
+        return self.step is not None and self.step.compute < self.step.copies
+
+    @cached_property
+    def is_compute_bound(self) -> bool:
+        """Whether copies are done before the computation: fewer bytes would not help."""
+        return self.step is not None and self.step.copies < self.step.compute
+
+    @cached_property
+    def instructions(self) -> tuple[PlacedInstruction, ...]:
+        """All instructions, in order."""
+        weights = self.executions or [1.0] * len(self.schedule.bundles)
+        return tuple(
+            PlacedInstruction(
+                bundle=at,
+                weight=weights[at],
+                instruction=instruction,
+                source=trace.chain[0] if trace.chain else None,
+            )
+            for at, (bundle, traces) in enumerate(
+                zip(self.schedule.bundles, self.tracing.traces, strict=True)
+            )
+            for instruction, trace in zip(bundle.instructions, traces, strict=True)
+        )
+
+    @cached_property
+    def by_place(self) -> dict[Place, list[PlacedInstruction]]:
+        """Instructions of each line, calls not included."""
+        found: dict[Place, list[PlacedInstruction]] = defaultdict(list)
+        for placed in self.instructions:
+            if placed.source is not None:
+                found[placed.source.file, placed.source.line].append(placed)
+        return found
+
+    @cached_property
+    def definitions(self) -> dict[str, list[PlacedInstruction]]:
+        """Instructions that define each register value."""
+        found: dict[str, list[PlacedInstruction]] = defaultdict(list)
+        for placed in self.instructions:
+            for result in placed.instruction.results:
+                found[result].append(placed)
+        return found
+
+    def at(self, source: SourceLine | None) -> list[PlacedInstruction]:
+        """Instructions of a line."""
+        return self.by_place.get((source.file, source.line), []) if source else []
+
+    @cached_property
+    def executed(self) -> float:
+        """Bundles that run, all steps together."""
+        return sum(self.executions) if self.executions else float(len(self.schedule.bundles))
+
+    def share(self, instructions: Iterable[PlacedInstruction]) -> float:
+        """Share of the executed bundles that contain one of these instructions."""
+        bundles = {placed.bundle: placed.weight for placed in instructions}
+        return sum(bundles.values()) / self.executed if self.executed else 0.0
+
+    def loop_of(self, instructions: Iterable[PlacedInstruction]) -> ScheduledLoop | None:
+        """Innermost loop around most of these instructions."""
+        counts: dict[int, int] = defaultdict(int)
+        for placed in instructions:
+            loop = self.schedule.loop_at(placed.bundle)
+            if loop is not None:
+                counts[loop.number] += 1
+        if not counts:
+            return None
+        return self.schedule.loops[max(counts, key=lambda number: (counts[number], number))]
+
+    def inside(self, loop: ScheduledLoop) -> list[PlacedInstruction]:
+        """Instructions of a loop, those of loops within it included."""
+        return [p for p in self.instructions if loop.start <= p.bundle < loop.stop]
+
+    def column(self, name: str, loop: ScheduledLoop) -> tuple[int, int] | None:
+        """Bundles of a loop that use a unit at all, and all its bundles."""
+        table = self.schedule.table
+        counts = table.column(name) if table is not None else None
+        if counts is None or len(counts) < loop.stop:
+            return None
+        return sum(1 for n in counts[loop.start : loop.stop] if n), loop.stop - loop.start
+
+    def operand(self, value: str) -> Operand | None:
+        """The kernel's operand that a parameter of the program stands for."""
+        if self.program is None:
+            return None
+        parameters = self.program.arguments
+        operands = [o for o in self.kernel.operands if o.kind != "dynamic_grid"]
+        if value not in parameters or len(parameters) != len(operands):
+            return None
+        return operands[parameters.index(value)]
+
+    def times(self, line: int) -> int | None:
+        """Iterations of the loops of the program around a line; None if not constant."""
+        if self.program is None:
+            return None
+        product = 1
+        for loop in self.program.loops_around(line):
+            if loop.trips is None:
+                return None
+            product *= loop.trips
+        return product
+
+
+def selected(
+    instructions: Iterable[PlacedInstruction], test: Callable[[str], bool]
+) -> list[PlacedInstruction]:
+    """Instructions whose opcode passes a test."""
+    return [placed for placed in instructions if test(placed.opcode)]

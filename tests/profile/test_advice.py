@@ -1,0 +1,122 @@
+"""Advice on kernels that are slow on purpose, and none on their remedied twins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.pallas import tpu as pltpu
+from slow_kernels import SLOW, SlowKernel, slow
+from tiers import slow_but_first
+
+import pallas_debug
+from pallas_debug.profile.advice import KINDS, Advice
+from pallas_debug.profile.advice.text import advice_text
+from pallas_debug.profile.stats import Stats
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+TARGETS = ("v5e", "v6e")
+
+StatsOf = Callable[[SlowKernel, bool, str], Stats]
+
+
+@pytest.fixture(scope="module")
+def stats_of(tmp_path_factory: pytest.TempPathFactory) -> StatsOf:
+    """Stats of a slow kernel or of its twin on a target; each is compiled once."""
+    folder = tmp_path_factory.mktemp("dumps")
+    known: dict[tuple[str, bool, str], Stats] = {}
+
+    def stats(kernel: SlowKernel, is_remedied: bool, target: str) -> Stats:
+        key = kernel.name, is_remedied, target
+        if key not in known:
+            known[key] = _compiled(folder, kernel, is_remedied, target)
+        return known[key]
+
+    return stats
+
+
+def _compiled(folder: Path, kernel: SlowKernel, is_remedied: bool, target: str) -> Stats:
+    function = kernel.remedied if is_remedied else kernel.function
+    args = kernel.remedied_args if is_remedied else kernel.args
+    (dump,) = pallas_debug.dump(
+        function, *args, targets=target, to=folder, stages=("bundles", "estimate")
+    )
+    assert dump.ok, dump.compilations
+    (stored,) = [k for k in open_dumps(folder).kernels() if k.name == dump.name]
+    found = read_profile(stored, stored.target(target))
+    assert found is not None
+    assert found.problems == ()
+    return found.profile.stats
+
+
+def cases() -> list[Any]:
+    found = [
+        pytest.param(kernel, target, id=f"{kernel.name}-{target}")
+        for target in TARGETS
+        for kernel in SLOW
+    ]
+    return slow_but_first(found, lambda kernel, target: kernel.name)
+
+
+@pytest.mark.parametrize("kernel, target", cases())
+def test_advice_names_line_and_remedy(kernel: SlowKernel, target: str, stats_of: StatsOf) -> None:
+    found = stats_of(kernel, False, target).advice
+    assert [advice.kind for advice in found] == [kernel.advice], advice_text(found)
+    (advice,) = found
+    if kernel.line is not None:
+        assert advice.source is not None
+        assert (Path(advice.source.file).name, advice.source.line) == (kernel.file, kernel.line)
+    for part in kernel.says:
+        assert part in f"{advice.message} => {advice.remedy}"
+    assert re.search(r"\d", advice.message), "no number in the message"
+    assert all(e.figure.value is not None for e in advice.evidence)
+
+
+@pytest.mark.parametrize("kernel, target", cases())
+def test_no_advice_on_the_twin_which_is_faster(
+    kernel: SlowKernel, target: str, stats_of: StatsOf
+) -> None:
+    before, after = stats_of(kernel, False, target), stats_of(kernel, True, target)
+    assert after.advice == (), advice_text(after.advice)
+    if before.cycles.compiler.value is not None and after.cycles.compiler.value is not None:
+        assert after.cycles.compiler.value < before.cycles.compiler.value
+
+
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(k, id=k.name, marks=[pytest.mark.slow] if n else []) for n, k in enumerate(SLOW)],
+)
+def test_the_twin_computes_the_same(kernel: SlowKernel) -> None:
+    rng = np.random.default_rng(0)
+    args = [jnp.asarray(rng.standard_normal(a.shape), a.dtype) for a in kernel.args]
+    others = args if kernel.rearrange is None else kernel.rearrange(*args)
+    with pltpu.force_tpu_interpret_mode(True):
+        one, other = jax.jit(kernel.function)(*args), jax.jit(kernel.remedied)(*others)
+    np.testing.assert_allclose(
+        np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=2e-2, atol=2e-2
+    )
+
+
+def test_every_kind_has_a_slow_kernel_and_a_row() -> None:
+    assert {kernel.advice for kernel in SLOW} == {kind.name for kind in KINDS}
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    for kind in KINDS:
+        assert kind.title[0].isupper()
+        assert kind.condition.endswith(".")
+        assert kind.remedy.endswith(".")
+
+
+def test_advice_as_text(stats_of: StatsOf) -> None:
+    found = stats_of(slow("row_by_row"), False, "v5e").advice
+    text = advice_text(found)
+    assert text.startswith("row-loop at ")
+    assert "    - iterations: 256 (derived)\n" in text
+    assert "    remedy: process 8 rows or more in each iteration" in text
+    assert isinstance(found[0], Advice)

@@ -1,0 +1,146 @@
+"""Data moved between lanes and sublanes: relayouts, transposes, and reductions."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def row_maxima_along_lanes(x: jax.Array, w: jax.Array) -> jax.Array:
+    """The running maximum of each row is kept as a vector along lanes."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref) -> None:
+        m_ref[...] = jnp.full(m_ref.shape, -jnp.inf, F32)
+
+        def step(i: jax.Array, _: None) -> None:
+            x = x_ref[...] * w_ref[pl.ds(i, 1), :]
+            m = jnp.maximum(m_ref[0, :], jnp.max(x, axis=1))  # SLOW
+            m_ref[0, :] = m
+            out_ref[...] = x - m[:, None]
+
+        lax.fori_loop(0, w_ref.shape[0], step, None)
+
+    return _per_rows(kernel, x, w, pltpu.VMEM((1, 256), F32))
+
+
+def row_maxima_along_lanes_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref, m_ref: jax.Ref) -> None:
+        m_ref[...] = jnp.full(m_ref.shape, -jnp.inf, F32)
+
+        def step(i: jax.Array, _: None) -> None:
+            x = x_ref[...] * w_ref[pl.ds(i, 1), :]
+            m = jnp.maximum(m_ref[...], jnp.max(x, axis=1, keepdims=True))
+            m_ref[...] = m
+            out_ref[...] = x - m
+
+        lax.fori_loop(0, w_ref.shape[0], step, None)
+
+    return _per_rows(kernel, x, w, pltpu.VMEM((256, 128), F32))
+
+
+def _per_rows(kernel: object, x: jax.Array, w: jax.Array, scratch: object) -> jax.Array:
+    rows = pl.BlockSpec((256, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 256,),
+        in_specs=[rows, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=rows,
+        scratch_shapes=[scratch],
+    )(x, w)
+
+
+def transposed_operand(x: jax.Array, y: jax.Array) -> jax.Array:
+    """`x` arrives transposed, and each grid step transposes its block again."""
+
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        x = x_ref[...].T  # SLOW
+        y = y_ref[:, pl.ds(pl.multiple_of(pl.program_id(1) * 128, 128), 128)]
+        out_ref[...] = jnp.dot(x, y, preferred_element_type=F32).astype(BF16)
+
+    return _matmul(kernel, x, y, pl.BlockSpec((512, 512), lambda i, j: (0, i)))
+
+
+def transposed_operand_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        y = y_ref[:, pl.ds(pl.multiple_of(pl.program_id(1) * 128, 128), 128)]
+        out_ref[...] = jnp.dot(x_ref[...], y, preferred_element_type=F32).astype(BF16)
+
+    return _matmul(kernel, x.T, y, pl.BlockSpec((512, 512), lambda i, j: (i, 0)))
+
+
+def _matmul(kernel: object, x: jax.Array, y: jax.Array, x_spec: pl.BlockSpec) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((1024, 1024), BF16),
+        grid=(2, 8),
+        in_specs=[x_spec, pl.BlockSpec((512, 1024), lambda i, j: (0, 0))],
+        out_specs=pl.BlockSpec((512, 128), lambda i, j: (i, j)),
+    )(x, y)
+
+
+def lane_sums_in_the_loop(x: jax.Array, w: jax.Array) -> jax.Array:
+    """Each iteration sums over the lanes, where one sum after the loop would do."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            x = jnp.maximum(x_ref[...], w_ref[pl.ds(i, 1), :])
+            return total + jnp.sum(x * x, axis=1, keepdims=True)  # SLOW
+
+        total = lax.fori_loop(0, w_ref.shape[0], step, jnp.zeros((64, 1), F32))
+        out_ref[...] = jnp.broadcast_to(total, out_ref.shape)
+
+    return _sum_of_squares(kernel, x, w)
+
+
+def lane_sums_in_the_loop_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def step(i: jax.Array, total: jax.Array) -> jax.Array:
+            x = jnp.maximum(x_ref[...], w_ref[pl.ds(i, 1), :])
+            return total + x * x
+
+        total = lax.fori_loop(0, w_ref.shape[0], step, jnp.zeros((64, 128), F32))
+        out_ref[...] = jnp.broadcast_to(jnp.sum(total, axis=1, keepdims=True), out_ref.shape)
+
+    return _sum_of_squares(kernel, x, w)
+
+
+def _sum_of_squares(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
+    rows = pl.BlockSpec((64, 128), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 64,),
+        in_specs=[rows, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=rows,
+    )(x, w)
+
+
+KERNELS = (
+    SlowKernel(
+        advice="relayout",
+        summary="A column of maxima is stored as a row, and read back as one.",
+        function=row_maxima_along_lanes,
+        remedied=row_maxima_along_lanes_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 128), F32), jax.ShapeDtypeStruct((16, 128), F32)),
+    ),
+    SlowKernel(
+        advice="transpose",
+        summary="The left operand of a matrix product is transposed in every grid step.",
+        function=transposed_operand,
+        remedied=transposed_operand_remedied,
+        args=(jax.ShapeDtypeStruct((512, 1024), BF16),) * 2,
+    ),
+    SlowKernel(
+        advice="lane-reduction",
+        summary="A sum over lanes in each iteration of a loop.",
+        function=lane_sums_in_the_loop,
+        remedied=lane_sums_in_the_loop_remedied,
+        args=(jax.ShapeDtypeStruct((512, 128), F32), jax.ShapeDtypeStruct((64, 128), F32)),
+    ),
+)

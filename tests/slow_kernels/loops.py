@@ -1,0 +1,186 @@
+"""Inner loops that do too little, or too much, at a time."""
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def _rows(kernel: object, x: jax.Array, rows: int) -> jax.Array:
+    spec = pl.BlockSpec((rows, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // rows,), in_specs=[spec], out_specs=spec
+    )(x)
+
+
+def whole_block_carried(x: jax.Array, w: jax.Array) -> jax.Array:
+    """A loop carries 128 vector registers' worth of data, twice what there are."""
+
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            return total * x_ref[...] + w_ref[pl.ds(i, 1), :]  # SLOW
+
+        out_ref[...] = lax.fori_loop(0, w_ref.shape[0], add, jnp.zeros_like(out_ref))
+
+    return _weighted(kernel, x, w)
+
+
+def whole_block_carried_remedied(x: jax.Array, w: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, w_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def part(j: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(j * 32, 32), 32)
+
+            def add(i: jax.Array, total: jax.Array) -> jax.Array:
+                return total * x_ref[rows, :] + w_ref[pl.ds(i, 1), :]
+
+            zeros = jnp.zeros((32, out_ref.shape[1]), F32)
+            out_ref[rows, :] = lax.fori_loop(0, w_ref.shape[0], add, zeros)
+
+        lax.fori_loop(0, out_ref.shape[0] // 32, part, None)
+
+    return _weighted(kernel, x, w)
+
+
+def _weighted(kernel: object, x: jax.Array, w: jax.Array) -> jax.Array:
+    spec = pl.BlockSpec((256, x.shape[1]), lambda i: (i, 0))
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[0] // 256,),
+        in_specs=[spec, pl.BlockSpec(w.shape, lambda i: (0, 0))],
+        out_specs=spec,
+    )(x, w)
+
+
+def row_by_row(x: jax.Array) -> jax.Array:
+    """One row at a time: one sublane of eight does work."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def row(r: jax.Array, _: None) -> None:
+            out_ref[pl.ds(r, 1), :] = x_ref[pl.ds(r, 1), :] * 2.0 + 1.0  # SLOW
+
+        lax.fori_loop(0, x_ref.shape[0], row, None)
+
+    return _rows(kernel, x, 256)
+
+
+def row_by_row_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def tile(i: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(i * 64, 64), 64)
+            out_ref[rows, :] = x_ref[rows, :] * 2.0 + 1.0
+
+        lax.fori_loop(0, x_ref.shape[0] // 64, tile, None)
+
+    return _rows(kernel, x, 256)
+
+
+def scalar_scale(x: jax.Array) -> jax.Array:
+    """A table in SMEM is processed an entry at a time, by the scalar unit."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def entry(i: jax.Array, _: None) -> None:
+            out_ref[0, i] = x_ref[0, i] * 2.0 + 1.0  # SLOW
+
+        lax.fori_loop(0, 1024, entry, None)
+
+    spec = pl.BlockSpec((1, 1024), lambda i: (0, i), memory_space=pltpu.SMEM)
+    return pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec)(x)
+
+
+def scalar_scale_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = x_ref[...] * 2.0 + 1.0
+
+    spec = pl.BlockSpec((1, 1024), lambda i: (0, i))
+    return pl.pallas_call(kernel, out_shape=x, grid=(4,), in_specs=[spec], out_specs=spec)(x)
+
+
+def mask_in_every_iteration(q: jax.Array, k: jax.Array) -> jax.Array:
+    """Only the last columns need a mask, and every iteration computes and applies it."""
+
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        def add(j: jax.Array, _: None) -> None:
+            k = k_ref[:, pl.ds(pl.multiple_of(j * 128, 128), 128)]
+            scores = jnp.dot(q_ref[...], k, preferred_element_type=F32)
+            columns = lax.broadcasted_iota(jnp.int32, scores.shape, 1) + j * 128
+            rows = lax.broadcasted_iota(jnp.int32, scores.shape, 0)
+            valid = columns + rows < 900
+            pltpu.store(out_ref, out_ref[...] + scores, mask=valid)  # SLOW
+
+        lax.fori_loop(0, 8, add, None)
+
+    return _scores(kernel, q, k)
+
+
+def mask_in_every_iteration_remedied(q: jax.Array, k: jax.Array) -> jax.Array:
+    def kernel(q_ref: jax.Ref, k_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.zeros_like(out_ref)
+
+        def scores(j: jax.Array) -> jax.Array:
+            k = k_ref[:, pl.ds(pl.multiple_of(j * 128, 128), 128)]
+            return jnp.dot(q_ref[...], k, preferred_element_type=F32)
+
+        def add(j: jax.Array, _: None) -> None:
+            out_ref[...] += scores(j)
+
+        lax.fori_loop(0, 6, add, None)
+        for j in (6, 7):
+            columns = lax.broadcasted_iota(jnp.int32, (128, 128), 1) + j * 128
+            rows = lax.broadcasted_iota(jnp.int32, (128, 128), 0)
+            out_ref[...] += jnp.where(columns + rows < 900, scores(j), 0.0)
+
+    return _scores(kernel, q, k)
+
+
+def _scores(kernel: object, q: jax.Array, k: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((q.shape[0], 128), F32),
+        grid=(q.shape[0] // 128,),
+        in_specs=[
+            pl.BlockSpec((128, q.shape[1]), lambda i: (i, 0)),
+            pl.BlockSpec(k.shape, lambda i: (0, 0)),
+        ],
+        out_specs=pl.BlockSpec((128, 128), lambda i: (i, 0)),
+    )(q, k)
+
+
+X = jax.ShapeDtypeStruct((1024, 512), F32)
+KERNELS = (
+    SlowKernel(
+        advice="spills",
+        summary="A block that does not fit into the vector registers is processed at once.",
+        function=whole_block_carried,
+        remedied=whole_block_carried_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 512), F32), jax.ShapeDtypeStruct((32, 512), F32)),
+    ),
+    SlowKernel(
+        advice="row-loop",
+        summary="A loop over single rows.",
+        function=row_by_row,
+        remedied=row_by_row_remedied,
+        args=(X,),
+    ),
+    SlowKernel(
+        advice="scalar-loop",
+        summary="Arithmetic on single entries in SMEM.",
+        function=scalar_scale,
+        remedied=scalar_scale_remedied,
+        args=(jax.ShapeDtypeStruct((1, 4096), F32),),
+    ),
+    SlowKernel(
+        advice="mask",
+        summary="A store with a mask in each iteration.",
+        function=mask_in_every_iteration,
+        remedied=mask_in_every_iteration_remedied,
+        args=(jax.ShapeDtypeStruct((1024, 128), BF16), jax.ShapeDtypeStruct((128, 1024), BF16)),
+    ),
+)

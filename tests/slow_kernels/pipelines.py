@@ -1,0 +1,191 @@
+"""Pipelines that wait for their DMAs: small blocks, single buffers, strides, data read twice."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+
+from .slow import SlowKernel
+
+F32, BF16 = jnp.float32, jnp.bfloat16
+
+
+def _tiled_matmul(x: jax.Array, y: jax.Array, block: int, depth: int) -> jax.Array:
+    def kernel(x_ref: jax.Ref, y_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        @pl.when(pl.program_id(2) == 0)
+        def _start() -> None:
+            out_ref[...] = jnp.zeros_like(out_ref)
+
+        out_ref[...] += jnp.dot(x_ref[...], y_ref[...], preferred_element_type=F32)
+
+    m, k, n = x.shape[0], x.shape[1], y.shape[1]
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((m, n), F32),
+        grid=(m // block, n // block, k // depth),
+        in_specs=[
+            pl.BlockSpec((block, depth), lambda i, j, k: (i, k)),
+            pl.BlockSpec((depth, block), lambda i, j, k: (k, j)),
+        ],
+        out_specs=pl.BlockSpec((block, block), lambda i, j, k: (i, j)),
+    )(x, y)
+
+
+def tiny_blocks(x: jax.Array, y: jax.Array) -> jax.Array:
+    """Blocks of 128 fetch both operands 8 times."""
+    return _tiled_matmul(x, y, 128, 128)
+
+
+def tiny_blocks_remedied(x: jax.Array, y: jax.Array) -> jax.Array:
+    return _tiled_matmul(x, y, 512, 512)
+
+
+def _scale(x: jax.Array, mode: pl.Buffered | None) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        out_ref[...] = jnp.tanh(x_ref[...]) * 2.0
+
+    rows = pl.BlockSpec((256, 1024), lambda i: (i, 0))
+    source = pl.BlockSpec((256, 1024), lambda i: (i, 0), pipeline_mode=mode)
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[0] // 256,), in_specs=[source], out_specs=rows
+    )(x)
+
+
+def single_buffer(x: jax.Array) -> jax.Array:
+    """Each step waits for its own fetch: there is no second buffer to prefetch into."""
+    return _scale(x, pl.Buffered(1))
+
+
+def single_buffer_remedied(x: jax.Array) -> jax.Array:
+    return _scale(x, None)
+
+
+def strided_copies(x: jax.Array) -> jax.Array:
+    """One row of every eight is gathered, by a copy of 512 bytes each."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, rows: jax.Ref, done: jax.Ref) -> None:
+        i = pl.program_id(0)
+
+        def copy(r: jax.Array) -> Any:
+            row = x_ref.at[pl.ds(r, 1), i]
+            return pltpu.make_async_copy(row, rows.at[pl.ds(r, 1)], done)
+
+        def start(r: jax.Array, _: None) -> None:
+            copy(r).start()  # SLOW
+
+        def wait(r: jax.Array, _: None) -> None:
+            copy(r).wait()
+
+        lax.fori_loop(0, 256, start, None)
+        lax.fori_loop(0, 256, wait, None)
+        out_ref[...] = rows[...] * 2.0
+
+    return _by_hand(kernel, x)
+
+
+def strided_copies_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, rows: jax.Ref, done: jax.Ref) -> None:
+        copy = pltpu.make_async_copy(x_ref.at[pl.program_id(0)], rows, done)
+        copy.start()
+        copy.wait()
+        out_ref[...] = rows[...] * 2.0
+
+    return _by_hand(kernel, x)
+
+
+def _by_hand(kernel: object, x: jax.Array) -> jax.Array:
+    return pl.pallas_call(
+        kernel,
+        out_shape=jax.ShapeDtypeStruct((8, 256, 128), F32),
+        grid=(8,),
+        in_specs=[pl.BlockSpec(memory_space=pl.ANY)],
+        out_specs=pl.BlockSpec((None, 256, 128), lambda i: (i, 0, 0)),
+        scratch_shapes=[pltpu.VMEM((256, 128), F32), pltpu.SemaphoreType.DMA],
+    )(x)
+
+
+def two_passes(x: jax.Array) -> jax.Array:
+    """A first pass finds the mean of each column, a second one subtracts it."""
+
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref, sums: jax.Ref) -> None:
+        sweep, i = pl.program_id(1), pl.program_id(2)
+
+        @pl.when((sweep == 0) & (i == 0))
+        def _start() -> None:
+            sums[...] = jnp.zeros_like(sums)
+
+        @pl.when(sweep == 0)
+        def _add() -> None:
+            sums[...] += jnp.sum(x_ref[...], axis=0, keepdims=True)
+
+        @pl.when(sweep == 1)
+        def _subtract() -> None:
+            out_ref[...] = x_ref[...] - sums[...] / 4096.0
+
+    block = (512, 256)
+    return pl.pallas_call(
+        kernel,
+        out_shape=x,
+        grid=(x.shape[1] // 256, 2, x.shape[0] // 512),
+        in_specs=[pl.BlockSpec(block, lambda c, sweep, i: (i, c))],
+        out_specs=pl.BlockSpec(block, lambda c, sweep, i: (i * sweep, c)),
+        scratch_shapes=[pltpu.VMEM((1, 256), F32)],
+    )(x)
+
+
+def two_passes_remedied(x: jax.Array) -> jax.Array:
+    def kernel(x_ref: jax.Ref, out_ref: jax.Ref) -> None:
+        def add(i: jax.Array, total: jax.Array) -> jax.Array:
+            rows = x_ref[pl.ds(pl.multiple_of(i * 64, 64), 64), :]
+            return total + jnp.sum(rows, axis=0, keepdims=True)
+
+        n = x_ref.shape[0] // 64
+        mean = lax.fori_loop(0, n, add, jnp.zeros((1, x_ref.shape[1]), F32)) / 4096.0
+
+        def subtract(i: jax.Array, _: None) -> None:
+            rows = pl.ds(pl.multiple_of(i * 64, 64), 64)
+            out_ref[rows, :] = x_ref[rows, :] - mean
+
+        lax.fori_loop(0, n, subtract, None)
+
+    block = pl.BlockSpec((4096, 128), lambda c: (0, c))
+    return pl.pallas_call(
+        kernel, out_shape=x, grid=(x.shape[1] // 128,), in_specs=[block], out_specs=block
+    )(x)
+
+
+MATRICES = (jax.ShapeDtypeStruct((1024, 1024), BF16),) * 2
+KERNELS = (
+    SlowKernel(
+        advice="small-blocks",
+        summary="Blocks so small that the operands are fetched 8 times.",
+        function=tiny_blocks,
+        remedied=tiny_blocks_remedied,
+        args=MATRICES,
+    ),
+    SlowKernel(
+        advice="single-buffer",
+        summary="A streamed operand with one buffer.",
+        function=single_buffer,
+        remedied=single_buffer_remedied,
+        args=(jax.ShapeDtypeStruct((4096, 1024), F32),),
+    ),
+    SlowKernel(
+        advice="small-copies",
+        summary="A strided copy, row by row.",
+        function=strided_copies,
+        remedied=strided_copies_remedied,
+        rearrange=lambda x: (x.transpose(1, 0, 2),),
+        args=(jax.ShapeDtypeStruct((256, 8, 128), F32),),
+    ),
+    SlowKernel(
+        advice="two-passes",
+        summary="The whole array is fetched twice, once for the means and once for the result.",
+        function=two_passes,
+        remedied=two_passes_remedied,
+        args=(jax.ShapeDtypeStruct((4096, 1024), F32),),
+    ),
+)
