@@ -114,7 +114,9 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
     """The Pallas kernels of this test: `.kernels`, `.findings`, `.prints`, `.dumps`.
 
     `.compile(function, *args)` compiles without running; `.compare(function, reference, *args)`
-    compares results; `.interpret(mode)` and `.expect(kind)` are context managers.
+    compares results; `.stats(function, *args)` says what kernels cost, for `.assert_no_spills()`,
+    `.assert_fits(target)` and `.assert_cycles_within(baseline, "5%")`; `.interpret(mode)` and
+    `.expect(kind)` are context managers.
     """
     from pallas_debug_pytest import fixtures
 

@@ -8,11 +8,12 @@ PYTEST_DONT_REWRITE
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -32,14 +33,21 @@ from pallas_debug_pytest import settings as settings_
 from pallas_debug_pytest.running import Running
 from pallas_debug_pytest.watcher import Watcher
 
+if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Stats
+    from pallas_debug_pytest.performance import Performance
+
+if TYPE_CHECKING:
+    pass
+
 
 class Pallas:
     """The Pallas kernels of one test."""
 
-    def __init__(self, watcher: Watcher, running: Running, tmp_path: Callable[[], Path]) -> None:
+    def __init__(self, watcher: Watcher, running: Running, request: pytest.FixtureRequest) -> None:
         self._watcher = watcher
         self._running = running
-        self._tmp_path = tmp_path
+        self._request = request
         self._compiled: list[Dump] = []
 
     @property
@@ -92,13 +100,80 @@ class Pallas:
             function,
             *args,
             targets=targets or self._running.marks.targets or settings.targets,
-            to=settings.dump or self._tmp_path() / "dumps",
+            to=settings.dump or Path(self._request.getfixturevalue("tmp_path")) / "dumps",
             stages=settings.stages if stages is None else stages,
             timeout=settings.timeout or defaults.COMPILE_TIMEOUT,
             **kwargs,
         )
         self._compiled += made
         return made
+
+    def stats(
+        self,
+        function: Callable[..., Any],
+        /,
+        *args: Any,
+        targets: str | Iterable[str] | None = None,
+        **kwargs: Any,
+    ) -> tuple[Stats, ...]:
+        """Compile the kernels that a function would call, and return what they cost.
+
+        A kernel that does not compile fails the test.
+
+        Args:
+          targets: names; by default those of the marker, or else those of the run.
+
+        Returns:
+          For each kernel and target: bundles, estimated cycles, spills, memory, cost by line.
+        """
+        __tracebackhide__ = True
+        return self._performance.stats(function, args, kwargs, targets)
+
+    def assert_no_spills(self, *stats: Stats) -> None:
+        """Fail the test if a kernel keeps values in memory for lack of registers.
+
+        Args:
+          *stats: of `pallas.stats`; by default all that this test has asked for.
+        """
+        __tracebackhide__ = True
+        self._performance.assert_no_spills(stats)
+
+    def assert_fits(self, target: str | None = None) -> None:
+        """Fail the test if a kernel that was profiled does not compile for a target.
+
+        Args:
+          target: one or several names; by default those of the marker, or of the run.
+        """
+        __tracebackhide__ = True
+        self._performance.assert_fits(target)
+
+    def assert_cycles_within(
+        self, baseline: str | Path, margin: str | float = "5%", *stats: Stats
+    ) -> None:
+        """Fail the test if a kernel takes more cycles than its baseline allows.
+
+        A baseline holds the estimated cycles of each kernel, target and version of libtpu; one of
+        another version is not compared with. `pytest --pallas-update-baselines` records them.
+
+        Args:
+          baseline: name of a file in the folder `baselines` beside the test's file, or a path to
+            a `.json` file, relative to the test's file.
+          margin: what is allowed, as `"5%"` or 0.05.
+          *stats: of `pallas.stats`; by default all that this test has asked for.
+
+        Raises:
+          BaselineError: the file cannot be read.
+          UsageError: the margin is neither.
+        """
+        __tracebackhide__ = True
+        self._performance.assert_cycles_within(baseline, margin, stats)
+
+    @functools.cached_property
+    def _performance(self) -> Performance:
+        from pallas_debug_pytest.performance import Performance  # only few tests ask for it
+
+        update = self._watcher.settings.update_baselines
+        return Performance(self._request, self.compile, update)
 
     def compare(
         self,
@@ -190,7 +265,7 @@ def pallas(request: pytest.FixtureRequest) -> Pallas:
     watcher = run.watch(request.config)
     running = watcher.running or watcher.begin(request.node, asked=True)
     assert running is not None
-    return Pallas(watcher, running, lambda: Path(request.getfixturevalue("tmp_path")))
+    return Pallas(watcher, running, request)
 
 
 @contextlib.contextmanager

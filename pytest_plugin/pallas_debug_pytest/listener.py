@@ -5,6 +5,7 @@ PYTEST_DONT_REWRITE
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -42,6 +43,7 @@ NOTHING: Mapping[str, Any] = {
     "outcomes": [],
     "coverage": None,
     "checked": {},
+    "performance": [],
 }
 """A watcher's output for a run in which nothing happened."""
 
@@ -155,7 +157,16 @@ class Listener:
         output: dict[str, Any] = dict(self._received[-1]) if self._received else dict(NOTHING)
         output["problems"] = [*output["problems"], *self.problems]
         output["unjudged"] = [*output["unjudged"], *map(asdict, self.unjudged)]
+        output["performance"] = self._measured()
         return output
+
+    def _measured(self) -> list[dict[str, Any]]:
+        """Return the kernels that were compared with baselines in this process."""
+        if f"{__package__}.performance" not in sys.modules:
+            return []
+        from pallas_debug_pytest import performance
+
+        return performance.output(self._config)
 
     def _unjudged(self) -> list[Gap]:
         """Return judgements that were not made in any process, without duplicates."""
@@ -170,6 +181,7 @@ class Listener:
             self._coverage,
             self._verdicts,
             self._findings,
+            self._performance,
             self._not_run,
             lambda: self._kernels() if self._settings.watches else [],
         ]
@@ -232,6 +244,16 @@ class Listener:
         counted = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
         total = text.plural(kinds.total(), "finding")
         return [f"{total} in {text.plural(len(self._found), 'test')}: {counted}"]
+
+    def _performance(self) -> list[str]:
+        rows = [row for output in self._received for row in output.get("performance", ())]
+        rows += self._measured()
+        is_worker = hasattr(self._config, "workeroutput")  # which sends its rows to the controller
+        if not rows or is_worker:
+            return []
+        from pallas_debug_pytest import performance
+
+        return performance.summary(rows, self._config.rootpath)
 
     def _not_run(self) -> list[str]:
         """Kernels to be checked that ran to their end in no process."""

@@ -69,16 +69,16 @@ class Option(NamedTuple):
 
     @property
     def ini(self) -> str:
-        return f"pallas_{self.name}"
+        return f"pallas_{self.name.replace('-', '_')}"
 
     @property
     def environment(self) -> str:
-        return f"PALLAS_{self.name.upper()}"
+        return self.ini.upper()
 
     @property
     def former_environment(self) -> str:
         """Deprecated name of the environment variable."""
-        return f"PALLAS_DEBUG_{self.name.upper()}"
+        return self.ini.upper().replace("PALLAS_", "PALLAS_DEBUG_", 1)
 
 
 def _directory(value: str) -> None:
@@ -262,6 +262,14 @@ OPTIONS = (
         const="on",
         check=switch,
         help="list the kernels that the source files of the run define and that never launched",
+    ),
+    Option(
+        name="update-baselines",
+        metavar="",
+        const="on",
+        check=switch,
+        help="record the present cycles of kernels as the baselines with which "
+        "`pallas.assert_cycles_within` compares them, instead of comparing",
     ),
 )
 

@@ -43,6 +43,7 @@ class Settings:
     hang: float | None
     flags: str | None
     coverage: bool
+    update_baselines: bool
     names_target: bool
 
     @property
@@ -129,6 +130,7 @@ def _resolve(config: pytest.Config) -> Settings:
         hang=None if hang is None else float(hang),
         flags=found["flags"],
         coverage=switch(found["coverage"] or "off"),
+        update_baselines=switch(found["update-baselines"] or "off"),
         names_target=found["target"] is not None,
     )
     wanted = {

@@ -1,0 +1,266 @@
+"""Assertions about what kernels cost, without a TPU: spills, memory, cycles against a baseline.
+
+Imported when a test uses one of them.
+
+PYTEST_DONT_REWRITE
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from pallas_debug.errors import CannotRunError
+from pallas_debug.model import Compilation, Dump
+from pallas_debug.profile import baselines
+from pallas_debug.profile.baselines import Baseline, BaselineRow
+from pallas_debug.profile.stats import Stats
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import read_profile
+
+FOLDER = "baselines"
+"""Folder beside a test's file for baselines that are given by name."""
+
+ROWS = pytest.StashKey[list[BaselineRow]]()
+"""Rows of the run's summary."""
+
+Compile = Callable[..., tuple[Dump, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class ProfiledCall:
+    """A call whose kernels were compiled."""
+
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+
+
+class Performance:
+    """What the kernels of one test cost.
+
+    Args:
+      compile: the fixture's, which also takes `stages`.
+      update: whether baselines are written instead of compared with.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest, compile: Compile, update: bool) -> None:
+        self._request = request
+        self._compile = compile
+        self._update = update
+        self._calls: list[ProfiledCall] = []
+        self._stats: dict[tuple[str, str], Stats] = {}
+        """By the kernel's digest and the target: a kernel counts once."""
+
+    def stats(
+        self,
+        function: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        targets: str | Iterable[str] | None,
+    ) -> tuple[Stats, ...]:
+        dumps = self._compile(function, *args, targets=targets, stages="bundles", **kwargs)
+        self._calls.append(ProfiledCall(function, args, kwargs))
+        found = {
+            (dump.kernel.digest, made.target): _profiled(dump, made)
+            for dump in dumps
+            for made in dump.compilations
+        }
+        self._stats |= found
+        return tuple(found.values())
+
+    def assert_no_spills(self, stats: Sequence[Stats]) -> None:
+        __tracebackhide__ = True
+        wrong = []
+        for this in self._chosen(stats):
+            where = f"{this.kernel} on {this.target}"
+            if this.spills.value is None:
+                wrong.append(f"{where}: its spills are unknown: {this.spills.note}")
+            elif this.spills.value:
+                wrong.append(f"{where}: {_spills(this)}")
+        if wrong:
+            advice = (
+                "Smaller blocks, or fewer values that live at the same time, need fewer registers."
+            )
+            pytest.fail("\n".join([*wrong, advice]), pytrace=False)
+
+    def assert_fits(self, target: str | None) -> None:
+        __tracebackhide__ = True
+        self._has_calls()
+        wrong = []
+        for call in self._calls:
+            for dump in self._compile(call.function, *call.args, targets=target, **call.kwargs):
+                wrong += [_refusal(dump, made) for made in dump.compilations if not made.ok]
+        if wrong:
+            pytest.fail("\n".join(wrong), pytrace=False)
+
+    def assert_cycles_within(
+        self, baseline: str | Path, margin: str | float, stats: Sequence[Stats]
+    ) -> None:
+        __tracebackhide__ = True
+        allowed = baselines.margin(margin)
+        file = self._file(baseline)
+        chosen = self._chosen(stats)
+        if self._update:
+            with _locked(file):
+                known = _read(file)
+                rows = baselines.recorded(baselines.compare(chosen, known, allowed))
+                new = known.with_costs(rows)
+                if new != known:
+                    _write(file, new)
+        else:
+            rows = baselines.compare(chosen, _read(file), allowed)
+        self._request.config.stash.setdefault(ROWS, []).extend(rows)
+        name = _relative(file, self._request.config.rootpath)
+        wrong = [baselines.sentence(row, name) for row in rows if row.fails]
+        if wrong:
+            pytest.fail("\n".join(wrong), pytrace=False)
+
+    def _chosen(self, stats: Sequence[Stats]) -> Sequence[Stats]:
+        if not stats:
+            self._has_calls()
+        return stats or tuple(self._stats.values())
+
+    def _has_calls(self) -> None:
+        __tracebackhide__ = True
+        if not self._calls:
+            pytest.fail(
+                "no kernel of this test was profiled, so there is nothing to assert: call "
+                "`pallas.stats(function, *args)` first",
+                pytrace=False,
+            )
+
+    def _file(self, baseline: str | Path) -> Path:
+        path = Path(baseline)
+        if path.suffix != ".json":
+            path = Path(FOLDER) / path.parent / f"{path.name}.json"
+        return self._request.path.parent / path
+
+
+def _profiled(dump: Dump, made: Compilation) -> Stats:
+    """Return the numbers of a compilation; the test fails if there are none."""
+    __tracebackhide__ = True
+    if not made.ok:
+        pytest.fail(_refusal(dump, made), pytrace=False)
+    stored = open_dumps(dump.folder.parent).read(dump.name)
+    found = read_profile(stored, stored.target(made.target))
+    if found is None:
+        pytest.fail(
+            f"{made.kernel} on {made.target}: libtpu wrote no schedule, so its cost is unknown",
+            pytrace=False,
+        )
+    return found.profile.stats
+
+
+def _refusal(dump: Dump, made: Compilation) -> str:
+    failure = made.failure
+    assert failure is not None
+    lines = [f"{made.kernel} does not compile for {made.target}: {failure.headline}"]
+    if failure.explanation is not None:
+        lines += failure.explanation.brief()
+    return "\n  ".join([*lines, f"its files are in {dump.folder}"])
+
+
+def _spills(stats: Stats) -> str:
+    found = [line for line in stats.lines if line.spills and line.own_share]
+    found.sort(key=lambda line: -line.spills)
+    where = "; ".join(f"{line.spills:,} at {line.source}" for line in found[:3])
+    total = f"{stats.spills.value:,} spills and {stats.fills} fills"
+    return f"{total}, most of them: {where}" if where else total
+
+
+def _relative(file: Path, root: Path) -> str:
+    return str(file.relative_to(root)) if file.is_relative_to(root) else str(file)
+
+
+def _read(file: Path) -> Baseline:
+    """Read a baseline; an empty one where there is no file.
+
+    Raises:
+      BaselineError: it cannot be read.
+    """
+    try:
+        with file.open("rb") as opened:
+            content = opened.read(baselines.MAX_BYTES + 1)
+    except FileNotFoundError:
+        return Baseline()
+    except OSError as error:
+        raise baselines.BaselineError(f"{file} cannot be read: {error.strerror}") from error
+    if len(content) > baselines.MAX_BYTES:
+        raise baselines.BaselineError(
+            f"{file} is larger than {baselines.MAX_BYTES >> 20} MiB: it is no baseline"
+        )
+    return baselines.decode(content, str(file))
+
+
+def _write(file: Path, baseline: Baseline) -> None:
+    partial = file.with_name(f".{file.name}.{os.getpid()}")
+    try:
+        partial.write_text(baselines.encode(baseline), encoding="utf-8")
+        partial.replace(file)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        raise CannotRunError(f"{file} cannot be written: {error.strerror}") from error
+
+
+@contextlib.contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Lock the file's folder: other workers may update the same file."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        folder = os.open(file.parent, os.O_RDONLY)
+    except OSError as error:
+        raise CannotRunError(f"{file} cannot be written: {error.strerror}") from error
+    try:
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
+
+
+# The summary.
+
+
+def output(config: pytest.Config) -> list[dict[str, Any]]:
+    """Rows of this process as plain data, which xdist sends to the controller."""
+    found: list[dict[str, Any]] = msgspec.to_builtins(config.stash.get(ROWS, []))
+    return found
+
+
+def summary(received: Iterable[Mapping[str, Any]], root: Path) -> list[str]:
+    """Return the lines of the summary, and add a table to that of the GitHub job, if it is one."""
+    rows = [msgspec.convert(dict(row), BaselineRow) for row in received]
+    if not rows:
+        return []
+    rows.sort(key=lambda row: (row.kernel, row.target, row.libtpu))
+    lines = _table(rows)
+    job = os.environ.get("GITHUB_STEP_SUMMARY")
+    if job:
+        try:
+            with Path(job).open("a", encoding="utf-8") as opened:
+                opened.write(baselines.markdown(rows))
+        except OSError as error:
+            lines.append(f"the job summary {job} cannot be written: {error.strerror}")
+    return lines
+
+
+def _table(rows: Sequence[BaselineRow]) -> list[str]:
+    cells = [baselines.HEADINGS, *(baselines.cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    numbers = range(3, len(widths) - 1)
+    return [
+        "  ".join(
+            cell.rjust(width) if n in numbers else cell.ljust(width)
+            for n, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    ]

@@ -1,0 +1,147 @@
+"""Performance tests in real child runs: what kernels cost, and their baselines in files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Child = Callable[..., pytest.RunResult]
+Run = Callable[..., pytest.RunResult]
+ChildFiles = Callable[[str], None]
+
+TESTS = """
+from pallas_debug_kernels.ops.flash_attention import flash_attention
+
+Q = jax.ShapeDtypeStruct((1, 1, 256, 128), jnp.bfloat16)
+LARGE = jax.ShapeDtypeStruct((2048, 1536), jnp.float32)
+
+def twice(x):
+    def twice(x_ref, o_ref):
+        o_ref[...] = x_ref[...] * 2
+    return pl.pallas_call(twice, out_shape=x)(x)
+
+def other(x):
+    def log(x_ref, o_ref):
+        o_ref[...] = jnp.log(x_ref[...]) * 3
+    return call(log, x)
+
+def test_stats(pallas):
+    v5e, v6e = pallas.stats(log, GOOD, targets="v5e,v6e")
+    assert (v5e.kernel, v5e.target, v6e.target) == ("log", "v5e", "v6e")
+    assert v5e.bundles.value > 10 and v5e.cycles.total.value > 10
+    assert [dump.name for dump in pallas.dumps]
+    pallas.assert_no_spills()
+    pallas.assert_fits("v4")
+
+def test_spills(pallas):
+    stats = pallas.stats(flash_attention, Q, Q, Q)
+    pallas.stats(log, GOOD)
+    pallas.assert_no_spills(*stats)
+
+def test_fits(pallas):
+    pallas.stats(twice, GOOD)
+    pallas.stats(twice, LARGE)
+
+def test_fits_elsewhere(pallas):
+    pallas.compile(log, GOOD)
+    pallas.assert_fits("v5e")
+
+def test_baseline(pallas):
+    pallas.stats(log, GOOD)
+    pallas.stats(other, GOOD)
+    pallas.stats(log, GOOD)
+    pallas.assert_cycles_within("log", "5%")
+
+def test_margin(pallas):
+    pallas.stats(log, GOOD)
+    pallas.assert_cycles_within("log", "5")
+
+def test_file(pallas):
+    pallas.stats(log, GOOD)
+    pallas.assert_cycles_within("own.json")
+"""
+
+
+def failure(result: pytest.RunResult, test: str) -> str:
+    """What is said below the title of a failed test."""
+    text = str(result.stdout.str())
+    title = next(line for line in text.splitlines() if line.strip("_ ") == test)
+    return text.partition(title)[2].partition("\n____")[0]
+
+
+@pytest.mark.slow
+def test_what_kernels_cost_is_asserted(child: Child, pytester: pytest.Pytester) -> None:
+    job = pytester.path / "summary.md"
+    result = child(TESTS, "-p", "no:cacheprovider")
+    result.assert_outcomes(passed=1, failed=6)
+    spills = failure(result, "test_spills")
+    assert "flash_attention on v5e: " in spills
+    assert " spills and " in spills
+    assert "most of them: " in spills
+    assert "kernel.py:" in spills
+    assert "need fewer registers" in spills
+    assert "log on v5e" not in spills  # only what was named is judged
+    large = failure(result, "test_fits")
+    assert "twice does not compile for v5e: " in large
+    assert "vmem" in large.lower()
+    assert "try: " in large
+    assert "its files are in " in large
+    assert "call `pallas.stats(function, *args)` first" in failure(result, "test_fits_elsewhere")
+    missing = failure(result, "test_baseline")
+    assert "baselines/log.json has no baseline for it" in missing
+    assert "Record one with `pytest --pallas-update-baselines`, and commit the file." in missing
+    assert "log#2 on v5e" in missing
+    assert "a margin is written as '5%' or 0.05, and not as '5'" in failure(result, "test_margin")
+    assert not job.exists()
+    assert not (pytester.path / "baselines").exists()
+
+
+@pytest.mark.slow
+def test_baselines_are_recorded_and_compared_with(
+    child_files: ChildFiles,
+    run_pytest: Run,
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child_files(TESTS)
+    only = ("-k", "baseline or file", "-p", "no:cacheprovider")
+    recorded = run_pytest("--pallas-update-baselines", "-n", "2", *only)
+    recorded.assert_outcomes(passed=2)
+    assert "recorded" in recorded.stdout.str()
+    file, own = pytester.path / "baselines" / "log.json", pytester.path / "own.json"
+    assert [path.name for path in file.parent.iterdir()] == ["log.json"]
+    document = json.loads(file.read_text())
+    assert set(document["kernels"]) == {"log", "log#2"}
+    ((libtpu, cost),) = document["kernels"]["log"]["v5e"].items()
+    assert json.loads(own.read_text())["kernels"]["log"]["v5e"][libtpu] == cost
+    assert cost["cycles"] > 10
+    assert cost["spills"] == 0
+
+    cost["cycles"] = cost["cycles"] // 2
+    document["kernels"]["log#2"]["v5e"] = {"0.0.1": {"cycles": 7}}
+    file.write_text(json.dumps(document))
+    job = pytester.path / "summary.md"
+    job.write_text("before\n")
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(job))
+    compared = run_pytest("-n", "2", *only)
+    compared.assert_outcomes(passed=1, failed=1)
+    said = failure(compared, "test_baseline")
+    assert f"more than its baseline of {cost['cycles']}, and 5 % is allowed" in said
+    assert "if the loss is intended, record it with" in said
+    assert "baselines for other versions only (0.0.1: 7)" in said
+    assert "Cycles of two compilers are not compared" in said
+    table = job.read_text()
+    assert table.startswith("before\n")
+    assert table.count("| kernel | target |") == 1  # not once for each worker
+    assert "**slower**" in table
+    assert "**other version**" in table
+    assert "| within |" in table
+    assert "slower" in compared.stdout.str()
+
+    Path(own).write_text("{")
+    damaged = run_pytest("-k", "file", "-p", "no:cacheprovider")
+    damaged.assert_outcomes(failed=1)
+    assert "own.json is truncated, or no JSON" in damaged.stdout.str()

@@ -1,0 +1,156 @@
+"""Baselines: comparison, wording, files."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pallas_debug.errors import UsageError
+from pallas_debug.profile import baselines
+from pallas_debug.profile.baselines import Baseline, BaselineCost, BaselineError, compare, sentence
+from pallas_debug.profile.figures import Figure, missing
+from pallas_debug.profile.stats import Stats, stats_of
+
+
+def stats(cycles: int | None, *, kernel: str = "rows", bundles: int = 90, spills: int = 0) -> Stats:
+    empty = stats_of_nothing()
+    total = Figure(value=cycles) if cycles is not None else replace(
+        missing("the size of the grid is known only at run time"), formula="9 × n0"
+    )  # fmt: skip
+    return replace(
+        empty,
+        kernel=kernel,
+        target="v5e",
+        versions={"libtpu": "0.0.50"},
+        bundles=Figure(value=bundles),
+        spills=Figure(value=spills),
+        cycles=replace(empty.cycles, total=total),
+    )
+
+
+def stats_of_nothing() -> Stats:
+    from pallas_debug.profile.stats import ScheduleTexts
+
+    return stats_of(ScheduleTexts())
+
+
+def of(cycles: int, version: str = "0.0.50", **cost: int) -> Baseline:
+    return Baseline(kernels={"rows": {"v5e": {version: BaselineCost(cycles=cycles, **cost)}}})
+
+
+def said(now: int | None, baseline: Baseline, margin: float = 0.05, **others: int) -> str:
+    (row,) = compare([stats(now, **others)], baseline, margin)
+    return sentence(row, "b.json")
+
+
+HERE = "rows on v5e, libtpu 0.0.50: "
+
+
+def test_within_the_margin_it_passes_on_both_sides() -> None:
+    for now in (950, 1000, 1050):
+        (row,) = compare([stats(now)], of(1000), 0.05)
+        assert (row.status, row.fails) == ("within", False)
+    assert said(1050, of(1000)) == f"{HERE}1,050 cycles, within 5 % of its baseline of 1,000"
+
+
+def test_more_cycles_than_allowed_fail_and_what_else_grew_is_named() -> None:
+    assert said(1051, of(1000, bundles=80, spills=0), spills=3) == (
+        f"{HERE}1,051 cycles, 5.1 % more than its baseline of 1,000, and 5 % is allowed. "
+        "Its bundles grew from 80 to 90 and its spills grew from 0 to 3. "
+        "`pallas-debug stats` and `pallas-debug source --cost` show where they go; "
+        "if the loss is intended, record it with `pytest --pallas-update-baselines`."
+    )
+    (row,) = compare([stats(1051)], of(1000), 0.05)
+    assert row.fails
+
+
+def test_fewer_cycles_pass_and_are_to_be_recorded() -> None:
+    assert said(500, of(1000)) == (
+        f"{HERE}500 cycles, 50.0 % fewer than its baseline of 1,000. Record the gain with "
+        "`pytest --pallas-update-baselines`, or a later loss of it goes unnoticed."
+    )
+    assert not compare([stats(500)], of(1000), 0.05)[0].fails
+
+
+def test_without_a_baseline_it_fails() -> None:
+    assert said(500, Baseline()) == (
+        f"{HERE}500 cycles, and b.json has no baseline for it. "
+        "Record one with `pytest --pallas-update-baselines`, and commit the file."
+    )
+    assert compare([stats(500)], Baseline(), 0.05)[0].fails
+
+
+def test_another_version_of_the_compiler_is_not_compared_with() -> None:
+    assert said(500, of(1000, "0.0.42")) == (
+        f"{HERE}500 cycles, and b.json has baselines for other versions only (0.0.42: 1,000). "
+        "Cycles of two compilers are not compared: look at what changed, record this version with "
+        "`pytest --pallas-update-baselines`, and commit the file."
+    )
+    assert compare([stats(500)], of(1000, "0.0.42"), 0.05)[0].fails
+
+
+def test_unknown_cycles_are_no_pass() -> None:
+    assert said(None, of(1000)) == (
+        f"{HERE}its cycles are unknown: 9 × n0, the size of the grid is known only at run time. "
+        "Assert its bundles or spills instead, or give it a static grid."
+    )
+    (row,) = compare([stats(None)], of(1000), 0.05)
+    assert row.fails
+    assert baselines.cells(row)[3:6] == ("-", "1,000", "-")
+
+
+def test_kernels_of_one_name_are_counted() -> None:
+    rows = compare([stats(1), stats(2), stats(3, kernel="other")], Baseline(), 0.05)
+    assert [row.kernel for row in rows] == ["rows", "rows#2", "other"]
+
+
+def test_recording_keeps_what_is_known_of_others() -> None:
+    rows = compare([stats(7), stats(None, kernel="other")], of(1000, "0.0.42"), 0.05)
+    done = baselines.recorded(rows)
+    assert [row.status for row in done] == ["recorded", "unknown"]
+    new = of(1000, "0.0.42").with_costs(done)
+    assert new.versions("rows", "v5e") == {
+        "0.0.42": BaselineCost(cycles=1000),
+        "0.0.50": BaselineCost(cycles=7, bundles=90, spills=0),
+    }
+    assert baselines.decode(baselines.encode(new), "b.json") == new
+    assert sentence(done[0], "b.json") == f"{HERE}7 cycles, recorded in b.json"
+
+
+@pytest.mark.parametrize("text, share", [("5%", 0.05), (" 2.5 % ", 0.025), (0.1, 0.1), (0, 0.0)])
+def test_margins(text: str | float, share: float) -> None:
+    assert baselines.margin(text) == pytest.approx(share)
+
+
+@pytest.mark.parametrize("text", ["5", "-5%", "much", -0.1, ""])
+def test_margins_that_are_none(text: str | float) -> None:
+    with pytest.raises(UsageError, match=r"a margin is written as '5%' or 0\.05, and not as"):
+        baselines.margin(text)
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("{", "b.json is truncated, or no JSON .*: restore it, or delete it and record it again"),
+        ("[]", "b.json is no baseline of kernels: name another file"),
+        ('{"kind": "kernel-baseline", "schema": 9}', "by a newer version .schema 9; .*: update"),
+        ('{"kind": "kernel-baseline", "schema": "x"}', "by a newer version .schema 'x'"),
+        (
+            '{"kind": "kernel-baseline", "schema": 1, "kernels": {"a": {"b": {"c": 1}}}}',
+            "b.json is damaged: Expected `object`, got `int`.*Restore it, or delete it",
+        ),
+    ],
+)
+def test_files_that_are_none(text: str, message: str) -> None:
+    with pytest.raises(BaselineError, match=message):
+        baselines.decode(text, "b.json")
+
+
+def test_the_job_summary_shows_no_markup_of_a_name() -> None:
+    rows = compare([stats(7, kernel="a|b<img src=x>`*@user\nc")], Baseline(), 0.05)
+    (line,) = baselines.markdown(rows).splitlines()[4:5]
+    assert line.startswith("| a\\|b&lt;img src=x")
+    assert "<" not in line
+    assert "\\`\\*\\@user c" in line
+    assert line.endswith("| **missing** |")
