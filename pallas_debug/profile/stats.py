@@ -19,6 +19,7 @@ from pallas_debug.profile.lines import LineCost, line_costs
 from pallas_debug.profile.memory import MemoryMap, memory_map
 from pallas_debug.profile.schedule import Schedule, schedule_of
 from pallas_debug.profile.tracing import LineCoverage, Tracing, trace
+from pallas_debug.profile.traffic import Traffic, traffic_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,8 +105,10 @@ class Stats:
       cycles: our estimate, with the compiler's beside it.
       spills, fills: instructions that store and load registers that did not fit.
       loops, regions: parts of the code in order.
+      traffic: bytes copied against work done.
       lines: Python lines, most expensive first.
       advice: what makes it slow, with evidence.
+      coverage: bundles that are traced to a line.
       problems: what could not be read, a sentence each.
     """
 
@@ -122,6 +125,7 @@ class Stats:
     loops: tuple[CodeCost, ...]
     regions: tuple[CodeCost, ...]
     memory: MemoryMap
+    traffic: Traffic
     lines: tuple[LineCost, ...]
     coverage: LineCoverage
     advice: tuple[Advice, ...] = ()
@@ -154,11 +158,16 @@ class Profile:
 
     @cached_property
     def mosaic(self) -> Module | None:
+        """The kernel's module before any pass."""
         return Module.of(self.texts.mosaic, "mlir") if self.texts.mosaic else None
 
     @cached_property
     def tracing(self) -> Tracing:
         return trace(self.schedule.listing, self.mosaic)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        return traffic_of(self.schedule, self.tracing, self.cycles, self.mosaic)
 
     @cached_property
     def cycles(self) -> CycleEstimate:
@@ -234,6 +243,7 @@ def _stats(profile: Profile) -> Stats:
             for r in schedule.regions
         ),
         memory=profile.memory,
+        traffic=profile.traffic,
         lines=profile.lines,
         coverage=profile.tracing.coverage(schedule.listing),
         advice=profile.advice,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import bisect
 import re
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -33,10 +33,14 @@ Place = tuple[str, int]
 
 _PLACE = re.compile(r'"(?:[^"\\]|\\.)*":\d{1,9}:\d{1,9}(?: to (?:\d{1,9})?:\d{1,9})?')
 _SLOT = re.compile(r"\[#(allocation\d+_spill)\]")
+_MATRIX_UNIT = re.compile(r"\.(?:mrb\[(?P<entry>\d{1,6})\]\.)?(?P<unit>mxu\d{1,3})\b")
 _NUMBER = re.compile(r"%[a-z]*(\d{1,15})")
 
 _REACH = 12
 """Maximum number of instructions between one without a place and the one it takes its line from."""
+
+_BUFFERED = 256
+"""Maximum number of products of a matrix unit whose results wait in its buffer."""
 
 _MAX_VISITS = 400
 """Maximum number of instructions visited for one; a constant may have thousands of users."""
@@ -157,6 +161,9 @@ class _Flow:
                 if source != number:
                     producers[number].append(source)
                     users[source].append(number)
+        for source, number in _matrix_edges(self.instructions):
+            producers[number].append(source)
+            users[source].append(number)
         return producers, users
 
     @property
@@ -168,6 +175,52 @@ class _Flow:
     def users(self) -> list[list[int]]:
         """Instructions that read from each one."""
         return self._edges[1]
+
+
+def _matrix_edges(instructions: Sequence[Instruction]) -> Iterator[tuple[int, int]]:
+    """Yield pairs of instructions that are connected by the state of a matrix unit.
+
+    Weights pushed into a unit are for its next product; a result is of the product that wrote its
+    buffer entry, or, where results form a queue, of the one in the same place among the products.
+    """
+    pushed: dict[str, list[int]] = defaultdict(list)
+    products: dict[str, list[tuple[int, int | None]]] = defaultdict(list)
+    popped: dict[str, list[tuple[int, int | None]]] = defaultdict(list)
+    for number, instruction in enumerate(instructions):
+        if not instruction.opcode.startswith(("vmat", "vpop")):
+            continue
+        found = _MATRIX_UNIT.search(instruction.text)
+        if found is None:
+            continue
+        unit = found["unit"]
+        entry = int(found["entry"]) if found["entry"] else None
+        if instruction.opcode.startswith("vmatmul"):
+            yield from ((push, number) for push in pushed.pop(unit, ()))
+            products[unit].append((number, entry))
+        elif instruction.opcode.startswith("vpop"):
+            popped[unit].append((number, entry))
+        else:
+            pushed[unit].append(number)
+    for unit, pops in popped.items():
+        yield from _products_of(pops, products.get(unit, []))
+
+
+def _products_of(
+    pops: Sequence[tuple[int, int | None]], products: Sequence[tuple[int, int | None]]
+) -> Iterator[tuple[int, int]]:
+    for position, (number, entry) in enumerate(pops):
+        if entry is None:
+            if products:
+                yield products[position * len(products) // len(pops)][0], number
+            continue
+        end = bisect.bisect(products, number, key=lambda product: product[0])
+        recent = [
+            (base, product)
+            for product, base in products[max(end - _BUFFERED, 0) : end]
+            if base is not None and base <= entry
+        ]
+        if recent:
+            yield max(recent)[1], number
 
 
 class _Calls:

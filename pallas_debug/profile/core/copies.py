@@ -69,8 +69,8 @@ MODELS: Mapping[str, CopyModel] = {
     ),
 }
 """Copies on each chip, in cycles, as in libtpu's own estimates: kernels that do nothing but copy
-were compiled with libtpu 0.0.42 and 0.0.50, and solved for latency and bandwidth. The bandwidth is
-0.9 of the published one."""
+were compiled with libtpu 0.0.42 and 0.0.50, and solved for latency and bandwidth. On v5e the
+bandwidth is 0.9 of the published one."""
 
 _STAND_INS = {"v4": "v5p"}
 """Chips for which libtpu estimates nothing, and the nearest one."""

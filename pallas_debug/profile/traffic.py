@@ -1,0 +1,263 @@
+"""Bytes copied against work done: per grid step, as arithmetic intensity, and as a roofline.
+
+Bytes are those of the copies that the kernel starts. What XLA moves before and after it, such as
+operands that it keeps in VMEM, is not among them. Operations are those of the products in the
+kernel's Mosaic module, each times how often the compiled product runs, and those of vector
+instructions.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pallas_debug.ir.operations import Module
+from pallas_debug.profile import units
+from pallas_debug.profile.core.copies import copy_model
+from pallas_debug.profile.cycles import CycleEstimate
+from pallas_debug.profile.figures import Figure, Origin, missing
+from pallas_debug.profile.peaks import peaks_of
+from pallas_debug.profile.schedule import Schedule
+from pallas_debug.profile.tracing import Chain, Tracing
+
+Bound = Literal["memory", "compute"]
+
+LANES = 8 * 128
+"""Elements of 32 bits in a vector register."""
+
+_VECTOR = re.compile(r"vector<(?P<shape>\d+(?:x\d+)*)x(?P<dtype>[a-z]+\d*)\w*>")
+_PRODUCTS = ("tpu.matmul", "vector.contract")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Product:
+    """Matrix products at one place of the kernel.
+
+    Attributes:
+      flops: operations of one execution, a multiply-add counted as two.
+      dtype: type of the operands, as MLIR names it.
+      runs: number of executions; None if the compiled product was not found.
+    """
+
+    chain: Chain
+    flops: int
+    dtype: str
+    runs: float | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Copies against work.
+
+    Attributes:
+      read, written: bytes from and to HBM, over the whole kernel.
+      read_per_step, written_per_step: the same per grid step, on average.
+      flops: operations of matrix products.
+      vector_operations: element-wise operations of vector instructions.
+      intensity: operations of both kinds per byte copied from or to HBM.
+      compute_per_step: cycles of a grid step in which bundles issue or delay.
+      copies_per_step: cycles that the bytes of a grid step take at the chip's bandwidth.
+      bound: what takes longer of the two; None if one of them is unknown.
+      peak_flops: published peak for the products' type, per second.
+      peak_bandwidth: published bandwidth of HBM, in bytes per second.
+      ridge: intensity above which the published peak of the matrix units is the limit.
+      roofline: shortest time that the published peaks allow, in seconds.
+      seconds: our estimate of cycles at the chip's clock.
+      attained: share of the roofline: `roofline` over `seconds`.
+      source: page with the published peaks; empty for an unknown chip.
+    """
+
+    read: Figure
+    written: Figure
+    read_per_step: Figure
+    written_per_step: Figure
+    flops: Figure
+    vector_operations: Figure
+    intensity: Figure
+    compute_per_step: Figure
+    copies_per_step: Figure
+    bound: Bound | None
+    peak_flops: Figure
+    peak_bandwidth: Figure
+    ridge: Figure
+    roofline: Figure
+    seconds: Figure
+    attained: Figure
+    source: str = ""
+
+
+def traffic_of(
+    schedule: Schedule, tracing: Tracing, cycles: CycleEstimate, mosaic: Module | None
+) -> Traffic:
+    """Compare a kernel's copies with its work."""
+    peaks = peaks_of(schedule.chip)
+    model, _ = copy_model(schedule.chip)
+    products = products_of(schedule, tracing, cycles.executions, mosaic)
+    read, written = _copied(cycles, "hbm_to_"), _copied(cycles, "_to_hbm")
+    flops, vector = _flops(products, cycles, mosaic), _vector_operations(schedule, cycles)
+    steps = cycles.steps
+    moved = _sum(read, written, "bytes", "from and to HBM")
+    work = _sum(flops, vector, "", "of matrix products and vector instructions")
+    dtype = max(products, key=lambda p: p.flops * (p.runs or 1)).dtype if products else "bf16"
+    chip = schedule.chip or "this target"
+    unknown = f"no peaks are published for {chip}"
+    peak_flops = _peak(peaks.flops_of(dtype) if peaks else None, "flop/s", dtype, unknown)
+    peak_bandwidth = _peak(peaks.bandwidth if peaks else None, "bytes/s", "of HBM", unknown)
+    compute = _over(cycles.compute, steps, "cycles", "average over the grid")
+    per_cycle = Figure(value=model.bandwidth["hbm_to_vmem"], origin="assumed")
+    copying = _over(_over(moved, per_cycle, "cycles", ""), steps, "cycles", "at the bandwidth of "
+                    "HBM, without latency")  # fmt: skip
+    clock = Figure(value=peaks.clock, origin="assumed") if peaks else missing(unknown)
+    seconds = _over(cycles.total, clock, "s", "our estimate at the published clock")
+    roofline = _roofline(flops, moved, peak_flops, peak_bandwidth)
+    return Traffic(
+        read=read,
+        written=written,
+        read_per_step=_over(read, steps, "bytes", "average over the grid"),
+        written_per_step=_over(written, steps, "bytes", "average over the grid"),
+        flops=flops,
+        vector_operations=vector,
+        intensity=_over(work, moved, "operations/byte", "operations per byte from and to HBM"),
+        compute_per_step=compute,
+        copies_per_step=copying,
+        bound=_bound(compute, copying),
+        peak_flops=peak_flops,
+        peak_bandwidth=peak_bandwidth,
+        ridge=_over(peak_flops, peak_bandwidth, "operations/byte", "peak over bandwidth"),
+        roofline=roofline,
+        seconds=seconds,
+        attained=_over(roofline, seconds, "", "of what the published peaks allow"),
+        source=peaks.source if peaks else "",
+    )
+
+
+def products_of(
+    schedule: Schedule, tracing: Tracing, executions: Sequence[float], mosaic: Module | None
+) -> tuple[Product, ...]:
+    """Matrix products of the Mosaic module, with how often the compiled ones run."""
+    if mosaic is None:
+        return ()
+    found: dict[Chain, tuple[int, str]] = {}
+    for line, name in enumerate(mosaic.names):
+        if name in _PRODUCTS and (product := _product(mosaic.lines[line])):
+            chain = mosaic.source(line)
+            flops, _ = found.get(chain, (0, ""))
+            found[chain] = flops + product[0], product[1]
+    runs: dict[Chain, list[float]] = defaultdict(list)
+    by_line: dict[Chain, list[float]] = defaultdict(list)
+    for at, traces in enumerate(tracing.traces):
+        for instruction, trace in zip(schedule.bundles[at].instructions, traces, strict=True):
+            if instruction.opcode.startswith("vmatmul") and at < len(executions):
+                runs[trace.chain].append(executions[at])
+                by_line[trace.chain[:1]].append(executions[at])
+    everywhere = [count for counts in runs.values() for count in counts]
+    return tuple(
+        Product(
+            chain=chain,
+            flops=flops,
+            dtype=dtype,
+            runs=_mean(runs.get(chain) or by_line.get(chain[:1]) or everywhere),
+        )
+        for chain, (flops, dtype) in found.items()
+    )
+
+
+def _product(text: str) -> tuple[int, str] | None:
+    """Operations and operand type of `tpu.matmul … : vector<…>, vector<…>, vector<…> -> …`."""
+    types = list(_VECTOR.finditer(text.rpartition(" : ")[2]))
+    if len(types) < 3:
+        return None
+    a, b, out = (math.prod(map(int, t["shape"].split("x"))) for t in types[:3])
+    if not out or (a * b) % out:
+        return None
+    # For a product of (batch, m, k) and (batch, k, n), a * b / out is batch * k².
+    batch = _batch(types[0]["shape"], types[2]["shape"])
+    contracted = math.isqrt(a * b // out // batch)
+    return 2 * out * contracted, types[0]["dtype"]
+
+
+def _batch(lhs: str, out: str) -> int:
+    a, c = lhs.split("x"), out.split("x")
+    return int(a[0]) if len(a) == len(c) == 3 and a[0] == c[0] else 1
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
+
+
+def _flops(products: Sequence[Product], cycles: CycleEstimate, mosaic: Module | None) -> Figure:
+    if mosaic is None:
+        return missing("there is no Mosaic module")
+    if any(product.runs is None for product in products) or not cycles.total.is_known:
+        return missing("it is not known how often the products run")
+    total = sum(product.flops * (product.runs or 0) for product in products)
+    note = "of the products in the Mosaic module, times how often the compiled ones run"
+    return Figure(value=round(total), origin=cycles.total.origin, note=note)
+
+
+def _vector_operations(schedule: Schedule, cycles: CycleEstimate) -> Figure:
+    if not cycles.executions or not cycles.total.is_known:
+        return missing("it is not known how often the bundles run")
+    total = sum(
+        count * LANES
+        for count, bundle in zip(cycles.executions, schedule.bundles, strict=True)
+        for i in bundle.instructions
+        if units.slot_of(i.opcode) == units.VALU
+    )
+    note = f"{LANES} for each vector instruction, as for 32 bits"
+    return Figure(value=round(total), origin=cycles.total.origin, note=note)
+
+
+def _copied(cycles: CycleEstimate, direction: str) -> Figure:
+    if not cycles.total.is_known:
+        return missing(cycles.total.note, unit="bytes")
+    chosen = [figure for name, figure in cycles.copied.items() if direction in name]
+    return Figure(
+        value=sum(int(figure.value or 0) for figure in chosen),
+        origin=cycles.total.origin,
+        unit="bytes",
+        note="of the copies that the kernel starts",
+    )
+
+
+def _origin(*figures: Figure) -> Origin:
+    return "assumed" if any(f.origin == "assumed" for f in figures) else "derived"
+
+
+def _sum(a: Figure, b: Figure, unit: str, note: str) -> Figure:
+    if a.value is None or b.value is None:
+        return missing(a.note if a.value is None else b.note, unit=unit)
+    return Figure(value=a.value + b.value, origin=_origin(a, b), unit=unit, note=note)
+
+
+def _over(a: Figure, b: Figure, unit: str, note: str) -> Figure:
+    if a.value is None or b.value is None:
+        return missing(a.note if a.value is None else b.note, unit=unit)
+    if not b.value:
+        return missing("there is nothing to divide by", unit=unit)
+    return Figure(value=a.value / b.value, origin=_origin(a, b), unit=unit, note=note)
+
+
+def _peak(value: float | None, unit: str, note: str, unknown: str) -> Figure:
+    if value is None:
+        return missing(unknown, unit=unit)
+    return Figure(value=value, origin="assumed", unit=unit, note=f"published, {note}")
+
+
+def _bound(compute: Figure, copying: Figure) -> Bound | None:
+    if compute.value is None or copying.value is None:
+        return None
+    return "memory" if copying.value > compute.value else "compute"
+
+
+def _roofline(flops: Figure, moved: Figure, peak: Figure, bandwidth: Figure) -> Figure:
+    work = _over(flops, peak, "s", "")
+    copying = _over(moved, bandwidth, "s", "")
+    if work.value is None or copying.value is None:
+        return missing(work.note if work.value is None else copying.note, unit="s")
+    note = "matrix products at the published peak, or copies at the published bandwidth"
+    return Figure(value=max(work.value, copying.value), origin="assumed", unit="s", note=note)
