@@ -478,6 +478,15 @@ class Dump:
     folder: Path
     compilations: tuple[Compilation, ...] = ()
 
+    def __repr__(self) -> str:
+        targets = ", ".join(f"{c.target} {c.status}" for c in self.compilations)
+        return f"<Dump {self.name}: {targets or 'not compiled'}>"
+
+    def _repr_html_(self) -> str:
+        from pallas_debug.report.notebook import dump_html
+
+        return dump_html(self)
+
     @property
     def name(self) -> str:
         """The folder's name: `<kernel name>-<8 hex>`."""

@@ -9,6 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
+from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
@@ -86,11 +87,15 @@ class Browser:
             time.sleep(0.02)
         return found
 
-    def press(self, *keys: str) -> None:
+    def press(self, *keys: str, shift: bool = False) -> None:
         """Press keys, one after the other, wherever the focus is."""
-        from selenium.webdriver import ActionChains
+        from selenium.webdriver import ActionChains, Keys
 
-        ActionChains(self.driver, duration=0).send_keys(*keys).perform()
+        chain = ActionChains(self.driver, duration=0)
+        if shift:
+            chain = chain.key_down(Keys.SHIFT)
+        chain = chain.send_keys(*keys)
+        (chain.key_up(Keys.SHIFT) if shift else chain).perform()
 
     def click(self, selector: str) -> None:
         self.run("document.querySelector(args[0]).click()", selector)
@@ -106,6 +111,57 @@ class Browser:
     def screenshot(self, path: Path) -> None:
         taken = self.command("Page.captureScreenshot", format="png")
         path.write_bytes(base64.b64decode(taken["data"]))
+
+
+class Elements(HTMLParser):
+    """Elements of a page, and the texts of its inline scripts and styles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: dict[str, list[str]] = {"script": [], "style": []}
+        self.words: list[str] = []
+        self._within: list[str] | None = self.words
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        attributes = dict(attrs)
+        self.elements.append((tag, attributes))
+        if tag in self.texts:
+            self._within = None if "type" in attributes else self.texts[tag]
+            if self._within is not None:
+                self._within.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = self.words
+
+    def handle_data(self, data: str) -> None:
+        if self._within is self.words:
+            self.words.append(data)
+        elif self._within is not None:
+            self._within[-1] += data
+
+    @classmethod
+    def of(cls, html: str) -> Elements:
+        found = cls()
+        found.feed(html)
+        return found
+
+
+def kernel_id(browser: Browser, name: str) -> str:
+    """Id of a kernel's section, from the overview."""
+    found: str = browser.run(
+        "[...document.querySelectorAll('.pd-matrix tbody th a')]"
+        ".find(link => link.textContent === args[0]).hash.slice(1)",
+        name,
+    )
+    return found
+
+
+def open_kernel(browser: Browser, page: Path, name: str, rest: str = "", **how: Any) -> None:
+    """Open a kernel; `rest` names the target, a text and a line: `/t0/jaxpr/l10`."""
+    browser.open(page, **how)
+    browser.open(page, kernel_id(browser, name) + rest, **how)
+    browser.wait("document.querySelector('.pd-current .pd-source .pd-row')")
 
 
 @pytest.fixture(scope="session")

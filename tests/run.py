@@ -49,6 +49,7 @@ SAMPLED = (
     "ir",
     "project",
     "render",
+    "report",
     "reproduce",
     "store",
     "torture",

@@ -58,6 +58,23 @@ class Report:
             return "no check failed"
         return "\n\n".join([*(text.finding_text(f) for f in self.findings), *self.not_checked])
 
+    def __repr__(self) -> str:
+        return f"<Report {self.summary}>"
+
+    @property
+    def summary(self) -> str:
+        """The outcome in a line: `2 findings; 1 kernel not checked`."""
+        parts = [text.plural(len(self.findings), "finding")] if self.findings else []
+        if self.not_checked:
+            parts.append(f"not everything was checked ({self.not_checked[0].partition(': ')[0]})")
+        return "; ".join(parts) or "no check failed"
+
+    def _repr_html_(self) -> str:
+        from pallas_debug.report.notebook import checks_html, verdict_mark
+
+        summary = verdict_mark(self.ok, self.summary)
+        return checks_html(summary, self.findings, self.prints, self.not_checked)
+
 
 def check(
     function: Callable[P, R],

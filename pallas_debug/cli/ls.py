@@ -12,7 +12,6 @@ from pallas_debug import defaults, render
 from pallas_debug.cli import options as shared
 from pallas_debug.cli import output, where
 from pallas_debug.cli.exits import Exit
-from pallas_debug.errors import UsageError, meant
 from pallas_debug.render import one_line
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ def run(options: LsOptions) -> int:
     of_one = options.kernel is not None
     wanted = options.kernel or prefix
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
-    _check_target(options, kernels)
+    where.check_targets(() if options.target is None else (options.target,), kernels)
     name, test, status = options.name, options.test, options.status
     if name is not None:
         kernels = [k for k in kernels if name in k.name or (k.kernel and name in k.kernel.name)]
@@ -89,23 +88,6 @@ def run(options: LsOptions) -> int:
 
 
 command = shared.make("ls", LsOptions, run)
-
-
-def _check_target(options: LsOptions, kernels: list[StoredKernel]) -> None:
-    """Check that a kernel was compiled for the target that was named.
-
-    Raises:
-      UsageError: none was.
-    """
-    compiled = [c for k in kernels for c in k.compilations]
-    known = sorted({one_line(c.target) for c in compiled})
-    wanted = options.target
-    if wanted is None or not compiled or any(wanted in (c.target, c.folder.name) for c in compiled):
-        return
-    raise UsageError(
-        f"no kernel here was compiled for {wanted!r}{meant(wanted, known)}; "
-        f"there are: {', '.join(known)}"
-    )
 
 
 def _print_kernels(chosen: list[tuple[StoredKernel, list[StoredCompilation]]]) -> None:

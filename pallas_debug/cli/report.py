@@ -52,6 +52,7 @@ def run(options: ReportOptions) -> int:
     reader = open_dumps(directory)
     wanted = options.kernel or prefix
     kernels = reader.kernels() if wanted is None else [reader.find(wanted)]
+    where.check_targets(options.targets, kernels)
     title = options.title or f"{directory.resolve().name} · pallas-debug"
     try:
         written = write_report(reader, kernels, options.to, title=title, targets=options.targets)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pallas_debug.errors import DumpFormatError, UsageError
+from pallas_debug.errors import DumpFormatError, UsageError, meant
 from pallas_debug.render import one_line
 from pallas_debug.store import StoredKernel, open_dumps
 from pallas_debug.store.files import is_folder, is_there
@@ -77,3 +77,19 @@ def only(kernels: Sequence[StoredKernel], where: Path) -> StoredKernel:
     raise UsageError(
         f"say which kernel of {one_line(where)} with --kernel; there are: {listed}{more}"
     )
+
+
+def check_targets(wanted: Sequence[str], kernels: Sequence[StoredKernel]) -> None:
+    """Check that some kernel was compiled for each target that was named.
+
+    Raises:
+      UsageError: none was.
+    """
+    compiled = [c for k in kernels for c in k.compilations]
+    known = sorted({one_line(c.target) for c in compiled})
+    for name in wanted:
+        if compiled and not any(name in (c.target, c.folder.name) for c in compiled):
+            raise UsageError(
+                f"no kernel here was compiled for {name!r}{meant(name, known)}; "
+                f"there are: {', '.join(known)}"
+            )

@@ -137,6 +137,11 @@ class Stats:
             f"{self.cycles.total} cycles, {self.spills} spills>"
         )
 
+    def _repr_html_(self) -> str:
+        from pallas_debug.report.notebook import stats_html
+
+        return stats_html(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:

@@ -150,3 +150,13 @@ class Verdict:
         from pallas_debug.verdict.text import verdict_text
 
         return verdict_text(self)
+
+    def __repr__(self) -> str:
+        from pallas_debug.verdict.text import last_word
+
+        return f"<Verdict {last_word(self)}>"
+
+    def _repr_html_(self) -> str:
+        from pallas_debug.verdict.notebook import verdict_html
+
+        return verdict_html(self)

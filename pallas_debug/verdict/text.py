@@ -36,23 +36,30 @@ def verdict_text(verdict: Verdict) -> str:
 
 def table(verdict: Verdict) -> str:
     """Render a row per kernel and a column per engine; `compile` has a column per target."""
-    outcomes = [o for o in verdict.outcomes if o.kernel]
-    columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
+    columns, answers = cells(verdict)
     if not columns:
         return ""
-    rows = [["kernel", *(name for _, name in columns)]]
-    for kernel, label in _labels(verdict).items():
-        answers: dict[tuple[str, str], list[Outcome]] = {}
-        for outcome in outcomes:
-            if (outcome.kernel, outcome.digest) == kernel:
-                answers.setdefault(_column(outcome), []).append(outcome)
-        cells = {column: _cell(worst(several)) for column, several in answers.items()}
-        rows.append([label, *(cells.get(column, SIGNS["unjudged"]) for column in columns)])
+    rows = [["kernel", *columns], *([label, *map(_cell, found)] for label, found in answers)]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join(
         "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip()
         for row in rows
     )
+
+
+def cells(verdict: Verdict) -> tuple[list[str], list[tuple[str, list[Outcome | None]]]]:
+    """Headings of the columns; then for each kernel its label and its outcomes, None for none."""
+    outcomes = [o for o in verdict.outcomes if o.kernel]
+    columns = sorted(dict.fromkeys(map(_column, outcomes)), key=lambda c: ENGINES.index(c[0]))
+    rows: list[tuple[str, list[Outcome | None]]] = []
+    for kernel, label in _labels(verdict).items():
+        answers: dict[tuple[str, str], list[Outcome]] = {}
+        for outcome in outcomes:
+            if (outcome.kernel, outcome.digest) == kernel:
+                answers.setdefault(_column(outcome), []).append(outcome)
+        found = [worst(answers[column]) if column in answers else None for column in columns]
+        rows.append((label, found))
+    return [name for _, name in columns], rows
 
 
 def _labels(verdict: Verdict) -> dict[tuple[str, str], str]:
@@ -63,7 +70,9 @@ def _column(outcome: Outcome) -> tuple[str, str]:
     return outcome.engine, outcome.column
 
 
-def _cell(outcome: Outcome) -> str:
+def _cell(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return SIGNS["unjudged"]
     return SIGNS[outcome.status] + ("*" if outcome.notes and outcome.status == "ok" else "")
 
 

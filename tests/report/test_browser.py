@@ -1,13 +1,17 @@
-"""The page in Chromium, opened from a disk: clicks, keys, names for screen readers, widths."""
+"""The page in Chromium, opened from a disk: clicks, keys, what is shown of damaged data."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
-from pages import Browser, Write
+from pages import DOUBLE, Browser, Write, kernel_id, open_kernel
+from selenium.webdriver import Keys
 
 STATUS = ".pd-current .pd-status"
+ROWS = "[...document.querySelectorAll('.pd-current .pd-{} .pd-row')]"
 
 
 @pytest.fixture
@@ -15,55 +19,266 @@ def page(write: Write) -> Path:
     return write()
 
 
-def kernel_id(browser: Browser, name: str) -> str:
-    """Id of a kernel's section."""
-    script = "[...document.querySelectorAll('.pd-matrix tbody a')].find(a => a.textContent === args[0]).hash"
-    found: str = browser.run(script, name)
-    return found[1:]
+def rows(browser: Browser, pane: str, suffix: str = "") -> list[str]:
+    """Texts of the rows that are on the screen, without their numbers."""
+    found: list[str] = browser.run(
+        f"[...document.querySelectorAll('.pd-current .pd-{pane} .pd-row{suffix}')]"
+        ".map(row => (row.querySelector('.pd-code') ?? row).textContent)"
+    )
+    return found
 
 
-def open_double(browser: Browser, page: Path, rest: str = "", **how: int) -> None:
-    browser.open(page, **how)  # type: ignore[arg-type]
-    id_ = kernel_id(browser, "double")
-    browser.open(page, id_ + rest, **how)  # type: ignore[arg-type]
+def choose(browser: Browser, pane: str, text: str) -> None:
+    """Click on the first row with a text."""
+    script = f"""
+      const row = {ROWS.format(pane)}.find((row) => row.textContent.includes(args[0]));
+      if (row) row.click();
+      return Boolean(row);
+    """
+    browser.wait(script, text)
+
+
+def active(browser: Browser) -> str:
+    """Tag or class of the focused element, and its name."""
+    found: str = browser.run(
+        "(({className, tagName, ariaLabel, textContent}) => `${className || tagName}: "
+        "${ariaLabel ?? textContent}`)(document.activeElement)"
+    )
+    return found
 
 
 def test_opens_from_a_disk_without_an_error(browser: Browser, page: Path) -> None:
     browser.open(page)
     assert browser.text("h1") == "dumps"
+    assert browser.run("location.protocol") == "file:"
     assert browser.errors() == []
 
 
 def test_a_line_of_source_marks_its_operations(browser: Browser, page: Path) -> None:
-    open_double(browser, page, "/t0/12-apply-vector-layout")
-    script = """
-      const row = [...document.querySelectorAll('.pd-current .pd-source .pd-row')]
-        .find((row) => row.textContent.includes('o_ref[...] = x_ref[...] + x_ref[...]'));
-      row.click();
-      return row.querySelector('.pd-no').textContent;
-    """
-    browser.wait("document.querySelectorAll('.pd-current .pd-source .pd-row').length > 9")
-    assert browser.run(script) == "10"
-    marked = browser.run(
-        "[...document.querySelectorAll('.pd-current .pd-text .pd-linked-2')].map(r => r.textContent)"
+    open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
+    choose(browser, "source", "o_ref[...] = x_ref[...] + x_ref[...]")
+    marked = rows(browser, "text", ".pd-linked-2")
+    assert any("arith.addf" in line for line in marked)
+    assert not any("func.func @transform_0" in line for line in marked)
+    assert browser.text(STATUS) == f"listed.py:10: {len(marked)} lines of 12-apply-vector-layout"
+    selected = browser.run(
+        f"{ROWS.format('text')}.filter(row => row.ariaSelected === 'true').length"
     )
-    assert any("vector" in line or "tpu" in line for line in marked)
-    assert "listed.py:10: " in browser.text(STATUS)
-    assert "lines of 12-apply-vector-layout" in browser.text(STATUS)
+    assert selected == len(marked)
 
 
 def test_an_operation_marks_its_line_of_source(browser: Browser, page: Path) -> None:
-    open_double(browser, page, "/t0/12-apply-vector-layout")
+    open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
+    choose(browser, "text", "arith.addf")
+    assert rows(browser, "source", ".pd-linked-2") == ["    o_ref[...] = x_ref[...] + x_ref[...]"]
+    choose(browser, "text", "func.func @transform_0")
+    assert browser.text(STATUS) == "This line comes from no line of Python."
+
+
+def test_a_finding_is_below_its_line(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    id_ = kernel_id(browser, "double")
+    browser.click(".pd-finding .pd-quoted a")
+    browser.wait("location.hash === args[0]", f"#{id_}/l10")
+    browser.wait("document.querySelector('.pd-current .pd-source .pd-linked-2')")
+    shown = rows(browser, "source")
+    at = shown.index("    o_ref[...] = x_ref[...] + x_ref[...]")
+    assert shown[at + 1] == "▲ OutOfBoundsRead: x_ref[32:40, 0:128] reaches 8 rows past x_ref"
+
+
+def test_the_text_before_and_after_a_pass(browser: Browser, page: Path) -> None:
+    open_kernel(browser, page, "double", "/t0/10-infer-vector-layout")
+    browser.press("d")
+    browser.wait("document.querySelector('.pd-current .pd-added')")
+    message = browser.text(".pd-current .pd-text .pd-pane-message")
+    found = re.fullmatch(r"\+(\d+) −(\d+) lines against 09-tiling-propagation", message)
+    assert found is not None
+    signs = [line for line in rows(browser, "text", ".pd-added") if "layout" in line]
+    assert signs
+    assert browser.run("document.querySelectorAll('.pd-current .pd-added').length") == int(found[1])
+    browser.press("d")
+    browser.wait("!document.querySelector('.pd-current .pd-added')")
+    browser.press("]")
+    browser.wait(
+        "document.querySelector('.pd-current .pd-text select').value === '0/12-apply-vector-layout'"
+    )
+
+
+def test_find_in_a_text(browser: Browser, page: Path) -> None:
+    open_kernel(browser, page, "double", "/t0/15-lower-to-llo")
     browser.wait("document.querySelector('.pd-current .pd-text .pd-row')")
-    browser.run(
-        """
-        const row = [...document.querySelectorAll('.pd-current .pd-text .pd-row')]
-          .find((row) => row.textContent.includes('arith.addf'));
-        row.click();
-        return true;
-        """
+    browser.press("/", "l", "l", "o", ".")
+    shown = browser.wait("document.querySelector('.pd-current .pd-found').textContent")
+    first, total = map(int, shown.split("/"))
+    assert first == 1
+    assert total > 1
+    browser.press(Keys.ENTER)
+    assert browser.text(".pd-current .pd-found") == f"2/{total}"
+    browser.press(Keys.ENTER, shift=True)
+    assert browser.text(".pd-current .pd-found") == f"1/{total}"
+    browser.press(Keys.ESCAPE)
+    assert active(browser).startswith("pd-lines: ")
+    assert browser.run("location.hash") != "#overview"
+
+
+def test_the_whole_page_by_keys(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press(Keys.TAB)
+    assert active(browser) == "pd-skip: Skip to the content"
+    browser.press(*[Keys.TAB] * 4)
+    assert active(browser) == "INPUT: Filter kernels by name or file"
+    browser.press(Keys.TAB)
+    assert active(browser) == "A: double"
+    browser.press(Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert active(browser) == "A: unaligned"
+    browser.press(Keys.ARROW_RIGHT)
+    assert active(browser) == "A: ✕ compile"
+    browser.press(Keys.HOME, Keys.ARROW_UP, Keys.ARROW_UP, Keys.ENTER)
+    browser.wait("document.querySelector('.pd-current h2')?.textContent === 'double'")
+    assert active(browser) == "H2: double"
+    visited = []
+    for _ in range(60):
+        browser.press(Keys.TAB)
+        visited.append(active(browser))
+        if visited[-1] == "pd-lines: Python source":
+            break
+    else:
+        pytest.fail(f"the source was not reached: {visited}")
+    browser.press(*[Keys.ARROW_DOWN] * 9)
+    browser.press(Keys.ENTER)
+    assert browser.text(STATUS).startswith("listed.py:10: ")
+    described = browser.run(
+        "document.getElementById(document.activeElement.getAttribute('aria-activedescendant')).textContent"
     )
-    marked = browser.run(
-        "[...document.querySelectorAll('.pd-current .pd-source .pd-linked-2 .pd-no')].map(n => n.textContent)"
+    assert "o_ref[...] = x_ref[...] + x_ref[...]" in described
+    browser.press(Keys.ESCAPE)
+    browser.wait("document.querySelector('#overview.pd-current')")
+    browser.press("?")
+    assert browser.run("document.querySelector('#keys').open")
+    assert "next, previous selected line" in browser.text("#keys")
+    browser.press(Keys.ESCAPE)
+    assert not browser.run("document.querySelector('#keys').open")
+    browser.press("/")
+    assert active(browser) == "INPUT: Filter kernels by name or file"
+
+
+def test_filter_of_kernels(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    browser.press("/", *"unal")
+    shown = "[...document.querySelectorAll('.pd-matrix tbody tr')].filter(r => !r.hidden).length"
+    assert browser.run(shown) == 1
+    assert browser.text(".pd-filter [role=status]") == "1 of 3"
+    browser.press(Keys.ENTER)
+    assert active(browser) == "A: unaligned"
+    browser.press("/", Keys.ESCAPE)
+    assert browser.run(shown) == 3
+
+
+def test_a_text_longer_than_the_screen_is_drawn_in_part(
+    browser: Browser, dumps: Path, write: Write
+) -> None:
+    path = dumps / DOUBLE / "jaxpr.txt"
+    path.write_text("".join(f"    a{n}:f32[] = add b c\n" for n in range(30_000)))
+    open_kernel(browser, write(dumps), "double", "/jaxpr")
+    browser.wait("document.querySelector('.pd-current .pd-text select').value === '-/jaxpr'")
+    browser.wait("document.querySelector('.pd-current .pd-text .pd-row')")
+    assert browser.run(f"{ROWS.format('text')}.length") < 150
+    browser.run("(document.querySelector('.pd-current .pd-text .pd-lines').focus(), true)")
+    browser.press(Keys.END)
+    browser.wait(f"{ROWS.format('text')}.some(row => row.textContent.includes('a29999:f32[]'))")
+    assert browser.run(f"{ROWS.format('text')}.at(-1).ariaSetSize") == "30000"
+
+
+def test_colours_can_be_chosen(browser: Browser, page: Path) -> None:
+    browser.open(page, dark=True)
+    background = "getComputedStyle(document.body).backgroundColor"
+    dark = browser.run(background)
+    browser.press("c")
+    assert browser.run("document.documentElement.dataset.theme") == "light"
+    light = browser.run(background)
+    assert light != dark
+    browser.open(page, dark=True)
+    assert browser.run(background) == light, "the choice is not kept"
+    browser.press("c", "c")
+    assert browser.run(background) == dark
+
+
+def test_an_injected_script_does_not_run(browser: Browser, page: Path) -> None:
+    evil = "<script>document.documentElement.dataset.evil = 1</script><b onclick=x>b</b>"
+    style = '<p style="color: red" id="styled">p</p>'
+    page.write_text(page.read_text().replace("</main>", f"{evil}{style}</main>"))
+    browser.open(page)
+    assert browser.run("document.documentElement.dataset.evil") is None
+    assert (
+        browser.run("getComputedStyle(document.querySelector('#styled')).color") != "rgb(255, 0, 0)"
     )
-    assert marked == ["10"]
+    errors = browser.errors()
+    assert sum("Content Security Policy" in message for message in errors) >= 2
+
+
+def test_texts_of_a_hostile_dump_stay_text(browser: Browser, dumps: Path, write: Write) -> None:
+    evil = "<img src=x onerror=document.title=1>"
+    source = dumps / DOUBLE / "source.py"
+    source.write_text(source.read_text().replace("import jax\n", f"import jax  # {evil}\u202e\n"))
+    (dumps / DOUBLE / "jaxpr.txt").write_text(f"{evil}\u2028</script>\x1b[2J\n")
+    kernel = dumps / DOUBLE / "kernel.json"
+    document = json.loads(kernel.read_text()) | {"name": f"double{evil}"}
+    kernel.write_text(json.dumps(document))
+    open_kernel(browser, write(dumps), f"double{evil}", "/jaxpr")
+    browser.wait("document.querySelector('.pd-current .pd-text .pd-row')")
+    assert rows(browser, "text") == [f"{evil}\\u2028</script>\\x1b[2J"]
+    assert f"import jax  # {evil}\\u202e" in rows(browser, "source")
+    assert browser.run("document.images.length") == 0
+    assert browser.run("document.title") == "dumps"
+    assert browser.errors() == []
+
+
+def test_a_browser_that_cannot_inflate(browser: Browser, page: Path) -> None:
+    added = browser.command(
+        "Page.addScriptToEvaluateOnNewDocument", source="delete window.DecompressionStream;"
+    )
+    try:
+        open_kernel(browser, page, "double", "/t0/12-apply-vector-layout")
+        choose(browser, "text", "arith.addf")
+        assert browser.run("typeof DecompressionStream") == "undefined"
+        assert rows(browser, "source", ".pd-linked-2")
+    finally:
+        browser.command("Page.removeScriptToEvaluateOnNewDocument", identifier=added["identifier"])
+
+
+def test_a_damaged_chunk_is_named(browser: Browser, page: Path) -> None:
+    browser.open(page)
+    id_ = kernel_id(browser, "double")
+    text = page.read_text()
+    head = f'id="c-{id_}-0-passes">'
+    at = text.index(head) + len(head)
+    page.write_text(text[:at] + "AAAA" + text[at + 40 :])
+    browser.open(page, f"{id_}/t0")
+    message = ".pd-current .pd-text .pd-pane-message"
+    browser.wait("document.querySelector(args[0])?.textContent", message)
+    assert browser.text(message).startswith("this part of the page is damaged: ")
+    assert rows(browser, "source")
+
+
+def test_an_unknown_address_shows_the_overview(browser: Browser, page: Path) -> None:
+    for fragment in ("k99/t3/l1", "%E0%A4%A", "constructor/t0"):
+        browser.open(page, fragment)
+        assert browser.run("document.querySelector('.pd-view.pd-current').id") == "overview"
+        assert browser.errors() == []
+
+
+def test_the_summary_is_complete_without_a_script(browser: Browser, page: Path) -> None:
+    browser.command("Emulation.setScriptExecutionDisabled", value=True)
+    try:
+        browser.driver.get(page.as_uri())
+        seen = browser.driver.find_element("css selector", "main").text
+    finally:
+        browser.command("Emulation.setScriptExecutionDisabled", value=False)
+    for expected in (
+        "double",
+        "unaligned",
+        "OutOfBoundsRead",
+        "12-apply-vector-layout",
+        "need JavaScript",
+    ):
+        assert expected in seen

@@ -7,50 +7,19 @@ import hashlib
 import json
 import re
 import zlib
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pages import DOUBLE, Write
+from pages import DOUBLE, Elements, Write
 
 from pallas_debug.report import page
 
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>&\"'\u2028"
 
 
-class Elements(HTMLParser):
-    """Elements of a page, and the texts of its inline scripts and styles."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.texts: dict[str, list[str]] = {"script": [], "style": []}
-        self.words: list[str] = []
-        self._within: list[str] | None = self.words
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        attributes = dict(attrs)
-        self.elements.append((tag, attributes))
-        if tag in self.texts:
-            self._within = None if "type" in attributes else self.texts[tag]
-            if self._within is not None:
-                self._within.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self._within = self.words
-
-    def handle_data(self, data: str) -> None:
-        if self._within is self.words:
-            self.words.append(data)
-        elif self._within is not None:
-            self._within[-1] += data
-
-
 def parsed(path: Path) -> Elements:
-    elements = Elements()
-    elements.feed(path.read_text("utf-8"))
-    return elements
+    return Elements.of(path.read_text("utf-8"))
 
 
 def inflated(path: Path, id_: str) -> Any:

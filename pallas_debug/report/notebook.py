@@ -1,0 +1,148 @@
+"""Parts of the report for notebooks: static HTML with its style, and no script.
+
+Notebooks show it through `_repr_html_`. What cannot be read is left out or named: showing an object
+never raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pallas_debug.errors import PallasDebugError
+from pallas_debug.model import Dump, Finding, PrintRecord
+from pallas_debug.report.collect import ReportedKernel
+from pallas_debug.report.markup import Child, Markup, tag
+from pallas_debug.report.parts import (
+    blocks,
+    compilation,
+    figures,
+    findings,
+    kernel,
+    memory,
+    overview,
+    strip,
+)
+from pallas_debug.report.parts.common import mark, section
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import StoredProfile, read_profile
+
+if TYPE_CHECKING:
+    from pallas_debug.profile.stats import Stats
+    from pallas_debug.store import StoredKernel
+
+
+def fragment(*content: Child) -> str:
+    """Parts with their style, for the output of a cell."""
+    style = Markup(f"<style>{_style()}</style>")
+    return str(tag("div", style, *content, class_="pallas-debug pd-notebook"))
+
+
+@cache
+def _style() -> str:
+    from pallas_debug.report.page import static
+
+    return static(["parts.css", "notebook.css"])
+
+
+def dump_html(dump: Dump) -> str:
+    """A dumped kernel: targets, figures of its schedule, passes, memory and blocks."""
+    stored = _stored(dump)
+    profiles = [_profile(stored, one.target) for one in dump.compilations]
+    of_targets = []
+    for made, found in zip(dump.compilations, profiles, strict=True):
+        content: list[Child] = []
+        if made.failure is not None:
+            content.append(compilation.failure_card(made.failure))
+        if found is not None:
+            profile = found.profile
+            content.append(figures.summary(profile.stats))
+            if profile.schedule.table is not None:
+                content.append(
+                    section("Units over bundles", strip.heat_strip(profile.schedule.table), level=4)
+                )
+            content.append(section("Memory", memory.memory_part(profile.stats.memory), level=4))
+        content.append(compilation.passes_table(made))
+        heading = tag("summary", tag("b", made.target), " ", compilation.status(made))
+        of_targets.append(tag("details", heading, content, open=made is dump.compilations[0]))
+    return fragment(
+        tag("h3", dump.kernel.name),
+        kernel.subtitle(dump.kernel),
+        _targets(dump, stored, profiles),
+        of_targets,
+        _blocks(stored),
+        tag("details", tag("summary", "operands"), kernel.operands_table(dump.kernel)),
+    )
+
+
+def stats_html(stats: Stats) -> str:
+    """Figures of a schedule."""
+    return fragment(
+        tag("h3", stats.kernel, " ", tag("span", f"on {stats.target}", class_="pd-dim")),
+        figures.summary(stats),
+        section("Memory", memory.memory_part(stats.memory), level=4),
+    )
+
+
+def checks_html(
+    summary: Child,
+    found: Sequence[Finding],
+    prints: Sequence[PrintRecord] = (),
+    not_checked: Sequence[str] = (),
+    table: Child = None,
+    title: str = "Not checked",
+) -> str:
+    """Findings, what kernels printed, and what could not be judged."""
+    gaps = tag("ul", [tag("li", text) for text in not_checked], class_="pd-notes")
+    return fragment(
+        tag("p", summary),
+        table,
+        findings.finding_list(found),
+        section("Prints", findings.print_list(prints), level=4),
+        section(title, gaps, level=4) if not_checked else None,
+    )
+
+
+def verdict_mark(ok: bool, text: str) -> Markup:
+    """The summary of a verdict, with its sign."""
+    return mark("ok" if ok else "bad", text)
+
+
+def _stored(dump: Dump) -> StoredKernel | None:
+    """The kernel's folder, if it is still there."""
+    try:
+        (found,) = open_dumps(dump.folder).kernels()
+    except (PallasDebugError, OSError, ValueError):
+        return None
+    return found
+
+
+def _profile(stored: StoredKernel | None, target: str) -> StoredProfile | None:
+    try:
+        return None if stored is None else read_profile(stored, stored.target(target))
+    except PallasDebugError:
+        return None
+
+
+def _targets(
+    dump: Dump, stored: StoredKernel | None, profiles: Sequence[StoredProfile | None]
+) -> Markup:
+    if stored is None:
+        return tag("p", f"{dump.folder} is no longer there.", class_="pd-dim")
+    stats = {
+        made.target: found.profile.stats
+        for made, found in zip(dump.compilations, profiles, strict=True)
+        if found is not None
+    }
+    reported = ReportedKernel(id="k0", stored=stored, compilations=stored.compilations)
+    targets = [made.target for made in dump.compilations]
+    return overview.matrix([reported], targets, [stats], linked=False)
+
+
+def _blocks(stored: StoredKernel | None) -> Markup:
+    try:
+        found = stored.blocks() if stored is not None else None
+    except PallasDebugError:
+        return Markup()
+    return section("Blocks", blocks.blocks_table(found), level=4) if found is not None else Markup()

@@ -1,0 +1,221 @@
+"""The report over a kernel that was compiled with its schedule: figures, strip, bundles, blocks."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pages import Browser, kernel_id, open_kernel
+from selenium.webdriver import Keys
+
+import pallas_debug
+from pallas_debug.cli.exits import Exit
+from pallas_debug.model import Dump
+from pallas_debug.store import open_dumps
+from pallas_debug.store.profiles import StoredProfile, read_profile
+
+STRIP = ".pd-current .pd-target.pd-current .pd-strip-scroll"
+
+
+@pytest.fixture(scope="module")
+def dump(tmp_path_factory: pytest.TempPathFactory) -> Dump:
+    import jax
+    import jax.numpy as jnp
+    from pallas_debug_kernels import matmul
+
+    root = tmp_path_factory.mktemp("report") / "dumps"
+    x = jax.ShapeDtypeStruct((256, 512), jnp.float32)
+    y = jax.ShapeDtypeStruct((512, 256), jnp.float32)
+    block = {"block_m": 128, "block_n": 128, "block_k": 128}
+    (made,) = pallas_debug.dump(
+        matmul, x, y, **block, activation="relu", targets="v5e,v6e", to=root, stages="bundles"
+    )
+    return made
+
+
+@pytest.fixture(scope="module")
+def profile(dump: Dump) -> StoredProfile:
+    (stored,) = open_dumps(dump.folder).kernels()
+    found = read_profile(stored, stored.target("v5e"))
+    assert found is not None
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(dump: Dump) -> Iterator[Path]:
+    from pallas_debug.report import write_report
+
+    reader = open_dumps(dump.folder.parent)
+    path = dump.folder.parent.parent / "report.html"
+    write_report(reader, reader.kernels(), path, title="compiled")
+    yield path
+    path.unlink()
+
+
+def test_figures_are_those_of_the_schedule(page: Path, profile: StoredProfile) -> None:
+    html = page.read_text()
+    stats = profile.profile.stats
+    assert stats.bundles.value is not None
+    assert f"{stats.bundles.value:,} bundles · " in html
+    for unit in stats.units:
+        assert f"<code>{unit.name}</code>" in html
+    assert f'title="stated by the compiler: {stats.bundles.note}"' in html
+    most = stats.lines[0]
+    assert f">{Path(most.source.file).name}:{most.source.line}</a>" in html
+    for use in stats.memory.uses:
+        assert use.name in html
+
+
+def test_a_bundle_and_its_line_are_one_selection(
+    browser: Browser, page: Path, profile: StoredProfile
+) -> None:
+    open_kernel(browser, page, "matmul", "/t0")
+    browser.wait("document.querySelector(args[0])", STRIP)
+    busiest = next(c for c in profile.profile.stats.lines if c.units.get("MXU"))
+    line = busiest.source.line
+    browser.open(page, f"{kernel_id(browser, 'matmul')}/t0/bundles/l{line}")
+    status = browser.wait(
+        "(t => t.includes('of bundles') && t)(document.querySelector('.pd-current .pd-status').textContent)"
+    )
+    assert status.startswith(f"{Path(busiest.source.file).name}:{line}: ")
+    marked = browser.run(
+        "[...document.querySelectorAll('.pd-current .pd-text .pd-linked')].map(r => r.textContent)"
+    )
+    assert marked
+    shares = browser.run(
+        """
+        const rows = [...document.querySelectorAll('.pd-current .pd-source .pd-row')];
+        const row = rows.find(row => row.querySelector('.pd-no')?.textContent === String(args[0]));
+        return [row.querySelector('.pd-count').textContent, row.title];
+        """,
+        line,
+    )
+    assert shares[0].endswith("%")
+    assert shares[1].startswith(f"{busiest.bundles:,} bundle")
+
+
+def test_the_strip_by_keys(browser: Browser, page: Path, profile: StoredProfile) -> None:
+    table = profile.profile.schedule.table
+    assert table is not None
+    open_kernel(browser, page, "matmul", "/t0")
+    browser.wait("document.querySelector(args[0])", STRIP)
+    browser.run(f"(document.querySelector('{STRIP}').focus(), true)")
+    value = f"document.querySelector('{STRIP}').getAttribute('aria-valuetext')"
+    browser.press(Keys.END)
+    assert browser.run(f"document.querySelector('{STRIP}').ariaValueNow") == str(
+        len(table.rows) - 1
+    )
+    browser.press(Keys.HOME, *[Keys.ARROW_RIGHT] * 5)
+    used = [
+        f"{name} {count}/{capacity}"
+        for name, count, capacity in zip(table.names, table.rows[5], table.capacity, strict=True)
+        if count
+    ]
+    text = browser.run(value)
+    number = profile.profile.schedule.bundles[5].number
+    assert text.startswith(f"bundle {number:#x} · runs ")
+    assert (", ".join(used) or "no unit in use") in text
+    browser.press("+", "+")
+    assert browser.run(f"document.querySelector('{STRIP}').scrollWidth") >= 4 * len(table.rows)
+    browser.press(Keys.ENTER)
+    browser.wait(
+        "[...document.querySelectorAll('.pd-current .pd-text:not([hidden]) select')]"
+        ".some(select => select.value === '0/bundles')"
+    )
+
+
+def test_the_walk_through_the_grid(browser: Browser, page: Path, dump: Dump) -> None:
+    (stored,) = open_dumps(dump.folder).kernels()
+    blocks = stored.blocks()
+    assert blocks is not None
+    open_kernel(browser, page, "matmul", "/t1")
+    browser.wait("document.querySelector('.pd-current .pd-operand canvas')")
+    names = browser.run(
+        "[...document.querySelectorAll('.pd-current .pd-operand-name code')].map(n => n.textContent)"
+    )
+    assert names == [operand.name for operand in blocks.operands]
+    captions = "[...document.querySelectorAll('.pd-current .pd-operand figcaption')].map(n => n.textContent)"
+    for operand, caption in zip(blocks.operands, browser.run(captions), strict=True):
+        visits = operand.visits
+        assert visits is not None
+        assert (
+            f"{visits.copies:,} copies of {visits.distinct:,} of {operand.total:,} blocks."
+            in caption
+        )
+    browser.run("(document.querySelector('.pd-current .pd-walk input').focus(), true)")
+    browser.press(Keys.HOME)
+    first = f"grid point ({', '.join('0' for _ in blocks.grid)}), 1 of {blocks.points}"
+    assert browser.text(".pd-current .pd-walk .pd-readout") == first
+    for position in range(blocks.points):
+        for operand, caption in zip(blocks.operands, browser.run(captions), strict=True):
+            block = blocks.block(operand, blocks.point(position))
+            assert block is not None
+            assert caption.startswith(f"block ({', '.join(map(str, block))}): ")
+        browser.press(Keys.ARROW_RIGHT)
+    browser.click(".pd-current .pd-walk .pd-button")
+    browser.wait(
+        "document.querySelector('.pd-current .pd-walk .pd-button').textContent === 'Pause'"
+    )
+    browser.click(".pd-current .pd-walk .pd-button")
+    assert browser.errors() == []
+
+
+def test_targets_can_be_compared(browser: Browser, page: Path) -> None:
+    open_kernel(browser, page, "matmul", "/t0/12-apply-vector-layout")
+    choose = """
+      const list = document.querySelector('.pd-current .pd-text .pd-base');
+      list.value = '1/12-apply-vector-layout';
+      list.dispatchEvent(new Event('change'));
+      return true;
+    """
+    browser.run(choose)
+    browser.wait("document.querySelector('.pd-current .pd-text .pd-pane-message')?.textContent")
+    message = browser.text(".pd-current .pd-text .pd-pane-message")
+    assert re.fullmatch(
+        r"(\+[\d,]+ −[\d,]+ lines against|no line differs from) 12-apply-vector-layout", message
+    )
+
+
+def test_a_dump_in_a_notebook(dump: Dump, profile: StoredProfile) -> None:
+    html = dump._repr_html_()
+    assert 'class="pd-heat"' in html
+    assert "<h4>Memory</h4>" in html
+    assert "<h4>Blocks</h4>" in html
+    assert "<script" not in html
+    stats = profile.profile.stats
+    assert "\n" not in repr(stats)
+    alone = stats._repr_html_()
+    assert "Share of each unit’s capacity in use" in alone
+    assert f"{stats.bundles.value:,}" in alone
+
+
+def test_the_command_and_what_it_reports(command, dump: Dump, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    done = command("report", dump.folder.parent, "-o", "out.html")
+    assert done.returncode == 0
+    written = (tmp_path / "out.html").stat().st_size
+    assert done.stdout == f"out.html: 1 kernel, {written:,} bytes\n"
+    done = command(
+        "report", dump.folder.parent / "matm", "-t", "v6e", "-o", "one.html", "--title", "T"
+    )
+    assert done.returncode == 0
+    assert "<title>T</title>" in (tmp_path / "one.html").read_text()
+    assert 'href="#k0/t1"' not in (tmp_path / "one.html").read_text()
+    done = command("report", dump.folder.parent, "-o", "no/where.html")
+    assert done.returncode == Exit.USAGE
+    assert "no/where.html cannot be written: No such file or directory" in done.stderr
+    done = command("report", dump.folder.parent, "-t", "v4", "-o", "x.html")
+    assert done.returncode == Exit.USAGE
+    assert "no kernel here was compiled for 'v4'" in done.stderr
+
+
+def test_a_directory_with_a_damaged_kernel(command, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    folder = tmp_path / "dumps" / "k-01234567"
+    folder.mkdir(parents=True)
+    (folder / "kernel.json").write_text(json.dumps({"kind": "kernel"}))
+    done = command("report", "dumps", "-o", "r.html")
+    assert done.returncode == Exit.CANNOT_RUN
+    assert "kernel.json" in done.stderr
+    assert "unreadable" in (tmp_path / "r.html").read_text()
