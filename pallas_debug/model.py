@@ -1,8 +1,7 @@
 """Shared data model: small frozen dataclasses, and nothing else.
 
-Floor 0. Imports the standard library and the enumeration of faults. Every class here can be
-written as JSON and read back (`store/schema.py` does both); what cannot (a live jaxpr, a
-process) does not belong here.
+Floor 0. Imports the standard library and the enumeration of faults. Every class here can be written
+as JSON and read back (`store/schema.py` does both); a live jaxpr or a process cannot.
 """
 
 from __future__ import annotations
@@ -42,8 +41,7 @@ class Operand:
     Attributes:
       name: the parameter's name in the Python kernel, or jax's path (`args[0]`) for `*refs`.
       shape: shape of the whole array; for scratch, of the buffer.
-      block_shape: shape of the block at one grid point, with None for a squeezed dimension; None if
-        there is no block (scratch, scalar prefetch).
+      block_shape: shape of a block, with None for a squeezed dimension; None if there is no block.
       index_map: jaxpr of the index map as text; None if there is no block.
       memory_space: as requested by the kernel; `default` if it left the choice to Pallas.
       pipeline: buffering requested by the kernel, as text; None for jax's default.
@@ -159,8 +157,7 @@ class Explanation:
       cause, advice: a sentence each, without a full stop.
       title: what happened, in one line.
       code: XLA's error code, such as `E1001`, if it has one.
-      details: lines of facts about this particular failure: an allocation table, layouts, blocks
-        that would fit.
+      details: facts about this particular failure: an allocation table, blocks that would fit.
       versions: a sentence on the releases of jax or libtpu affected; empty for all.
       targets: the chips affected; empty for all.
       kind: kind of finding to report for such a failure.
@@ -170,8 +167,7 @@ class Explanation:
         findings refer to.
       marks: literal texts; every matching line contains at least one. A log is searched for these
         first; an entry without marks is tried on every line.
-      ambiguous: whether other programs print the same message; such an entry needs a mention of
-        Pallas, Mosaic or a TPU nearby.
+      ambiguous: whether other programs print the same message; it needs a mention of a TPU nearby.
       general: whether the entry applies only if no other does.
     """
 
@@ -202,12 +198,8 @@ class Explanation:
 
     def text(self) -> str:
         """The full explanation, on several lines."""
-        lines = [
-            f"{self.name}: {self.title}" if self.title else self.name,
-            f"cause: {self.cause}",
-            *self.details,
-            f"try: {self.advice}",
-        ]
+        head = f"{self.name}: {self.title}" if self.title else self.name
+        lines = [head, f"cause: {self.cause}", *self.details, f"try: {self.advice}"]
         lines += [f"versions: {self.versions}"] if self.versions else []
         lines += [f"targets: {', '.join(self.targets)}"] if self.targets else []
         return "\n  ".join([*lines, *(f"see: {link}" for link in self.links)])
@@ -479,8 +471,9 @@ class Dump:
     compilations: tuple[Compilation, ...] = ()
 
     def __repr__(self) -> str:
-        targets = ", ".join(f"{c.target} {c.status}" for c in self.compilations)
-        return f"<Dump {self.name}: {targets or 'not compiled'}>"
+        return (
+            f"<Dump {self.name}: {', '.join(f'{c.target} {c.status}' for c in self.compilations)}>"
+        )
 
     def _repr_html_(self) -> str:
         from pallas_debug.report.notebook import dump_html

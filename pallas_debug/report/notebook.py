@@ -25,6 +25,7 @@ from pallas_debug.report.parts import (
     strip,
 )
 from pallas_debug.report.parts.common import mark, section
+from pallas_debug.report.section import own_file, source_lines
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import StoredProfile, read_profile
 
@@ -50,6 +51,8 @@ def dump_html(dump: Dump) -> str:
     """A dumped kernel: targets, figures of its schedule, passes, memory and blocks."""
     stored = _stored(dump)
     profiles = [_profile(stored, one.target) for one in dump.compilations]
+    own = own_file(stored) if stored is not None else None
+    lines = source_lines(stored) if stored is not None else ()
     of_targets = []
     for made, found in zip(dump.compilations, profiles, strict=True):
         content: list[Child] = []
@@ -57,7 +60,7 @@ def dump_html(dump: Dump) -> str:
             content.append(compilation.failure_card(made.failure))
         if found is not None:
             profile = found.profile
-            content.append(figures.summary(profile.stats))
+            content.append(figures.summary(profile.stats, own, lines))
             if profile.schedule.table is not None:
                 content.append(
                     section("Units over bundles", strip.heat_strip(profile.schedule.table), level=4)

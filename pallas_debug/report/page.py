@@ -19,7 +19,7 @@ from pallas_debug.report.parts import compilation, findings, overview
 from pallas_debug.report.parts.common import section
 from pallas_debug.report.parts.findings import Link
 from pallas_debug.report.parts.overview import StatsByTarget
-from pallas_debug.report.section import build_section, link_of
+from pallas_debug.report.section import build_section, link_of, own_file
 
 MAX_DATA = 19_000_000
 """Maximum bytes of compressed texts in a page."""
@@ -188,8 +188,8 @@ def _block(id_: str, data: str) -> Markup:
 
 
 def _own_file(reported: ReportedKernel) -> str | None:
-    of = reported.stored.kernel
-    return shown(of.source.file) if of is not None and of.source is not None else None
+    own = own_file(reported.stored)
+    return shown(own) if own is not None else None
 
 
 def _own_line(reported: ReportedKernel) -> int | None:

@@ -44,8 +44,7 @@ def build_section(reported: ReportedKernel) -> BuiltSection:
 
 def link_of(reported: ReportedKernel) -> Link:
     """Links to lines of a kernel's own file."""
-    of = reported.stored.kernel
-    own = of.source.file if of is not None and of.source is not None else None
+    own = own_file(reported.stored)
 
     def link(source: SourceLine) -> str | None:
         return f"#{reported.id}/l{source.line}" if source.file == own else None
@@ -57,10 +56,10 @@ def _kernel(reported: ReportedKernel, profiles: Sequence[StoredProfile | None]) 
     of = reported.stored.kernel
     link = link_of(reported)
     problem = reported.stored.problem
-    source = _source(reported.stored)
+    source = source_lines(reported.stored)
     targets = list(enumerate(zip(reported.compilations, profiles, strict=True)))
     summaries = [_summary(reported, at, c, profile, link) for at, (c, profile) in targets]
-    details = [_details(reported, at, c, profile, link, source) for at, (c, profile) in targets]
+    details = [_details(reported, at, c, profile, source) for at, (c, profile) in targets]
     tests = tag("ul", [tag("li", tag("code", name)) for name in reported.tests[:50]])
     return tag(
         "section",
@@ -132,7 +131,6 @@ def _details(
     at: int,
     stored: StoredCompilation,
     profile: StoredProfile | None,
-    link: Link,
     source: Sequence[str],
 ) -> Markup:
     """What is below the source, for one target."""
@@ -144,7 +142,7 @@ def _details(
         reported,
         at,
         [
-            *(_figures(stats, link, source, profile.problems) if stats and profile else ()),
+            *(_figures(reported, stats, source, profile.problems) if stats and profile else ()),
             section("Passes", compilation.passes_table(made, f"#{reported.id}/t{at}/")),
             section("Compilation", compilation.compilation_facts(made), _missing(made)),
         ],
@@ -152,10 +150,11 @@ def _details(
 
 
 def _figures(
-    stats: Stats, link: Link, source: Sequence[str], problems: Sequence[str]
+    reported: ReportedKernel, stats: Stats, source: Sequence[str], problems: Sequence[str]
 ) -> tuple[Markup, ...]:
+    lines = figures.lines_table(stats, link_of(reported), own_file(reported.stored), source)
     return (
-        section("Lines by cost", figures.lines_table(stats, link, source)),
+        section("Lines by cost", lines),
         section("Units", figures.units_table(stats)),
         section("Loops", figures.loops_table(stats)),
         section("Memory", memory.memory_part(stats.memory)),
@@ -200,7 +199,13 @@ def _blocks(reported: ReportedKernel) -> Markup:
     return tag("div", table, tag("div", class_="pd-blocks", data_blocks=reported.id))
 
 
-def _source(stored: StoredKernel) -> list[str]:
+def own_file(stored: StoredKernel) -> str | None:
+    """The file of the kernel function."""
+    of = stored.kernel
+    return of.source.file if of is not None and of.source is not None else None
+
+
+def source_lines(stored: StoredKernel) -> list[str]:
     """Lines of the kernel's own file; none if the dump does not hold it."""
     try:
         return stored.stage_text("source").split("\n")

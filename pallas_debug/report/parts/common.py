@@ -35,6 +35,11 @@ def bar(share: float) -> Markup:
     )
 
 
+def measured(share: float, text: str) -> Markup:
+    """A bar with its value; values of a column have one width, so that the bars line up."""
+    return tag("span", bar(share), tag("span", text, class_="pd-amount"), class_="pd-measured")
+
+
 def table(
     caption: str,
     columns: Sequence[Child],

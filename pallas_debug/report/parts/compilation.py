@@ -5,7 +5,7 @@ from __future__ import annotations
 from pallas_debug.model import Compilation, Failure, Pass
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import bar, facts, mark, place, table
+from pallas_debug.report.parts.common import facts, mark, measured, place, table
 from pallas_debug.report.parts.findings import Link, nowhere
 from pallas_debug.store.layout import pass_name
 
@@ -106,14 +106,9 @@ def passes_table(compilation: Compilation, href: str | None = None) -> Markup:
             [
                 _name(p, href),
                 _outcome(p),
-                tag("span", bar(p.size / largest), words.size(p.size), class_="pd-measured"),
+                measured(p.size / largest, words.size(p.size)),
                 grown.replace("-", "−") or words.MISSING,
-                tag(
-                    "span",
-                    bar((p.seconds or 0.0) / slowest),
-                    words.seconds(p.seconds),
-                    class_="pd-measured",
-                ),
+                measured((p.seconds or 0.0) / slowest, words.seconds(p.seconds)),
             ]
         )
     known = [p.seconds for p in passes if p.seconds is not None]

@@ -9,7 +9,7 @@ from pallas_debug.profile.lines import LineCost
 from pallas_debug.profile.stats import CodeCost, Stats
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import bar, mark, place, section, table
+from pallas_debug.report.parts.common import mark, measured, place, section, table
 from pallas_debug.report.parts.findings import Link, nowhere
 
 MAX_LINES = 15
@@ -98,7 +98,7 @@ def _share(value: Figure) -> Child:
     if not value.is_known:
         return words.MISSING
     share = float(value.value or 0)
-    return tag("span", bar(share), words.percent(share), class_="pd-measured")
+    return measured(share, words.percent(share))
 
 
 def loops_table(stats: Stats) -> Markup:
@@ -129,11 +129,14 @@ def _loop(loop: CodeCost) -> list[Child]:
     ]
 
 
-def lines_table(stats: Stats, link: Link = nowhere, texts: Sequence[str] = ()) -> Markup:
+def lines_table(
+    stats: Stats, link: Link = nowhere, own: str | None = None, texts: Sequence[str] = ()
+) -> Markup:
     """Python lines by cost.
 
     Args:
-      texts: lines of the kernel's own source file, for lines that come without their text.
+      own: the kernel's own file.
+      texts: its lines, for costs that come without them.
     """
     if not stats.lines:
         return Markup()
@@ -145,7 +148,7 @@ def lines_table(stats: Stats, link: Link = nowhere, texts: Sequence[str] = ()) -
     return table(
         caption,
         ["line", "source", "bundles", "share", "own", "units", "spills", "copies"],
-        [_line(cost, link, texts) for cost in shown],
+        [_line(cost, link, texts if cost.source.file == own else ()) for cost in shown],
         numeric=(2, 3, 4, 6, 7),
         class_="pd-costs",
     )
@@ -155,14 +158,14 @@ def _line(cost: LineCost, link: Link, texts: Sequence[str]) -> list[Child]:
     source = cost.source
     href = link(source)
     text = source.text
-    if text is None and href is not None and 0 < source.line <= len(texts):
+    if text is None and 0 < source.line <= len(texts):
         text = texts[source.line - 1]
     busiest = ", ".join(f"{name} {count:,}" for name, count in list(cost.units.items())[:3])
     return [
         place(source, href),
         tag("code", (text or "").strip() or words.MISSING),
         words.number(cost.bundles),
-        tag("span", bar(cost.share), words.percent(cost.share), class_="pd-measured"),
+        measured(cost.share, words.percent(cost.share)),
         words.percent(cost.own_share),
         busiest or words.MISSING,
         words.number(cost.spills),
@@ -186,13 +189,13 @@ def notes(stats: Stats, problems: Sequence[str] = ()) -> Markup:
     return tag("ul", rows, class_="pd-notes") if rows else Markup()
 
 
-def summary(stats: Stats) -> Markup:
-    """All of it, for a notebook."""
+def summary(stats: Stats, own: str | None = None, texts: Sequence[str] = ()) -> Markup:
+    """All of it, for a notebook; `own` and `texts` as in `lines_table`."""
     return tag(
         "div",
         tiles(stats),
         section("Units", units_table(stats), level=4),
-        section("Lines", lines_table(stats), level=4),
+        section("Lines", lines_table(stats, own=own, texts=texts), level=4),
         section("Loops", loops_table(stats), level=4),
         notes(stats),
     )

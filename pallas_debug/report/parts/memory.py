@@ -5,7 +5,7 @@ from __future__ import annotations
 from pallas_debug.profile.memory import AllocatedMemory, MemoryMap
 from pallas_debug.report import words
 from pallas_debug.report.markup import Child, Markup, tag
-from pallas_debug.report.parts.common import bar, table
+from pallas_debug.report.parts.common import measured, table
 
 
 def memory_part(memory: MemoryMap) -> Markup:
@@ -60,7 +60,7 @@ def _row(use: AllocatedMemory, total: float) -> list[Child]:
     of_kernel: Child = words.MISSING
     if size is not None and use.space == "vmem" and total:
         share = float(size) / total
-        of_kernel = tag("span", bar(share), words.percent(share), class_="pd-measured")
+        of_kernel = measured(share, words.percent(share))
     return [
         tag("span", use.name, class_="pd-dim" if use.role == "internal" else None),
         use.space,
