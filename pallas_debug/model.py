@@ -1,7 +1,6 @@
 """Shared data model: small frozen dataclasses, and nothing else.
 
-Floor 0. Imports the standard library and the enumeration of faults. Every class here can be written
-as JSON and read back (`store/schema.py` does both); a live jaxpr or a process cannot.
+Floor 0. Every class here can be written as JSON and read back (`store/schema.py` does both).
 """
 
 from __future__ import annotations
@@ -471,9 +470,8 @@ class Dump:
     compilations: tuple[Compilation, ...] = ()
 
     def __repr__(self) -> str:
-        return (
-            f"<Dump {self.name}: {', '.join(f'{c.target} {c.status}' for c in self.compilations)}>"
-        )
+        targets = ", ".join(f"{c.target} {c.status}" for c in self.compilations)
+        return f"<Dump {self.name}: {targets}>"
 
     def _repr_html_(self) -> str:
         from pallas_debug.report.notebook import dump_html
