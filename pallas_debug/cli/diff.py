@@ -37,6 +37,7 @@ class DiffOptions:
     ignore: str | None
     context: int
     summary: bool
+    stats: bool
     as_json: bool
 
 
@@ -61,6 +62,11 @@ class DiffOptions:
     show_default=True,
 )
 @click.option("-s", "--summary", is_flag=True, help="Print only counts of operations.")
+@click.option(
+    "--stats",
+    is_flag=True,
+    help="Compare what kernels cost, not their texts: WHERE and another place, or --against.",
+)
 @shared.as_json
 def run(options: DiffOptions) -> int:
     """Show what a pass changed, or what differs between two stages.
@@ -71,6 +77,8 @@ def run(options: DiffOptions) -> int:
     pallas-debug diff dumps/flash mosaic 13   any two stages
     pallas-debug diff dumps/flash 13 -t v5e --against v6e
     pallas-debug diff old/flash 13 --against new/flash
+    pallas-debug diff --stats old/ new/       cycles, spills, units, lines of all kernels
+    pallas-debug diff --stats dumps/flash --against v6e
 
     A STAGE is one that `show` takes. WHERE is a kernel's folder, or a dump directory (ours or raw),
     followed by the start of a kernel's name if it contains several.
@@ -79,6 +87,17 @@ def run(options: DiffOptions) -> int:
     does not depend on whether there are differences.
     """
     stages = options.stages
+    if options.stats:
+        from pallas_debug.cli import diff_stats
+
+        return diff_stats.run(
+            options.kernel_at,
+            diff_stats.checked(stages),
+            options.kernel,
+            options.target,
+            options.as_json,
+            options.against,
+        )
     if len(stages) > 2:
         raise UsageError(f"diff takes two stages at most, not {len(stages)}: {' '.join(stages)}")
     ignored = noise(options.ignore)

@@ -23,6 +23,7 @@ _UNSAFE = re.compile(
 
 SCHEMAS = {
     "diff": 1,
+    "diff-stats": 1,
     "doctor": 1,
     "dump": 1,
     "explain": 1,

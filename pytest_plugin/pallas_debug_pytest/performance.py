@@ -20,8 +20,8 @@ import pytest
 
 from pallas_debug.errors import CannotRunError
 from pallas_debug.model import Compilation, Dump
-from pallas_debug.profile import baselines
-from pallas_debug.profile.baselines import Baseline, BaselineRow
+from pallas_debug.profile.changes import baselines
+from pallas_debug.profile.changes.baselines import Baseline, BaselineRow
 from pallas_debug.profile.stats import Stats
 from pallas_debug.store import open_dumps
 from pallas_debug.store.profiles import read_profile

@@ -37,6 +37,7 @@ def shift(x):
 
 LINES: dict[str, list[list[Any]]] = {
     "diff": [[NEW], [NEW, "--summary"]],
+    "diff-stats": [["scheduled/kernel", "--against", "v6e"]],
     "dump": [["rows:shift", "--arg", "f32[16,128]"]],
     "explain": [["run.log", "E1001", "no such error", OLD], ["--list"], ["failed"]],
     "grep": [["vector_load", NEW], ["vector_load", NEW, "--count"], ["func", NEW, "--files"]],
@@ -91,11 +92,13 @@ def test_a_document_has_the_fields_of_its_schema(command: Any, name: str, tmp_pa
         wrong = "pl.program_id(0) * 8 + 4, 8), :]"
         (tmp_path / "rows.py").write_text(CODE.replace(wrong, "0, 16, 2), ::2]"))
         command("dump", "rows:shift", "--arg", "f32[16,128]", "--to", "failed")
-    if name == "timeline":
+    if name in ("timeline", "diff-stats"):
         given = ("--stages", "bundles", "--to", "scheduled")
-        command("dump", "rows:shift", "--arg", "f32[16,128]", *given)
+        targets = ("--target", "v5e,v6e") if name == "diff-stats" else ()
+        command("dump", "rows:shift", "--arg", "f32[16,128]", *given, *targets)
     for line in LINES[name]:
-        done = command(name, *line, "--json")
+        words = ("diff", "--stats") if name == "diff-stats" else (name,)
+        done = command(*words, *line, "--json")
         assert done.returncode in (0, 1), done.stderr
         check(json.loads(done.stdout), name)
 
@@ -155,6 +158,7 @@ def test_every_command_with_json_has_a_schema() -> None:
         for p in importlib.import_module(f"pallas_debug.cli.{name}").command.params
         if "--json" in p.opts
     }
+    takes.add("diff-stats")  # of `diff --stats`
     assert takes == set(schemas.DOCUMENTS) == set(output.SCHEMAS) == {*LINES, "doctor"}
 
 

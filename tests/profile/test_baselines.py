@@ -7,8 +7,14 @@ from dataclasses import replace
 import pytest
 
 from pallas_debug.errors import UsageError
-from pallas_debug.profile import baselines
-from pallas_debug.profile.baselines import Baseline, BaselineCost, BaselineError, compare, sentence
+from pallas_debug.profile.changes import baselines
+from pallas_debug.profile.changes.baselines import (
+    Baseline,
+    BaselineCost,
+    BaselineError,
+    compare,
+    sentence,
+)
 from pallas_debug.profile.figures import Figure, missing
 from pallas_debug.profile.stats import Stats, stats_of
 

@@ -1,0 +1,1 @@
+"""Costs compared: with a baseline, and of two kernels side by side."""

@@ -1,0 +1,182 @@
+"""Two kernels side by side: what each cost, ranked by what changed."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.stats import Stats
+
+WORTH = 0.001
+"""Relative change of a line's cycles, as a share of the kernel's, below which it is not listed."""
+
+Texts = Callable[[SourceLine], str | None]
+"""Returns the text of a Python line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureChange:
+    """A figure of both kernels.
+
+    Attributes:
+      change: relative, such as -0.1 for a tenth less; None if either is unknown, or only one is 0.
+    """
+
+    name: str
+    before: Figure
+    after: Figure
+    change: float | None
+
+    @property
+    def is_same(self) -> bool:
+        return self.before.value == self.after.value
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChange:
+    """Cycles that a line's own instructions take, without those of functions that it calls.
+
+    Attributes:
+      source: the line in the new kernel, or in the old one if it is gone.
+      before, after: cycles; None if that kernel has no such line.
+    """
+
+    source: SourceLine
+    text: str | None
+    before: float | None
+    after: float | None
+
+    @property
+    def difference(self) -> float:
+        return (self.after or 0.0) - (self.before or 0.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StatsComparison:
+    """Two kernels.
+
+    Attributes:
+      figures: those that changed, most first; unknown ones at the end.
+      lines: those whose cycles changed, most first.
+      versions: of programs, where they differ: before and after.
+    """
+
+    old: Stats
+    new: Stats
+    figures: tuple[FigureChange, ...]
+    lines: tuple[LineChange, ...]
+    versions: tuple[tuple[str, str, str], ...]
+
+    @property
+    def cycles(self) -> FigureChange:
+        return _change("cycles", self.old.cycles.total, self.new.cycles.total)
+
+    @property
+    def is_same(self) -> bool:
+        """Whether no known figure and no line changed."""
+        return not self.figures and not self.lines
+
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Key to sort by: what changed most in cycles comes first, then in any figure."""
+        most = max((abs(f.change) for f in self.figures if f.change is not None), default=0.0)
+        cycles = self.cycles.change
+        return -abs(math.log1p(max(cycles, -0.999999))) if cycles is not None else 0.0, -most
+
+
+def compare_stats(
+    old: Stats,
+    new: Stats,
+    *,
+    old_texts: Texts = lambda line: line.text,
+    new_texts: Texts = lambda line: line.text,
+) -> StatsComparison:
+    """Compare two kernels.
+
+    Lines are matched by their file's name and their text, as they move when lines above them do.
+    """
+    figures = [change for change in _figures(old, new) if not change.is_same]
+    figures.sort(key=lambda f: (f.change is None, -abs(f.change or 0.0)))
+    names = sorted({*old.versions, *new.versions})
+    return StatsComparison(
+        old=old,
+        new=new,
+        figures=tuple(figures),
+        lines=tuple(_lines(old, new, old_texts, new_texts)),
+        versions=tuple(
+            (name, old.versions.get(name, "-"), new.versions.get(name, "-"))
+            for name in names
+            if old.versions.get(name) != new.versions.get(name)
+        ),
+    )
+
+
+def _figures(old: Stats, new: Stats) -> Iterator[FigureChange]:
+    yield _change("cycles", old.cycles.total, new.cycles.total)
+    yield _change("cycles waiting for copies", old.cycles.waiting, new.cycles.waiting)
+    yield _change("cycles by libtpu", old.cycles.compiler, new.cycles.compiler)
+    yield _change("grid steps", old.cycles.steps, new.cycles.steps)
+    yield _change("bundles", old.bundles, new.bundles)
+    yield _change("empty bundles", old.empty_bundles, new.empty_bundles)
+    yield _change("spills", old.spills, new.spills)
+    yield _change("fills", old.fills, new.fills)
+    yield _change("code size", old.code_size, new.code_size)
+    before = {unit.name: unit.share for unit in old.units}
+    after = {unit.name: unit.share for unit in new.units}
+    for name in dict.fromkeys([*before, *after]):
+        unknown = Figure(value=None, note="the compiler has no such unit here")
+        yield _change(
+            f"share of {name} slots used", before.get(name, unknown), after.get(name, unknown)
+        )
+
+
+def _change(name: str, before: Figure, after: Figure) -> FigureChange:
+    old, new = before.value, after.value
+    change = None
+    if old is not None and new is not None and (old or not new):
+        change = new / old - 1 if old else 0.0
+    return FigureChange(name=name, before=before, after=after, change=change)
+
+
+_Key = tuple[str, str, int]
+
+
+def _lines(old: Stats, new: Stats, old_texts: Texts, new_texts: Texts) -> list[LineChange]:
+    before, after = dict(_own(old, old_texts)), dict(_own(new, new_texts))
+    total = max(sum(c for _, c, _ in before.values()), sum(c for _, c, _ in after.values()), 1.0)
+    found = []
+    for key in dict.fromkeys([*after, *before]):
+        first, second = before.get(key), after.get(key)
+        source, _, text = second or first or (None, 0.0, None)
+        assert source is not None
+        change = LineChange(
+            source=source,
+            text=text,
+            before=first[1] if first else None,
+            after=second[1] if second else None,
+        )
+        if abs(change.difference) > WORTH * total:
+            found.append(change)
+    found.sort(key=lambda line: -abs(line.difference))
+    return found
+
+
+def _own(stats: Stats, texts: Texts) -> Iterable[tuple[_Key, tuple[SourceLine, float, str | None]]]:
+    """Cycles of each line, by the name of its file and its text."""
+    cycles = stats.cycles.compute.value
+    if cycles is None:
+        return
+    seen = Counter[tuple[str, str]]()
+    lines = (line for line in stats.lines if line.own_share)
+    for line in sorted(lines, key=lambda line: (line.source.file, line.source.line)):
+        text = texts(line.source)
+        words = " ".join(text.split()) if text else f"line {line.source.line}"
+        name = PurePath(line.source.file).name
+        seen[name, words] += 1
+        number = seen[name, words]
+        yield (name, words, number), (line.source, line.own_share * cycles, text and words)

@@ -1,0 +1,81 @@
+"""Two kernels side by side: figures and lines, ranked by what changed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from pallas_debug.model import SourceLine
+from pallas_debug.profile.changes.comparison import compare_stats
+from pallas_debug.profile.figures import Figure
+from pallas_debug.profile.lines import LineCost
+from pallas_debug.profile.stats import ScheduleTexts, Stats, stats_of
+
+
+def stats(cycles: int | None, spills: int | None = 0, **lines: float) -> Stats:
+    """With the share of each line, named `a7` for the text `a` at line 7."""
+    empty = stats_of(ScheduleTexts())
+    return replace(
+        empty,
+        kernel="k",
+        versions={"libtpu": "1", "jax": "2"},
+        bundles=Figure(value=100),
+        spills=Figure(value=spills),
+        cycles=replace(empty.cycles, total=Figure(value=cycles), compute=Figure(value=cycles)),
+        lines=tuple(
+            LineCost(
+                source=SourceLine(file="/somewhere/k.py", line=int(name[1:]), text=f"  {name[0]}"),
+                bundles=1,
+                share=share,
+                own_share=share,
+                instructions=1,
+            )
+            for name, share in lines.items()
+        ),
+    )
+
+
+def test_figures_are_ranked_by_what_changed_and_the_same_ones_are_left_out() -> None:
+    found = compare_stats(stats(1000, 10), stats(900, 30))
+    assert [(f.name, f.change) for f in found.figures] == [
+        ("spills", 2.0),
+        ("cycles", 900 / 1000 - 1),
+    ]
+    assert not found.is_same
+    assert found.versions == ()
+
+
+def test_unknown_and_from_zero_have_no_relative_change() -> None:
+    found = {f.name: f.change for f in compare_stats(stats(None, 0), stats(5, 3)).figures}
+    assert found == {"cycles": None, "spills": None}
+    assert compare_stats(stats(None), stats(None)).is_same
+
+
+def test_lines_are_matched_by_their_text_as_they_move() -> None:
+    found = compare_stats(stats(1000, a7=0.5, b8=0.5), stats(800, a9=0.25, b10=0.5, c11=0.25))
+    assert [(line.text, line.source.line, line.before, line.after) for line in found.lines] == [
+        ("a", 9, 500, 200),
+        ("c", 11, None, 200),
+        ("b", 10, 500, 400),
+    ]
+
+
+def test_lines_of_the_same_text_are_matched_in_order() -> None:
+    old = stats(100, a1=0.5, a5=0.5)
+    new = stats(100, a2=0.5, a6=0.4, a7=0.1)
+    lines = [(x.source.line, x.before, x.after) for x in compare_stats(old, new).lines]
+    assert lines == [(6, 50, 40), (7, None, 10)]
+
+
+def test_what_changed_most_in_cycles_ranks_first_in_either_direction() -> None:
+    doubled, halved = (compare_stats(stats(100), stats(n)) for n in (200, 49))
+    slightly, only_spills = (
+        compare_stats(stats(100), stats(101)),
+        compare_stats(stats(9), stats(9, 5)),
+    )
+    ranked = sorted([only_spills, slightly, doubled, halved], key=lambda c: c.rank)
+    assert ranked == [halved, doubled, slightly, only_spills]
+
+
+def test_versions_that_differ_are_named() -> None:
+    new = replace(stats(1), versions={"libtpu": "3"})
+    assert compare_stats(stats(1), new).versions == (("jax", "2", "-"), ("libtpu", "1", "3"))
