@@ -16,6 +16,7 @@ from pallas_debug.bridge.walk.index_maps import Block, BlockDim, Grid, NotReadab
 from pallas_debug.profile import visits
 from pallas_debug.profile.blocks import (
     MAX_ENDS,
+    MAX_GRID_DIMENSIONS,
     MAX_VALUES,
     BlockDimensionKind,
     BlockIndex,
@@ -47,6 +48,8 @@ def block_map(captured: Capture, tables: Mapping[int, np.ndarray] | None = None)
         return BlockMap(grid=grid.sizes, parallel=grid.parallel, unknown="its grid has no points")
     if grid.points > MAX_GRID:
         return BlockMap(unknown=f"its grid has {grid.points:,} points")
+    if len(grid.sizes) > MAX_GRID_DIMENSIONS:
+        return BlockMap(unknown=f"its grid has {len(grid.sizes)} dimensions")
     deadline = time.monotonic() + TIME_LIMIT
     return BlockMap(
         grid=grid.sizes,

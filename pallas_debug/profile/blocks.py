@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 MAX_VALUES = 1 << 14
 """Maximum recorded values of one dimension of an index map that is not affine."""
 
+MAX_INDICES = 1 << 22
+"""Maximum values of one dimension of an index map that are returned as an array."""
+
+MAX_GRID_DIMENSIONS = 64
+"""Maximum dimensions of a grid, as of numpy's arrays."""
+
 MAX_ENDS = 128
 """Maximum grid points at each end of the grid whose blocks are recorded one by one."""
 
@@ -262,7 +268,8 @@ class BlockMap:
     def indices(self, operand: OperandBlocks) -> tuple[np.ndarray, ...] | None:
         """The index of each dimension as an array that broadcasts against the grid.
 
-        None if a dimension was not recorded, or the index map could not be evaluated.
+        None if a dimension was not recorded, the index map could not be evaluated, or there would
+        be more than `MAX_INDICES` values.
         """
         import numpy as np  # not needed by most readers
 
@@ -272,6 +279,9 @@ class BlockMap:
         rank = len(self.grid)
         for dimension in operand.dimensions:
             if dimension.strides is not None:
+                strides = zip(dimension.strides, self.grid, strict=True)
+                if math.prod(size for stride, size in strides if stride) > MAX_INDICES:
+                    return None
                 index = np.full((1,) * rank, dimension.offset, np.int64)
                 for axis, stride in enumerate(dimension.strides):
                     if stride:

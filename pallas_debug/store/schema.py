@@ -18,7 +18,7 @@ import msgspec
 
 from pallas_debug.errors import DumpFormatError
 from pallas_debug.model import Compilation, Kernel, RunRecord, SourceLine, Witness
-from pallas_debug.profile.blocks import BlockMap, OperandBlocks
+from pallas_debug.profile.blocks import MAX_GRID_DIMENSIONS, BlockMap, OperandBlocks
 from pallas_debug.render import one_line
 
 TOOL = "pallas-debug"
@@ -201,6 +201,8 @@ def _(run: RunRecord) -> Iterator[str]:
 @_wrong.register
 def _(blocks: BlockMap) -> Iterator[str]:
     yield from _wrong_sizes("grid", blocks.grid)
+    if len(blocks.grid) > MAX_GRID_DIMENSIONS:
+        yield f"`grid` has {len(blocks.grid):,} dimensions, more than {MAX_GRID_DIMENSIONS}"
     if len(blocks.parallel) != len(blocks.grid):
         yield f"`parallel` has {len(blocks.parallel):,} entries for {len(blocks.grid)} dimensions"
     for number, operand in enumerate(blocks.operands):

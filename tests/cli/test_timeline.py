@@ -104,7 +104,7 @@ def test_as_json(command: Any, dumps: Path) -> None:
 
 def test_a_chip_with_other_rates(command: Any, dumps: Path) -> None:
     slow = command("timeline", dumps, "-t", "v5e", "--bandwidth", "82", "--clock", "3000")
-    assert "copies: 82 GB/s (assumed)" in slow.stdout
+    assert "HBM: 82 GB/s (assumed)" in slow.stdout
     assert "clock 3,000 MHz (assumed)" in slow.stdout
     stalled = re.search(r"stalled (\d+) %", slow.stdout)
     assert stalled is not None

@@ -76,6 +76,7 @@ ROWS = ("operands", 0, "dimensions", 0)
     [
         (changed("grid", value=[4, -2]), "`grid` is -2, which is not between 0 and"),
         (changed("grid", value=[1 << 62, 4]), "`grid` has more than"),
+        (changed("grid", value=[1] * 65), "`grid` has 65 dimensions, more than 64"),
         (changed("parallel", value=[True]), "`parallel` has 1 entries for 2 dimensions"),
         (changed(*OF_X, "shape", value=[32]), "`operands[0]` has 2 dimensions, and its shape 1"),
         (changed(*OF_X, "bits", value=-1), "`operands[0].bits` is -1"),

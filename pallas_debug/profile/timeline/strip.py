@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 import unicodedata
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -68,9 +69,17 @@ def strip(timeline: Timeline, width: int, *, ascii_only: bool = False) -> list[s
         ]
         rows.append((_padded(name, margin), cells))
     lines = [head + gap.join(cells) for head, cells in rows]
-    text = [_title(timeline, glyphs), "", *(line.rstrip() for line in lines), "", _legend(glyphs)]
-    text += [_copies(timeline), *_facts(timeline), *(f"note: {note}" for note in timeline.notes)]
+    drawn = ["", *(line.rstrip() for line in lines), "", _legend(glyphs)]
+    facts = [_copies(timeline), *_facts(timeline), *(f"note: {note}" for note in timeline.notes)]
+    text = [*_wrapped(_title(timeline, glyphs), width), *drawn]
+    text += [line for fact in facts for line in _wrapped(fact, width)]
     return [_as_ascii(line) if ascii_only else line for line in map(one_line, text)]
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    return textwrap.wrap(
+        one_line(text), max(width, MIN_WIDTH), subsequent_indent="  ", break_on_hyphens=False
+    )
 
 
 def columns(text: str) -> int:
@@ -195,7 +204,7 @@ def _facts(timeline: Timeline) -> list[str]:
     return [
         f"compute: {timeline.compute} cycles per step ({timeline.compute.origin}: "
         f"{timeline.compute.note})",
-        f"copies: {bandwidth:,.0f} GB/s ({rates.bandwidth.origin}), latency {latency} "
+        f"HBM: {bandwidth:,.0f} GB/s ({rates.bandwidth.origin}), latency {latency} "
         f"({rates.latency.origin}), clock {clock:,.0f} MHz ({rates.clock.origin})",
     ]
 

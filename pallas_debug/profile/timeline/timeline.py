@@ -29,8 +29,8 @@ from pallas_debug.profile.timeline.pipeline import (
 )
 from pallas_debug.profile.timeline.rates import CopyRates
 
-MAX_SIMULATED = 8192
-"""Maximum steps that are simulated one by one; of a longer grid, the ends are."""
+MAX_SIMULATED = 1 << 15
+"""Maximum steps, times operands, that are simulated one by one; of a longer grid, the ends are."""
 
 WARM_UP = 16
 """Steps simulated before the last ones of a long grid, until the pipeline is in its rhythm."""
@@ -205,6 +205,8 @@ def _known(blocks: BlockMap | None, name: str) -> BlockMap:
             f"{name} has no timeline: the dump does not say which blocks it touches, as an earlier "
             "version of pallas-debug made it. Dump the kernel again."
         )
+    if not blocks.points:
+        raise UsageError(f"{name} has no timeline: its grid has no points.")
     if blocks.unknown is not None:
         raise UsageError(
             f"{name} has no timeline: {blocks.unknown}. A timeline needs a grid with blocks."
@@ -383,7 +385,7 @@ def _simulated(
             keeps=lambda step: step < first + 2 or step >= steps - last - 2,
         ).run(start, stop)
 
-    if steps <= MAX_SIMULATED:
+    if steps * max(len(operands), 1) <= MAX_SIMULATED:
         whole = pipeline(0, steps)
         if first + last == steps:
             return [_part(whole, 0, steps, 0.0)], whole
